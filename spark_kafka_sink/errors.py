@@ -1,0 +1,151 @@
+"""Every exception that the library raises, by who is wrong.
+
+KafkaSinkError
+├── ConfigurationError      the user's options (all faults of one configuration in one error)
+│   └── MissingDependencyError  an optional package that the options ask for is not installed
+├── DataError               the user's rows
+│   ├── SchemaError             columns or types that cannot be written
+│   ├── RecordTooLargeError     one record above max.request.size or above the broker's limit
+│   └── InvalidRecordError      a record that nobody would accept: bad partition, timestamp, topic
+├── DecodeError             bytes that are not what the protocol says (the peer's fault, whoever the peer is)
+│   └── UnsupportedFormatError  well-formed, but older or newer than what we speak
+├── NetworkError            the network, or nobody at the other end
+│   ├── DisconnectedError
+│   └── ConnectTimeoutError
+├── AuthenticationError     credentials or certificates; final, never retried in a loop
+│   └── TlsError
+├── UnsupportedVersionError the broker is too old or too new for what was asked
+├── BrokerError             the broker answered with an error code
+│   └── AuthorizationError      an access right is missing; the message names the resource
+├── DeliveryError           a record was not acknowledged; the cause is chained
+│   ├── DeliveryTimeoutError    delivery.timeout.ms passed
+│   └── DeadLetterError         the record could not be written to the dead-letter topic either
+├── BufferExhaustedError    buffer.memory stayed full for max.block.ms
+├── MetadataTimeoutError    a topic's partitions stayed unknown for max.block.ms
+├── ProducerClosedError     send() after close()
+├── ProducerFencedError     another producer took over this identity
+└── IllegalStateError       us: a move that a state table forbids
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class KafkaSinkError(Exception):
+    """The root: catch this to catch everything that the library raises on purpose."""
+
+
+class ConfigurationError(KafkaSinkError, ValueError):
+    """The options are wrong. `faults` has one sentence for each of them."""
+
+    def __init__(self, faults: str | Sequence[str]) -> None:
+        self.faults: tuple[str, ...] = (faults,) if isinstance(faults, str) else tuple(faults)
+        super().__init__("\n".join(self.faults))
+
+    def __reduce__(self) -> tuple[type[ConfigurationError], tuple[tuple[str, ...]]]:
+        return type(self), (self.faults,)
+
+
+class MissingDependencyError(ConfigurationError):
+    """An optional package that the options ask for is not installed."""
+
+
+class DataError(KafkaSinkError):
+    """The rows are wrong."""
+
+
+class SchemaError(DataError, ValueError):
+    """Columns or types that cannot be written."""
+
+
+class RecordTooLargeError(DataError):
+    """One record is larger than max.request.size, or than what the broker takes."""
+
+
+class InvalidRecordError(DataError, ValueError):
+    """A record that no broker would accept, or that a broker has refused by name (KIP-467)."""
+
+
+class DecodeError(KafkaSinkError):
+    """Bytes that are not what the protocol says."""
+
+
+class UnsupportedFormatError(DecodeError):
+    """Well-formed bytes in a format that we do not speak, such as message sets older than Kafka 0.11."""
+
+
+class NetworkError(KafkaSinkError):
+    """The connection failed, or there was nobody at the other end."""
+
+
+class DisconnectedError(NetworkError):
+    """The connection ended before the answer came: the request may or may not have been carried out."""
+
+
+class ConnectTimeoutError(NetworkError):
+    """No connection within the time allowed."""
+
+
+class AuthenticationError(KafkaSinkError):
+    """The broker or the client did not accept the other's identity. Final: trying again would not help."""
+
+
+class TlsError(AuthenticationError):
+    """The TLS handshake failed: an unknown certificate authority, a wrong name, an expired certificate."""
+
+
+class UnsupportedVersionError(KafkaSinkError):
+    """The broker does not speak a version of an API that we need."""
+
+
+class BrokerError(KafkaSinkError):
+    """The broker answered with an error code. `code` is the number, `name` Kafka's name for it."""
+
+    def __init__(self, message: str, *, code: int, name: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.name = name
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_broker_error, (type(self), str(self), self.code, self.name)
+
+
+class AuthorizationError(BrokerError):
+    """The principal lacks an access right."""
+
+
+class DeliveryError(KafkaSinkError):
+    """A record was not acknowledged. The reason is in `__cause__` and in the words."""
+
+
+class DeliveryTimeoutError(DeliveryError):
+    """delivery.timeout.ms passed without an acknowledgement; the record may have been stored or not."""
+
+
+class DeadLetterError(DeliveryError):
+    """A refused record could not be written to the dead-letter topic either."""
+
+
+class BufferExhaustedError(KafkaSinkError):
+    """buffer.memory stayed full for max.block.ms: the brokers take less than the job writes."""
+
+
+class MetadataTimeoutError(KafkaSinkError):
+    """The partitions of a topic stayed unknown for max.block.ms."""
+
+
+class ProducerClosedError(KafkaSinkError):
+    """The producer is closed, or failed for good; its cause is chained."""
+
+
+class ProducerFencedError(BrokerError):
+    """Another producer has taken over this producer's identity."""
+
+
+class IllegalStateError(KafkaSinkError):
+    """A move that a state table forbids: a fault of this library."""
+
+
+def _rebuild_broker_error(kind: type[BrokerError], message: str, code: int, name: str) -> BrokerError:
+    return kind(message, code=code, name=name)
