@@ -1,0 +1,70 @@
+# Everything a developer does here, by name. The interpreter and all tools live in .venv; the jars of the peers in .jars.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+JARS := .jars
+N ?= 1000000
+OLDEST_SPARK := 4.1.0
+
+# Spark's workers must run the interpreter of the driver, else they miss its packages.
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(BIN)/python
+
+.DEFAULT_GOAL := help
+.PHONY: help
+help: ## list the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(VENV)/.up-to-date ## create .venv with everything (does nothing when up to date)
+
+$(VENV)/.up-to-date: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+.PHONY: kafka
+kafka: $(JARS)/.up-to-date ## fetch a real Apache Kafka and Spark's own connector, once (Java needed)
+
+$(JARS)/.up-to-date: conf/kafka/ivy.xml integration/artifacts.py | setup
+	$(BIN)/python -m integration.artifacts $(JARS)
+	touch $@
+
+.PHONY: check
+check: setup ## format, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: setup ## write the code the way `check` wants it
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: test
+test: setup test-prepare ## everything that must hold: unit, Spark, real Kafka
+	$(BIN)/python -m pytest tests integration
+
+# Without Java there is nothing to fetch: the tests that need it say so themselves.
+.PHONY: test-prepare
+test-prepare: setup
+	@if command -v java >/dev/null; then $(MAKE) --no-print-directory kafka; fi
+
+.PHONY: test-unit
+test-unit: setup ## no JVM, no network, under 30 s
+	$(BIN)/python -m pytest tests --ignore tests/spark
+
+.PHONY: fuzz
+fuzz: setup ## hostile bytes for every decoder: make fuzz N=1000000
+	$(BIN)/python -m tests.fuzz $(N)
+
+.PHONY: build
+build: setup ## the wheel and the source distribution, into dist/
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+.PHONY: clean
+clean: ## remove builds and caches (keeps .venv and .jars)
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db derby.log artifacts
+	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
