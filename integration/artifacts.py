@@ -1,7 +1,7 @@
 """Fetch the jars of the peers: a real Apache Kafka, and Spark's own Kafka connector.
 
-`python -m integration.artifacts FOLDER` resolves conf/kafka/ivy.xml with the Ivy that pyspark ships, so that Java and the
-Python packages are all that a machine needs. FOLDER/kafka and FOLDER/connector then hold the jars.
+`python -m integration.artifacts FOLDER` resolves conf/kafka/ivy.xml with the Ivy that pyspark ships, so that Java and
+the Python packages are all that a machine needs. FOLDER/kafka and FOLDER/connector then hold the jars.
 """
 
 from __future__ import annotations
@@ -30,7 +30,16 @@ def connector_jars() -> list[Path]:
 
 def fetch(folder: Path) -> None:
     ivy = next(Path(pyspark.__file__).parent.glob("jars/ivy-*.jar"))
-    command = ["java", "-jar", str(ivy), "-ivy", str(ROOT / "conf" / "kafka" / "ivy.xml"), "-confs", "kafka", "connector"]
+    command = [
+        "java",
+        "-jar",
+        str(ivy),
+        "-ivy",
+        str(ROOT / "conf" / "kafka" / "ivy.xml"),
+        "-confs",
+        "kafka",
+        "connector",
+    ]
     command += ["-types", "jar", "bundle"]
     command += ["-retrieve", f"{folder}/[conf]/[artifact]-[revision](-[classifier]).[ext]"]
     for attempt in range(1, ATTEMPTS + 1):

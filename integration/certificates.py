@@ -1,0 +1,95 @@
+"""Certificates for the tests: an authority, a node (good and expired), a client, and an authority that nobody knows."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+DAY = datetime.timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Authority:
+    name: x509.Name
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+
+def write_certificates(folder: Path) -> None:
+    """ca.pem, node.pem, expired.pem, client.pem (key and chain in one file) and stranger-ca.pem."""
+    folder.mkdir(parents=True, exist_ok=True)
+    authority, stranger = _authority("test authority"), _authority("an authority that nobody knows")
+    (folder / "ca.pem").write_bytes(_pem(authority.certificate))
+    (folder / "stranger-ca.pem").write_bytes(_pem(stranger.certificate))
+    # `localhost` only: whoever connects to 127.0.0.1 sees a certificate for another name.
+    (folder / "node.pem").write_bytes(_signed(authority, "node", names=["localhost"]))
+    (folder / "expired.pem").write_bytes(_signed(authority, "expired", names=["localhost"], expired=True))
+    (folder / "client.pem").write_bytes(_signed(authority, "client", names=[]))
+
+
+def _authority(common_name: str) -> Authority:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+    builder = _builder(name, name, key.public_key(), expired=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    builder = builder.add_extension(_key_usage(signs_certificates=True), critical=True)
+    return Authority(name, key, builder.sign(key, hashes.SHA256()))
+
+
+def _signed(authority: Authority, common_name: str, *, names: list[str], expired: bool = False) -> bytes:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+    builder = _builder(subject, authority.name, key.public_key(), expired=expired)
+    if names:
+        alternatives = x509.SubjectAlternativeName([x509.DNSName(name) for name in names])
+        builder = builder.add_extension(alternatives, critical=False)
+    # Strict verifiers, Python's from 3.13 on among them, want to be told which key has signed.
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
+    builder = builder.add_extension(identifier, critical=False)
+    builder = builder.add_extension(_key_usage(signs_certificates=False), critical=True)
+    certificate = builder.sign(authority.key, hashes.SHA256())
+    # Kafka reads PKCS#8 keys only.
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return private + _pem(certificate) + _pem(authority.certificate)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, *, expired: bool
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - 3 * DAY)
+        .not_valid_after(now - DAY if expired else now + 30 * DAY)
+    )
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)

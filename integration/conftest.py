@@ -1,0 +1,34 @@
+"""Real peers, shared by one test run: Kafka with one node and with three, Spark's own connector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration.artifacts import connector_jars
+from integration.kafka_cluster import KafkaCluster
+from tests.conftest import missing_in_ci, pytest_collection_modifyitems, pytest_terminal_summary
+
+__all__ = ["missing_in_ci", "pytest_collection_modifyitems", "pytest_terminal_summary"]
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """One node, all listeners. Tests use topics of their own and leave the node running."""
+    with KafkaCluster(tmp_path_factory.mktemp("kafka") / "cluster") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def kafka3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Three brokers and a controller; 3 replicas, min.insync.replicas 2. Whoever stops a node starts it again."""
+    with KafkaCluster(tmp_path_factory.mktemp("kafka3") / "cluster", brokers=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def spark_kafka_jars() -> list[Path]:
+    """For `spark.jars`: what format("kafka") needs."""
+    return connector_jars()

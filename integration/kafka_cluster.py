@@ -1,0 +1,289 @@
+"""A real Apache Kafka for the tests: KRaft, one node or three, on free ports of the loopback interface.
+
+One node is broker and controller in one process. Three brokers have a controller of their own beside them, so that two
+of the three may be killed and the quorum still stands. Every process has its own folder with its configuration, data
+and `server.log`. A cluster is a context manager: whoever starts it stops it, also when the test in between fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import Template
+from types import TracebackType
+
+from integration.artifacts import ROOT, kafka_classpath
+from integration.certificates import write_certificates
+
+TEMPLATES = ROOT / "conf" / "kafka"
+LISTENERS = ("PLAINTEXT", "SSL", "MTLS", "EXPIRED", "SASL_PLAINTEXT", "SASL_SSL", "REAUTH")
+SASL_LISTENERS = ("SASL_PLAINTEXT", "SASL_SSL", "REAUTH")
+CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
+CONTROLLER_ID = 100
+USERS = {"alice": "alice-secret", "bob": "bob-secret"}
+JVM = ("-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+START_SECONDS = 120.0
+STOP_SECONDS = 60.0
+
+
+@dataclass
+class KafkaNode:
+    """One JVM of the cluster. `process` is None while it is down."""
+
+    node_id: int
+    roles: str
+    ports: Mapping[str, int]
+    folder: Path
+    process: subprocess.Popen[bytes] | None = None
+    paused: bool = False
+
+    @property
+    def is_broker(self) -> bool:
+        return "broker" in self.roles
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "server.log"
+
+    def launch(self) -> None:
+        with self.log.open("ab") as log:
+            command = ["java", *JVM, f"-Dlog4j2.configurationFile={TEMPLATES / 'log4j2.yaml'}"]
+            command += ["-cp", kafka_classpath(), "kafka.Kafka", str(self.folder / "server.properties")]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+    def signal(self, number: int) -> None:
+        if self.process is None or self.process.poll() is not None:
+            raise RuntimeError(f"node {self.node_id} is not running")
+        self.process.send_signal(number)
+
+    def ended(self, seconds: float = STOP_SECONDS) -> None:
+        """Wait for the process to end; one that will not is killed."""
+        if self.process is not None:
+            try:
+                self.process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+            self.process = None
+            self.paused = False
+
+
+@dataclass
+class KafkaCluster:
+    """Brokers 1..n. `properties` go to every node's configuration, `features` to the formatting of its storage."""
+
+    folder: Path
+    brokers: int = 1
+    properties: Mapping[str, str] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
+    advertised_ports: Mapping[int, int] = field(default_factory=dict)
+    """A port to advertise for a broker's PLAINTEXT listener in place of its own: that of a proxy."""
+    nodes: dict[int, KafkaNode] = field(default_factory=dict, init=False)
+
+    def __enter__(self) -> KafkaCluster:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # --- the whole cluster
+
+    def start(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        write_certificates(self.certificates)
+        self._lay_out()
+        self._format_storage()
+        for node in self.nodes.values():
+            node.launch()
+        self.wait_until_ready()
+
+    def stop(self) -> None:
+        for node in self.nodes.values():
+            if node.process is not None and node.process.poll() is None:
+                node.process.kill()
+        for node in self.nodes.values():
+            node.ended()
+
+    def bootstrap(self, listener: str = "PLAINTEXT", host: str = "localhost") -> str:
+        return ",".join(f"{host}:{node.ports[listener]}" for node in self.nodes.values() if node.is_broker)
+
+    @property
+    def certificates(self) -> Path:
+        return self.folder / "certificates"
+
+    def wait_until_ready(self, seconds: float = START_SECONDS) -> None:
+        """Every broker that runs takes connections and is known to the others."""
+        expected = {node.node_id for node in self.nodes.values() if node.is_broker and node.process and not node.paused}
+        deadline = time.monotonic() + seconds
+        while self._registered_brokers() < expected:
+            for node in self.nodes.values():
+                if node.process is not None and node.process.poll() is not None:
+                    raise RuntimeError(f"node {node.node_id} ended at once:\n{_tail(node.log)}")
+            if time.monotonic() > deadline:
+                logs = "\n".join(f"--- node {n.node_id}\n{_tail(n.log)}" for n in self.nodes.values())
+                raise RuntimeError(f"Kafka was not ready after {seconds:.0f} s\n{logs}")
+            time.sleep(0.2)
+
+    # --- one node
+
+    def kill(self, node_id: int) -> None:
+        """kill -9."""
+        self.nodes[node_id].signal(signal.SIGKILL)
+        self.nodes[node_id].ended()
+
+    def stop_node(self, node_id: int) -> None:
+        """A controlled shutdown: leaders move away first."""
+        self.nodes[node_id].signal(signal.SIGTERM)
+        self.nodes[node_id].ended()
+
+    def start_node(self, node_id: int, *, wait: bool = True) -> None:
+        self.nodes[node_id].launch()
+        if wait:
+            self.wait_until_ready()
+
+    def restart(self, node_id: int) -> None:
+        self.stop_node(node_id)
+        self.start_node(node_id)
+
+    def pause(self, node_id: int) -> None:
+        """SIGSTOP: the sockets stay open and nobody answers."""
+        self.nodes[node_id].signal(signal.SIGSTOP)
+        self.nodes[node_id].paused = True
+
+    def resume(self, node_id: int) -> None:
+        self.nodes[node_id].signal(signal.SIGCONT)
+        self.nodes[node_id].paused = False
+
+    # --- how it is laid out
+
+    def _lay_out(self) -> None:
+        layout = {1: "broker,controller"}
+        if self.brokers > 1:
+            layout = {CONTROLLER_ID: "controller"} | dict.fromkeys(range(1, self.brokers + 1), "broker")
+        with _free_ports() as free_port:
+            for node_id, roles in layout.items():
+                ports = {name: next(free_port) for name in (LISTENERS if "broker" in roles else ())}
+                if "controller" in roles:
+                    ports["CONTROLLER"] = next(free_port)
+                self.nodes[node_id] = KafkaNode(node_id, roles, ports, self.folder / f"node-{node_id}")
+        for node in self.nodes.values():
+            node.folder.mkdir()
+            (node.folder / "server.properties").write_text(self._server_properties(node))
+
+    def _server_properties(self, node: KafkaNode) -> str:
+        voters = [n for n in self.nodes.values() if "controller" in n.roles]
+        text = _template("node.properties").substitute(
+            roles=node.roles,
+            node_id=node.node_id,
+            voters=",".join(f"{n.node_id}@localhost:{n.ports['CONTROLLER']}" for n in voters),
+            log_dir=node.folder / "data",
+            replicas=min(self.brokers, 3),
+            min_isr=2 if self.brokers > 2 else 1,
+        )
+        if node.is_broker:
+            text += self._listener_properties(node)
+        else:
+            text += f"listeners=CONTROLLER://localhost:{node.ports['CONTROLLER']}\n"
+        return text + "".join(f"{name}={value}\n" for name, value in self.properties.items())
+
+    def _listener_properties(self, node: KafkaNode) -> str:
+        advertised = {name: port for name, port in node.ports.items() if name != "CONTROLLER"}
+        advertised["PLAINTEXT"] = self.advertised_ports.get(node.node_id, advertised["PLAINTEXT"])
+        listeners = _template("listeners.properties").substitute(
+            listeners=",".join(f"{name}://localhost:{port}" for name, port in node.ports.items()),
+            advertised=",".join(f"{name}://localhost:{port}" for name, port in advertised.items()),
+            certificates=self.certificates,
+        )
+        return listeners + _template("sasl.properties").substitute() + "".join(_jaas_lines())
+
+    def _format_storage(self) -> None:
+        for node in self.nodes.values():
+            command = ["java", *JVM, "-cp", kafka_classpath(), "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID]
+            command += ["-c", str(node.folder / "server.properties")]
+            for user, password in USERS.items():
+                for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+                    command += ["--add-scram", f"{mechanism}=[name={user},password={password}]"]
+            for feature in self.features:
+                command += ["--feature", feature]
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+            if done.returncode != 0:
+                raise RuntimeError(f"formatting the storage of node {node.node_id} failed:\n{done.stdout}")
+
+    def _registered_brokers(self) -> set[int]:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        running = [n for n in self.nodes.values() if n.is_broker and n.process and not n.paused]
+        if not all(_listens(port) for n in running for name, port in n.ports.items() if name != "CONTROLLER"):
+            return set()
+        bootstrap = ",".join(f"localhost:{n.ports['PLAINTEXT']}" for n in running)
+        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        try:
+            return set(admin.list_topics(timeout=5).brokers)
+        except KafkaException:
+            return set()
+
+
+def _jaas_lines() -> Iterator[str]:
+    """Who may log in at which listener, and how."""
+    package = "org.apache.kafka.common.security"
+    users = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
+    modules = {
+        "plain": f"{package}.plain.PlainLoginModule required {users};",
+        "scram-sha-256": f"{package}.scram.ScramLoginModule required;",
+        "scram-sha-512": f"{package}.scram.ScramLoginModule required;",
+        "oauthbearer": f'{package}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="admin";',
+    }
+    for listener in SASL_LISTENERS:
+        for mechanism, module in modules.items():
+            yield f"listener.name.{listener.lower()}.{mechanism}.sasl.jaas.config={module}\n"
+
+
+def _template(name: str) -> Template:
+    return Template((TEMPLATES / name).read_text())
+
+
+@contextlib.contextmanager
+def _free_ports() -> Iterator[Iterator[int]]:
+    """Ports that are free now. All are held until the last is taken, so that none is given out twice."""
+    with contextlib.ExitStack() as held:
+
+        def ports() -> Iterator[int]:
+            while True:
+                listener = held.enter_context(socket.socket())
+                listener.bind(("127.0.0.1", 0))
+                yield int(listener.getsockname()[1])
+
+        yield ports()
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("localhost", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _tail(path: Path, characters: int = 4000) -> str:
+    if not path.exists():
+        return "(no log)"
+    with path.open("rb") as log:
+        log.seek(max(0, os.path.getsize(path) - characters))
+        return log.read().decode(errors="replace")

@@ -1,0 +1,95 @@
+"""The independent witness: topics made and read back by librdkafka, a client that we did not write."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+READ_BATCH = 10_000
+POLL_SECONDS = 0.2
+SILENCE_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class StoredRecord:
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def create_topic(
+    bootstrap: str, topic: str | None = None, *, partitions: int = 1, replicas: int = 1, **config: str
+) -> str:
+    """Create a topic and return its name, a new one where none is given. Dots in names of settings are written `_`."""
+    name = topic or f"topic-{uuid.uuid4().hex[:12]}"
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    new = NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=settings)
+    admin.create_topics([new])[name].result(60)
+    return name
+
+
+def delete_topic(bootstrap: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic])[topic].result(60)
+
+
+def read_topic(
+    bootstrap: str, topic: str, *, isolation: str = "read_committed", config: Mapping[str, str] | None = None
+) -> list[StoredRecord]:
+    """All records of a topic up to the ends that its partitions have now, in order within each partition."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "witness", "isolation.level": isolation}
+    settings |= {"enable.auto.commit": "false", "enable.partition.eof": "true", "check.crcs": "true"}
+    settings |= {"auto.offset.reset": "earliest"}
+    consumer = Consumer(settings | dict(config or {}))
+    try:
+        return list(_read(consumer, topic))
+    finally:
+        consumer.close()
+
+
+def _read(consumer: Consumer, topic: str) -> Iterator[StoredRecord]:
+    partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+    unread = set(partitions)
+    silent_seconds = 0.0
+    while unread:
+        messages = consumer.consume(READ_BATCH, timeout=POLL_SECONDS)
+        silent_seconds = 0.0 if messages else silent_seconds + POLL_SECONDS
+        if silent_seconds > SILENCE_SECONDS:
+            raise AssertionError(f"the witness waits for the end of partitions {sorted(unread)} of {topic}")
+        for message in messages:
+            error = message.error()
+            if error is None:
+                yield _stored(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                unread.discard(message.partition())
+            else:
+                raise AssertionError(f"the witness could not read {topic}: {error}")
+
+
+def _stored(message: Message) -> StoredRecord:
+    partition, offset, headers = message.partition(), message.offset(), message.headers()
+    assert partition is not None
+    assert offset is not None
+    assert not isinstance(headers, dict), "librdkafka hands headers back as a list"
+    return StoredRecord(
+        partition=partition,
+        offset=offset,
+        timestamp=message.timestamp()[1],
+        key=message.key(),
+        value=message.value(),
+        headers=tuple((name, _as_bytes(value)) for name, value in headers or ()),
+    )
+
+
+def _as_bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value

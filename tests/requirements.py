@@ -1,0 +1,58 @@
+"""What a test needs beyond Python, and what happens where it is missing.
+
+`@pytest.mark.needs("java")`, `"kafka"` (the jars of a real Kafka) or `"connector"` (the jars of Spark's own connector).
+On a user's machine such a test is skipped, and the last lines of the run say how many were, and what to install. In CI
+(the variable CI is set) a missing piece is a failure: a proof that did not run is no proof.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+
+from integration.artifacts import JARS, connector_jars
+
+REMEDIES = {
+    "java": "Java is not on the PATH: install a JDK 17 or newer",
+    "kafka": "no Apache Kafka in .jars: run `make kafka`",
+    "connector": "Spark's own connector is not in .jars: run `make kafka`",
+}
+_SKIPPED = pytest.StashKey[Counter[str]]()
+
+
+def is_present(requirement: str) -> bool:
+    if requirement == "java":
+        return shutil.which("java") is not None
+    if requirement == "kafka":
+        return is_present("java") and any((JARS / "kafka").glob("kafka_*.jar"))
+    if requirement == "connector":
+        return is_present("java") and bool(connector_jars())
+    raise ValueError(f"unknown requirement {requirement!r}")
+
+
+def skip_what_cannot_run(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
+    """For pytest_collection_modifyitems."""
+    present = {requirement: is_present(requirement) for requirement in REMEDIES}
+    skipped = config.stash.setdefault(_SKIPPED, Counter())
+    for item in items:
+        wanted = [name for mark in item.iter_markers("needs") for name in mark.args]
+        missing = next((name for name in wanted if not present[name]), None)
+        if missing is None or getattr(item, "_needs_checked", False):
+            continue
+        item._needs_checked = True  # type: ignore[attr-defined]
+        if os.environ.get("CI"):
+            item.add_marker(pytest.mark.usefixtures("missing_in_ci"))
+        else:
+            item.add_marker(pytest.mark.skip(reason=REMEDIES[missing]))
+            skipped[missing] += 1
+
+
+def say_what_did_not_run(reporter: pytest.TerminalReporter) -> None:
+    """For pytest_terminal_summary."""
+    for missing, count in reporter.config.stash.get(_SKIPPED, Counter()).items():
+        reporter.write_line(f"{count} tests did not run: {REMEDIES[missing]}", yellow=True)
+    reporter.config.stash[_SKIPPED] = Counter()
