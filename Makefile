@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JARS := .jars
+OLDEST := .venv-oldest
 N ?= 1000000
 OLDEST_SPARK := 4.1.0
 
@@ -31,6 +32,9 @@ $(JARS)/.up-to-date: conf/kafka/ivy.xml integration/artifacts.py | setup
 	$(BIN)/python -m integration.artifacts $(JARS)
 	touch $@
 
+# Everything that is started here listens on the loopback interface only.
+export SPARK_LOCAL_IP := 127.0.0.1
+
 .PHONY: check
 check: setup ## format, lint, types, layers
 	$(BIN)/ruff format --check .
@@ -44,8 +48,19 @@ format: setup ## write the code the way `check` wants it
 	$(BIN)/ruff check --fix .
 
 .PHONY: test
-test: setup test-prepare ## everything that must hold: unit, Spark, real Kafka
+test: setup test-prepare ## everything that must hold: unit, Spark (newest and oldest), real Kafka
 	$(BIN)/python -m pytest tests integration
+	$(MAKE) --no-print-directory test-oldest-spark
+
+.PHONY: test-oldest-spark
+test-oldest-spark: $(OLDEST)/.up-to-date ## the Spark tests on the oldest pyspark that we claim
+	PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(OLDEST)/bin/python \
+		$(OLDEST)/bin/python -m pytest tests/spark
+
+$(OLDEST)/.up-to-date: pyproject.toml
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --editable '.[dev]' 'pyspark==$(OLDEST_SPARK)'
+	touch $@
 
 # Without Java there is nothing to fetch: the tests that need it say so themselves.
 .PHONY: test-prepare
@@ -59,6 +74,19 @@ test-unit: setup ## no JVM, no network, under 30 s
 .PHONY: fuzz
 fuzz: setup ## hostile bytes for every decoder: make fuzz N=1000000
 	$(BIN)/python -m tests.fuzz $(N)
+
+.PHONY: soak
+soak: setup kafka ## the fault scenarios and the schedule explorer in full length (hours)
+	$(BIN)/python -m tests.producer.explorer --seeds 0:20000
+	SOAK=1 $(BIN)/python -m pytest integration -k "soak or fault"
+
+.PHONY: demo
+demo: setup ## a million rows and a stream, from Spark to a broker, and what was written (BOOTSTRAP=host:port for your own)
+	$(BIN)/python -m integration.demo
+
+.PHONY: bench
+bench: setup kafka ## every benchmark, as the tables of docs/benchmarks.md
+	for name in encoder network producer spark_sink; do $(BIN)/python -m integration.benchmarks.$$name || exit 1; done
 
 .PHONY: build
 build: setup ## the wheel and the source distribution, into dist/
