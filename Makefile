@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 JARS := .jars
 OLDEST := .venv-oldest
+OLDEST_PYTHON ?= $(shell python3.10 -c 'import sys; print(sys.executable)' 2>/dev/null || echo $(PYTHON))
 N ?= 1000000
 OLDEST_SPARK := 4.1.0
 
@@ -53,12 +54,12 @@ test: setup test-prepare ## everything that must hold: unit, Spark (newest and o
 	$(MAKE) --no-print-directory test-oldest-spark
 
 .PHONY: test-oldest-spark
-test-oldest-spark: $(OLDEST)/.up-to-date ## the Spark tests on the oldest pyspark that we claim
+test-oldest-spark: $(OLDEST)/.up-to-date ## the Spark tests on the oldest pyspark (and Python 3.10, where there is one)
 	PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(OLDEST)/bin/python \
 		$(OLDEST)/bin/python -m pytest tests/spark
 
 $(OLDEST)/.up-to-date: pyproject.toml
-	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	test -x $(OLDEST)/bin/python || $(OLDEST_PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --editable '.[dev]' 'pyspark==$(OLDEST_SPARK)'
 	touch $@
 
