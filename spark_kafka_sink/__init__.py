@@ -1,1 +1,31 @@
-"""Write Spark DataFrames to Apache Kafka from Python workers: columns all the way to the socket, no JAR."""
+"""Write Spark DataFrames to Apache Kafka from Python workers: columns all the way to the socket, no JAR.
+
+The names below are loaded when they are first used, so that the producer works where pyspark is not installed, and so
+that a Spark worker imports only what it needs.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.spark.datasource import KafkaDataSource, register
+
+_HOME = {
+    "KafkaDataSource": "spark_kafka_sink.spark.datasource",
+    "register": "spark_kafka_sink.spark.datasource",
+}
+
+__all__ = ["KafkaDataSource", "register"]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
