@@ -1,0 +1,297 @@
+"""ProducerBatch: the records of one partition that travel together, from open to done.
+
+A batch is a 61-byte header and a list of segments: memoryviews into the buffers that the encoder filled. Records are
+appended by adding segments, so nothing is copied; compression replaces them by one compressed segment when the batch is
+closed. The header is stamped as late as possible, because the sequence number is only known when the batch is drained;
+once stamped it stays byte for byte the same for every retry, unless the sequence is set again.
+
+    state       moves to                why
+    OPEN        CLOSED, DONE            full, lingered or drained; or aborted
+    CLOSED      IN_FLIGHT, DONE         drained; or expired, split, aborted
+    IN_FLIGHT   CLOSED, DONE            to be retried; or answered, expired, split
+    DONE        -                       a second outcome is noted and ignored
+
+A batch is done exactly once. Being done and being off the wire are different facts: a batch that expired in flight is
+done while the socket layer may still read its bytes. The memory returns to the pool when both hold, whichever comes last.
+
+`parts` say whose rows a batch carries: for each send call the position of its first row in the batch and the positions
+of the rows in the columns that the caller gave, so that offsets and failures can be told row by row without having
+touched the rows. Owner of all fields: the accumulator's lock while OPEN or CLOSED, the sender thread while IN_FLIGHT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spark_kafka_sink.errors import IllegalStateError
+from spark_kafka_sink.producer.buffer_pool import MemoryLease
+from spark_kafka_sink.records.compression import Codec, compress
+from spark_kafka_sink.records.header import HEADER_BYTES, stamp_header
+
+Segment = bytes | bytearray | memoryview
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class BatchState(Enum):
+    """Where a batch is in its life; see the table above."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+    IN_FLIGHT = "in flight"
+    DONE = "done"
+
+
+_MOVES = {
+    BatchState.OPEN: (BatchState.CLOSED, BatchState.DONE),
+    BatchState.CLOSED: (BatchState.IN_FLIGHT, BatchState.DONE),
+    BatchState.IN_FLIGHT: (BatchState.CLOSED, BatchState.DONE),
+    BatchState.DONE: (),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPart:
+    """Rows of one send call in one batch: row `rows[i]` of the call is record `first_index + i` of the batch.
+
+    `call` is what the accumulator was given with the rows and is never looked into here. For single records it is the
+    list of what came with each record, and `rows` are positions in that list.
+    """
+
+    call: object
+    rows: NDArray[np.int64]
+    first_index: int
+
+
+class ProducerBatch:
+    """See the module's docstring."""
+
+    __slots__ = (
+        "_header", "_header_key", "attempts", "attempts_at_leader_change", "backoff_until_ms", "base_offset", "base_sequence",
+        "base_timestamp", "body_bytes", "codec", "created_ms", "deadline_ms", "drained_ms", "ever_sent", "error", "leases",
+        "log_append_time", "max_timestamp", "on_wire", "parts", "pinned", "producer_epoch", "producer_id", "record_count",
+        "segments", "split_from", "state", "topic_partition", "transactional", "uncompressed_bytes",
+    )  # fmt: skip
+
+    def __init__(self, topic_partition: TopicPartition, *, created_ms: float, deadline_ms: float) -> None:
+        self.topic_partition = topic_partition
+        self.created_ms = created_ms
+        self.deadline_ms = deadline_ms
+        self.state = BatchState.OPEN
+        self.segments: list[Segment] = []
+        self.record_count = 0
+        self.body_bytes = 0
+        self.uncompressed_bytes = 0
+        self.base_timestamp = -1
+        self.max_timestamp = -1
+        self.codec = Codec.NONE
+        self.parts: list[BatchPart] = []
+        self.leases: list[MemoryLease] = []
+        self.pinned = False  # a grouping is encoding more records for this open batch: it may be neither closed nor drained
+        self.attempts = 0  # failed attempts so far
+        self.attempts_at_leader_change = -1
+        self.backoff_until_ms = 0.0
+        self.drained_ms = 0.0  # when it was last taken for sending
+        self.ever_sent = False  # may have reached a broker: its sequence must not be set again (rule 3)
+        self.on_wire = False
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.base_sequence = -1
+        self.transactional = False
+        self.split_from: ProducerBatch | None = None
+        self.base_offset = -1
+        self.log_append_time = -1
+        self.error: Exception | None = None
+        self._header = b""
+        self._header_key: tuple[int, int, int, bool] | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"ProducerBatch({self.topic_partition}, {self.record_count} records, {self.state.value}, attempts="
+            f"{self.attempts}, producer={self.producer_id}/{self.producer_epoch}, sequence={self.base_sequence})"
+        )
+
+    # -- filling ------------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        segment: memoryview,
+        *,
+        record_count: int,
+        base_timestamp: int,
+        max_timestamp: int,
+        parts: Sequence[BatchPart],
+        lease: MemoryLease,
+    ) -> None:
+        """Add encoded records, whose offset deltas go on where the batch ends, and hold their memory."""
+        if self.state is not BatchState.OPEN:
+            raise IllegalStateError(f"Records cannot be added to {self!r}.")
+        if not self.record_count:
+            self.base_timestamp = base_timestamp
+        self.max_timestamp = max(self.max_timestamp, max_timestamp)
+        self.segments.append(segment)
+        self.record_count += record_count
+        self.body_bytes += len(segment)
+        self.uncompressed_bytes += len(segment)
+        self.parts.extend(parts)
+        self.leases.append(lease.hold())
+
+    def close(self, codec: Codec = Codec.NONE, level: int | None = None) -> None:
+        """End the appending and compress. Closing a batch that is not open changes nothing."""
+        if self.state is not BatchState.OPEN:
+            return
+        self._move(BatchState.CLOSED)
+        if codec is Codec.NONE:
+            return
+        packed = memoryview(compress(codec, self.segments, level))
+        self.codec = codec
+        self._charge_compressed(len(packed))
+        self.segments = [packed]
+        self.body_bytes = len(packed)
+
+    def _charge_compressed(self, packed_bytes: int) -> None:
+        """Move the charge for the compressed bytes out of the leases of what they replace, and let those go."""
+        share = -(-packed_bytes // max(1, len(self.leases)))
+        compressed = [lease.carve(share) for lease in self.leases]
+        for lease in self.leases:
+            lease.let_go()
+        self.leases = compressed
+
+    # -- what goes to the broker --------------------------------------------------------------------------------------
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in a request: header and records, as they are now."""
+        return HEADER_BYTES + self.body_bytes
+
+    @property
+    def has_sequence(self) -> bool:
+        return self.base_sequence >= 0
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record; sequences wrap from 2^31 - 1 to 0."""
+        return (self.base_sequence + self.record_count - 1) & 0x7FFF_FFFF if self.has_sequence else -1
+
+    def set_producer_state(self, producer_id: int, epoch: int, base_sequence: int, *, transactional: bool = False) -> None:
+        """Give the batch its identity for deduplication. The caller answers for rule 3 (see `ever_sent`)."""
+        self.producer_id = producer_id
+        self.producer_epoch = epoch
+        self.base_sequence = base_sequence
+        self.transactional = transactional
+
+    def wire_segments(self) -> list[Segment]:
+        """Header and records for the request; the header is stamped when the identity is new."""
+        if self.state is BatchState.OPEN:
+            raise IllegalStateError(f"{self!r} is not closed.")
+        key = (self.producer_id, self.producer_epoch, self.base_sequence, self.transactional)
+        if key != self._header_key:
+            self._header = stamp_header(
+                segments=self.segments,
+                record_count=self.record_count,
+                base_timestamp=self.base_timestamp,
+                max_timestamp=self.max_timestamp,
+                codec=self.codec,
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                base_sequence=self.base_sequence,
+                transactional=self.transactional,
+            )
+            self._header_key = key
+        return [self._header, *self.segments]
+
+    # -- moving -------------------------------------------------------------------------------------------------------
+
+    @property
+    def done(self) -> bool:
+        return self.state is BatchState.DONE
+
+    @property
+    def in_retry(self) -> bool:
+        return self.attempts > 0
+
+    def expired(self, now: float) -> bool:
+        """Has delivery.timeout.ms passed since the first record was given to the producer?"""
+        return now >= self.deadline_ms
+
+    def depart(self, now: float) -> None:
+        """CLOSED -> IN_FLIGHT: drained, and from now on possibly in a socket's queue."""
+        self._move(BatchState.IN_FLIGHT)
+        self.drained_ms = now
+        self.ever_sent = True
+        self.on_wire = True
+
+    def off_wire(self) -> None:
+        """The request that carried the batch was answered, or its connection closed: nobody reads the bytes any more."""
+        self.on_wire = False
+        if self.done:
+            self._let_go()
+
+    def requeue(self, *, backoff_until_ms: float) -> None:
+        """IN_FLIGHT -> CLOSED: to be sent again."""
+        self._move(BatchState.CLOSED)
+        self.on_wire = False
+        self.attempts += 1
+        self.backoff_until_ms = backoff_until_ms
+
+    def complete(self, base_offset: int, log_append_time: int = -1) -> bool:
+        """The broker has stored it. False if the batch had an outcome before; that one stands."""
+        if self.done:
+            return False
+        self._move(BatchState.DONE)
+        self.base_offset = base_offset
+        self.log_append_time = log_append_time
+        self._settle_memory()
+        return True
+
+    def fail(self, error: Exception) -> bool:
+        """It will not be tried again. False if the batch had an outcome before; that one stands."""
+        if self.done:
+            return False
+        self._move(BatchState.DONE)
+        self.error = error
+        self._settle_memory()
+        return True
+
+    def offset_of(self, index: int) -> int:
+        """Offset of a record by its position; -1 if the broker did not tell (acks=0, a duplicate)."""
+        return self.base_offset + index if self.base_offset >= 0 else -1
+
+    def _settle_memory(self) -> None:
+        if not self.on_wire:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        leases, self.leases = self.leases, []
+        self.segments = []
+        for lease in leases:
+            lease.let_go()
+
+    def _move(self, state: BatchState) -> None:
+        if state not in _MOVES[self.state]:
+            raise IllegalStateError(f"{self!r} cannot become {state.value}.")
+        self.state = state
+
+
+def take_part(part: BatchPart, start: int, stop: int) -> BatchPart | None:
+    """What of `part` lies in the records [start, stop) of its batch, for a batch that begins at `start`."""
+    first = max(start, part.first_index)
+    last = min(stop, part.first_index + len(part.rows))
+    if first >= last:
+        return None
+    rows: Any = part.rows[first - part.first_index : last - part.first_index]
+    return BatchPart(part.call, rows, first - start)
