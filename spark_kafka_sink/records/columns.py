@@ -1,0 +1,217 @@
+"""The rows of one write, as Arrow columns: what the producer takes and the encoder reads.
+
+Columns are checked once, when they come in, and changed only where a later step could not work with them: view types
+become offset types (Arrow cannot take rows from views), timestamps become int64 milliseconds. Everything after that,
+slicing and chunking included, is free of copies; the memory of the user's own arrays is what goes to the socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_kafka_sink.errors import SchemaError
+
+ArrowColumn: TypeAlias = "pa.Array | pa.ChunkedArray"
+
+NO_TIMESTAMP = -1
+"""The protocol's own way to say that a record has no timestamp."""
+BEFORE_EPOCH = -2
+"""What every other time before 1970 is read as: no broker takes it, and the check of rows names it."""
+
+_TAKE_BYTES_MAX = 1 << 30
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+class RecordColumns:
+    """Columns of equal length. `value` and `key` are bytes or text, `headers` lists of (key, value), `timestamp` ms.
+
+    Nulls: a null value is a tombstone, a null key is no key, null headers are none, a null timestamp is "now".
+    """
+
+    __slots__ = ("headers", "key", "num_rows", "timestamp", "value")
+
+    value: ArrowColumn
+    key: ArrowColumn | None
+    headers: ArrowColumn | None
+    timestamp: ArrowColumn | None
+    num_rows: int
+
+    def __init__(
+        self,
+        value: ArrowColumn,
+        key: ArrowColumn | None = None,
+        headers: ArrowColumn | None = None,
+        timestamp: ArrowColumn | None = None,
+    ) -> None:
+        for name, column in (("value", value), ("key", key), ("headers", headers), ("timestamp", timestamp)):
+            if column is not None and len(column) != len(value):
+                raise SchemaError(f"column {name} has {len(column)} rows, column value has {len(value)}")
+        self.value = _byte_column("value", value)
+        self.key = None if key is None or pa.types.is_null(key.type) else _byte_column("key", key)
+        self.headers = None if headers is None else _header_column(headers)
+        self.timestamp = None if timestamp is None else _timestamp_column(timestamp)
+        self.num_rows = len(value)
+
+    @classmethod
+    def _checked(
+        cls,
+        value: ArrowColumn,
+        key: ArrowColumn | None,
+        headers: ArrowColumn | None,
+        timestamp: ArrowColumn | None,
+    ) -> RecordColumns:
+        """From columns that have been through the constructor already."""
+        made = cls.__new__(cls)
+        made.value, made.key, made.headers, made.timestamp, made.num_rows = value, key, headers, timestamp, len(value)
+        return made
+
+    def __repr__(self) -> str:
+        present = [f"{name}: {column.type}" for name, column in self._named() if column is not None]
+        return f"RecordColumns({self.num_rows} rows, {', '.join(present)})"
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of these rows alone, also where the arrays are slices of larger ones."""
+        return sum(column.nbytes for _, column in self._named() if column is not None)
+
+    def slice(self, offset: int, length: int | None = None) -> RecordColumns:
+        return self._checked(*(None if c is None else c.slice(offset, length) for _, c in self._named()))
+
+    def take(self, indices: Any) -> RecordColumns:
+        """The rows at these positions, in this order (copied)."""
+        positions = indices if isinstance(indices, pa.Array) else pa.array(indices, pa.int64())
+        return self._checked(*(None if c is None else _take(c, positions) for _, c in self._named()))
+
+    def chunks(self, rows_max: int) -> Iterator[RecordColumns]:
+        """Runs of at most `rows_max` rows, whose columns are plain arrays (chunks of the input are joined)."""
+        for start in range(0, self.num_rows, rows_max):
+            yield self.slice(start, rows_max).contiguous()
+
+    def contiguous(self) -> RecordColumns:
+        """The same rows in plain arrays. Only columns that are in several pieces are copied."""
+        return self._checked(*(None if c is None else one_array(c) for _, c in self._named()))
+
+    @classmethod
+    def concat(cls, parts: Sequence[RecordColumns]) -> RecordColumns:
+        """The rows of all parts in turn, without a copy. A column that only some parts have is null elsewhere."""
+        if len(parts) == 1:
+            return parts[0]
+        names = ("value", "key", "headers", "timestamp")
+        return cls._checked(*(_concat([getattr(part, name) for part in parts], parts) for name in names))
+
+    def _named(self) -> tuple[tuple[str, Any], ...]:
+        return (
+            ("value", self.value),
+            ("key", self.key),
+            ("headers", self.headers),
+            ("timestamp", self.timestamp),
+        )
+
+
+def one_array(column: ArrowColumn) -> pa.Array:
+    """One plain array; the pieces of a chunked one are joined, in 64-bit offsets if 32 bits would not do."""
+    if isinstance(column, pa.Array):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    if column.num_chunks == 0:
+        return pa.array([], column.type)
+    if column.nbytes >= _TAKE_BYTES_MAX and _is_narrow(column.type):
+        column = column.cast(pa.large_binary())
+    return pa.concat_arrays(column.chunks)
+
+
+def _byte_column(name: str, column: ArrowColumn) -> ArrowColumn:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.cast(kind.value_type)
+        kind = column.type
+    if pa.types.is_null(kind):
+        return column.cast(pa.binary())
+    if _is_narrow(kind) or pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
+        return column
+    if pa.types.is_binary_view(kind) or pa.types.is_string_view(kind):
+        return column.cast(pa.large_binary())
+    raise SchemaError(f"column {name} must be a string or binary column, not {kind}: cast it, or serialize it first")
+
+
+def _header_column(column: ArrowColumn) -> ArrowColumn | None:
+    kind = column.type
+    if pa.types.is_null(kind):
+        return None
+    if pa.types.is_map(kind):
+        key, value = kind.key_type, kind.item_type
+    elif (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_header_struct(kind.value_type):
+        key, value = kind.value_type.field("key").type, kind.value_type.field("value").type
+    else:
+        raise SchemaError(f"column headers must be a list of struct<key: string, value: binary> or a map, not {kind}")
+    if not _is_offset_type(key) or not (_is_offset_type(value) or pa.types.is_null(value)):
+        raise SchemaError(f"the keys of headers must be strings and their values binary, not {kind}")
+    return column
+
+
+def _is_header_struct(kind: pa.DataType) -> bool:
+    return pa.types.is_struct(kind) and {kind.field(i).name for i in range(kind.num_fields)} == {"key", "value"}
+
+
+def _timestamp_column(column: ArrowColumn) -> ArrowColumn | None:
+    """int64 milliseconds; nulls stay. Times are rounded down to the millisecond, as Spark does it."""
+    kind = column.type
+    if pa.types.is_null(kind):
+        return None
+    if pa.types.is_integer(kind):
+        return column if pa.types.is_int64(kind) else column.cast(pa.int64())
+    if not pa.types.is_timestamp(kind):
+        raise SchemaError(f"column timestamp must be a timestamp or a count of milliseconds (bigint), not {kind}")
+    array = one_array(column)
+    mask = np.asarray(array.is_null()) if array.null_count else None
+    ticks = np.asarray(array.view(pa.int64()).fill_null(0))
+    return pa.array(_ticks_to_ms(ticks, _PER_SECOND[kind.unit]), pa.int64(), mask=mask)
+
+
+def _ticks_to_ms(ticks: np.ndarray[Any, np.dtype[np.int64]], per_second: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    if per_second < 1_000:
+        bad = (ticks < 0) | (ticks > np.iinfo(np.int64).max // 1_000)
+        return np.where(bad, BEFORE_EPOCH, np.where(bad, 0, ticks) * 1_000)
+    return np.where(ticks < 0, BEFORE_EPOCH, ticks // (per_second // 1_000))
+
+
+def _take(column: ArrowColumn, positions: pa.Array) -> pa.Array:
+    array = one_array(column)
+    if _is_narrow(array.type) and array.nbytes >= _TAKE_BYTES_MAX:
+        array = array.cast(pa.large_binary())
+    return pc.take(array, positions, boundscheck=False)
+
+
+def _concat(columns: list[ArrowColumn | None], parts: Sequence[RecordColumns]) -> ArrowColumn | None:
+    kinds = [column.type for column in columns if column is not None]
+    if not kinds:
+        return None
+    kind = kinds[0]
+    if any(other != kind for other in kinds):
+        wide = any(pa.types.is_large_binary(other) or pa.types.is_large_string(other) for other in kinds)
+        if not all(_is_offset_type(other) for other in kinds):
+            raise SchemaError(f"rows of different types cannot be one batch: {kinds}")
+        kind = pa.large_binary() if wide else pa.binary()
+    pieces: list[pa.Array] = []
+    for column, part in zip(columns, parts, strict=True):
+        whole = pa.nulls(part.num_rows, kind) if column is None else column
+        whole = whole if whole.type == kind else whole.cast(kind)
+        pieces += whole.chunks if isinstance(whole, pa.ChunkedArray) else [whole]
+    return pa.chunked_array(pieces, kind)
+
+
+def _is_narrow(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _is_offset_type(kind: pa.DataType) -> bool:
+    return _is_narrow(kind) or bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))

@@ -1,0 +1,275 @@
+"""Record batch bodies (format v2) from columns: no record is ever touched in Python.
+
+A record in a batch:
+
+    length          varint   of everything after it
+    attributes      1 byte   always 0
+    timestampDelta  varlong  from the batch's baseTimestamp
+    offsetDelta     varint   place in the batch
+    keyLength       varint   -1 for null
+    key
+    valueLength     varint   -1 for null
+    value
+    headerCount     varint
+    headers         for each: keyLength, key, valueLength, value
+
+The bytes of an Arrow binary array are its elements one after the other. So where each element is one encoded record,
+these bytes are the records of a batch, and a batch is a slice of them. Two ways lead there:
+
+- rows of any length: `binary_join_element_wise(prefix, key, middle, value)`, where prefix and middle are the numbers,
+  packed by shifts for all rows at once (varint.py). A record without headers ends in a count of 0; that byte is put in
+  front of the next record's prefix, which saves a piece of the join, and each segment begins one byte later;
+- rows whose keys have one length and whose values have one length: each column is stored at its places in the output
+  by one assignment of fixed-size items, without a look at the single row.
+
+Both give the same bytes. Rows are taken in chunks of about 10,000, cut where batches end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spark_kafka_sink.errors import RecordTooLargeError
+from spark_kafka_sink.records.byte_column import OFFSETS_MAX, ByteColumn, byte_column
+from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns
+from spark_kafka_sink.records.header_column import EMPTY, EncodedHeaders, binary_array, encode_headers
+from spark_kafka_sink.records.plan import (
+    ROWS_AT_A_TIME,
+    BatchSlice,
+    PartitionSlice,
+    invalid_rows,
+    plan_batches,
+    record_size_bounds,
+)
+from spark_kafka_sink.records.varint import (
+    SPARE_BYTES,
+    Field,
+    constant,
+    merge,
+    positions,
+    scatter,
+    total_width,
+    varint_fields,
+    varint_width,
+)
+
+__all__ = [
+    "BatchSlice",
+    "EncodedPiece",
+    "PartitionSlice",
+    "encode",
+    "invalid_rows",
+    "plan_batches",
+    "record_size_bounds",
+]
+
+_BYTES_AT_A_TIME = 64 << 20
+"""A chunk of large records is cut earlier than one of small ones."""
+
+_ZERO = constant(b"\0")
+
+
+class EncodedPiece(NamedTuple):
+    """The records of one BatchSlice. `segment` keeps the memory that it shows alive."""
+
+    segment: memoryview
+    record_count: int
+    first_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+
+
+class Rows(NamedTuple):
+    """A chunk's columns of numbers; an int stands for all rows."""
+
+    timestamp_delta: NDArray[np.int64] | int
+    offset_delta: NDArray[np.int64]
+
+
+def encode(columns: RecordColumns, plan: Sequence[BatchSlice], now_ms: int) -> list[EncodedPiece]:
+    """One piece for each element of the plan, in its order. Rows must have passed `invalid_rows`."""
+    pieces: list[EncodedPiece] = []
+    for part in _chunks_of(plan, columns):
+        first, stop = part[0].start, part[-1].stop
+        pieces += _encode_chunk(columns.slice(first, stop - first).contiguous(), part, now_ms)
+    return pieces
+
+
+def _chunks_of(plan: Sequence[BatchSlice], columns: RecordColumns) -> Iterator[Sequence[BatchSlice]]:
+    """Runs of the plan whose rows lie one after the other, of about the right size. A batch is never cut."""
+    if not plan:
+        return
+    row_bytes = max(1, columns.nbytes // max(1, columns.num_rows))
+    rows_max = max(1, min(ROWS_AT_A_TIME, _BYTES_AT_A_TIME // row_bytes))
+    begin = 0
+    for index in range(1, len(plan)):
+        if plan[index].start != plan[index - 1].stop or plan[index].stop - plan[begin].start > rows_max:
+            yield plan[begin:index]
+            begin = index
+    yield plan[begin:]
+
+
+def _encode_chunk(chunk: RecordColumns, part: Sequence[BatchSlice], now_ms: int) -> list[EncodedPiece]:
+    starts = np.array([s.start for s in part], np.int64)
+    starts -= starts[0]
+    counts = np.array([s.stop - s.start for s in part], np.int64)
+    first_deltas = np.array([s.first_offset_delta for s in part], np.int64)
+    base, top, timestamp_delta = _timestamps(chunk.timestamp, part, starts, counts, now_ms)
+    offset_delta = np.arange(chunk.num_rows, dtype=np.int64)
+    offset_delta -= np.repeat(starts - first_deltas, counts) if len(part) > 1 else starts[0] - first_deltas[0]
+    data, at = _encode_rows(chunk, Rows(timestamp_delta, offset_delta))
+    edges = at[np.append(starts, chunk.num_rows)].tolist()
+    return [
+        EncodedPiece(data[edges[i] : edges[i + 1]], count, delta, base[i], top[i])
+        for i, (count, delta) in enumerate(zip(counts.tolist(), first_deltas.tolist(), strict=True))
+    ]
+
+
+def _timestamps(
+    column: ArrowColumn | None,
+    part: Sequence[BatchSlice],
+    starts: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    now_ms: int,
+) -> tuple[list[int], list[int], NDArray[np.int64] | int]:
+    """For each piece its base and its highest timestamp; for each row the delta."""
+    given = [s.base_timestamp for s in part]
+    if column is None or column.null_count == len(column):
+        base = [now_ms if b is None else b for b in given]
+        deltas = {now_ms - b for b in base}
+        if len(deltas) == 1:
+            return base, [now_ms] * len(base), deltas.pop()
+        return base, [now_ms] * len(base), np.repeat(now_ms - np.array(base, np.int64), counts)
+    times = np.asarray(column.fill_null(now_ms) if column.null_count else column)
+    firsts = times[starts].tolist()
+    base = [first if b is None else b for b, first in zip(given, firsts, strict=True)]
+    top = np.maximum.reduceat(times, starts).tolist()
+    return base, top, times - (np.repeat(np.array(base, np.int64), counts) if len(base) > 1 else base[0])
+
+
+def _encode_rows(chunk: RecordColumns, rows: Rows) -> tuple[memoryview, NDArray[Any]]:
+    """All records of a chunk, and where each begins and the last ends."""
+    key = None if chunk.key is None else byte_column(chunk.key)
+    value = byte_column(chunk.value)
+    headers = None if chunk.headers is None else encode_headers(chunk.headers)
+    fixed_value = value.fixed_length()
+    fixed_key = -1 if key is None else key.fixed_length()
+    if headers is None and fixed_value is not None and fixed_key is not None:
+        return _store_fixed(key, fixed_key, value, fixed_value, rows)
+    return _join(key, value, headers, rows)
+
+
+def _numbers(
+    rows: Rows, key_length: NDArray[np.int64] | int, value_length: NDArray[np.int64] | int, header_bytes: Any
+) -> tuple[list[Field], list[Field]]:
+    """What stands before the key, and what stands between key and value. Everything decides the record's length."""
+    timestamp = varint_fields(rows.timestamp_delta)
+    offset = varint_fields(rows.offset_delta)
+    before_key = varint_fields(key_length)
+    middle = varint_fields(value_length)
+    length: Any = 1 + header_bytes
+    length = length + _payload(key_length) + _payload(value_length)
+    length = length + total_width(timestamp + offset + before_key + middle)
+    if not isinstance(length, np.ndarray):
+        length = int(length)
+    return [*varint_fields(length), _ZERO, *timestamp, *offset, *before_key], middle
+
+
+def _payload(length: NDArray[np.int64] | int) -> Any:
+    return max(0, length) if isinstance(length, int) else np.maximum(length, 0)
+
+
+def _join(
+    key: ByteColumn | None, value: ByteColumn, headers: EncodedHeaders | None, rows: Rows
+) -> tuple[memoryview, NDArray[Any]]:
+    count = value.rows
+    key_length = -1 if key is None else key.lengths
+    if headers is None:
+        prefix, middle = _numbers(rows, key_length, value.lengths, 1)
+        return _join_without_headers(key, value, prefix, middle)
+    header_bytes = headers.lengths() + total_width(headers.counts)
+    prefix, middle = _numbers(rows, key_length, value.lengths, header_bytes)
+    pieces = [binary_array(prefix, count)]
+    if key is not None:
+        pieces.append(key.array())
+    pieces += [binary_array(middle, count), value.array(), binary_array(headers.counts, count)]
+    pieces.append(headers.sections.array())
+    return _joined(pieces, count, 0)
+
+
+def _join_without_headers(
+    key: ByteColumn | None, value: ByteColumn, prefix: list[Field], middle: list[Field]
+) -> tuple[memoryview, NDArray[Any]]:
+    """The count of headers, 0, of each record stands in front of the next one; a row without a record has the last."""
+    count = value.rows
+    merged = merge([_ZERO, *prefix])
+    at = np.append(positions(total_width(merged), count), 0)
+    at[-1] = at[-2] + 1
+    data = np.empty(int(at[-1]) + SPARE_BYTES, np.uint8)
+    scatter(data, merged, at[:-2])
+    data[at[-2]] = 0
+    pieces = [_array(data, at)]
+    if key is not None:
+        pieces.append(key.array(extra_rows=1))
+    at_middle = np.append(positions(total_width(middle), count), 0)
+    at_middle[-1] = at_middle[-2]
+    data_middle = np.empty(int(at_middle[-1]) + SPARE_BYTES, np.uint8)
+    scatter(data_middle, merge(middle), at_middle[:-2])
+    pieces += [_array(data_middle, at_middle), value.array(extra_rows=1)]
+    return _joined(pieces, count, 1)
+
+
+def _array(data: NDArray[np.uint8], at: NDArray[np.int64]) -> pa.Array:
+    buffers = [None, pa.py_buffer(at.astype(np.int32)), pa.py_buffer(data)]
+    return pa.BinaryArray.from_buffers(pa.binary(), len(at) - 1, buffers, null_count=0)
+
+
+def _joined(pieces: list[pa.Array], count: int, skip: int) -> tuple[memoryview, NDArray[Any]]:
+    total = sum(piece.nbytes for piece in pieces)
+    if total > OFFSETS_MAX:
+        raise RecordTooLargeError(f"{count} records of {total} bytes cannot be one batch: it holds less than 2 GiB")
+    joined = pc.binary_join_element_wise(*pieces, EMPTY)
+    _, offset_buffer, data = joined.buffers()
+    at = np.frombuffer(offset_buffer, np.int32, count + 1)
+    return memoryview(data)[skip:], at
+
+
+def _store_fixed(
+    key: ByteColumn | None, key_length: int, value: ByteColumn, value_length: int, rows: Rows
+) -> tuple[memoryview, NDArray[Any]]:
+    """Keys of one length, values of one length: each column goes to its places by one assignment."""
+    count = value.rows
+    prefix, middle = _numbers(rows, key_length, value_length, 1)
+    merged = merge([_ZERO, *prefix])
+    prefix_width = total_width(merged)
+    middle_width = varint_width(value_length)
+    at = positions(prefix_width + (max(0, key_length) + middle_width + max(0, value_length)), count)
+    out = np.empty(int(at[-1]) + 1 + SPARE_BYTES, np.uint8)
+    scatter(out, merged, at[:-1])
+    place = at[:-1] + prefix_width
+    if key is not None and key_length > 0:
+        _store(out, place, key.matrix(key_length))
+        place = place + key_length
+    _store(out, place, np.frombuffer(_constant_bytes(middle), np.uint8).reshape(1, -1))
+    if value_length > 0:
+        _store(out, place + middle_width, value.matrix(value_length))
+    out[at[-1]] = 0
+    return memoryview(out)[1:], at
+
+
+def _constant_bytes(fields: list[Field]) -> bytes:
+    return b"".join(int(f.word).to_bytes(8, "little")[: int(f.width)] for f in fields)
+
+
+def _store(out: NDArray[np.uint8], places: NDArray[np.int64], rows: NDArray[np.uint8]) -> None:
+    """Row i to out[places[i]:], as items of one fixed size; a single row goes to every place."""
+    width = rows.shape[1]
+    item = np.dtype((np.void, width))
+    anywhere: NDArray[np.void] = np.ndarray((len(out) - width + 1,), item, out, strides=(1,))
+    anywhere[places] = np.ascontiguousarray(rows).view(item)[:, 0]

@@ -1,0 +1,184 @@
+"""The 61 bytes in front of a record batch (format v2).
+
+    offset  bytes  field
+         0      8  baseOffset              not in the CRC: the broker assigns it
+         8      4  batchLength             of everything after this field
+        12      4  partitionLeaderEpoch    not in the CRC either
+        16      1  magic = 2
+        17      4  crc                     CRC-32C of everything after this field
+        21      2  attributes              bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
+        23      4  lastOffsetDelta
+        27      8  baseTimestamp
+        35      8  maxTimestamp
+        43      8  producerId
+        51      2  producerEpoch
+        53      4  baseSequence
+        57      4  record count
+
+The records are not touched by any of it: a batch that is sent again, or under another producer's identity, gets new
+bytes here and a CRC over the segments, which are encoded once.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import crc32c
+
+from spark_kafka_sink.errors import DecodeError, UnsupportedFormatError
+
+Buffer: TypeAlias = "bytes | bytearray | memoryview"
+
+HEADER_BYTES = 61
+LENGTH_PREFIX_BYTES = 12
+"""baseOffset and batchLength, which the length does not count."""
+CRC_END = 21
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+DELETE_HORIZON = 0x40
+
+_HEAD = struct.Struct(">qiibI")
+_TAIL = struct.Struct(">hiqqqhii")
+_OFFSET = struct.Struct(">q")
+_LEADER_EPOCH = struct.Struct(">i")
+
+
+@dataclass(frozen=True)
+class BatchHeader:
+    """The fields as they stand in the bytes."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def codec(self) -> int:
+        return self.attributes & CODEC_MASK
+
+    @property
+    def log_append_time(self) -> bool:
+        return bool(self.attributes & LOG_APPEND_TIME)
+
+    @property
+    def transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def control(self) -> bool:
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        """A compacted log sets baseTimestamp to the time when tombstones may go; deltas count from it as ever."""
+        return bool(self.attributes & DELETE_HORIZON)
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def size_bytes(self) -> int:
+        return self.batch_length + LENGTH_PREFIX_BYTES
+
+
+def stamp_header(
+    *,
+    segments: Sequence[Buffer],
+    record_count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    codec: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+    base_offset: int = 0,
+    partition_leader_epoch: int = -1,
+    log_append_time: bool = False,
+    last_offset_delta: int | None = None,
+) -> bytes:
+    """The header for these records (as they go out: compressed, if `codec` says so). The segments are only read."""
+    attributes = codec & CODEC_MASK
+    attributes |= TRANSACTIONAL if transactional else 0
+    attributes |= CONTROL if control else 0
+    attributes |= LOG_APPEND_TIME if log_append_time else 0
+    last_delta = record_count - 1 if last_offset_delta is None else last_offset_delta
+    tail = _TAIL.pack(
+        attributes,
+        last_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+    )
+    checksum = crc32c.crc32c(tail)
+    body_bytes = 0
+    for segment in segments:
+        checksum = crc32c.crc32c(segment, checksum)
+        body_bytes += segment.nbytes if isinstance(segment, memoryview) else len(segment)
+    batch_length = HEADER_BYTES - LENGTH_PREFIX_BYTES + body_bytes
+    return _HEAD.pack(base_offset, batch_length, partition_leader_epoch, 2, checksum) + tail
+
+
+def parse_header(buffer: Buffer) -> BatchHeader:
+    """The header at the start of `buffer`. Only what makes the rest readable is checked: length and magic."""
+    if len(buffer) < HEADER_BYTES:
+        if len(buffer) > 16 and buffer[16] < 2:
+            raise _too_old(buffer[16])
+        raise DecodeError(f"a record batch has a header of {HEADER_BYTES} bytes, here are {len(buffer)}")
+    base_offset, batch_length, leader_epoch, magic, crc = _HEAD.unpack_from(buffer, 0)
+    if magic in (0, 1):
+        raise _too_old(magic)
+    if magic != 2:
+        raise UnsupportedFormatError(f"record format v{magic} is not known; v2 is")
+    if batch_length < HEADER_BYTES - LENGTH_PREFIX_BYTES:
+        raise DecodeError(f"a record batch says that it is {batch_length} bytes long: less than its own header")
+    return BatchHeader(base_offset, batch_length, leader_epoch, magic, crc, *_TAIL.unpack_from(buffer, CRC_END))
+
+
+def patch_header(
+    buffer: bytearray | memoryview,
+    *,
+    base_offset: int | None = None,
+    leader_epoch: int | None = None,
+    append_time: int | None = None,
+) -> None:
+    """What a broker writes into a batch that it stores. Offset and epoch leave the CRC as it is.
+
+    With `append_time` the batch gets the broker's clock in place of the records' own times; that one changes the CRC.
+    """
+    if base_offset is not None:
+        _OFFSET.pack_into(buffer, 0, base_offset)
+    if leader_epoch is not None:
+        _LEADER_EPOCH.pack_into(buffer, 12, leader_epoch)
+    if append_time is not None:
+        header = parse_header(buffer)
+        struct.pack_into(">h", buffer, CRC_END, header.attributes | LOG_APPEND_TIME)
+        _OFFSET.pack_into(buffer, 35, append_time)
+        end = header.size_bytes
+        struct.pack_into(">I", buffer, 17, crc32c.crc32c(memoryview(buffer)[CRC_END:end]))
+
+
+def _too_old(magic: int) -> UnsupportedFormatError:
+    return UnsupportedFormatError(
+        f"these are records of format v{magic}, from before Kafka 0.11; only v2 is spoken here"
+    )

@@ -1,0 +1,117 @@
+"""The headers of a chunk's records, encoded: for each row a count and then `klen key vlen value` for each header.
+
+The headers of all rows lie one after the other in Arrow's child arrays. Each is encoded as an element of one binary
+array, by an element-wise join as for records; since that array's bytes lie one after the other as well, the headers
+of a row are a slice of it, and a row's offsets follow from the list's by one look-up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
+from spark_kafka_sink.records.varint import Field, constant, pack, varint_fields
+
+EMPTY = pa.scalar(b"", pa.binary())
+
+
+@dataclass(frozen=True)
+class HeaderColumn:
+    """The flat headers of a chunk: row i has those from `starts[i]` up to `starts[i + 1]`."""
+
+    starts: NDArray[np.int64]
+    keys: pa.Array
+    values: pa.Array
+    present: NDArray[np.bool_] | None
+    """Which headers exist at all: a list may hold a null in a header's place. None: all."""
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        return self.starts[1:] - self.starts[:-1]
+
+
+def header_column(array: pa.Array) -> HeaderColumn:
+    """Read a list<struct<key, value>>, large_list or map column; null lists are empty ones."""
+    if array.null_count:
+        array = _without_bytes_under_nulls(array)
+    starts = np.asarray(array.offsets).astype(np.int64)
+    first, last = (int(starts[0]), int(starts[-1])) if len(starts) else (0, 0)
+    present = None
+    if pa.types.is_map(array.type):
+        keys, values = array.keys.slice(first, last - first), array.items.slice(first, last - first)
+    else:
+        structs = array.values.slice(first, last - first)
+        present = np.asarray(structs.is_valid()) if structs.null_count else None
+        keys, values = structs.field("key"), structs.field("value")
+    return HeaderColumn(starts - first, keys, values, present)
+
+
+def _without_bytes_under_nulls(array: pa.Array) -> pa.Array:
+    """Arrow allows elements under a null list. They are none of the record's."""
+    offsets = np.asarray(array.offsets)
+    if not (offsets[1:] - offsets[:-1])[np.asarray(array.is_null())].any():
+        return array
+    return array.take(pa.array(np.arange(len(array))))
+
+
+def rows_with_bad_headers(array: pa.Array) -> NDArray[np.int64]:
+    """Rows with a header whose key is null, or which is null itself."""
+    headers = header_column(array)
+    bad = np.zeros(len(headers.keys), np.bool_)
+    if headers.keys.null_count:
+        bad |= np.asarray(headers.keys.is_null())
+    if headers.present is not None:
+        bad |= ~headers.present
+    if not bad.any():
+        return np.zeros(0, np.int64)
+    rows = np.searchsorted(headers.starts, np.nonzero(bad)[0], side="right") - 1
+    return np.unique(rows)
+
+
+@dataclass(frozen=True)
+class EncodedHeaders:
+    """What follows the value in each record: the count, and then the bytes of all headers."""
+
+    counts: list[Field]
+    sections: ByteColumn
+
+    def lengths(self) -> NDArray[np.int64]:
+        return self.sections.lengths
+
+
+def encode_headers(array: pa.Array) -> EncodedHeaders | None:
+    """None when no record has a header."""
+    headers = header_column(array)
+    if not len(headers.keys):
+        return None
+    elements = _encode_elements(byte_column(headers.keys), byte_column(headers.values))
+    _, offset_buffer, data = elements.buffers()
+    offsets = np.frombuffer(offset_buffer, np.int32, len(elements) + 1)[headers.starts]
+    sections = ByteColumn((offsets[1:] - offsets[:-1]).astype(np.int64), offsets, data, False)
+    return EncodedHeaders(varint_fields(headers.counts), sections)
+
+
+def _encode_elements(keys: ByteColumn, values: ByteColumn) -> pa.Array:
+    rows = keys.rows
+    return pc.binary_join_element_wise(
+        binary_array(varint_fields(keys.lengths), rows),
+        keys.array(),
+        binary_array(varint_fields(values.lengths), rows),
+        values.array(),
+        EMPTY,
+    )
+
+
+def binary_array(fields: list[Field], rows: int) -> pa.Array:
+    data, at = pack(fields, rows)
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), rows, [None, pa.py_buffer(at.astype(np.int32)), pa.py_buffer(data)], null_count=0
+    )
+
+
+__all__ = ["EncodedHeaders", "HeaderColumn", "constant", "encode_headers", "header_column", "rows_with_bad_headers"]

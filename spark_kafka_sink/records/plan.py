@@ -1,0 +1,178 @@
+"""Where batches begin and end, decided before a byte is encoded.
+
+A record's offset delta, and with it the width of that number and of the record's length, depends on the record's place
+in its batch. So sizes come first, as upper bounds that hold at any place: payload and lengths are exact, the deltas
+are counted at their widest. The rows of a partition are then cut where the sum of bounds passes the batch size.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spark_kafka_sink.records.byte_column import byte_column
+from spark_kafka_sink.records.columns import NO_TIMESTAMP, ArrowColumn, RecordColumns, one_array
+from spark_kafka_sink.records.header import HEADER_BYTES
+from spark_kafka_sink.records.header_column import header_column, rows_with_bad_headers
+from spark_kafka_sink.records.varint import varint_widths
+
+ROWS_AT_A_TIME = 10_000
+"""Larger chunks fall out of the processor's cache and cost more per record."""
+RECORD_BYTES_MAX = (1 << 31) - 1 - HEADER_BYTES
+
+_ATTRIBUTES_BYTES = 1
+_OFFSET_DELTA_BYTES = 4
+"""Enough for 134 million records in one batch."""
+_TIMESTAMP_DELTA_BYTES = 6
+_TIMESTAMP_DELTA_BYTES_WORST = 10
+_COMMON_TIMES = 1 << 41
+"""Between two times from 1970 to 2039 the delta has at most 6 bytes."""
+
+
+@dataclass
+class PartitionSlice:
+    """Rows [start, stop) go to one partition. The others describe a batch of it that is open and can take more.
+
+    `open_bytes` is what that batch has so far, its header included.
+    """
+
+    start: int
+    stop: int
+    open_records: int = 0
+    open_bytes: int = 0
+    base_timestamp: int | None = None
+
+
+class BatchSlice(NamedTuple):
+    """Rows [start, stop) go into one batch, the first of them as number `first_offset_delta`.
+
+    That is above 0 where the rows are appended to the open batch, whose `base_timestamp` they count from.
+    """
+
+    slice_index: int
+    start: int
+    stop: int
+    first_offset_delta: int = 0
+    base_timestamp: int | None = None
+
+
+class InvalidRows(NamedTuple):
+    """Rows that no broker would take, and why."""
+
+    rows: NDArray[np.int64]
+    reason: str
+
+
+def invalid_rows(columns: RecordColumns) -> list[InvalidRows]:
+    """The rows that must not be encoded. Positions ascend within each reason; a row may have several."""
+    found: list[InvalidRows] = []
+    if columns.timestamp is not None:
+        lowest = pc.min(columns.timestamp).as_py()
+        if lowest is not None and lowest < NO_TIMESTAMP:
+            times = np.asarray(one_array(columns.timestamp).fill_null(0))
+            found.append(InvalidRows(np.nonzero(times < NO_TIMESTAMP)[0], "the timestamp is before 1970"))
+    if columns.headers is not None:
+        bad = _over_chunks(columns.headers, rows_with_bad_headers)
+        if len(bad):
+            found.append(InvalidRows(bad, "a header has no key"))
+    if columns.nbytes > RECORD_BYTES_MAX:
+        too_large = np.nonzero(record_size_bounds(columns) > RECORD_BYTES_MAX)[0]
+        if len(too_large):
+            found.append(InvalidRows(too_large, "the record is larger than 2 GiB, more than a batch can hold"))
+    return found
+
+
+def record_size_bounds(columns: RecordColumns) -> NDArray[np.int64]:
+    """For each row, the bytes that it takes in a batch at most, wherever it stands in it."""
+    out = np.empty(columns.num_rows, np.int64)
+    fixed = _ATTRIBUTES_BYTES + _OFFSET_DELTA_BYTES + _timestamp_delta_bytes(columns.timestamp)
+    done = 0
+    for chunk in columns.chunks(ROWS_AT_A_TIME):
+        body = out[done : done + chunk.num_rows]
+        done += chunk.num_rows
+        body[:] = fixed
+        body += _field_bytes(_lengths(chunk.value))
+        body += 1 if chunk.key is None else _field_bytes(_lengths(chunk.key))
+        body += 1 if chunk.headers is None else _header_bytes(chunk.headers)
+        body += varint_widths(body)
+    return out
+
+
+def plan_batches(sizes: NDArray[np.int64], slices: Sequence[PartitionSlice], batch_bytes_max: int) -> list[BatchSlice]:
+    """Cut the rows of each slice into batches of at most `batch_bytes_max`, header included.
+
+    An open batch is filled first. A record that is larger than a batch gets one of its own.
+    """
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+    starts = np.array([s.start for s in slices], np.int64)
+    stops = np.array([s.stop for s in slices], np.int64)
+    used = np.array([s.open_bytes if s.open_records else HEADER_BYTES for s in slices], np.int64)
+    whole = ((ends[stops] - ends[starts] + used) <= batch_bytes_max).tolist()
+    plan: list[BatchSlice] = []
+    ends_list: list[int] | None = None
+    for index, part in enumerate(slices):
+        if part.start == part.stop:
+            continue
+        if whole[index]:
+            plan.append(BatchSlice(index, part.start, part.stop, part.open_records, part.base_timestamp))
+            continue
+        if ends_list is None:
+            ends_list = ends.tolist()
+        plan += _cut(index, part, ends_list, batch_bytes_max)
+    return plan
+
+
+def _cut(index: int, part: PartitionSlice, ends: list[int], batch_bytes_max: int) -> list[BatchSlice]:
+    """The batches of a slice that does not fit into one. `ends[i]` is the sum of the sizes before row i."""
+    cuts: list[BatchSlice] = []
+    row = part.start
+    if part.open_records:
+        stop = bisect_right(ends, ends[row] + batch_bytes_max - part.open_bytes, row, part.stop + 1) - 1
+        if stop > row:
+            cuts.append(BatchSlice(index, row, stop, part.open_records, part.base_timestamp))
+            row = stop
+    room = batch_bytes_max - HEADER_BYTES
+    while row < part.stop:
+        stop = max(row + 1, bisect_right(ends, ends[row] + room, row, part.stop + 1) - 1)
+        cuts.append(BatchSlice(index, row, stop))
+        row = stop
+    return cuts
+
+
+def _timestamp_delta_bytes(timestamp: ArrowColumn | None) -> int:
+    if timestamp is None:
+        return _TIMESTAMP_DELTA_BYTES
+    span = pc.min_max(timestamp).as_py()
+    common = span["min"] is None or (span["min"] >= NO_TIMESTAMP and span["max"] < _COMMON_TIMES)
+    return _TIMESTAMP_DELTA_BYTES if common else _TIMESTAMP_DELTA_BYTES_WORST
+
+
+def _lengths(array: Any) -> NDArray[np.int64]:
+    return byte_column(array).lengths
+
+
+def _field_bytes(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    return varint_widths(lengths) + np.maximum(lengths, 0)
+
+
+def _header_bytes(array: Any) -> NDArray[np.int64]:
+    headers = header_column(array)
+    each = _field_bytes(_lengths(headers.keys)) + _field_bytes(_lengths(headers.values))
+    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(each)])
+    return varint_widths(headers.counts) + before[headers.starts[1:]] - before[headers.starts[:-1]]
+
+
+def _over_chunks(column: ArrowColumn, check: Any) -> NDArray[np.int64]:
+    if not hasattr(column, "chunks"):
+        return np.asarray(check(column))
+    found, before = [], 0
+    for chunk in column.chunks:
+        found.append(check(chunk) + before)
+        before += len(chunk)
+    return np.concatenate(found) if found else np.zeros(0, np.int64)

@@ -1,0 +1,203 @@
+"""Zigzag varints for whole columns.
+
+Kafka writes the small numbers of a record as zigzag varints: z = (v << 1) ^ (v >> 63), then groups of 7 bits, lowest
+first, the top bit of a byte saying that another follows. A column of such numbers is held here as a `Field`: the
+encoded bytes of each row in the low bytes of a uint64 (little-endian, so the first byte is the lowest), and how many
+of them count. A number that needs 9 or 10 bytes takes two fields, of 8 bytes and of the rest.
+
+A number that is the same for all rows is a Field of scalars: numpy broadcasts it, and no column is made of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+U64 = np.uint64
+SPARE_BYTES = 8
+"""How much longer than its contents a buffer must be that `scatter` stores words into."""
+_TABLE_BITS = 14
+_LARGEST_8_BYTES = 1 << 56
+
+
+@dataclass(frozen=True)
+class Field:
+    """Bytes of a column. Arrays have one element per row; scalars stand for all rows."""
+
+    word: NDArray[np.uint64] | np.uint64
+    width: NDArray[np.int64] | np.int64
+    width_max: int
+
+
+def constant(data: bytes) -> Field:
+    """The same bytes (at most 8) in every row."""
+    return Field(U64(int.from_bytes(data, "little")), np.int64(len(data)), len(data))
+
+
+def zigzag(value: int) -> int:
+    return (value << 1) ^ (value >> 63)
+
+
+def encode_varint(value: int) -> bytes:
+    """One number; for tests of equality, constants and the like, never for rows."""
+    rest = zigzag(value)
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def varint_width(value: int) -> int:
+    return max(1, (zigzag(value).bit_length() + 6) // 7)
+
+
+def varint_fields(values: NDArray[np.int64] | int) -> list[Field]:
+    """A column as one field, or as two if some number needs more than 8 bytes."""
+    if isinstance(values, int):
+        data = encode_varint(values)
+        return [constant(data[:8])] if len(data) <= 8 else [constant(data[:8]), constant(data[8:])]
+    low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    if low == high:
+        return varint_fields(low)
+    if low >= 0:
+        coded = (values << 1).view(np.uint64) if high < 1 << 62 else _zigzag_column(values)
+    else:
+        coded = _zigzag_column(values)
+    top = max(zigzag(low), zigzag(high))
+    if top < 1 << _TABLE_BITS:
+        width_max = 1 if top < 128 else 2
+        return [Field(_WORDS.take(coded.view(np.int64)), _WIDTHS.take(coded.view(np.int64)), width_max)]
+    if top < _LARGEST_8_BYTES:
+        return [_spread(coded, top)]
+    return _spread_wide(coded)
+
+
+def varint_widths(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many bytes each number takes."""
+    coded = _zigzag_column(values)
+    if not len(coded):
+        return np.zeros(0, np.int64)
+    top = int(coded.max())
+    if top < 1 << _TABLE_BITS:
+        return _WIDTHS.take(coded.view(np.int64))
+    return _widths(coded, top)
+
+
+def _zigzag_column(values: NDArray[np.int64]) -> NDArray[np.uint64]:
+    return ((values << 1) ^ (values >> 63)).view(np.uint64)
+
+
+def _widths(coded: NDArray[np.uint64], top: int) -> NDArray[np.int64]:
+    width = np.ones(len(coded), np.int64)
+    bits = 7
+    while top >> bits:
+        width += coded >= U64(1 << bits)
+        bits += 7
+    return width
+
+
+def _spread(coded: NDArray[np.uint64], top: int) -> Field:
+    """Groups of 7 bits to bytes, with the top bit set wherever another byte follows. At most 8 bytes."""
+    word = coded & U64(0x7F)
+    width = np.ones(len(coded), np.int64)
+    group = 1
+    while top >> (7 * group):
+        more = coded >= U64(1 << (7 * group))
+        width += more
+        word |= ((coded >> U64(7 * group)) & U64(0x7F)) << U64(8 * group)
+        word |= more.astype(np.uint64) << U64(8 * group - 1)
+        group += 1
+    return Field(word, width, group)
+
+
+def _spread_wide(coded: NDArray[np.uint64]) -> list[Field]:
+    """As `_spread`, for numbers of up to 10 bytes: the first 8 bytes, then the others."""
+    low = _spread(coded & U64(_LARGEST_8_BYTES - 1), _LARGEST_8_BYTES - 1)
+    rest = coded >> U64(56)
+    longer = rest > U64(0)
+    # A number that goes on has all of its first 8 bytes, each saying that another follows.
+    low_word = np.where(longer, low.word | U64(0x8080808080808080), low.word)
+    low_width = np.where(longer, 8, low.width)
+    ninth = rest & U64(0x7F)
+    tenth = rest >> U64(7)
+    high_word = np.where(tenth > U64(0), ninth | U64(0x80) | (tenth << U64(8)), ninth)
+    high_width = longer.astype(np.int64) + (tenth > U64(0))
+    return [Field(low_word, low_width, 8), Field(high_word, high_width, 2)]
+
+
+def _table() -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    field = _spread(np.arange(1 << _TABLE_BITS, dtype=np.uint64), (1 << _TABLE_BITS) - 1)
+    return np.asarray(field.word), np.asarray(field.width)
+
+
+_WORDS, _WIDTHS = _table()
+"""All varints of one and two bytes: a look-up is cheaper than the arithmetic. Read only."""
+
+
+def pack(fields: list[Field], rows: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The fields of each row one after the other: all bytes (and some to spare), and rows + 1 positions."""
+    merged = merge(fields)
+    at = positions(total_width(merged), rows)
+    data = np.empty(int(at[-1]) + SPARE_BYTES, np.uint8)
+    scatter(data, merged, at[:-1])
+    return data, at
+
+
+def total_width(fields: list[Field]) -> NDArray[np.int64] | np.int64:
+    width = fields[0].width
+    for field in fields[1:]:
+        width = width + field.width
+    return width
+
+
+def scatter(data: NDArray[np.uint8], fields: list[Field], at: NDArray[np.int64]) -> None:
+    """Store the fields of row i at data[at[i]:], one after the other; `at` ascends.
+
+    Every field is stored as a whole word of 8 bytes, in the order of the bytes: what a word has too much lies where
+    the next one is stored a moment later. One assignment to a view with a stride of one byte does that for a column.
+    The bytes after each row's fields are spoilt; whoever owns them writes them afterwards.
+    """
+    if not len(at):
+        return
+    anywhere: NDArray[np.uint64] = np.ndarray((len(data) - 7,), np.uint64, data, strides=(1,))
+    if len(fields) == 1:
+        anywhere[at] = fields[0].word
+        return
+    word = np.empty((len(at), len(fields)), np.uint64)
+    place = np.empty((len(at), len(fields)), np.int64)
+    for index, field in enumerate(fields):
+        word[:, index] = field.word
+        if index == 0:
+            place[:, 0] = at
+        else:
+            np.add(place[:, index - 1], fields[index - 1].width, out=place[:, index])
+    anywhere[place.reshape(-1)] = word.reshape(-1)
+
+
+def merge(fields: list[Field]) -> list[Field]:
+    """Neighbours that always fit into 8 bytes become one field."""
+    merged = [fields[0]]
+    for field in fields[1:]:
+        last = merged[-1]
+        if last.width_max + field.width_max > 8:
+            merged.append(field)
+            continue
+        bits: Any = np.left_shift(last.width, 3).astype(np.uint64)
+        merged[-1] = Field(last.word | (field.word << bits), last.width + field.width, last.width_max + field.width_max)
+    return merged
+
+
+def positions(widths: NDArray[np.int64] | np.int64, count: int) -> NDArray[np.int64]:
+    """Where each of `count` pieces begins, and where the last one ends."""
+    at = np.empty(count + 1, np.int64)
+    at[0] = 0
+    if isinstance(widths, np.ndarray):
+        np.cumsum(widths, out=at[1:])
+    else:
+        np.multiply(np.arange(1, count + 1), widths, out=at[1:])
+    return at
