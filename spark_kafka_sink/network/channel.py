@@ -1,0 +1,229 @@
+"""KafkaChannel: a transport, an authenticator, one send and one receive at a time.
+
+The life of a channel, and who moves it on (always the Selector, in its poll):
+
+    connecting --finish_connect--> handshaking --handshake--> authenticating --read/write--> ready
+                                                                   ^                           |
+                                                                   +--- the session nears its end (clients)
+                                                                        or the client begins anew (servers)
+
+Frames of the authentication go the same way as all others, and first: a channel that has one to write writes no other.
+The segments of a send are referenced until the send is complete or the channel closed, and never after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError
+from spark_kafka_sink.network.authenticator import AUTHENTICATION_FRAME_BYTES_MAX, Authenticator, NoAuthentication
+from spark_kafka_sink.network.frame import FRAME_BYTES_MAX, FrameReader, FrameWriter, NetworkReceive, NetworkSend
+from spark_kafka_sink.network.system import EVENT_READ, EVENT_WRITE, Buffer, ByteSocket, SocketAddress
+from spark_kafka_sink.network.transport import SEGMENTS_PER_WRITE, PlaintextTransport, Transport, connect_result
+
+READ_BYTES_PER_POLL = 1024 * 1024
+"""After so many bytes the other channels have their turn."""
+
+
+class ChannelStateKind(Enum):
+    """How far a channel had come, or what ended it."""
+
+    NOT_CONNECTED = "not connected"
+    AUTHENTICATE = "authenticating"
+    READY = "ready"
+    EXPIRED = "closed when idle"
+    AUTHENTICATION_FAILED = "authentication failed"
+
+
+@dataclass(frozen=True)
+class ChannelState:
+    kind: ChannelStateKind
+    error: KafkaSinkError | None = None
+
+    @property
+    def authentication_failed(self) -> bool:
+        return self.kind is ChannelStateKind.AUTHENTICATION_FAILED
+
+
+class KafkaChannel:
+    """Owned by one Selector, and used in its thread only."""
+
+    def __init__(
+        self,
+        channel_id: str,
+        address: SocketAddress,
+        transport: Transport,
+        authenticator: Authenticator,
+        *,
+        connecting: bool,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+    ) -> None:
+        self.id = channel_id
+        self.address = address
+        self.transport = transport
+        self.authenticator = authenticator
+        self.connecting = connecting
+        self.muted = False
+        self.bytes_received = 0
+        self.state = ChannelState(ChannelStateKind.NOT_CONNECTED if connecting else ChannelStateKind.AUTHENTICATE)
+        self._frame_bytes_max = frame_bytes_max
+        self._started = False
+        self._receive: FrameReader | None = None
+        self._send: NetworkSend | None = None
+        self._send_writer: FrameWriter | None = None
+        self._authentication_writer: FrameWriter | None = None
+        self._note_if_ready()
+
+    def __repr__(self) -> str:
+        return f"<KafkaChannel {self.id} {self.address} {self.state.kind.value}>"
+
+    @property
+    def ready(self) -> bool:
+        return (
+            not self.connecting
+            and self.transport.ready
+            and self.authenticator.complete
+            and self._authentication_writer is None
+        )
+
+    @property
+    def has_send(self) -> bool:
+        return self._send is not None
+
+    @property
+    def has_output(self) -> bool:
+        """There is something that could be written now if the socket took it."""
+        if self._authentication_writer is not None or self.transport.has_output:
+            return True
+        return self._send is not None and self.ready
+
+    @property
+    def wants_input(self) -> bool:
+        return not (self.connecting or (self.muted and self.ready))
+
+    @property
+    def has_buffered_input(self) -> bool:
+        """Bytes that no poller will tell of are waiting, and may be taken."""
+        return self.wants_input and self.transport.has_input
+
+    def events(self) -> int:
+        """What to wait for."""
+        if self.connecting:
+            return EVENT_WRITE
+        return (EVENT_READ if self.wants_input else 0) | (EVENT_WRITE if self.has_output else 0)
+
+    def finish_connect(self) -> None:
+        connect_result(self.transport.socket)
+        self.connecting = False
+        self.state = ChannelState(ChannelStateKind.AUTHENTICATE)
+        self._note_if_ready()
+
+    def prepare(self, now: float) -> None:
+        """Go on with the TLS handshake; after it, begin to authenticate."""
+        if not self.transport.ready:
+            self.transport.handshake()
+        if self.transport.ready and not self._started:
+            self._started = True
+            self._say(self.authenticator.start(now))
+        self._note_if_ready()
+
+    def set_send(self, send: NetworkSend) -> None:
+        if self._send is not None:
+            raise IllegalStateError(f"channel {self.id}: a send was given while another is being written")
+        self._send_writer = FrameWriter(send.segments)
+        self._send = send
+
+    def read(self, now: float) -> NetworkReceive | None:
+        """Read on at the current frame. A whole one goes to the authenticator or is returned."""
+        frame = self._read_frame()
+        if frame is None:
+            return None
+        if not self.authenticator.claims(frame, now):
+            return NetworkReceive(self.id, frame)
+        self._say(self.authenticator.step(frame, now))
+        if self._authentication_writer is None and self.authenticator.failure is not None:
+            raise self.authenticator.failure
+        self._note_if_ready()
+        return None
+
+    def write(self, now: float) -> NetworkSend | None:
+        """One attempt to write. The send that is complete by it, if one is."""
+        if self._authentication_writer is None and self._send_is_untouched and self.authenticator.due(now):
+            self._say(self.authenticator.start(now))
+        writer = self._authentication_writer or (self._send_writer if self.authenticator.complete else None)
+        if writer is None or writer.done:
+            self.transport.flush()
+        else:
+            writer.advance(self.transport.write(writer.window(SEGMENTS_PER_WRITE)))
+        if writer is None or not writer.done or self.transport.has_output:
+            return None
+        return self._complete(writer)
+
+    def close(self) -> None:
+        self._send = self._send_writer = self._authentication_writer = self._receive = None
+        self.transport.close()
+
+    @property
+    def _send_is_untouched(self) -> bool:
+        return self._send_writer is not None and self._send_writer.written == 0 and not self.muted
+
+    def _note_if_ready(self) -> None:
+        if self.ready:
+            self.state = ChannelState(ChannelStateKind.READY)
+
+    def _say(self, segments: Sequence[Buffer] | None) -> None:
+        if segments is not None:
+            self._authentication_writer = FrameWriter(segments)
+
+    def _complete(self, writer: FrameWriter) -> NetworkSend | None:
+        if writer is self._authentication_writer:
+            self._authentication_writer = None
+            if self.authenticator.failure is not None:
+                raise self.authenticator.failure
+            self._note_if_ready()
+            return None
+        send, self._send, self._send_writer = self._send, None, None
+        return send
+
+    def _read_frame(self) -> memoryview | None:
+        if self._receive is None:
+            self._receive = FrameReader(self._receive_bytes_max())
+        budget = READ_BYTES_PER_POLL
+        while budget > 0:
+            received = self.transport.read_into(self._receive.space())
+            if received == 0:
+                return None
+            budget -= received
+            self.bytes_received += received
+            frame = self._receive.advance(received)
+            if frame is not None:
+                self._receive = None
+                return frame
+        return None
+
+    def _receive_bytes_max(self) -> int:
+        # A channel that was ready once may get a long answer to an earlier request while it authenticates again.
+        if self.state.kind is ChannelStateKind.READY:
+            return self._frame_bytes_max
+        return min(AUTHENTICATION_FRAME_BYTES_MAX, self._frame_bytes_max)
+
+
+class ChannelBuilder(Protocol):
+    """Makes the channels of a Selector: what they speak, and how they authenticate."""
+
+    def __call__(
+        self, channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, frame_bytes_max: int
+    ) -> KafkaChannel: ...
+
+
+def plaintext_channels(
+    channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, frame_bytes_max: int
+) -> KafkaChannel:
+    """The ChannelBuilder of security.protocol=PLAINTEXT, for either side."""
+    transport, authenticator = PlaintextTransport(sock), NoAuthentication()
+    return KafkaChannel(
+        channel_id, address, transport, authenticator, connecting=connecting, frame_bytes_max=frame_bytes_max
+    )

@@ -1,0 +1,358 @@
+"""Selector: one `poll` does all connects, handshakes, reads and writes of many channels.
+
+What happened is left in four collections, which the next poll clears: `connected`, `disconnected`, `completed_sends`,
+`completed_receives`. Per poll and channel there is at most one receive and one attempt to write, so that no channel
+holds up another: a broker that reads slowly costs the others nothing.
+
+Not everything that is ready is known to the poller: a send that was just given (its first attempt needs no permission),
+a socket that was connected at once, bytes that TLS has decrypted. Such channels stand in `_ready_now`, and while one
+does, no poll waits.
+
+A channel whose connection has failed may still hold answers that came before. It is kept in `_closing` and hands out
+one receive per poll; `disconnected` names it after the last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+
+from spark_kafka_sink.errors import (
+    AuthenticationError,
+    DecodeError,
+    DisconnectedError,
+    IllegalStateError,
+    KafkaSinkError,
+    NetworkError,
+)
+from spark_kafka_sink.network.channel import (
+    ChannelBuilder,
+    ChannelState,
+    ChannelStateKind,
+    KafkaChannel,
+    plaintext_channels,
+)
+from spark_kafka_sink.network.frame import FRAME_BYTES_MAX, NetworkReceive, NetworkSend
+from spark_kafka_sink.network.system import (
+    EVENT_READ,
+    EVENT_WRITE,
+    OS_DEFAULT_BUFFER,
+    ByteSocket,
+    SocketAddress,
+    System,
+)
+
+WAIT_MS_MAX = 3_600_000.0
+"""The longest wait of one poll, whatever was asked for: pollers take no infinity."""
+
+
+class Selector:
+    """Used by one thread, except `wakeup`, which any thread may call at any time."""
+
+    def __init__(
+        self,
+        system: System,
+        *,
+        channels: ChannelBuilder = plaintext_channels,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        connections_max_idle_ms: float = 540_000,
+    ) -> None:
+        self.connected: list[str] = []
+        self.disconnected: dict[str, ChannelState] = {}
+        self.completed_sends: list[NetworkSend] = []
+        self.completed_receives: list[NetworkReceive] = []
+        self._system = system
+        self._build_channel = channels
+        self._frame_bytes_max = frame_bytes_max
+        self._connections_max_idle_ms = connections_max_idle_ms
+        self._channels: dict[str, KafkaChannel] = {}
+        self._closing: dict[str, KafkaChannel] = {}
+        self._refused_sends: set[str] = set()
+        self._ready_now: dict[KafkaChannel, int] = {}
+        self._waited_for: dict[KafkaChannel, int] = {}
+        self._last_active: OrderedDict[str, float] = OrderedDict()
+        self._poller = system.poller()
+        self._wake_reader, self._wake_writer = system.waker()
+        self._poller.register(self._wake_reader, EVENT_READ)
+        self._woken = False  # set by any thread before it writes a byte, unset by poll after it has read it
+
+    # --- channels
+
+    def connect(
+        self,
+        channel_id: str,
+        address: SocketAddress,
+        *,
+        send_buffer_bytes: int = OS_DEFAULT_BUFFER,
+        receive_buffer_bytes: int = OS_DEFAULT_BUFFER,
+    ) -> None:
+        """Begin to connect: `connected` or `disconnected` will tell. DisconnectedError if it fails on the spot."""
+        self._check_unused(channel_id)
+        try:
+            sock, connected = self._system.connect(address, send_buffer_bytes, receive_buffer_bytes)
+        except OSError as error:
+            raise _disconnected(address, error) from error
+        channel = self._add(channel_id, sock, address, connecting=True)
+        if connected:
+            self._ready_now[channel] = EVENT_WRITE
+
+    def register(self, channel_id: str, sock: ByteSocket, address: SocketAddress) -> None:
+        """Take over an accepted socket."""
+        self._check_unused(channel_id)
+        self._ready_now[self._add(channel_id, sock, address, connecting=False)] = EVENT_READ | EVENT_WRITE
+
+    def is_channel_ready(self, channel_id: str) -> bool:
+        channel = self._channels.get(channel_id)
+        return channel is not None and channel.ready
+
+    def channel(self, channel_id: str) -> KafkaChannel | None:
+        """The open or closing channel of this id, to be looked at."""
+        return self._channels.get(channel_id) or self._closing.get(channel_id)
+
+    def close_channel(self, channel_id: str) -> None:
+        """Close at once, without notice in `disconnected`. Nothing of the channel's send is referenced any longer."""
+        channel = self._channels.get(channel_id) or self._closing.get(channel_id)
+        if channel is not None:
+            self._forget(channel)
+            channel.close()
+
+    def mute(self, channel_id: str) -> None:
+        """Read nothing more of the channel until it is unmuted."""
+        self._set_muted(self._existing(channel_id), True)
+
+    def unmute(self, channel_id: str) -> None:
+        self._set_muted(self._existing(channel_id), False)
+
+    def mute_all(self) -> None:
+        for channel in self._channels.values():
+            self._set_muted(channel, True)
+
+    def unmute_all(self) -> None:
+        for channel in self._channels.values():
+            self._set_muted(channel, False)
+
+    def send(self, send: NetworkSend) -> None:
+        """Write a frame in the polls to come. One at a time: IllegalStateError while another is being written."""
+        channel = self._existing(send.channel_id)
+        if channel.id in self._closing:
+            # No answer can come any more: the next poll says so in `disconnected`.
+            self._refused_sends.add(channel.id)
+            return
+        channel.set_send(send)
+        self._be_ready_now(channel, EVENT_WRITE)
+
+    def wakeup(self) -> None:
+        """End the wait of a poll that is going on, or of the next one."""
+        if self._woken:
+            return
+        self._woken = True
+        # Full: then the reader wakes anyway. Closed: then nobody waits.
+        with contextlib.suppress(OSError):
+            self._wake_writer.send(b"\0")
+
+    def close(self) -> None:
+        for channel in [*self._channels.values(), *self._closing.values()]:
+            self.close_channel(channel.id)
+        self._poller.close()
+        self._wake_reader.close()
+        self._wake_writer.close()
+
+    # --- one poll
+
+    def poll(self, timeout_ms: float) -> None:
+        """Wait until something is ready, at most so long, and do all that is."""
+        self._clear()
+        ready = self._wait(timeout_ms)
+        now = self._system.now()
+        for channel, events in ready.items():
+            self._serve(channel, events, now)
+        self._close_idle(now)
+
+    def _clear(self) -> None:
+        self.connected.clear()
+        self.disconnected.clear()
+        self.completed_sends.clear()
+        self.completed_receives.clear()
+        now = self._system.now()
+        for channel in list(self._closing.values()):
+            if channel.id in self._refused_sends or not self._read_from_closing(channel, now):
+                self._finish(channel)
+        self._refused_sends.clear()
+
+    def _wait(self, timeout_ms: float) -> dict[KafkaChannel, int]:
+        news = self._ready_now or self.completed_receives or self.disconnected
+        ready: dict[KafkaChannel, int] = {}
+        for key, events in self._poller.select(0 if news else min(timeout_ms, WAIT_MS_MAX) / 1000.0):
+            if key.data is None:
+                self._drain_waker()
+            else:
+                ready[key.data] = events
+        for channel, events in self._ready_now.items():
+            ready[channel] = ready.get(channel, 0) | events
+        self._ready_now.clear()
+        return ready
+
+    def _serve(self, channel: KafkaChannel, events: int, now: float) -> None:
+        if channel.id in self._last_active:
+            self._last_active[channel.id] = now
+            self._last_active.move_to_end(channel.id)
+        try:
+            self._advance(channel, events, now)
+        except AuthenticationError as error:
+            channel.state = ChannelState(ChannelStateKind.AUTHENTICATION_FAILED, error)
+            self._end(channel, now)
+        except (OSError, NetworkError, DecodeError) as error:
+            channel.state = ChannelState(channel.state.kind, _disconnected(channel.address, error))
+            self._end(channel, now)
+        else:
+            self._wait_for(channel, channel.events())
+            if channel.has_buffered_input:
+                self._be_ready_now(channel, EVENT_READ)
+
+    def _advance(self, channel: KafkaChannel, events: int, now: float) -> None:
+        if channel.connecting:
+            if not events & EVENT_WRITE:
+                return
+            channel.finish_connect()
+            self.connected.append(channel.id)
+        if not channel.ready:
+            channel.prepare(now)
+        if events & EVENT_READ and channel.wants_input and channel.transport.ready:
+            receive = channel.read(now)
+            if receive is not None:
+                self.completed_receives.append(receive)
+        # Of a conversation's few frames each is written as soon as there is one; a send waits for the socket.
+        if channel.has_output and (events & EVENT_WRITE or not channel.ready):
+            completed = channel.write(now)
+            if completed is not None:
+                self.completed_sends.append(completed)
+
+    def _close_idle(self, now: float) -> None:
+        if self._connections_max_idle_ms < 0:
+            return
+        while self._last_active:
+            channel_id, last_active = next(iter(self._last_active.items()))
+            if now - last_active < self._connections_max_idle_ms:
+                break
+            channel = self._channels[channel_id]
+            idle = DisconnectedError(
+                f"{channel.address}: closed because it was idle for {self._connections_max_idle_ms:.0f} ms"
+            )
+            channel.state = ChannelState(ChannelStateKind.EXPIRED, idle)
+            self._end(channel, now)
+
+    # --- the end of a channel
+
+    def _end(self, channel: KafkaChannel, now: float) -> None:
+        """The connection is over. Keep the channel as long as it has receives to hand out."""
+        was_ready = channel.ready
+        self._forget(channel)
+        if channel.id in self.connected:
+            self.connected.remove(channel.id)
+        # One receive per poll also at the end: if this poll has got one, the rest is for the next.
+        more = any(receive.channel_id == channel.id for receive in self.completed_receives)
+        if not more and channel.transport.ready and not channel.state.authentication_failed:
+            more = self._read_from_closing(channel, now)
+        if more and was_ready:
+            self._closing[channel.id] = channel
+        else:
+            self._finish(channel)
+
+    def _read_from_closing(self, channel: KafkaChannel, now: float) -> bool:
+        """Whether the channel must be kept: it is muted, or this read has got something out of it."""
+        if channel.muted:
+            return True
+        before = channel.bytes_received
+        try:
+            receive = channel.read(now)
+        except AuthenticationError as error:
+            # The alert by which a TLS 1.3 server refuses a client's certificate comes after the handshake.
+            channel.state = ChannelState(ChannelStateKind.AUTHENTICATION_FAILED, error)
+            return False
+        except (OSError, NetworkError, DecodeError):
+            return False
+        if receive is not None:
+            self.completed_receives.append(receive)
+        return channel.bytes_received > before
+
+    def _finish(self, channel: KafkaChannel) -> None:
+        self._closing.pop(channel.id, None)
+        channel.close()
+        self.disconnected[channel.id] = channel.state
+
+    def _forget(self, channel: KafkaChannel) -> None:
+        """Out of all that polls look at; `connected` and the completed ones are the caller's."""
+        self._wait_for(channel, 0)
+        self._ready_now.pop(channel, None)
+        self._channels.pop(channel.id, None)
+        self._closing.pop(channel.id, None)
+        self._last_active.pop(channel.id, None)
+
+    # --- small parts
+
+    def _add(self, channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool) -> KafkaChannel:
+        try:
+            channel = self._build_channel(
+                channel_id, sock, address, connecting=connecting, frame_bytes_max=self._frame_bytes_max
+            )
+            self._wait_for(channel, channel.events())
+        except BaseException:
+            sock.close()
+            raise
+        self._channels[channel_id] = channel
+        self._last_active[channel_id] = self._system.now()
+        return channel
+
+    def _wait_for(self, channel: KafkaChannel, events: int) -> None:
+        before = self._waited_for.get(channel, 0)
+        if events == before:
+            return
+        sock = channel.transport.socket
+        if not before:
+            self._poller.register(sock, events, channel)
+        elif events:
+            self._poller.modify(sock, events, channel)
+        else:
+            self._poller.unregister(sock)
+        if events:
+            self._waited_for[channel] = events
+        else:
+            del self._waited_for[channel]
+
+    def _be_ready_now(self, channel: KafkaChannel, events: int) -> None:
+        self._ready_now[channel] = self._ready_now.get(channel, 0) | events
+
+    def _set_muted(self, channel: KafkaChannel, muted: bool) -> None:
+        channel.muted = muted
+        if channel.id in self._closing:
+            return
+        self._wait_for(channel, channel.events())
+        if channel.has_buffered_input:
+            self._be_ready_now(channel, EVENT_READ)
+
+    def _existing(self, channel_id: str) -> KafkaChannel:
+        channel = self.channel(channel_id)
+        if channel is None:
+            raise IllegalStateError(f"there is no channel {channel_id}")
+        return channel
+
+    def _check_unused(self, channel_id: str) -> None:
+        if self.channel(channel_id) is not None:
+            raise IllegalStateError(f"there is a channel {channel_id} already, open or closing")
+
+    def _drain_waker(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._wake_reader.recv(64):
+                pass
+        # After reading, never before: a byte written in between would be read here and `_woken` stay set for good.
+        self._woken = False
+
+
+def _disconnected(address: SocketAddress, error: OSError | KafkaSinkError) -> KafkaSinkError:
+    """The same error with the address in its words; an OSError becomes a DisconnectedError."""
+    if isinstance(error, OSError):
+        translated: KafkaSinkError = DisconnectedError(f"{address}: {error.strerror or error}")
+    else:
+        translated = type(error)(f"{address}: {error}")
+    translated.__cause__ = error
+    return translated

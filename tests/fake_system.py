@@ -1,0 +1,381 @@
+"""FakeSystem: a System whose clock jumps and whose other end is scripted, for tests that never wait.
+
+Everything that will happen stands in one heap, ordered by time and then by the order in which it was asked for.
+`select` runs what is due; if nothing is ready then, it moves the clock to the next event, or by its timeout, and
+returns. So one thread runs a client and all its brokers, thousands of virtual seconds in a moment, the same every time.
+
+    class Echo(Peer):
+        def on_bytes(self, connection, data):
+            connection.send(data, after_ms=5)
+
+    system = FakeSystem()
+    system.listen("broker", 9092, Echo())
+    selector = Selector(system)
+    selector.connect("0", system.resolve("broker", 9092)[0])
+
+Bytes take `latency_ms` in each direction. A connection's window bounds what the client may have written and the peer
+not read: `stall()` makes the peer stop reading, `write_bytes_max` makes every write partial.
+"""
+
+from __future__ import annotations
+
+import errno
+import heapq
+import math
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable
+from selectors import EVENT_READ, EVENT_WRITE, SelectorKey
+from typing import Any
+
+from spark_kafka_sink.errors import DisconnectedError
+from spark_kafka_sink.network.system import Buffer, ByteSocket, HasFileno, Poller, SocketAddress, Waker
+
+
+class Peer:
+    """The other end of connections to one address. Override what matters."""
+
+    def on_connect(self, connection: FakeConnection) -> None:
+        """A client's connection stands."""
+
+    def on_bytes(self, connection: FakeConnection, data: bytes) -> None:
+        """Bytes of the client arrived, cut anywhere."""
+
+    def on_close(self, connection: FakeConnection) -> None:
+        """The client closed its end."""
+
+
+class FakeConnection:
+    """The peer's end of a connection, and the levers of a test."""
+
+    def __init__(self, system: FakeSystem, sock: FakeSocket, peer: Peer) -> None:
+        self.system = system
+        self.socket = sock
+        self.peer = peer
+        self.stalled = False
+        self.open = True
+        self._unread: deque[bytes] = deque()
+        self._arrival_ms = 0.0
+
+    def send(self, data: Buffer | Iterable[Buffer], after_ms: float = 0.0) -> None:
+        """To the client; never overtakes what was sent before."""
+        joined = bytes(data) if isinstance(data, Buffer) else b"".join(data)
+        if joined:
+            self._in_order(after_ms, lambda: self.socket.incoming.append(memoryview(joined)))
+
+    def close(self, after_ms: float = 0.0) -> None:
+        """The client reads what was sent, then the end of the stream."""
+        self.open = False
+        self._in_order(after_ms, self.socket.end)
+
+    def reset(self, after_ms: float = 0.0) -> None:
+        """The client reads what was sent; then reads and writes fail."""
+        self.open = False
+        self._in_order(after_ms, lambda: self.socket.fail(errno.ECONNRESET))
+
+    def stall(self) -> None:
+        """Read nothing more: the window fills."""
+        self.stalled = True
+
+    def resume(self) -> None:
+        self.stalled = False
+        while self._unread and not self.stalled:
+            self._take(self._unread.popleft())
+
+    def arrived(self, data: bytes) -> None:
+        """Bytes of the client have come over the wire."""
+        if self.stalled:
+            self._unread.append(data)
+        else:
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        self.socket.unread_bytes -= len(data)
+        if self.open:
+            self.peer.on_bytes(self, data)
+
+    def _in_order(self, after_ms: float, action: Callable[[], None]) -> None:
+        self._arrival_ms = max(self._arrival_ms, self.system.now() + after_ms + self.system.latency_ms)
+        self.system.at(self._arrival_ms, action)
+
+
+class FakeSocket:
+    """The client's end."""
+
+    def __init__(self, system: FakeSystem, number: int, address: SocketAddress, window_bytes: int) -> None:
+        self.address = address
+        self.incoming: deque[memoryview] = deque()
+        self.unread_bytes = 0
+        self.window_bytes = window_bytes
+        self.write_bytes_max: int | None = None
+        self.closed = False
+        self.writes = 0
+        self.connection: FakeConnection | None = None
+        self._system = system
+        self._number = number
+        self._error = 0
+        self._ended = False
+
+    def fileno(self) -> int:
+        return -1 if self.closed else self._number
+
+    def readiness(self) -> int:
+        events = EVENT_READ if self.incoming or self._ended or self._error else 0
+        if self._error or (self.connection is not None and self.unread_bytes < self.window_bytes):
+            events |= EVENT_WRITE
+        return events
+
+    def getsockopt(self, level: int, option: int, /) -> int:
+        assert (level, option) == (socket.SOL_SOCKET, socket.SO_ERROR)
+        return self._error
+
+    def recv_into(self, buffer: bytearray | memoryview, /) -> int:
+        self._check_open()
+        if not self.incoming:
+            if self._error:
+                raise OSError(self._error, os.strerror(self._error))
+            if self._ended:
+                return 0
+            raise BlockingIOError(errno.EAGAIN, "nothing to read")
+        data = self.incoming[0]
+        count = min(len(data), len(buffer))
+        memoryview(buffer)[:count] = data[:count]
+        if count == len(data):
+            self.incoming.popleft()
+        else:
+            self.incoming[0] = data[count:]
+        return count
+
+    def sendmsg(self, buffers: Iterable[Buffer], /) -> int:
+        self._check_open()
+        self.writes += 1
+        if self._error:
+            raise OSError(self._error, os.strerror(self._error))
+        space = self.window_bytes - self.unread_bytes
+        if self.connection is None or space <= 0:
+            raise BlockingIOError(errno.EAGAIN, "no space to write")
+        if self.write_bytes_max is not None:
+            space = min(space, self.write_bytes_max)
+        taken: list[Buffer] = []
+        for buffer in buffers:
+            piece = memoryview(buffer)[:space]
+            taken.append(piece)
+            space -= len(piece)
+            if not space:
+                break
+        data = b"".join(taken)
+        self.unread_bytes += len(data)
+        connection = self.connection
+        self._system.after(self._system.latency_ms, lambda: connection.arrived(data))
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.incoming.clear()
+            self._system.open_sockets.discard(self)
+            connection = self.connection
+            if connection is not None and connection.open:
+                self._system.after(self._system.latency_ms, lambda: connection.peer.on_close(connection))
+
+    def end(self) -> None:
+        self._ended = True
+
+    def fail(self, code: int) -> None:
+        self._error = code
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise OSError(errno.EBADF, "the socket is closed")
+
+
+class FakeWaker:
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self.pending = bytearray()
+        self.other: FakeWaker = self
+
+    def fileno(self) -> int:
+        return self._number
+
+    def readiness(self) -> int:
+        return EVENT_READ if self.pending else 0
+
+    def recv(self, size: int, /) -> bytes:
+        if not self.pending:
+            raise BlockingIOError(errno.EAGAIN, "nothing to read")
+        data = bytes(self.pending[:size])
+        del self.pending[:size]
+        return data
+
+    def send(self, data: bytes, /) -> int:
+        self.other.pending += data
+        return len(data)
+
+    def close(self) -> None:
+        self.pending.clear()
+
+
+class FakePoller:
+    def __init__(self, system: FakeSystem) -> None:
+        self._system = system
+        self._keys: dict[int, tuple[FakeSocket | FakeWaker, SelectorKey]] = {}
+
+    def register(self, fileobj: HasFileno, events: int, data: Any = None) -> SelectorKey:
+        assert isinstance(fileobj, FakeSocket | FakeWaker)
+        assert fileobj.fileno() not in self._keys, "registered twice"
+        return self._put(fileobj, events, data)
+
+    def modify(self, fileobj: HasFileno, events: int, data: Any = None) -> SelectorKey:
+        assert isinstance(fileobj, FakeSocket | FakeWaker)
+        assert fileobj.fileno() in self._keys, "modified before it was registered"
+        return self._put(fileobj, events, data)
+
+    def unregister(self, fileobj: HasFileno) -> SelectorKey:
+        return self._keys.pop(fileobj.fileno())[1]
+
+    def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
+        system = self._system
+        deadline = math.inf if timeout is None else system.now() + max(0.0, timeout * 1000.0)
+        system.selects += 1
+        while True:
+            system.run_due()
+            ready = self._ready()
+            if ready:
+                return ready
+            upcoming = system.next_event_ms()
+            if upcoming > deadline:
+                system.jump_to(deadline)
+                return []
+            assert upcoming < math.inf, "this select would wait for ever: nothing is going to happen"
+            system.jump_to(upcoming)
+
+    def close(self) -> None:
+        self._keys.clear()
+
+    def _put(self, fileobj: FakeSocket | FakeWaker, events: int, data: Any) -> SelectorKey:
+        assert events in (EVENT_READ, EVENT_WRITE, EVENT_READ | EVENT_WRITE), "invalid events"
+        key = SelectorKey(fileobj, fileobj.fileno(), events, data)
+        self._keys[key.fd] = (fileobj, key)
+        return key
+
+    def _ready(self) -> list[tuple[SelectorKey, int]]:
+        found = []
+        for fileobj, key in self._keys.values():
+            events = fileobj.readiness() & key.events
+            if events:
+                found.append((key, events))
+        return found
+
+
+class FakeSystem:
+    def __init__(self, *, now_ms: float = 1_000.0, latency_ms: float = 0.0, window_bytes: int = 128 * 1024) -> None:
+        self.latency_ms = latency_ms
+        self.window_bytes = window_bytes
+        self.names: dict[str, list[str]] = {}
+        """The IPs of a name; a name that is not here has the IP of its own text. An empty list: unknown name."""
+        self.connect_at_once = False
+        self.open_sockets: set[FakeSocket] = set()
+        self.connections: list[FakeConnection] = []
+        """All that ever stood, oldest first."""
+        self.connects: list[tuple[float, SocketAddress]] = []
+        """All attempts."""
+        self.selects = 0
+        self._now_ms = now_ms
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._event_number = 0
+        self._file_number = 0
+        self._peers: dict[tuple[str, int], Peer | None] = {}
+
+    # --- the System
+
+    def now(self) -> float:
+        return self._now_ms
+
+    def resolve(self, host: str, port: int) -> list[SocketAddress]:
+        ips = self.names.get(host, [host])
+        if not ips:
+            raise DisconnectedError(f"{host}:{port}: the name cannot be resolved: unknown name")
+        return [SocketAddress(host, port, socket.AF_INET, (ip, port)) for ip in ips]
+
+    def canonical_name(self, address: SocketAddress) -> str:
+        return next((name for name, ips in self.names.items() if address.sockaddr[0] in ips), address.sockaddr[0])
+
+    def connect(
+        self, address: SocketAddress, send_buffer_bytes: int, receive_buffer_bytes: int
+    ) -> tuple[ByteSocket, bool]:
+        self.connects.append((self._now_ms, address))
+        sock = FakeSocket(self, self._next_file_number(), address, self.window_bytes)
+        self.open_sockets.add(sock)
+        if self.connect_at_once:
+            self._arrive(sock)
+            return sock, True
+        self.after(2 * self.latency_ms, lambda: self._arrive(sock))
+        return sock, False
+
+    def poller(self) -> Poller:
+        return FakePoller(self)
+
+    def waker(self) -> tuple[Waker, Waker]:
+        reader, writer = FakeWaker(self._next_file_number()), FakeWaker(self._next_file_number())
+        writer.other = reader
+        return reader, writer
+
+    # --- the other end
+
+    def listen(self, host: str, port: int, peer: Peer) -> None:
+        """Connections to this IP (or to this name, if `names` does not know it) are the peer's. Others are refused."""
+        self._peers[host, port] = peer
+
+    def refuse(self, host: str, port: int) -> None:
+        """Nobody listens there (any more); connections that stand are not touched."""
+        self._peers.pop((host, port), None)
+
+    def swallow(self, host: str, port: int) -> None:
+        """Connections to there are neither accepted nor refused: the host is gone."""
+        self._peers[host, port] = None
+
+    # --- time
+
+    def at(self, time_ms: float, action: Callable[[], None]) -> None:
+        self._event_number += 1
+        heapq.heappush(self._events, (max(time_ms, self._now_ms), self._event_number, action))
+
+    def after(self, delay_ms: float, action: Callable[[], None]) -> None:
+        self.at(self._now_ms + delay_ms, action)
+
+    def advance(self, delay_ms: float) -> None:
+        """Let time pass, and all that happens in it."""
+        deadline = self._now_ms + delay_ms
+        while self.next_event_ms() <= deadline:
+            self.jump_to(self.next_event_ms())
+            self.run_due()
+        self._now_ms = deadline
+
+    def next_event_ms(self) -> float:
+        return self._events[0][0] if self._events else math.inf
+
+    def run_due(self) -> None:
+        while self._events and self._events[0][0] <= self._now_ms:
+            heapq.heappop(self._events)[2]()
+
+    def jump_to(self, time_ms: float) -> None:
+        self._now_ms = max(self._now_ms, time_ms)
+
+    def _arrive(self, sock: FakeSocket) -> None:
+        if sock.closed:
+            return
+        where = str(sock.address.sockaddr[0]), sock.address.port
+        if where not in self._peers:
+            sock.fail(errno.ECONNREFUSED)
+            return
+        peer = self._peers[where]
+        if peer is not None:
+            sock.connection = FakeConnection(self, sock, peer)
+            self.connections.append(sock.connection)
+            peer.on_connect(sock.connection)
+
+    def _next_file_number(self) -> int:
+        self._file_number += 1
+        return self._file_number

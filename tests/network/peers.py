@@ -1,0 +1,67 @@
+"""Scripted ends of a connection that speak in frames, and small readings of a Selector."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from spark_kafka_sink.network.selector import Selector
+from spark_kafka_sink.network.system import SocketAddress
+from tests.fake_system import FakeConnection, FakeSystem, Peer
+
+
+def frame(payload: bytes) -> bytes:
+    return struct.pack(">i", len(payload)) + payload
+
+
+class FramePeer(Peer):
+    """Cuts the bytes that arrive into frames and answers each as it is told to; at first, by the same frame."""
+
+    def __init__(self, answer: Callable[[FakeConnection, bytes], None] | None = None) -> None:
+        self.frames: list[bytes] = []
+        self.closed = 0
+        self._answer = answer or (lambda connection, payload: connection.send(frame(payload)))
+        self._bytes: dict[FakeConnection, bytes] = {}
+
+    def on_bytes(self, connection: FakeConnection, data: bytes) -> None:
+        pending = self._bytes.get(connection, b"") + data
+        while len(pending) >= 4:
+            size = struct.unpack_from(">i", pending)[0]
+            if len(pending) < 4 + size:
+                break
+            payload, pending = pending[4 : 4 + size], pending[4 + size :]
+            self.frames.append(payload)
+            self._answer(connection, payload)
+        self._bytes[connection] = pending
+
+    def on_close(self, connection: FakeConnection) -> None:
+        self.closed += 1
+
+
+class SilentPeer(Peer):
+    """Takes connections and bytes, and says nothing."""
+
+
+def address(system: FakeSystem, port: int = 9092) -> SocketAddress:
+    return system.resolve("broker", port)[0]
+
+
+def connect(system: FakeSystem, selector: Selector, channel_id: str = "a", port: int = 9092) -> FakeConnection:
+    """Connect, and give back the other end."""
+    selector.connect(channel_id, address(system, port))
+    selector.poll(1000)
+    assert selector.connected == [channel_id]
+    return system.connections[-1]
+
+
+def received(selector: Selector) -> list[tuple[str, bytes]]:
+    return [(receive.channel_id, bytes(receive.payload)) for receive in selector.completed_receives]
+
+
+def poll_until(selector: Selector, done: Callable[[], bool], polls_max: int = 1000) -> int:
+    """Poll until something holds after a poll; how many it took."""
+    for count in range(1, polls_max + 1):
+        selector.poll(1000)
+        if done():
+            return count
+    raise AssertionError(f"not within {polls_max} polls")

@@ -1,0 +1,346 @@
+"""What a poll does, and what it leaves in its collections."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from spark_kafka_sink.errors import DecodeError, DisconnectedError, IllegalStateError
+from spark_kafka_sink.network.channel import ChannelStateKind
+from spark_kafka_sink.network.frame import NetworkSend
+from spark_kafka_sink.network.selector import Selector
+from tests.fake_system import FakeConnection, FakeSystem
+from tests.network.peers import FramePeer, SilentPeer, address, connect, frame, poll_until, received
+
+
+@pytest.fixture
+def system() -> FakeSystem:
+    return FakeSystem(latency_ms=5.0)
+
+
+@pytest.fixture
+def selector(system: FakeSystem) -> Selector:
+    return Selector(system)
+
+
+def test_a_connection_is_named_once_and_the_next_poll_clears_it(system: FakeSystem, selector: Selector) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    connect(system, selector)
+    assert selector.is_channel_ready("a")
+    selector.poll(0)
+    assert selector.connected == []
+
+
+def test_a_socket_that_is_connected_at_once_is_named_by_the_next_poll_without_a_wait(
+    system: FakeSystem, selector: Selector
+) -> None:
+    system.connect_at_once = True
+    system.listen("broker", 9092, SilentPeer())
+    selector.connect("a", address(system))
+    before = system.now()
+    selector.poll(10_000)
+    assert (selector.connected, system.now()) == (["a"], before)
+
+
+def test_a_refused_connection_is_named_with_its_address_and_reason(system: FakeSystem, selector: Selector) -> None:
+    selector.connect("a", address(system))
+    selector.poll(1000)
+    state = selector.disconnected["a"]
+    assert (selector.connected, state.kind) == ([], ChannelStateKind.NOT_CONNECTED)
+    assert isinstance(state.error, DisconnectedError)
+    assert str(state.error) == "broker:9092: Connection refused"
+    assert not system.open_sockets
+
+
+def test_a_connection_that_fails_on_the_spot_raises_and_leaves_nothing(
+    system: FakeSystem, selector: Selector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: object) -> None:
+        raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    monkeypatch.setattr(system, "connect", unreachable)
+    with pytest.raises(DisconnectedError, match="broker:9092: Network is unreachable"):
+        selector.connect("a", address(system))
+    assert selector.channel("a") is None
+
+
+def test_a_host_that_is_gone_leaves_the_channel_connecting(system: FakeSystem, selector: Selector) -> None:
+    system.swallow("broker", 9092)
+    selector.connect("a", address(system))
+    selector.poll(5000)
+    assert (selector.connected, dict(selector.disconnected)) == ([], {})
+    assert not selector.is_channel_ready("a")
+
+
+def test_a_frame_goes_out_and_its_answer_comes_back(system: FakeSystem, selector: Selector) -> None:
+    peer = FramePeer()
+    system.listen("broker", 9092, peer)
+    connect(system, selector)
+    send = NetworkSend("a", [b"he", bytearray(b"l"), memoryview(b"lo")], tag="mine")
+    selector.send(send)
+    selector.poll(1000)
+    assert selector.completed_sends == [send]
+    selector.poll(1000)
+    assert (selector.completed_sends, received(selector), peer.frames) == ([], [("a", b"hello")], [b"hello"])
+
+
+def test_a_send_does_not_wait_for_the_poll_to_time_out(system: FakeSystem, selector: Selector) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    connect(system, selector)
+    before = system.now()
+    selector.send(NetworkSend("a", [b"x"]))
+    selector.poll(10_000)
+    assert (len(selector.completed_sends), system.now()) == (1, before)
+
+
+def test_a_second_send_on_a_channel_that_is_still_writing_is_refused(system: FakeSystem, selector: Selector) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    connect(system, selector)
+    selector.send(NetworkSend("a", [b"x"]))
+    with pytest.raises(IllegalStateError):
+        selector.send(NetworkSend("a", [b"y"]))
+
+
+def test_a_send_to_a_channel_that_does_not_exist_is_refused(selector: Selector) -> None:
+    with pytest.raises(IllegalStateError, match="no channel a"):
+        selector.send(NetworkSend("a", [b"x"]))
+
+
+def test_an_id_in_use_cannot_be_connected_again(system: FakeSystem, selector: Selector) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    connect(system, selector)
+    with pytest.raises(IllegalStateError):
+        selector.connect("a", address(system))
+
+
+def test_answers_that_came_in_one_piece_are_handed_out_one_per_poll_and_in_order(
+    system: FakeSystem, selector: Selector
+) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    connection = connect(system, selector)
+    connection.send(frame(b"1") + frame(b"2") + frame(b""))
+    seen = []
+    for _ in range(3):
+        selector.poll(1000)
+        seen.append(received(selector))
+    assert seen == [[("a", b"1")], [("a", b"2")], [("a", b"")]]
+
+
+def test_one_channel_with_much_to_say_does_not_hold_up_another(system: FakeSystem, selector: Selector) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    chatty, quiet = connect(system, selector, "chatty"), connect(system, selector, "quiet")
+    chatty.send(frame(b"x") * 100)
+    quiet.send(frame(b"y"))
+    selector.poll(1000)
+    assert received(selector) == [("chatty", b"x"), ("quiet", b"y")]
+
+
+def test_a_frame_that_comes_byte_by_byte_is_put_together(system: FakeSystem, selector: Selector) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    connection = connect(system, selector)
+    for position, byte in enumerate(frame(b"hello")):
+        connection.send(bytes([byte]), after_ms=position)
+    poll_until(selector, lambda: bool(selector.completed_receives))
+    assert received(selector) == [("a", b"hello")]
+
+
+def test_answers_that_came_before_the_connection_closed_are_delivered_before_it_is_named(
+    system: FakeSystem, selector: Selector
+) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    connection = connect(system, selector)
+    connection.send(frame(b"1") + frame(b"2"))
+    connection.close()
+    seen = []
+    for _ in range(3):
+        selector.poll(1000)
+        seen.append((received(selector), list(selector.disconnected)))
+    assert seen == [([("a", b"1")], []), ([("a", b"2")], []), ([], ["a"])]
+
+
+def test_answers_outlive_a_write_that_failed(system: FakeSystem, selector: Selector) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    connection = connect(system, selector)
+    connection.send(frame(b"1") + frame(b"2") + frame(b"3"))
+    connection.reset()
+    system.advance(10)
+    selector.send(NetworkSend("a", [b"x"]))
+    before, seen = system.now(), []
+    for _ in range(4):
+        selector.poll(10_000)
+        seen.append((received(selector), list(selector.disconnected)))
+    assert seen == [([("a", b"1")], []), ([("a", b"2")], []), ([("a", b"3")], []), ([], ["a"])]
+    assert system.now() == before
+
+
+def test_a_closing_channel_that_is_muted_keeps_its_receives_until_it_is_unmuted(
+    system: FakeSystem, selector: Selector
+) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    connection = connect(system, selector)
+    connection.send(frame(b"1") + frame(b"2"))
+    connection.reset()
+    system.advance(10)
+    selector.send(NetworkSend("a", [b"x"]))
+    selector.poll(0)
+    selector.mute("a")
+    selector.poll(1000)
+    assert (received(selector), dict(selector.disconnected)) == ([], {})
+    selector.unmute("a")
+    selector.poll(1000)
+    assert received(selector) == [("a", b"2")]
+
+
+def test_a_send_to_a_closing_channel_ends_it(system: FakeSystem, selector: Selector) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    connection = connect(system, selector)
+    connection.send(frame(b"1") + frame(b"2") + frame(b"3"))
+    connection.reset()
+    system.advance(10)
+    selector.send(NetworkSend("a", [b"x"]))
+    selector.poll(0)
+    selector.send(NetworkSend("a", [b"y"]))
+    selector.poll(1000)
+    assert (received(selector), list(selector.disconnected)) == ([], ["a"])
+
+
+def test_a_frame_cut_in_the_middle_is_a_disconnection(system: FakeSystem, selector: Selector) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    connection = connect(system, selector)
+    connection.send(frame(b"hello")[:-1])
+    connection.close()
+    poll_until(selector, lambda: bool(selector.disconnected))
+    state = selector.disconnected["a"]
+    assert (state.kind, received(selector)) == (ChannelStateKind.READY, [])
+    assert str(state.error) == "broker:9092: the other end closed the connection"
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        (b"HTTP/1.1 400 Bad Request", "HTTP"),
+        (b"\x15\x03\x03\x00\x02\x02\x50", "expects TLS"),
+        (b"\xff\xff\xff\xff", "-1 bytes"),
+        (b"\x7f\xff\xff\xff", "at most"),
+    ],
+)
+def test_a_peer_that_does_not_speak_kafka_is_closed_with_words_that_say_so(
+    system: FakeSystem, selector: Selector, start: bytes, words: str
+) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    connect(system, selector).send(start)
+    poll_until(selector, lambda: bool(selector.disconnected))
+    error = selector.disconnected["a"].error
+    assert isinstance(error, DecodeError)
+    assert words in str(error)
+    assert "broker:9092" in str(error)
+
+
+def test_a_muted_channel_is_not_read(system: FakeSystem, selector: Selector) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    connection = connect(system, selector)
+    selector.mute("a")
+    connection.send(frame(b"1"))
+    selector.poll(1000)
+    assert received(selector) == []
+    selector.unmute("a")
+    selector.poll(1000)
+    assert received(selector) == [("a", b"1")]
+
+
+def test_a_muted_channel_still_writes(system: FakeSystem, selector: Selector) -> None:
+    peer = FramePeer(lambda connection, payload: None)
+    system.listen("broker", 9092, peer)
+    connect(system, selector)
+    selector.mute_all()
+    selector.send(NetworkSend("a", [b"x"]))
+    selector.poll(100)
+    selector.poll(100)
+    assert peer.frames == [b"x"]
+    selector.unmute_all()
+
+
+def test_the_least_recently_used_channels_are_closed_when_idle(system: FakeSystem) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    selector = Selector(system, connections_max_idle_ms=1000)
+    first, second = connect(system, selector, "first"), connect(system, selector, "second")
+    first.send(frame(b"x"), after_ms=600)
+    ends: list[tuple[float, str]] = []
+    start = system.now()
+    for _ in range(40):
+        selector.poll(50)
+        ends += [(system.now() - start, channel_id) for channel_id in selector.disconnected]
+        assert all(state.kind is ChannelStateKind.EXPIRED for state in selector.disconnected.values())
+    assert [channel_id for _, channel_id in ends] == ["second", "first"]
+    assert ends[0][0] == pytest.approx(1000, abs=60)
+    assert ends[1][0] == pytest.approx(1600, abs=60)
+    assert second.open
+    assert not system.open_sockets
+
+
+def test_wakeup_ends_a_wait_at_once_and_costs_the_next_one_nothing(system: FakeSystem, selector: Selector) -> None:
+    system.after(100, selector.wakeup)
+    system.after(100, selector.wakeup)
+    before = system.now()
+    selector.poll(10_000)
+    assert system.now() - before == 100
+    selector.poll(1000)
+    assert system.now() - before == 1100
+    selector.wakeup()
+    selector.poll(1000)
+    assert system.now() - before == 1100
+
+
+def test_close_channel_is_silent_and_closes_the_socket(system: FakeSystem, selector: Selector) -> None:
+    peer = FramePeer()
+    system.listen("broker", 9092, peer)
+    connect(system, selector)
+    selector.close_channel("a")
+    selector.poll(100)
+    assert (dict(selector.disconnected), peer.closed) == ({}, 1)
+    assert not system.open_sockets
+
+
+def test_an_id_can_be_used_again_after_its_channel_was_closed(system: FakeSystem, selector: Selector) -> None:
+    system.listen("broker", 9092, FramePeer())
+    connect(system, selector)
+    selector.close_channel("a")
+    connect(system, selector)
+    assert selector.is_channel_ready("a")
+
+
+def test_close_leaves_no_socket_open(system: FakeSystem, selector: Selector) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    for number in range(5):
+        connect(system, selector, str(number))
+    selector.close()
+    assert not system.open_sockets
+
+
+def test_a_stalled_peer_costs_the_others_nothing(system: FakeSystem, selector: Selector) -> None:
+    """Three peers, one of which stops reading: the other two get exactly as much, in as many polls, as without it."""
+
+    def frames_delivered(stalled: int, polls: int) -> dict[str, int]:
+        peer = FramePeer(lambda connection, payload: connection.send(frame(b"ok")))
+        fake = FakeSystem(latency_ms=1.0, window_bytes=100_000)
+        fake.listen("broker", 9092, peer)
+        loop = Selector(fake)
+        ends: list[FakeConnection] = [connect(fake, loop, str(number)) for number in range(3)]
+        for end in ends[:stalled]:
+            end.stall()
+        segments, done = [b"x" * 60_000], {str(number): 0 for number in range(3)}
+        for number in range(3):
+            loop.send(NetworkSend(str(number), segments))
+        for _ in range(polls):
+            loop.poll(100)
+            for channel_id, _payload in received(loop):
+                done[channel_id] += 1
+            for send in loop.completed_sends:
+                loop.send(NetworkSend(send.channel_id, segments))
+        return done
+
+    alone, together = frames_delivered(stalled=0, polls=300), frames_delivered(stalled=1, polls=300)
+    assert together["0"] == 0
+    assert alone["1"] > 50
+    assert [together["1"], together["2"]] == pytest.approx([alone["1"], alone["2"]], rel=0.02)
