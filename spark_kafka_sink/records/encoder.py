@@ -146,11 +146,11 @@ def _timestamps(
         if len(deltas) == 1:
             return base, [now_ms] * len(base), deltas.pop()
         return base, [now_ms] * len(base), np.repeat(now_ms - np.array(base, np.int64), counts)
-    times = np.asarray(column.fill_null(now_ms) if column.null_count else column)
+    times: NDArray[np.int64] = np.asarray(column.fill_null(now_ms) if column.null_count else column)
     firsts = times[starts].tolist()
     base = [first if b is None else b for b, first in zip(given, firsts, strict=True)]
-    top = np.maximum.reduceat(times, starts).tolist()
-    return base, top, times - (np.repeat(np.array(base, np.int64), counts) if len(base) > 1 else base[0])
+    top: list[int] = np.maximum.reduceat(times, starts).tolist()
+    return base, top, times - np.repeat(np.array(base, np.int64), counts)
 
 
 def _encode_rows(chunk: RecordColumns, rows: Rows) -> tuple[memoryview, NDArray[Any]]:
@@ -260,7 +260,7 @@ def _store_fixed(
     if value_length > 0:
         _store(out, place + middle_width, value.matrix(value_length))
     out[at[-1]] = 0
-    return memoryview(out)[1:], at
+    return out.data[1:], at
 
 
 def _constant_bytes(fields: list[Field]) -> bytes:

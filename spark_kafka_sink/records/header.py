@@ -6,7 +6,7 @@
         12      4  partitionLeaderEpoch    not in the CRC either
         16      1  magic = 2
         17      4  crc                     CRC-32C of everything after this field
-        21      2  attributes              bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
+        21      2  attributes              bits 0-2 codec, 3 log append time, 4 transactional, 5 control, 6 horizon
         23      4  lastOffsetDelta
         27      8  baseTimestamp
         35      8  maxTimestamp

@@ -163,8 +163,8 @@ def _field_bytes(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _header_bytes(array: Any) -> NDArray[np.int64]:
     headers = header_column(array)
-    each = _field_bytes(_lengths(headers.keys)) + _field_bytes(_lengths(headers.values))
-    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(each)])
+    each: NDArray[np.int64] = _field_bytes(_lengths(headers.keys)) + _field_bytes(_lengths(headers.values))
+    before: NDArray[np.int64] = np.concatenate([np.zeros(1, np.int64), np.cumsum(each)])
     return varint_widths(headers.counts) + before[headers.starts[1:]] - before[headers.starts[:-1]]
 
 

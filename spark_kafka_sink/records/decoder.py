@@ -1,0 +1,285 @@
+"""Record batches back to columns: for the embedded broker, for reading topics, and for splitting a batch.
+
+Where a record begins is known only from the length of the one before it. So one short loop walks over the lengths,
+and nothing else; runs of records of one size are taken in one step. From then on every field is read for all records
+at once, by gathering bytes at the positions reached so far. Keys and values are taken out by Arrow: an array whose
+offsets are `start, end` of each value in turn has a value at every even place, and `take` copies those.
+
+The bytes come from a peer. Every length is held against the bytes that are there before it is used, and what is not
+exactly a batch ends in DecodeError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import crc32c
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_kafka_sink.errors import DecodeError
+from spark_kafka_sink.records.compression import decompress
+from spark_kafka_sink.records.header import CRC_END, HEADER_BYTES, BatchHeader, parse_header
+
+Buffer: TypeAlias = "bytes | bytearray | memoryview"
+Positions: TypeAlias = "NDArray[np.int64]"
+
+BYTES_MAX = 256 << 20
+"""What one batch may be decompressed to, unless the caller says otherwise."""
+RECORD_BYTES_MIN = 7
+"""length, attributes, two deltas, two lengths and the count of headers."""
+
+HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
+SCHEMA = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.int64(), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS_TYPE, nullable=False),
+    ]
+)
+
+_SPARE_BYTES = 16
+"""Zeros after the records, so that a varint that is cut off can be read, and found to be too long."""
+_RUN_AFTER = 4
+"""So many records of one size in a row, and the next ones are looked at all at once."""
+_FEW_ROWS = 16
+
+
+class DecodedBatch(NamedTuple):
+    header: BatchHeader
+    columns: pa.RecordBatch
+
+
+def check_batches(buffer: Buffer) -> list[tuple[BatchHeader, memoryview]]:
+    """The batches in `buffer`, each with its bytes (header included). Structure and CRC are checked, not records."""
+    return list(_batches(memoryview(buffer), allow_partial_last=False))
+
+
+def decode_batches(
+    buffer: Buffer, *, bytes_max: int = BYTES_MAX, allow_partial_last: bool = True
+) -> Iterator[DecodedBatch]:
+    """The batches in `buffer`, decoded one by one. A broker may cut the last batch of a fetch short: it is left out."""
+    for header, batch in _batches(memoryview(buffer), allow_partial_last=allow_partial_last):
+        yield DecodedBatch(header, decode_body(header, batch[HEADER_BYTES:], bytes_max=bytes_max))
+
+
+def decode_body(header: BatchHeader, body: Buffer, *, bytes_max: int = BYTES_MAX) -> pa.RecordBatch:
+    """The records of one batch; `body` is what follows the header, compressed as the header says."""
+    if header.record_count < 0:
+        raise DecodeError(f"a batch of {header.record_count} records")
+    data = bytes(decompress(header.codec, body, bytes_max))
+    if header.record_count * RECORD_BYTES_MIN > len(data):
+        raise DecodeError(f"{header.record_count} records cannot stand in {len(data)} bytes")
+    starts, ends = _boundaries(data, header.record_count)
+    return _Reader(data, starts, ends).read(header)
+
+
+def _batches(view: memoryview, *, allow_partial_last: bool) -> Iterator[tuple[BatchHeader, memoryview]]:
+    at = 0
+    while at < len(view):
+        rest = view[at:]
+        if len(rest) < HEADER_BYTES and allow_partial_last and (len(rest) < 17 or rest[16] == 2):
+            return
+        header = parse_header(rest)
+        if header.size_bytes > len(rest):
+            if allow_partial_last:
+                return
+            raise DecodeError(f"a batch of {header.size_bytes} bytes, of which {len(rest)} are here")
+        batch = rest[: header.size_bytes]
+        checksum = crc32c.crc32c(batch[CRC_END:])
+        if checksum != header.crc:
+            raise DecodeError(f"the CRC of the batch at offset {header.base_offset} is wrong: its bytes have changed")
+        yield header, batch
+        at += header.size_bytes
+
+
+def _boundaries(data: bytes, count: int) -> tuple[Positions, Positions]:
+    """Where each record begins, after its length, and ends."""
+    starts: list[int] = []
+    ends: list[int] = []
+    at, size, same = 0, 0, 0
+    total = len(data)
+    while len(ends) < count:
+        begin = at
+        length, at = _length(data, at)
+        starts.append(at)
+        at += length
+        if length < RECORD_BYTES_MIN - 1 or at > total:
+            raise DecodeError(f"record {len(ends)} of a batch has a length of {length}, {total - starts[-1]} are left")
+        ends.append(at)
+        same = same + 1 if at - begin == size else 0
+        size = at - begin
+        if same >= _RUN_AFTER:
+            run = _equal_sizes(data, begin, size, count - len(ends))
+            prefix = starts[-1] - begin
+            starts.extend(range(at + prefix, at + prefix + run * size, size))
+            ends.extend(range(at + size, at + size + run * size, size))
+            at += run * size
+            same = 0
+    if at != total:
+        raise DecodeError(f"{total - at} bytes follow the last record of a batch")
+    return np.array(starts, np.int64), np.array(ends, np.int64)
+
+
+def _length(data: bytes, at: int) -> tuple[int, int]:
+    coded = shift = 0
+    for _ in range(5):
+        if at >= len(data):
+            raise DecodeError("a batch ends before its last record")
+        byte = data[at]
+        at += 1
+        coded |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (coded >> 1) ^ -(coded & 1), at
+        shift += 7
+    raise DecodeError("the length of a record has no end")
+
+
+def _equal_sizes(data: bytes, begin: int, size: int, most: int) -> int:
+    """How many records after the one at `begin` have its size: those whose length is written in the same bytes."""
+    _, body = _length(data, begin)
+    rows = min(most, (len(data) - begin) // size - 1)
+    if rows <= 0:
+        return 0
+    table = np.frombuffer(data, np.uint8, rows * size, begin + size).reshape(rows, size)[:, : body - begin]
+    differs = (table != np.frombuffer(data, np.uint8, body - begin, begin)).any(axis=1)
+    first = int(differs.argmax())
+    return first if differs[first] else rows
+
+
+class _Reader:
+    """All records of one batch, read field by field: `at` is how far each one has been read."""
+
+    def __init__(self, data: bytes, starts: Positions, ends: Positions) -> None:
+        self.data = np.frombuffer(data + bytes(_SPARE_BYTES), np.uint8)
+        self.at = starts + 1
+        """After the attributes, of which none is in use."""
+        self.ends = ends
+
+    def read(self, header: BatchHeader) -> pa.RecordBatch:
+        timestamp = self._numbers(10)
+        offset = self._numbers(5)
+        self._check_offsets(offset, header)
+        key = self._bytes("key")
+        value = self._bytes("value")
+        headers = self._headers()
+        if (self.at != self.ends).any():
+            raise DecodeError("a record is longer or shorter than its fields")
+        if header.log_append_time:
+            timestamp = np.full(len(timestamp), header.max_timestamp, np.int64)
+        else:
+            timestamp = timestamp + header.base_timestamp
+        columns = [pa.array(offset + header.base_offset), pa.array(timestamp), key, value, headers]
+        return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+    def _check_offsets(self, offset: Positions, header: BatchHeader) -> None:
+        if len(offset) and (
+            offset[0] < 0 or offset[-1] > header.last_offset_delta or (offset[1:] <= offset[:-1]).any()
+        ):
+            raise DecodeError("the offsets of a batch do not ascend, or leave its range")
+
+    def _numbers(self, bytes_max: int) -> Positions:
+        values, self.at = read_varints(self.data, self.at, bytes_max)
+        return values
+
+    def _bytes(self, name: str) -> pa.Array:
+        lengths = self._numbers(5)
+        self._check_room(lengths, name)
+        starts = self.at
+        self.at = starts + np.maximum(lengths, 0)
+        return take_bytes(self.data, starts, lengths)
+
+    def _check_room(self, lengths: Positions, name: str) -> None:
+        if ((lengths < -1) | (lengths > self.ends - self.at)).any():
+            raise DecodeError(f"the length of a {name} is negative, or more than its record has")
+
+    def _headers(self) -> pa.Array:
+        counts = self._numbers(5)
+        # Each header has at least the lengths of its key and value.
+        if ((counts < 0) | (counts * 2 > self.ends - self.at)).any():
+            raise DecodeError("the count of headers is negative, or more than its record can hold")
+        offsets = np.zeros(len(counts) + 1, np.int64)
+        np.cumsum(counts, out=offsets[1:])
+        places = np.zeros((4, int(offsets[-1])), np.int64)
+        active = np.nonzero(counts)[0]
+        index = 0
+        while len(active) > _FEW_ROWS:
+            self._next_headers(active, offsets[active] + index, places)
+            index += 1
+            active = active[counts[active] > index]
+        for row in active.tolist():
+            self._rest_of_headers(row, int(offsets[row]) + index, int(offsets[row + 1]), places)
+        return self._header_array(offsets, places)
+
+    def _next_headers(self, rows: Positions, slots: Positions, places: NDArray[np.int64]) -> None:
+        """The next header of many records at once."""
+        at, ends = self.at[rows], self.ends[rows]
+        for field in (0, 2):
+            lengths, at = read_varints(self.data, at, 5)
+            if ((lengths < (0 if field == 0 else -1)) | (lengths > ends - at)).any():
+                raise DecodeError("the length of a header is negative, or more than its record has")
+            places[field, slots], places[field + 1, slots] = at, lengths
+            at = at + np.maximum(lengths, 0)
+        self.at[rows] = at
+
+    def _rest_of_headers(self, row: int, slot: int, stop: int, places: NDArray[np.int64]) -> None:
+        """The remaining headers of one record, which has more of them than the others."""
+        data = self.data.data
+        at, end = int(self.at[row]), int(self.ends[row])
+        found: list[int] = []
+        for _ in range(slot, stop):
+            for lowest in (0, -1):
+                length, at = _length(data, at)  # type: ignore[arg-type]
+                if length < lowest or length > end - at:
+                    raise DecodeError("the length of a header is negative, or more than its record has")
+                found += (at, length)
+                at += max(length, 0)
+        places[:, slot:stop] = np.array(found, np.int64).reshape(-1, 4).T
+        self.at[row] = at
+
+    def _header_array(self, offsets: Positions, places: NDArray[np.int64]) -> pa.Array:
+        keys = take_bytes(self.data, places[0], places[1])
+        try:
+            keys = keys.cast(pa.string())
+        except pa.ArrowInvalid as error:
+            raise DecodeError(f"the key of a header is not text: {error}") from error
+        values = take_bytes(self.data, places[2], places[3])
+        fields = [HEADERS_TYPE.value_type.field(i) for i in range(2)]
+        structs = pa.StructArray.from_arrays([keys, values], fields=fields)
+        return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), structs, type=HEADERS_TYPE)
+
+
+def read_varints(data: NDArray[np.uint8], at: Positions, bytes_max: int) -> tuple[Positions, Positions]:
+    """A zigzag varint at each position, and the positions after them. Positions must leave room for `bytes_max`."""
+    byte = data.take(at, mode="clip")
+    coded = (byte & 0x7F).astype(np.uint64)
+    after = at + 1
+    more = np.nonzero(byte > 0x7F)[0]
+    for group in range(1, bytes_max):
+        if not len(more):
+            break
+        byte = data.take(after[more], mode="clip")
+        coded[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * group)
+        after[more] += 1
+        more = more[byte > 0x7F]
+    if len(more):
+        raise DecodeError("a number in a record has no end")
+    return (coded >> np.uint64(1)).view(np.int64) ^ -(coded & np.uint64(1)).view(np.int64), after
+
+
+def take_bytes(data: NDArray[np.uint8], starts: Positions, lengths: Positions) -> pa.Array:
+    """The bytes at each position, as a binary array; a length of -1 is a null."""
+    rows = len(starts)
+    if not rows:
+        return pa.array([], pa.binary())
+    edges = np.empty(2 * rows, np.int32)
+    edges[0::2] = starts
+    edges[1::2] = starts + np.maximum(lengths, 0)
+    spread = pa.BinaryArray.from_buffers(pa.binary(), 2 * rows - 1, [None, pa.py_buffer(edges), pa.py_buffer(data)])
+    nulls: Any = lengths < 0
+    wanted = pa.array(np.arange(0, 2 * rows, 2), mask=nulls if nulls.any() else None)
+    return spread.take(wanted)
