@@ -91,7 +91,7 @@ class Selector:
         try:
             sock, connected = self._system.connect(address, send_buffer_bytes, receive_buffer_bytes)
         except OSError as error:
-            raise _disconnected(address, error) from error
+            raise _located(address, error) from error
         channel = self._add(channel_id, sock, address, connecting=True)
         if connected:
             self._ready_now[channel] = EVENT_WRITE
@@ -199,10 +199,10 @@ class Selector:
         try:
             self._advance(channel, events, now)
         except AuthenticationError as error:
-            channel.state = ChannelState(ChannelStateKind.AUTHENTICATION_FAILED, error)
+            channel.state = ChannelState(ChannelStateKind.AUTHENTICATION_FAILED, _located(channel.address, error))
             self._end(channel, now)
         except (OSError, NetworkError, DecodeError) as error:
-            channel.state = ChannelState(channel.state.kind, _disconnected(channel.address, error))
+            channel.state = ChannelState(channel.state.kind, _located(channel.address, error))
             self._end(channel, now)
         else:
             self._wait_for(channel, channel.events())
@@ -267,7 +267,7 @@ class Selector:
             receive = channel.read(now)
         except AuthenticationError as error:
             # The alert by which a TLS 1.3 server refuses a client's certificate comes after the handshake.
-            channel.state = ChannelState(ChannelStateKind.AUTHENTICATION_FAILED, error)
+            channel.state = ChannelState(ChannelStateKind.AUTHENTICATION_FAILED, _located(channel.address, error))
             return False
         except (OSError, NetworkError, DecodeError):
             return False
@@ -329,6 +329,8 @@ class Selector:
         self._wait_for(channel, channel.events())
         if channel.has_buffered_input:
             self._be_ready_now(channel, EVENT_READ)
+        elif self._ready_now.get(channel) == EVENT_READ:
+            del self._ready_now[channel]
 
     def _existing(self, channel_id: str) -> KafkaChannel:
         channel = self.channel(channel_id)
@@ -348,7 +350,7 @@ class Selector:
         self._woken = False
 
 
-def _disconnected(address: SocketAddress, error: OSError | KafkaSinkError) -> KafkaSinkError:
+def _located(address: SocketAddress, error: OSError | KafkaSinkError) -> KafkaSinkError:
     """The same error with the address in its words; an OSError becomes a DisconnectedError."""
     if isinstance(error, OSError):
         translated: KafkaSinkError = DisconnectedError(f"{address}: {error.strerror or error}")

@@ -1,0 +1,310 @@
+"""TLS as both sides see it: real OpenSSL, certificates made here, a socket pair in between, one thread."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration.certificates import write_certificates
+from spark_kafka_sink.errors import DisconnectedError, TlsError
+from spark_kafka_sink.network.authenticator import NoAuthentication
+from spark_kafka_sink.network.channel import ChannelBuilder, ChannelState, ChannelStateKind, KafkaChannel
+from spark_kafka_sink.network.frame import NetworkSend
+from spark_kafka_sink.network.selector import Selector
+from spark_kafka_sink.network.system import ByteSocket, OperatingSystem, SocketAddress
+from spark_kafka_sink.network.tls import TlsTransport
+from tests.fake_system import FakeConnection, FakeSystem, Peer
+
+BOTH_VERSIONS = pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificates")
+    write_certificates(folder)
+    return folder
+
+
+def client_context(certificates: Path, authority: str = "ca.pem", identity: str | None = None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(certificates / authority)
+    if identity:
+        context.load_cert_chain(certificates / identity)
+    return context
+
+
+def server_context(certificates: Path, identity: str = "node.pem", clients: str | None = None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / identity)
+    if clients:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(certificates / clients)
+    return context
+
+
+def tls_channels(context: ssl.SSLContext, *, server: bool) -> ChannelBuilder:
+    def build(
+        channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, frame_bytes_max: int
+    ) -> KafkaChannel:
+        transport = TlsTransport(sock, context, server_hostname=None if server else address.host)
+        return KafkaChannel(
+            channel_id, address, transport, NoAuthentication(), connecting=connecting, frame_bytes_max=frame_bytes_max
+        )
+
+    return build
+
+
+class TlsPair:
+    """A client and a server, each with its Selector; one channel, "a", between them."""
+
+    def __init__(self, client: ssl.SSLContext, server: ssl.SSLContext, host: str = "localhost") -> None:
+        near, far = socket.socketpair()
+        for sock in (near, far):
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)  # writes are partial
+        system = OperatingSystem()
+        self.client = Selector(system, channels=tls_channels(client, server=False))
+        self.server = Selector(system, channels=tls_channels(server, server=True))
+        self.client.register("a", near, SocketAddress(host, 9093, socket.AF_UNIX, (host,)))
+        self.server.register("a", far, SocketAddress("client", 1, socket.AF_UNIX, ("client",)))
+        self.received: dict[str, list[bytes]] = {"client": [], "server": []}
+        self.ends: dict[str, ChannelState] = {}
+        self.sent = 0
+
+    def step(self) -> None:
+        for name, selector in (("client", self.client), ("server", self.server)):
+            selector.poll(0)
+            self.received[name] += [bytes(receive.payload) for receive in selector.completed_receives]
+            if "a" in selector.disconnected:
+                self.ends[name] = selector.disconnected["a"]
+        self.sent += len(self.client.completed_sends)
+
+    def shake_hands(self) -> None:
+        for _ in range(50):
+            self.step()
+            if self.client.is_channel_ready("a") and self.server.is_channel_ready("a"):
+                return
+        raise AssertionError(f"no handshake: {self.ends}")
+
+    def run_to_the_end(self) -> dict[str, ChannelState]:
+        for _ in range(100):
+            self.step()
+            if "client" in self.ends:
+                break
+        return self.ends
+
+    def client_error(self) -> str:
+        """What the client says about a connection that must fail."""
+        state = self.run_to_the_end()["client"]
+        assert state.kind is ChannelStateKind.AUTHENTICATION_FAILED
+        assert isinstance(state.error, TlsError)
+        return str(state.error)
+
+
+@pytest.fixture
+def pairs() -> Iterator[list[TlsPair]]:
+    opened: list[TlsPair] = []
+    yield opened
+    for pair in opened:
+        pair.client.close()
+        pair.server.close()
+
+
+@BOTH_VERSIONS
+def test_frames_pass_in_both_directions(certificates: Path, pairs: list[TlsPair], version: ssl.TLSVersion) -> None:
+    client = client_context(certificates)
+    client.minimum_version = client.maximum_version = version
+    pairs.append(pair := TlsPair(client, server_context(certificates)))
+    pair.shake_hands()
+    channel = pair.client.channel("a")
+    assert channel is not None
+    assert isinstance(channel.transport, TlsTransport)
+    assert channel.transport.version == version.name.replace("_", ".")
+    pair.client.send(NetworkSend("a", [b"to ", b"", b"the server"]))
+    pair.server.send(NetworkSend("a", [b"to the client"]))
+    for _ in range(10):
+        pair.step()
+    assert pair.received == {"client": [b"to the client"], "server": [b"to the server"]}
+
+
+@BOTH_VERSIONS
+def test_a_large_send_in_partial_writes_arrives_whole(
+    certificates: Path, pairs: list[TlsPair], version: ssl.TLSVersion
+) -> None:
+    server = server_context(certificates)
+    server.minimum_version = server.maximum_version = version
+    pairs.append(pair := TlsPair(client_context(certificates), server))
+    pair.shake_hands()
+    segments = [os.urandom(61), os.urandom(1_000_000), b"", os.urandom(5), os.urandom(300_000), b"x"]
+    pair.client.send(NetworkSend("a", segments))
+    polls = 0
+    while not pair.received["server"]:
+        pair.step()
+        polls += 1
+    assert pair.received["server"] == [b"".join(segments)]
+    assert pair.sent == 1
+    assert polls > 20, "the writes were meant to be partial"
+
+
+def test_ten_thousand_tiny_segments_share_records(certificates: Path, pairs: list[TlsPair]) -> None:
+    pairs.append(pair := TlsPair(client_context(certificates), server_context(certificates)))
+    pair.shake_hands()
+    segments = [bytes([number % 256]) * (number % 7) for number in range(10_000)]
+    pair.client.send(NetworkSend("a", segments))
+    for _ in range(200):
+        pair.step()
+    assert pair.received["server"] == [b"".join(segments)]
+
+
+def test_frames_that_were_decrypted_together_are_delivered_without_a_wait(
+    certificates: Path, pairs: list[TlsPair]
+) -> None:
+    pairs.append(pair := TlsPair(client_context(certificates), server_context(certificates)))
+    pair.shake_hands()
+    channel = pair.server.channel("a")
+    assert channel is not None
+    one_record = b"".join(len(text).to_bytes(4, "big") + text for text in (b"one", b"two", b"three"))
+    channel.transport.write([memoryview(one_record)])
+    found = []
+    for _ in range(3):
+        pair.client.poll(600_000)  # would hang the test if it waited for the socket
+        found += [bytes(receive.payload) for receive in pair.client.completed_receives]
+    assert found == [b"one", b"two", b"three"]
+
+
+def test_a_muted_channel_keeps_its_decrypted_bytes_and_does_not_spin(certificates: Path, pairs: list[TlsPair]) -> None:
+    pairs.append(pair := TlsPair(client_context(certificates), server_context(certificates)))
+    pair.shake_hands()
+    channel = pair.server.channel("a")
+    assert channel is not None
+    channel.transport.write([memoryview(b"\0\0\0\1x\0\0\0\1y")])
+    pair.client.poll(600_000)
+    pair.client.mute("a")
+    started = OperatingSystem().now()
+    pair.client.poll(20)
+    assert pair.client.completed_receives == []
+    assert OperatingSystem().now() - started >= 19
+    pair.client.unmute("a")
+    pair.client.poll(600_000)
+    assert [bytes(receive.payload) for receive in pair.client.completed_receives] == [b"y"]
+
+
+@BOTH_VERSIONS
+def test_an_unknown_authority_is_refused(certificates: Path, pairs: list[TlsPair], version: ssl.TLSVersion) -> None:
+    client = client_context(certificates, "stranger-ca.pem")
+    client.minimum_version = client.maximum_version = version
+    pairs.append(pair := TlsPair(client, server_context(certificates)))
+    words = pair.client_error()
+    assert "not trusted" in words
+    assert "ssl.truststore" in words
+    assert "localhost:9093" in words
+
+
+def test_a_certificate_for_another_name_is_refused(certificates: Path, pairs: list[TlsPair]) -> None:
+    pairs.append(pair := TlsPair(client_context(certificates), server_context(certificates), host="elsewhere.example"))
+    words = pair.client_error()
+    assert "not for 'elsewhere.example'" in words
+    assert "advertised.listeners" in words
+
+
+def test_an_ip_that_the_certificate_does_not_hold_is_refused(certificates: Path, pairs: list[TlsPair]) -> None:
+    pairs.append(pair := TlsPair(client_context(certificates), server_context(certificates), host="127.0.0.1"))
+    assert "not for '127.0.0.1'" in pair.client_error()
+
+
+def test_a_name_that_ends_in_a_dot_is_the_same_name(certificates: Path, pairs: list[TlsPair]) -> None:
+    pairs.append(pair := TlsPair(client_context(certificates), server_context(certificates), host="localhost."))
+    pair.shake_hands()
+
+
+def test_an_expired_certificate_is_refused(certificates: Path, pairs: list[TlsPair]) -> None:
+    pairs.append(pair := TlsPair(client_context(certificates), server_context(certificates, "expired.pem")))
+    assert "has expired" in pair.client_error()
+
+
+@BOTH_VERSIONS
+def test_a_client_with_a_certificate_is_let_in(
+    certificates: Path, pairs: list[TlsPair], version: ssl.TLSVersion
+) -> None:
+    server = server_context(certificates, clients="ca.pem")
+    server.minimum_version = server.maximum_version = version
+    pairs.append(pair := TlsPair(client_context(certificates, identity="client.pem"), server))
+    pair.shake_hands()
+
+
+@BOTH_VERSIONS
+def test_a_client_without_a_certificate_learns_that_one_is_demanded(
+    certificates: Path, pairs: list[TlsPair], version: ssl.TLSVersion
+) -> None:
+    # With TLS 1.3 the client's handshake is over before the server looks: the alert comes as the first thing to read.
+    server = server_context(certificates, clients="ca.pem")
+    server.minimum_version = server.maximum_version = version
+    pairs.append(pair := TlsPair(client_context(certificates), server))
+    assert "certificate" in pair.client_error()
+    assert "ssl.keystore" in pair.client_error()
+
+
+def test_a_client_whose_certificate_is_from_a_stranger_learns_it(certificates: Path, pairs: list[TlsPair]) -> None:
+    server = server_context(certificates, clients="stranger-ca.pem")
+    pairs.append(pair := TlsPair(client_context(certificates, identity="client.pem"), server))
+    assert "authority that has signed our certificate" in pair.client_error()
+
+
+def test_no_version_in_common_is_said(certificates: Path, pairs: list[TlsPair]) -> None:
+    client, server = client_context(certificates), server_context(certificates)
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    server.minimum_version = ssl.TLSVersion.TLSv1_3
+    pairs.append(pair := TlsPair(client, server))
+    assert "ssl.enabled.protocols" in pair.client_error()
+
+
+def test_the_end_of_a_connection_is_a_disconnection_and_not_a_failure_of_authentication(
+    certificates: Path, pairs: list[TlsPair]
+) -> None:
+    pairs.append(pair := TlsPair(client_context(certificates), server_context(certificates)))
+    pair.shake_hands()
+    pair.server.close_channel("a")
+    state = pair.run_to_the_end()["client"]
+    assert state.kind is ChannelStateKind.READY
+    assert isinstance(state.error, DisconnectedError)
+
+
+class _Says(Peer):
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+
+    def on_bytes(self, connection: FakeConnection, data: bytes) -> None:
+        connection.send(self._answer)
+        connection.close()
+
+
+def _meet(certificates: Path, answer: bytes) -> ChannelState:
+    """What a TLS client makes of a peer that says this and closes."""
+    system = FakeSystem()
+    system.listen("broker", 9092, _Says(answer))
+    selector = Selector(system, channels=tls_channels(client_context(certificates), server=False))
+    selector.connect("a", system.resolve("broker", 9092)[0])
+    while not selector.disconnected:
+        selector.poll(1000)
+    assert not system.open_sockets
+    return selector.disconnected["a"]
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x0a0123456789"])
+def test_a_plaintext_peer_is_called_so(certificates: Path, answer: bytes) -> None:
+    state = _meet(certificates, answer)
+    assert isinstance(state.error, TlsError)
+    assert "does not speak TLS" in str(state.error)
+
+
+def test_a_peer_that_hangs_up_on_the_handshake_is_a_disconnection_with_a_hint(certificates: Path) -> None:
+    # What a Kafka listener without TLS does: the handshake's first bytes are a length that it does not take.
+    state = _meet(certificates, b"")
+    assert state.kind is ChannelStateKind.AUTHENTICATE
+    assert isinstance(state.error, DisconnectedError)
+    assert "may expect plaintext" in str(state.error)
