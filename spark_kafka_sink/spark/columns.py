@@ -1,0 +1,163 @@
+"""The column contract of Spark's Kafka sink, and how Arrow batches become columns per topic.
+
+| column    | type                                                                     | null means            |
+|-----------|--------------------------------------------------------------------------|-----------------------|
+| value     | string or binary; required                                               | a tombstone           |
+| key       | string or binary                                                         | no key                |
+| topic     | string; required unless the option is set, which then wins               | an error              |
+| partition | int                                                                      | the partitioner decides |
+| headers   | array<struct<key:string,value:binary>>, map<string,binary>, map<string,string> | no headers      |
+| timestamp | timestamp, or bigint milliseconds                                        | now                   |
+
+Names are case-sensitive and other columns are passed over, as in Spark's own sink; the words of the errors are its own
+too. The schema is checked on the driver, without a broker. Tasks then pick columns by position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    CharType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+    VarcharType,
+)
+
+from spark_kafka_sink.errors import InvalidRecordError, SchemaError
+from spark_kafka_sink.records.columns import RecordColumns
+
+_TEXT = (StringType, CharType, VarcharType)
+_EXPECTED = {
+    "topic": "string",
+    "value": "string or binary",
+    "key": "string or binary",
+    "headers": "array<struct<key:string,value:binary>> or map<string,binary> or map<string,string>",
+    "partition": "int",
+    "timestamp": "timestamp or bigint",
+}
+
+
+@dataclass(frozen=True)
+class ColumnPlan:
+    """Where in a batch each column stands. `fixed_topic` is the option, which wins over the column."""
+
+    value: int
+    key: int | None = None
+    topic: int | None = None
+    partition: int | None = None
+    headers: int | None = None
+    timestamp: int | None = None
+    fixed_topic: str | None = None
+
+
+@dataclass(frozen=True)
+class TopicRows:
+    """The rows of one batch that go to one topic, in their order."""
+
+    topic: str
+    columns: RecordColumns
+    partition: pa.Array | None
+
+
+def plan_columns(schema: StructType, fixed_topic: str | None) -> ColumnPlan:
+    """Check the schema; all faults in one SchemaError."""
+    names = schema.fieldNames()
+    relevant = [name for name in _EXPECTED if name in names and not (name == "topic" and fixed_topic is not None)]
+    faults = []
+    if fixed_topic is None and "topic" not in names:
+        faults.append(
+            "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
+        )
+    if "value" not in names:
+        faults.append("Required attribute 'value' not found")
+    for name in relevant:
+        if names.count(name) > 1:
+            faults.append(f"The column '{name}' is there {names.count(name)} times; one of them must be renamed or dropped.")
+            continue
+        kind = schema[name].dataType
+        if not _is_allowed(name, kind):
+            faults.append(
+                f"{name} attribute unsupported type {kind.simpleString()}. {name} must be a(n) {_EXPECTED[name]}"
+            )
+    if faults:
+        raise SchemaError("\n".join(faults))
+    position = {name: names.index(name) for name in relevant}
+    return ColumnPlan(fixed_topic=fixed_topic, **position)
+
+
+def _is_allowed(column: str, kind: DataType) -> bool:
+    if column == "topic":
+        return isinstance(kind, _TEXT)
+    if column == "partition":
+        return isinstance(kind, IntegerType)
+    if column == "timestamp":
+        return isinstance(kind, (TimestampType, LongType))
+    if column == "headers":
+        return _is_header_type(kind)
+    return isinstance(kind, (*_TEXT, BinaryType))
+
+
+def _is_header_type(kind: DataType) -> bool:
+    if isinstance(kind, MapType):
+        return isinstance(kind.keyType, _TEXT) and isinstance(kind.valueType, (*_TEXT, BinaryType))
+    if not (isinstance(kind, ArrayType) and isinstance(kind.elementType, StructType)):
+        return False
+    fields = kind.elementType.fields
+    return (
+        [field.name for field in fields] == ["key", "value"]
+        and isinstance(fields[0].dataType, _TEXT)
+        and isinstance(fields[1].dataType, BinaryType)
+    )
+
+
+def split_by_topic(batch: pa.RecordBatch, plan: ColumnPlan) -> Iterator[TopicRows]:
+    """The rows of `batch`, topic by topic; within a topic in their order. No Python per row."""
+    if batch.num_rows == 0:
+        return
+    columns = RecordColumns(
+        value=batch.column(plan.value),
+        key=_column(batch, plan.key),
+        headers=_column(batch, plan.headers),
+        timestamp=_column(batch, plan.timestamp),
+    )
+    partition = _column(batch, plan.partition)
+    if plan.fixed_topic is not None:
+        yield TopicRows(plan.fixed_topic, columns, partition)
+        return
+    topics, rows_of = _group(batch.column(plan.topic))
+    for topic, rows in zip(topics, rows_of, strict=True):
+        if len(topics) == 1:
+            yield TopicRows(topic, columns, partition)
+        else:
+            indices = pa.array(rows)
+            yield TopicRows(topic, columns.take(indices), None if partition is None else partition.take(indices))
+
+
+def _column(batch: pa.RecordBatch, position: int | None) -> pa.Array | None:
+    return None if position is None else batch.column(position)
+
+
+def _group(topic: pa.Array) -> tuple[list[str], list[npt.NDArray[np.int64]]]:
+    """The topics in order of appearance, and for each the positions of its rows."""
+    if topic.null_count:
+        raise InvalidRecordError(
+            "null topic present in the data. Use the topic option for setting a default topic."
+        )
+    encoded = topic.dictionary_encode()
+    names: list[str] = encoded.dictionary.to_pylist()
+    code = encoded.indices.to_numpy(zero_copy_only=False)
+    order = np.argsort(code, kind="stable")
+    ends = np.cumsum(np.bincount(code, minlength=len(names)))
+    return names, np.split(order, ends[:-1])

@@ -1,0 +1,95 @@
+"""Where records go that nobody would take, when the user asked for that instead of a failed task.
+
+A dead letter is the record's key, value and headers, with headers added that say where it was going and why it did not
+arrive there. Its own timestamp goes into a header too, since a timestamp may be what the broker had refused. A record
+that is too large for its topic is often too large for the dead-letter topic as well: then key and value are cut, and a
+header tells the size that the value had. All of it works on columns, since one bad job may have millions of bad rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_kafka_sink.errors import BrokerError, InvalidRecordError, KafkaSinkError, RecordTooLargeError
+from spark_kafka_sink.records.columns import RecordColumns, one_array
+from spark_kafka_sink.records.header_column import header_column
+
+CUT_BYTES = 64 * 1024
+_MESSAGE_CHARACTERS_MAX = 1_000
+
+TOPIC = "pykafka.topic"
+PARTITION = "pykafka.partition"
+TIMESTAMP = "pykafka.timestamp"
+ERROR = "pykafka.error"
+MESSAGE = "pykafka.message"
+BATCH = "pykafka.batch"
+VALUE_BYTES = "pykafka.value.bytes"
+
+
+def is_about_the_record(error: KafkaSinkError) -> bool:
+    """Whether this record alone is at fault, so that others like it may well pass."""
+    return isinstance(error, (RecordTooLargeError, InvalidRecordError))
+
+
+def dead_letters(
+    columns: RecordColumns, *, topic: str, partition: int | None, error: KafkaSinkError, batch: str
+) -> RecordColumns:
+    """`columns`, which were refused, as they go to the dead-letter topic."""
+    rows = columns.num_rows
+    reasons: dict[str, pa.Array] = {
+        TOPIC: _same(topic, rows),
+        PARTITION: _same(None if partition is None else str(partition), rows),
+        ERROR: _same(error.name if isinstance(error, BrokerError) else type(error).__name__, rows),
+        MESSAGE: _same(str(error)[:_MESSAGE_CHARACTERS_MAX], rows),
+        BATCH: _same(batch, rows),
+    }
+    if columns.timestamp is not None:
+        reasons[TIMESTAMP] = one_array(columns.timestamp).cast(pa.string()).cast(pa.binary())
+    return RecordColumns(value=columns.value, key=columns.key, headers=_with_headers(columns.headers, reasons, rows))
+
+
+def cut(letters: RecordColumns) -> RecordColumns:
+    """The same dead letters with at most CUT_BYTES of key and of value."""
+    value = one_array(letters.value).cast(pa.large_binary())
+    size = pc.binary_length(value).cast(pa.string()).cast(pa.binary())
+    key = None if letters.key is None else _first_bytes(one_array(letters.key).cast(pa.large_binary()))
+    headers = _with_headers(letters.headers, {VALUE_BYTES: size}, letters.num_rows)
+    return RecordColumns(value=_first_bytes(value), key=key, headers=headers)
+
+
+def _first_bytes(column: pa.Array) -> pa.Array:
+    return pc.binary_slice(column, 0, CUT_BYTES)
+
+
+def _same(text: str | None, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(None if text is None else text.encode(), pa.binary()), rows)
+
+
+def _with_headers(headers: pa.Array | pa.ChunkedArray | None, added: Mapping[str, pa.Array], rows: int) -> pa.Array:
+    """list<struct<key, value>> of each row's own headers, followed by one for each entry of `added`."""
+    starts = np.zeros(rows + 1, np.int64)
+    keys, values = pa.array([], pa.string()), pa.array([], pa.binary())
+    if headers is not None:
+        own = header_column(one_array(headers))
+        # A header without a key may be the fault for which the record comes here.
+        starts, keys, values = own.starts, own.keys.cast(pa.string()).fill_null(""), own.values.cast(pa.binary())
+    own_count, added_count = len(keys), len(added)
+    ends = starts + added_count * np.arange(rows + 1)
+
+    # Where each header of the result is taken from: its own ones come first, then column after column of the added.
+    source = np.empty(int(ends[-1]), np.int64)
+    is_own = np.ones(len(source), np.bool_)
+    for position in range(added_count):
+        at = ends[1:] - added_count + position
+        source[at] = own_count + position * rows + np.arange(rows)
+        is_own[at] = False
+    source[is_own] = np.arange(own_count)
+    indices = pa.array(source)
+    all_keys = pa.concat_arrays([keys, *(pa.repeat(pa.scalar(name, pa.string()), rows) for name in added)])
+    all_values = pa.concat_arrays([values, *added.values()])
+    structs = pa.StructArray.from_arrays([all_keys.take(indices), all_values.take(indices)], names=["key", "value"])
+    return pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), structs)

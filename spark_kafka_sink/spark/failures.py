@@ -1,0 +1,82 @@
+"""The error of a failed task: what failed where, how often, for example with which key, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark_kafka_sink.errors import DeliveryError, KafkaSinkError
+from spark_kafka_sink.records.columns import RecordColumns, one_array
+from spark_kafka_sink.spark.dead_letters import is_about_the_record
+from spark_kafka_sink.spark.options import SinkOptions
+from spark_kafka_sink.spark.report import TaskIdentity
+
+_GROUPS_MAX = 10
+_KEY_CHARACTERS_MAX = 60
+
+
+@dataclass
+class _Group:
+    """Records that failed for the same reason at the same place."""
+
+    error: KafkaSinkError
+    sample_key: str
+    count: int = 0
+
+
+class Failures:
+    """The failed records of one task, counted by topic, partition and reason."""
+
+    def __init__(self, task: TaskIdentity) -> None:
+        self._task = task
+        self._groups: dict[tuple[str, int | None, str], _Group] = {}
+        self._count = 0
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+    def add(self, topic: str, partition: int | None, error: KafkaSinkError, rows: RecordColumns) -> None:
+        self._count += rows.num_rows
+        place = (topic, partition, str(error))
+        if place not in self._groups and len(self._groups) >= _GROUPS_MAX:
+            return
+        group = self._groups.setdefault(place, _Group(error, _sample_key(rows)))
+        group.count += rows.num_rows
+
+    def error(self, options: SinkOptions) -> DeliveryError:
+        lines = [
+            f"{self._count:,} records were not written to Kafka by the task of partition {self._task.partition_id} "
+            f"(attempt {self._task.attempt_number}, stage {self._task.stage_id})."
+        ]
+        for (topic, partition, words), group in self._groups.items():
+            where = f"topic '{topic}'" + ("" if partition is None else f", partition {partition}")
+            kind = type(group.error).__name__
+            lines.append(f"- {where}: {group.count:,} records, for example with {group.sample_key}. {kind}: {words}")
+        shown = sum(group.count for group in self._groups.values())
+        if shown < self._count:
+            lines.append(f"- and {self._count - shown:,} more, at other places or for other reasons.")
+        lines += _advice([group.error for group in self._groups.values()], options)
+        error = DeliveryError("\n".join(lines))
+        error.__cause__ = next(iter(self._groups.values())).error
+        return error
+
+
+def _advice(errors: list[KafkaSinkError], options: SinkOptions) -> list[str]:
+    if options.dead_letter_topic is None and all(is_about_the_record(error) for error in errors):
+        return [
+            "What to do: mend these records, or let the others pass with "
+            '.option("onRecordError", "deadLetter").option("deadLetterTopic", "<a topic>").'
+        ]
+    return []
+
+
+def _sample_key(rows: RecordColumns) -> str:
+    if rows.key is None:
+        return "no key"
+    first = one_array(rows.key.slice(0, 1))
+    key = first.cast(pa.large_binary())[0].as_py()
+    if key is None:
+        return "no key"
+    text = repr(key.decode("utf-8", "backslashreplace"))
+    return "key " + (text if len(text) <= _KEY_CHARACTERS_MAX else text[:_KEY_CHARACTERS_MAX] + "... (cut)")

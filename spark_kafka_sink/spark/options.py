@@ -1,0 +1,198 @@
+"""Spark's option strings -> SinkOptions, frozen and typed; every fault of them in one ConfigurationError.
+
+Three kinds of names arrive, lower-cased by Spark:
+
+- `kafka.<name>`: an option of the Java producer. The producer's own table says what is known, and refuses the rest.
+- the names in OPTIONS: what this data source itself understands, named as in Spark's own Kafka sink where that has them.
+- the names in SOURCE_OPTIONS: those of Spark's Kafka *source*. Jobs often keep one dictionary for both directions and
+  Spark's sink passes over them, so this one does too. Any other name is a mistake and is refused, with the name meant.
+
+This runs on the driver, before any task; what it returns is pickled to the tasks. The values may hold passwords, so
+nothing here shows a value of a `kafka.` option: neither repr nor an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.network.security import SECURITY_OPTIONS
+from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerConfig
+
+KAFKA_PREFIX = "kafka."
+_TOPIC_CHARACTERS = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One row of docs/options.md."""
+
+    name: str
+    default: str
+    meaning: str
+
+
+OPTIONS = (
+    Option("topic", "", "the topic to write to; overrides the `topic` column"),
+    Option("includeHeaders", "false", "accepted as in Spark's own sink, where too the `headers` column alone decides"),
+    Option("onRecordError", "fail", "`fail` fails the task; `deadLetter` writes refused records to `deadLetterTopic`"),
+    Option("deadLetterTopic", "", "where refused records go; needed with `onRecordError` = `deadLetter`"),
+    Option("checkConnection", "true", "let the driver open a connection to a bootstrap server before any task starts"),
+    Option("reportPath", "", "a file on the driver's machine that gets one line of JSON for each commit"),
+    Option("checkpointLocation", "", "of a stream; Spark's own, passed by"),
+    Option("queryName", "", "of a stream; Spark's own, passed by"),
+)
+
+SOURCE_OPTIONS = (
+    "assign",
+    "subscribe",
+    "subscribePattern",
+    "startingOffsets",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "startingTimestamp",
+    "endingOffsets",
+    "endingOffsetsByTimestamp",
+    "endingTimestamp",
+    "failOnDataLoss",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "groupIdPrefix",
+    "kafkaConsumer.pollTimeoutMs",
+    "maxOffsetsPerTrigger",
+    "maxRecordsPerPartition",
+    "maxTriggerDelay",
+    "minOffsetsPerTrigger",
+    "minPartitions",
+)
+
+_PRODUCER_NAMES = (*PRODUCER_OPTIONS, *SECURITY_OPTIONS)
+
+# Where a bulk writer of columns does clearly better than with the Java client's default; docs/options.md says why.
+BULK_DEFAULTS: Mapping[str, str] = {"batch.size": "524288"}
+
+# Refused in the words of Spark's own sink.
+_REFUSED = {
+    "key.serializer": "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer.",
+    "value.serializer": (
+        "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer."
+    ),
+}
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """What a write needs to know. `producer` is KafkaProducer's configuration, as given."""
+
+    producer: Mapping[str, str] = field(repr=False)
+    topic: str | None = None
+    dead_letter_topic: str | None = None
+    check_connection: bool = True
+    report_path: str | None = None
+
+    def producer_config(self) -> ProducerConfig:
+        """The parsed configuration; cannot fail after parse_options."""
+        return ProducerConfig.parse(self.producer)
+
+
+def parse_options(options: Mapping[str, str]) -> SinkOptions:
+    given = {name.lower(): value for name, value in options.items()}
+    producer = {name.removeprefix(KAFKA_PREFIX): value for name, value in given.items() if name.startswith(KAFKA_PREFIX)}
+    own = {name: value for name, value in given.items() if not name.startswith(KAFKA_PREFIX)}
+
+    faults = _faults_of_names(own)
+    topic = _topic(own, "topic", faults)
+    dead_letter_topic = _dead_letter_topic(own, topic, faults)
+    _boolean(own, "includeHeaders", faults)
+    check_connection = _boolean(own, "checkConnection", faults)
+    producer = _producer_options(producer, faults)
+    if faults:
+        raise ConfigurationError(faults)
+    return SinkOptions(
+        producer=producer,
+        topic=topic,
+        dead_letter_topic=dead_letter_topic,
+        check_connection=check_connection,
+        report_path=own.get("reportpath") or None,
+    )
+
+
+def _faults_of_names(own: Mapping[str, str]) -> list[str]:
+    known = {option.name.lower(): option.name for option in OPTIONS}
+    passed_by = {name.lower() for name in SOURCE_OPTIONS}
+    faults = []
+    for name in sorted(own):
+        if name in known or name in passed_by:
+            continue
+        if name == "path":
+            faults.append("Option 'path', from save(path), means nothing to Kafka. Use the topic option for setting a topic.")
+        elif name in _PRODUCER_NAMES:
+            faults.append(f"Unknown option '{name}'. The producer's options have a prefix: 'kafka.{name}'.")
+        else:
+            faults.append(f"Unknown option '{name}'.{_meant(name, known)}")
+    return faults
+
+
+def _meant(name: str, known: Mapping[str, str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f" Did you mean '{known[near[0]]}'?"
+    near = difflib.get_close_matches(name.removeprefix("kafka"), _PRODUCER_NAMES, n=1)
+    if near:
+        return f" Did you mean 'kafka.{near[0]}'?"
+    return " Known are: " + ", ".join(known.values()) + ", and the producer's options with the prefix 'kafka.'."
+
+
+def _topic(own: Mapping[str, str], option: str, faults: list[str]) -> str | None:
+    value = own.get(option.lower())
+    if value is None:
+        return None
+    topic = value.strip()
+    if not _TOPIC_CHARACTERS.fullmatch(topic) or topic in (".", ".."):
+        faults.append(
+            f"Option '{option}': {topic!r} is no name for a topic; "
+            "it takes 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-'."
+        )
+    return topic
+
+
+def _dead_letter_topic(own: Mapping[str, str], topic: str | None, faults: list[str]) -> str | None:
+    """The dead-letter topic, or None when a refused record fails the task."""
+    reaction = own.get("onrecorderror", "fail").strip()
+    dead_letter_topic = _topic(own, "deadLetterTopic", faults)
+    if reaction.lower() == "fail":
+        if dead_letter_topic is not None:
+            faults.append("Option 'deadLetterTopic' has no effect unless 'onRecordError' is 'deadLetter'.")
+        return None
+    if reaction.lower() != "deadletter":
+        faults.append(f"Option 'onRecordError' must be 'fail' or 'deadLetter', not {reaction!r}.")
+    elif dead_letter_topic is None:
+        faults.append("Option 'onRecordError' is 'deadLetter', so 'deadLetterTopic' must be set.")
+    elif dead_letter_topic == topic:
+        faults.append(f"Option 'deadLetterTopic': {topic!r} is the topic itself; refused records need another.")
+    return dead_letter_topic
+
+
+def _boolean(own: Mapping[str, str], option: str, faults: list[str]) -> bool:
+    default = next(known.default for known in OPTIONS if known.name == option)
+    value = own.get(option.lower(), default).strip().lower()
+    if value not in ("true", "false"):
+        faults.append(f"Option '{option}' must be 'true' or 'false', not {value!r}.")
+    return value == "true"
+
+
+def _producer_options(given: dict[str, str], faults: list[str]) -> dict[str, str]:
+    faults.extend(words for name, words in _REFUSED.items() if name in given)
+    producer = BULK_DEFAULTS | {name: value for name, value in given.items() if name not in _REFUSED}
+    if not producer.get("bootstrap.servers", "").strip():
+        faults.append("Kafka option bootstrap.servers is not set. Please make sure it is set and retry.")
+        # Stands in for the missing one, so that the other options are looked at as well.
+        producer["bootstrap.servers"] = "localhost:9092"
+    try:
+        ProducerConfig.parse(producer)
+    except ConfigurationError as error:
+        faults.extend(error.faults)
+    return producer

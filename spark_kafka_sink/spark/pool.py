@@ -1,0 +1,109 @@
+"""Producers that outlive a task.
+
+A Python worker of Spark runs one task after the other, micro-batch after micro-batch. To connect, to authenticate and
+to fetch metadata for each of them would cost more than a small task's data. So a producer is lent to a task, and goes
+back when the task has ended well: the next task with the same options finds it warm. The rules:
+
+- one task at a time: a producer that is lent is not in the pool, a second task gets one of its own;
+- a producer whose task failed, was killed or interrupted is closed at once and never lent again;
+- one that nobody asked for during `idle_seconds` is closed by a thread that lives only while something is idle;
+- a forked child does not see its parent's producers: their threads and sockets are not the child's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from spark_kafka_sink.producer.producer import KafkaProducer
+
+_CLOSE_SECONDS = 5.0
+
+_Key: TypeAlias = tuple[int, tuple[tuple[str, str], ...]]
+
+
+@dataclass(frozen=True)
+class _Idle:
+    producer: KafkaProducer
+    key: _Key
+    until: float
+
+
+class ProducerPool:
+    """`_idle` is guarded by `_changed`; a producer is in it or lent, never both."""
+
+    def __init__(
+        self,
+        make: Callable[[Mapping[str, str]], KafkaProducer] = KafkaProducer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._make = make
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._idle: list[_Idle] = []
+        self._evictor: threading.Thread | None = None
+
+    def __len__(self) -> int:
+        """How many producers are idle."""
+        with self._changed:
+            return len(self._idle)
+
+    @contextlib.contextmanager
+    def lease(self, options: Mapping[str, str], idle_seconds: float) -> Iterator[KafkaProducer]:
+        """A producer for one task. It returns to the pool only if the block ends without any exception."""
+        key = (os.getpid(), tuple(sorted(options.items())))
+        producer = self._take(key) or self._make(options)
+        try:
+            yield producer
+        except BaseException:
+            # GeneratorExit and KeyboardInterrupt too: a task that was killed. What it had not sent is not wanted.
+            producer.close(timeout=0)
+            raise
+        self._put_back(_Idle(producer, key, self._clock() + idle_seconds))
+
+    def evict(self, now: float) -> None:
+        """Close the producers whose time is up."""
+        with self._changed:
+            expired = [idle for idle in self._idle if idle.until <= now]
+            self._idle = [idle for idle in self._idle if idle.until > now]
+        for idle in expired:
+            idle.producer.close(timeout=_CLOSE_SECONDS)
+
+    def close(self) -> None:
+        """Close all that is idle."""
+        self.evict(float("inf"))
+
+    def _take(self, key: _Key) -> KafkaProducer | None:
+        with self._changed:
+            # The one used last is the one whose connections are most likely still open.
+            for position in reversed(range(len(self._idle))):
+                if self._idle[position].key == key:
+                    return self._idle.pop(position).producer
+        return None
+
+    def _put_back(self, idle: _Idle) -> None:
+        with self._changed:
+            self._idle.append(idle)
+            if self._evictor is None or not self._evictor.is_alive():
+                self._evictor = threading.Thread(target=self._evict_until_empty, name="pykafka-pool", daemon=True)
+                self._evictor.start()
+            self._changed.notify()
+
+    def _evict_until_empty(self) -> None:
+        while True:
+            self.evict(self._clock())
+            with self._changed:
+                if not self._idle:
+                    # Under the lock, so that whoever puts one back next sees that a new thread is needed.
+                    self._evictor = None
+                    return
+                self._changed.wait(max(0.0, min(idle.until for idle in self._idle) - self._clock()))
+
+
+POOL = ProducerPool()
+"""The one of this process."""

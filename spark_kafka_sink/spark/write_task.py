@@ -1,0 +1,202 @@
+"""One task: Arrow batches in, acknowledged offsets out.
+
+Each batch is handed to the producer as it comes. The producer encodes and sends in the background; when its memory is
+full, `send_columns` blocks, and with it the task, and with it Spark: that is the back-pressure. What was handed over is
+kept here as well until its answer is in, because an error wants to show a key and a dead letter needs the whole record.
+That memory is bounded too (`_waiting_bytes_max`), by waiting for the oldest answer.
+
+When a record fails, reading stops at once, the answers to what is under way are awaited (each within
+`delivery.timeout.ms`), and one error tells about all of them. A task that ends in any other way than by its return
+leaves nothing behind: the pool closes its producer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+
+from spark_kafka_sink.errors import ConfigurationError, DeadLetterError, KafkaSinkError, RecordTooLargeError
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.results import ColumnsResult, RowFailures
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.spark.columns import ColumnPlan, TopicRows, split_by_topic
+from spark_kafka_sink.spark.dead_letters import cut, dead_letters, is_about_the_record
+from spark_kafka_sink.spark.failures import Failures
+from spark_kafka_sink.spark.options import SinkOptions
+from spark_kafka_sink.spark.pool import POOL, ProducerPool
+from spark_kafka_sink.spark.report import OffsetRange, TaskIdentity, TaskReport, add_range
+
+IDLE_TIMEOUT = "spark.kafka.producer.cache.timeout"
+IDLE_TIMEOUT_DEFAULT = "10m"
+
+_DURATION = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def write_rows(
+    options: SinkOptions, plan: ColumnPlan, batches: Iterator[pa.RecordBatch], pool: ProducerPool = POOL
+) -> TaskReport:
+    """Write all batches and wait for every acknowledgement. Called by Spark in each task."""
+    started = time.monotonic()
+    context = TaskContext.get()
+    report = TaskReport(_identity(context))
+    with contextlib.ExitStack() as stack:
+        writing: _Writing | None = None
+        for batch in batches:
+            if batch.num_rows and writing is None:
+                # Not before there is a row: an empty partition needs no broker.
+                producer = stack.enter_context(pool.lease(options.producer, _idle_seconds(context)))
+                writing = _Writing(producer, options, report)
+            if writing is not None:
+                for rows in split_by_topic(batch, plan):
+                    writing.send(rows)
+        if writing is not None:
+            writing.finish()
+    report.duration_ms = round((time.monotonic() - started) * 1000)
+    return report
+
+
+@dataclass
+class _Waiting:
+    """Rows on their way. `letters` and `was_cut` say what they are if they are dead letters."""
+
+    rows: TopicRows
+    future: Future[ColumnsResult]
+    nbytes: int
+    is_dead_letter: bool = False
+    was_cut: bool = False
+
+
+@dataclass
+class _Writing:
+    """The state of one task; its own thread alone uses it."""
+
+    producer: KafkaProducer
+    options: SinkOptions
+    report: TaskReport
+    _waiting: deque[_Waiting] = field(default_factory=deque)
+    _waiting_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        config = self.options.producer_config()
+        self._waiting_bytes_max = config.buffer_memory
+        self._answer_seconds_max = (config.max_block_ms + 2 * config.delivery_timeout_ms) / 1000
+        self._failures = Failures(self.report.task)
+        self._retries_before = self._retries()
+
+    def send(self, rows: TopicRows) -> None:
+        self._hand_over(rows)
+        while self._waiting and (self._waiting[0].future.done() or self._waiting_bytes > self._waiting_bytes_max):
+            self._settle(self._waiting.popleft())
+        if self._failures:
+            self._settle_all()
+            raise self._failures.error(self.options)
+
+    def finish(self) -> None:
+        self.producer.flush()
+        self._settle_all()
+        self.report.retries = self._retries() - self._retries_before
+        if self._failures:
+            raise self._failures.error(self.options)
+
+    def _hand_over(self, rows: TopicRows, *, is_dead_letter: bool = False, was_cut: bool = False) -> None:
+        try:
+            future = self.producer.send_columns(rows.topic, rows.columns, rows.partition)
+        except KafkaSinkError as error:
+            future = Future()
+            future.set_exception(error)
+        nbytes = rows.columns.nbytes
+        self._waiting.append(_Waiting(rows, future, nbytes, is_dead_letter, was_cut))
+        self._waiting_bytes += nbytes
+
+    def _settle_all(self) -> None:
+        while self._waiting:
+            # Dead letters may join while their records are settled; what they wait for is the linger time.
+            self._settle(self._waiting.popleft())
+
+    def _settle(self, waiting: _Waiting) -> None:
+        self._waiting_bytes -= waiting.nbytes
+        rows = waiting.rows
+        try:
+            result = waiting.future.result(self._answer_seconds_max)
+            written, failures = result.partitions, result.failures
+        except KafkaSinkError as error:
+            every_row = np.arange(rows.columns.num_rows, dtype=np.int64)
+            written, failures = {}, (RowFailures(rows=every_row, partition=None, error=error),)
+        failed_bytes = 0
+        for failure in failures:
+            failed = rows.columns.take(failure.rows)
+            failed_bytes += failed.nbytes
+            self._failed(waiting, failed, failure)
+        count = sum(part.rows for part in written.values())
+        if waiting.is_dead_letter:
+            self.report.dead_letters += count
+            self.report.dead_letters_cut += count if waiting.was_cut else 0
+            return
+        for partition, part in written.items():
+            add_range(
+                self.report.partitions,
+                rows.topic,
+                partition,
+                OffsetRange(part.first_offset, part.last_offset, part.rows),
+            )
+        self.report.rows += count
+        self.report.bytes += waiting.nbytes - failed_bytes
+
+    def _failed(self, waiting: _Waiting, failed: RecordColumns, failure: RowFailures) -> None:
+        error = failure.error
+        dead_letter_topic = self.options.dead_letter_topic
+        if waiting.is_dead_letter:
+            if isinstance(error, RecordTooLargeError) and not waiting.was_cut:
+                letters = TopicRows(waiting.rows.topic, cut(failed), None)
+                self._hand_over(letters, is_dead_letter=True, was_cut=True)
+                return
+            refused = DeadLetterError(f"the dead-letter topic did not take it either: {error}")
+            refused.__cause__ = error
+            error = refused
+        elif dead_letter_topic is not None and is_about_the_record(error):
+            letters = dead_letters(
+                failed,
+                topic=waiting.rows.topic,
+                partition=failure.partition,
+                error=error,
+                batch=self.report.task.batch,
+            )
+            self._hand_over(TopicRows(dead_letter_topic, letters, None), is_dead_letter=True)
+            return
+        self._failures.add(waiting.rows.topic, failure.partition, error, failed)
+
+    def _retries(self) -> int:
+        return int(self.producer.metrics()["record-retry-total"])
+
+
+def _identity(context: TaskContext | None) -> TaskIdentity:
+    if context is None:
+        return TaskIdentity(0, 0, 0, 0)
+    return TaskIdentity(
+        partition_id=context.partitionId(),
+        attempt_number=context.attemptNumber(),
+        task_attempt_id=context.taskAttemptId(),
+        stage_id=context.stageId(),
+        application_id=context.getLocalProperty("spark.app.id"),
+        query_id=context.getLocalProperty("sql.streaming.queryId"),
+        batch_id=context.getLocalProperty("streaming.sql.batchId"),
+    )
+
+
+def _idle_seconds(context: TaskContext | None) -> float:
+    """Spark's own setting for its cache of Kafka producers. It reaches the task among its local properties."""
+    text = (context and context.getLocalProperty(IDLE_TIMEOUT)) or IDLE_TIMEOUT_DEFAULT
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None:
+        raise ConfigurationError(f"{IDLE_TIMEOUT} is {text!r}; it must be a time such as 30s, 10m or 1h")
+    return int(match[1]) * _SECONDS[match[2] or "ms"]

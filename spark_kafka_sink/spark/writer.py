@@ -1,0 +1,101 @@
+"""What Spark calls: a writer for batch jobs and one for streams, two thin classes over the same task and the same commit.
+
+A writer is made on the driver and pickled to the tasks, so it holds configuration only. In a stream the one that
+commits is made anew in another process: whatever it needs to know comes with the tasks' reports.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from spark_kafka_sink.errors import DeliveryError
+from spark_kafka_sink.spark.columns import ColumnPlan
+from spark_kafka_sink.spark.options import SinkOptions
+from spark_kafka_sink.spark.report import TaskReport, WriteReport, add_up
+from spark_kafka_sink.spark.write_task import write_rows
+
+logger = logging.getLogger("spark_kafka_sink")
+
+
+class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
+    def __init__(self, options: SinkOptions, plan: ColumnPlan) -> None:
+        self._options = options
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return write_rows(self._options, self._plan, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        commit(self._options, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        abort(messages)
+
+
+class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+    def __init__(self, options: SinkOptions, plan: ColumnPlan) -> None:
+        self._options = options
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return write_rows(self._options, self._plan, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        commit(self._options, messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        abort(messages, batchId)
+
+
+def commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int | None = None) -> None:
+    """Every task must have said what it wrote; then say so in one line."""
+    reports = _reports(messages)
+    if len(reports) != len(messages):
+        raise DeliveryError(
+            f"{len(messages) - len(reports)} of {len(messages)} tasks have not told what they wrote, so their rows may "
+            "be missing from Kafka. Run the write again."
+        )
+    twice = len(reports) - len({report.task.partition_id for report in reports})
+    if twice:
+        raise DeliveryError(f"{twice} partitions were committed by more than one task. Run the write again.")
+    report = add_up(reports, None if reports else _batch(batch_id))
+    if options.report_path is not None:
+        report.append_to(options.report_path)
+    _log(logging.INFO, report.line())
+
+
+def abort(messages: Sequence[WriterCommitMessage | None], batch_id: int | None = None) -> None:
+    """Nothing can be taken back from Kafka; say what is there."""
+    reports = _reports(messages)
+    report: WriteReport = add_up(reports, None if reports else _batch(batch_id))
+    _log(
+        logging.WARNING,
+        f"the write failed; {len(reports)} of {len(messages)} tasks had ended well, and their rows stay in Kafka: "
+        f"{report.line()}. Running it again writes them again.",
+    )
+
+
+def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
+    return [message for message in messages if isinstance(message, TaskReport)]
+
+
+def _batch(batch_id: int | None) -> str:
+    return "batch job" if batch_id is None else f"batch {batch_id}"
+
+
+def _log(level: int, line: str) -> None:
+    """Through the logger `spark_kafka_sink`; if nobody has configured logging, to stderr, which is the driver's log.
+
+    This runs in a Python process of Spark's, where the application's own logging configuration does not reach.
+    """
+    if logger.hasHandlers():
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.INFO)
+        logger.log(level, "%s", line)
+    else:
+        print(f"{logging.getLevelName(level)} spark_kafka_sink: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,101 @@
+"""Dead letters: nothing of the record is lost, and the headers say where it was going."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from spark_kafka_sink.errors import BrokerError, InvalidRecordError, KafkaSinkError, NetworkError, RecordTooLargeError
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.spark.dead_letters import CUT_BYTES, cut, dead_letters, is_about_the_record
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def letters(columns: RecordColumns, error: KafkaSinkError | None = None, partition: int | None = 7) -> RecordColumns:
+    error = error or InvalidRecordError("too old")
+    return dead_letters(columns, topic="orders", partition=partition, error=error, batch="q/12")
+
+
+def headers_of(columns: RecordColumns) -> list[list[tuple[str, Any]]]:
+    assert columns.headers is not None
+    return [[(header["key"], header["value"]) for header in row] for row in columns.headers.to_pylist()]
+
+
+def test_a_dead_letter_says_where_it_was_going_and_why_it_did_not_arrive() -> None:
+    made = letters(RecordColumns(value=pa.array([b"v"]), key=pa.array(["k"]), timestamp=pa.array([1234])))
+    assert made.value.to_pylist() == [b"v"]
+    assert made.key is not None
+    assert made.key.to_pylist() == ["k"]
+    assert made.timestamp is None
+    assert headers_of(made) == [
+        [
+            ("pykafka.topic", b"orders"),
+            ("pykafka.partition", b"7"),
+            ("pykafka.error", b"InvalidRecordError"),
+            ("pykafka.message", b"too old"),
+            ("pykafka.batch", b"q/12"),
+            ("pykafka.timestamp", b"1234"),
+        ]
+    ]
+
+
+def test_the_error_of_a_broker_is_told_by_kafkas_name() -> None:
+    made = letters(RecordColumns(value=pa.array([b"v"])), BrokerError("no", code=87, name="INVALID_RECORD"))
+    assert ("pykafka.error", b"INVALID_RECORD") in headers_of(made)[0]
+
+
+def test_a_partition_that_nobody_knows_is_null() -> None:
+    made = letters(RecordColumns(value=pa.array([b"v"])), partition=None)
+    assert ("pykafka.partition", None) in headers_of(made)[0]
+
+
+def test_the_records_own_headers_come_first() -> None:
+    own = pa.array(
+        [
+            [{"key": "a", "value": b"1"}, {"key": "b", "value": None}],
+            None,
+            [],
+            [{"key": "c", "value": b"3"}],
+        ],
+        HEADERS,
+    )
+    rows = headers_of(letters(RecordColumns(value=pa.array([b"0", b"1", b"2", b"3"]), headers=own)))
+    added = rows[1]
+    assert len(added) == 5
+    assert rows == [[("a", b"1"), ("b", None), *added], added, added, [("c", b"3"), *added]]
+
+
+def test_headers_of_a_map_and_of_a_slice_are_kept() -> None:
+    own = pa.array([[("x", "0")], [("a", "1"), ("b", "2")], [("c", "3")]], pa.map_(pa.string(), pa.string()))
+    columns = RecordColumns(value=pa.array([b"0", b"1", b"2"]), headers=own).slice(1)
+    rows = headers_of(letters(columns))
+    assert [row[:-5] for row in rows] == [[("a", b"1"), ("b", b"2")], [("c", b"3")]]
+
+
+def test_a_header_without_a_key_gets_an_empty_one() -> None:
+    own = pa.array([[{"key": None, "value": b"1"}]], HEADERS)
+    assert headers_of(letters(RecordColumns(value=pa.array([b"0"]), headers=own)))[0][0] == ("", b"1")
+
+
+def test_what_is_too_large_is_cut_and_its_size_is_told() -> None:
+    value, key = b"v" * (CUT_BYTES + 1), "k" * (CUT_BYTES + 5)
+    columns = RecordColumns(value=pa.array([value, None, b"small"]), key=pa.array([key, "k", None]))
+    made = cut(letters(columns, RecordTooLargeError("1 MB is the limit")))
+    assert made.value.to_pylist() == [value[:CUT_BYTES], None, b"small"]
+    assert made.key is not None
+    assert made.key.to_pylist() == [key.encode()[:CUT_BYTES], b"k", None]
+    sizes = [row[-1] for row in headers_of(made)]
+    assert sizes == [
+        ("pykafka.value.bytes", str(len(value)).encode()),
+        ("pykafka.value.bytes", None),
+        ("pykafka.value.bytes", b"5"),
+    ]
+
+
+def test_only_errors_about_the_record_make_dead_letters() -> None:
+    assert is_about_the_record(RecordTooLargeError(""))
+    assert is_about_the_record(InvalidRecordError(""))
+    assert not is_about_the_record(NetworkError(""))
+    assert not is_about_the_record(BrokerError("", code=29, name="TOPIC_AUTHORIZATION_FAILED"))

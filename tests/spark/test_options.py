@@ -1,0 +1,143 @@
+"""Spark's option strings: what is taken, what is refused and with which words, and that secrets stay secret."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.spark.options import BULK_DEFAULTS, SOURCE_OPTIONS, SinkOptions, parse_options
+
+NEEDED = {"kafka.bootstrap.servers": "broker:9092"}
+
+
+def parse(**more: str) -> SinkOptions:
+    return parse_options(NEEDED | {name.replace("__", "."): value for name, value in more.items()})
+
+
+def faults(options: dict[str, str]) -> tuple[str, ...]:
+    with pytest.raises(ConfigurationError) as refused:
+        parse_options(options)
+    return refused.value.faults
+
+
+def test_producer_options_lose_their_prefix_in_whatever_case_it_was_written() -> None:
+    options = parse_options({"KAFKA.bootstrap.servers": "b:1", "Kafka.Linger.MS": "7"})
+    assert options.producer["linger.ms"] == "7"
+    assert options.producer_config().linger_ms == 7
+
+
+def test_the_topic_is_trimmed() -> None:
+    assert parse(topic="  orders ").topic == "orders"
+    assert parse().topic is None
+
+
+@pytest.mark.parametrize("topic", ["", "a b", "x" * 250, "..", "umläut"])
+def test_a_name_that_no_topic_can_have_is_refused(topic: str) -> None:
+    (fault,) = faults(NEEDED | {"topic": topic})
+    assert fault.startswith("Option 'topic':")
+
+
+def test_the_defaults_are_those_of_the_java_client_but_for_the_ones_listed() -> None:
+    config = parse().producer_config()
+    assert config.linger_ms == 5
+    assert config.acks == -1
+    assert config.enable_idempotence
+    assert config.batch_size == int(BULK_DEFAULTS["batch.size"])
+    assert parse(kafka__batch__size="16384").producer_config().batch_size == 16384
+
+
+def test_a_missing_bootstrap_server_is_told_in_sparks_words_along_with_all_other_faults() -> None:
+    told = faults({"kafka.acks": "2", "kafka.key.serializer": "x", "deadLetterTopic": "d", "tpoic": "t"})
+    assert len(told) == 5
+    assert "Kafka option bootstrap.servers is not set. Please make sure it is set and retry." in told
+    assert any("acks" in fault for fault in told)
+
+
+def test_serializers_are_refused_in_sparks_words() -> None:
+    assert faults(NEEDED | {"kafka.key.serializer": "x", "kafka.value.serializer": "y"}) == (
+        "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer.",
+        "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("kafka.lingr.ms", "linger.ms"),
+        ("kafka.sasl.mechanisms", "sasl.mechanism"),
+        ("tpoic", "'topic'"),
+        ("deadlettertopics", "'deadLetterTopic'"),
+        ("acks", "'kafka.acks'"),
+        ("ssl.keystore.location", "'kafka.ssl.keystore.location'"),
+        ("path", "topic option"),
+    ],
+)
+def test_a_misspelt_name_is_refused_with_the_name_that_is_meant(name: str, meant: str) -> None:
+    (fault,) = faults(NEEDED | {name: "x"})
+    assert meant in fault
+
+
+def test_a_name_like_nothing_that_is_known_is_refused_too() -> None:
+    (fault,) = faults(NEEDED | {"zzzzzz": "1"})
+    assert "Unknown option 'zzzzzz'" in fault
+
+
+def test_options_of_sparks_kafka_source_are_passed_over_as_sparks_sink_does() -> None:
+    assert parse_options(NEEDED | dict.fromkeys(SOURCE_OPTIONS, "x")) == parse()
+
+
+def test_options_of_a_stream_are_passed_by() -> None:
+    assert parse(checkpointlocation="/c", queryname="q") == parse()
+
+
+@pytest.mark.parametrize("given", ["true", "FALSE"])
+def test_include_headers_is_accepted(given: str) -> None:
+    assert parse(includeHeaders=given) == parse()
+
+
+def test_a_boolean_is_true_or_false() -> None:
+    (fault,) = faults(NEEDED | {"checkConnection": "maybe"})
+    assert fault == "Option 'checkConnection' must be 'true' or 'false', not 'maybe'."
+
+
+def test_dead_letters_need_both_options() -> None:
+    assert parse(onRecordError="deadletter", deadLetterTopic="dead").dead_letter_topic == "dead"
+    assert parse(onRecordError="FAIL").dead_letter_topic is None
+    assert "'deadLetterTopic' must be set" in faults(NEEDED | {"onRecordError": "deadLetter"})[0]
+    assert "has no effect" in faults(NEEDED | {"deadLetterTopic": "dead"})[0]
+    assert "must be 'fail' or 'deadLetter'" in faults(NEEDED | {"onRecordError": "ignore"})[0]
+    both = {"onRecordError": "deadLetter", "topic": "t", "deadLetterTopic": "t"}
+    assert "is the topic itself" in faults(NEEDED | both)[0]
+
+
+SECRETS = {
+    "kafka.security.protocol": "SASL_SSL",
+    "kafka.sasl.mechanism": "PLAIN",
+    "kafka.sasl.jaas.config": (
+        "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        'username="alice" password="hush-1";'
+    ),
+    "kafka.ssl.truststore.password": "hush-2",
+    "kafka.ssl.truststore.location": "/nowhere/hush.pem",
+}
+
+
+def test_no_secret_is_in_the_repr_of_the_options() -> None:
+    options = parse_options(NEEDED | SECRETS)
+    assert "hush-" not in repr(options)
+    assert "hush-" not in str(options)
+
+
+def test_no_secret_is_in_an_error_about_the_options() -> None:
+    wrong = {"kafka.sasl.jaas.config": "nonsense hush-3", "kafka.ssl.keystore.key": "hush-4", "kafka.acks": "5"}
+    text = "\n".join(faults(NEEDED | SECRETS | wrong | {"kafka.sasl.jaas.confg": "hush-5"}))
+    assert "acks" in text
+    assert "sasl.jaas.confg" in text
+    assert "hush-" not in text
+
+
+def test_options_can_be_pickled_to_the_tasks() -> None:
+    options = parse_options(NEEDED | SECRETS)
+    assert pickle.loads(pickle.dumps(options)) == options

@@ -1,0 +1,80 @@
+"""What was written: the sum of what the tasks told, and the driver's refusal to commit on less."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from spark_kafka_sink.errors import DeliveryError
+from spark_kafka_sink.spark.options import SinkOptions
+from spark_kafka_sink.spark.report import OffsetRange, TaskIdentity, TaskReport, add_up, read_reports
+from spark_kafka_sink.spark.writer import abort, commit
+
+OPTIONS = SinkOptions(producer={})
+
+
+def task(partition: int, *, rows: int = 10, first: int = 0, attempt: int = 0) -> TaskReport:
+    return TaskReport(
+        TaskIdentity(partition, attempt, 100 + partition, 3, "app", "query", "12"),
+        partitions={"orders": {0: OffsetRange(first, first + rows - 1, rows)}},
+        rows=rows,
+        bytes=rows * 100,
+        retries=1,
+        duration_ms=5 * partition,
+    )
+
+
+def test_the_offsets_of_all_tasks_are_added_up() -> None:
+    report = add_up([task(0, first=0), task(1, first=10), TaskReport(TaskIdentity(2, 0, 102, 3))])
+    assert report.partitions == {"orders": {0: OffsetRange(0, 19, 20)}}
+    assert (report.tasks, report.rows, report.bytes, report.retries) == (3, 20, 2000, 2)
+
+
+def test_an_offset_that_nobody_told_is_not_taken_for_the_first() -> None:
+    assert OffsetRange(-1, -1, 3) + OffsetRange(7, 9, 3) == OffsetRange(7, 9, 6)
+
+
+def test_one_line_says_what_was_written() -> None:
+    assert add_up([task(0), task(1, first=10)]).line() == (
+        "wrote 20 rows (2.0 KB) to orders (1 partition); 2 tasks, the longest 5 ms; 2 records retried; "
+        "0 dead letters [query/12]"
+    )
+
+
+def test_a_write_without_tasks_is_told_as_well(capsys: pytest.CaptureFixture[str]) -> None:
+    commit(OPTIONS, [], 4)
+    assert "wrote 0 rows (0 B) to no topic; 0 tasks" in capsys.readouterr().err
+
+
+def test_the_driver_does_not_commit_when_a_task_has_not_told_what_it_wrote() -> None:
+    with pytest.raises(DeliveryError, match="1 of 2 tasks"):
+        commit(OPTIONS, [task(0), None])
+
+
+def test_the_driver_does_not_commit_a_partition_twice() -> None:
+    with pytest.raises(DeliveryError, match="more than one task"):
+        commit(OPTIONS, [task(0), task(0, attempt=1)])
+
+
+def test_abort_tells_what_stays_in_kafka(capsys: pytest.CaptureFixture[str]) -> None:
+    abort([task(0), None, None], 7)
+    told = capsys.readouterr().err
+    assert "1 of 3 tasks had ended well" in told
+    assert "wrote 10 rows" in told
+
+
+def test_a_commit_message_survives_pickling() -> None:
+    assert pickle.loads(pickle.dumps(task(1))) == task(1)
+
+
+def test_report_path_collects_one_line_for_each_commit(tmp_path: Path) -> None:
+    path = str(tmp_path / "reports.jsonl")
+    options = SinkOptions(producer={}, report_path=path)
+    commit(options, [task(0)], 12)
+    commit(options, [task(0, first=10)], 13)
+    assert [report.partitions["orders"][0] for report in read_reports(path)] == [
+        OffsetRange(0, 9, 10),
+        OffsetRange(10, 19, 10),
+    ]
