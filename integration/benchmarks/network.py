@@ -1,0 +1,233 @@
+"""How fast the Selector writes, beside a bare `sendall` loop: `python -m integration.benchmarks.network`.
+
+Segments of 1 MB go over loopback to a process that reads and forgets. The two ways take turns, so that a machine that
+slows down slows both; the ratio is taken per round and its median is printed. A second table is about fairness: what
+two peers get while a third one reads nothing, as a share of what they get when the third one is not there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import socket
+import ssl
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from integration.certificates import write_certificates
+from spark_kafka_sink.network.authenticator import NoAuthentication
+from spark_kafka_sink.network.channel import ChannelBuilder, KafkaChannel, plaintext_channels
+from spark_kafka_sink.network.frame import NetworkSend
+from spark_kafka_sink.network.selector import Selector
+from spark_kafka_sink.network.system import OS_DEFAULT_BUFFER, ByteSocket, OperatingSystem, SocketAddress
+from spark_kafka_sink.network.tls import TlsTransport
+
+MEGABYTE = 1024 * 1024
+KAFKA_SEND_BUFFER = 128 * 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=1000, help="per round and way")
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        certificates = Path(folder)
+        write_certificates(certificates)
+        print("| transport | send.buffer.bytes | bare sendall, MB/s | Selector, MB/s | ratio |")
+        print("|---|---|---|---|---|")
+        for tls in (False, True):
+            for send_buffer in (OS_DEFAULT_BUFFER, KAFKA_SEND_BUFFER):
+                print(throughput_row(certificates, tls, send_buffer, arguments.megabytes, arguments.rounds), flush=True)
+    print()
+    print("| two of three peers, the third stalled | share of what they get without it |")
+    print("|---|---|")
+    shares = [stalled_share(arguments.megabytes / 2000) for _ in range(arguments.rounds)]
+    print(f"| median of {arguments.rounds} rounds | {statistics.median(shares):.2f} |")
+
+
+def throughput_row(certificates: Path, tls: bool, send_buffer: int, megabytes: int, rounds: int) -> str:
+    client = _client_context(certificates) if tls else None
+    bare, ours, ratios = [], [], []
+    with sink(certificates if tls else None) as port:
+        _bare(port, client, send_buffer, 50), _selector(port, client, send_buffer, 50)
+        for _ in range(rounds):
+            bare.append(_bare(port, client, send_buffer, megabytes))
+            ours.append(_selector(port, client, send_buffer, megabytes))
+            ratios.append(ours[-1] / bare[-1])
+    name = "TLS 1.3" if tls else "plaintext"
+    buffer = "OS default" if send_buffer == OS_DEFAULT_BUFFER else f"{send_buffer}"
+    speeds = f"{statistics.median(bare):.0f} | {statistics.median(ours):.0f}"
+    return f"| {name} | {buffer} | {speeds} | {statistics.median(ratios):.2f} |"
+
+
+def _bare(port: int, context: ssl.SSLContext | None, send_buffer: int, megabytes: int) -> float:
+    segment = os.urandom(MEGABYTE)
+    header = len(segment).to_bytes(4, "big")
+    with socket.socket() as plain:
+        if send_buffer != OS_DEFAULT_BUFFER:
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        plain.connect(("127.0.0.1", port))
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock = context.wrap_socket(plain, server_hostname="localhost") if context else plain
+        started = time.perf_counter()
+        for _ in range(megabytes):
+            sock.sendall(header)
+            sock.sendall(segment)
+        _finish(sock)
+        return megabytes / (time.perf_counter() - started)
+
+
+def _finish(sock: socket.socket) -> None:
+    """All was read by the other end, which then answers with one byte."""
+    sock.sendall((0).to_bytes(4, "big"))
+    sock.recv(4)
+
+
+def _selector(port: int, context: ssl.SSLContext | None, send_buffer: int, megabytes: int) -> float:
+    segment = os.urandom(MEGABYTE)
+    selector = _connected(port, ["a"], _tls_channels(context) if context else plaintext_channels, send_buffer)
+    started = time.perf_counter()
+    for _ in range(megabytes):
+        _send_one(selector, [segment])
+    _send_one(selector, [])
+    while not selector.completed_receives:
+        selector.poll(1000)
+    elapsed = time.perf_counter() - started
+    selector.close()
+    return megabytes / elapsed
+
+
+def _send_one(selector: Selector, segments: list[bytes]) -> None:
+    selector.send(NetworkSend("a", segments))
+    selector.poll(1000)
+    while not selector.completed_sends:
+        selector.poll(1000)
+
+
+def _connected(port: int, ids: list[str], channels: ChannelBuilder, send_buffer: int) -> Selector:
+    system = OperatingSystem()
+    selector = Selector(system, channels=channels)
+    for channel_id in ids:
+        address = SocketAddress("localhost", port, socket.AF_INET, ("127.0.0.1", port))
+        selector.connect(channel_id, address, send_buffer_bytes=send_buffer)
+    while not all(selector.is_channel_ready(channel_id) for channel_id in ids):
+        selector.poll(1000)
+    return selector
+
+
+# --- fairness
+
+
+def stalled_share(seconds: float) -> float:
+    """What two peers get while a third reads nothing, over what they get without the third; once each way round."""
+    with sink(None) as port, socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        first = _two_peers(port, None, seconds)
+        stalled = _two_peers(port, silent.getsockname()[1], 2 * seconds)
+        second = _two_peers(port, None, seconds)
+    return stalled / (first + second)
+
+
+def _two_peers(port: int, stalled_port: int | None, seconds: float) -> float:
+    """Megabytes written to two peers in this time."""
+    segment = os.urandom(MEGABYTE)
+    selector = _connected(port, ["a", "b"], plaintext_channels, KAFKA_SEND_BUFFER)
+    ids = ["a", "b"]
+    if stalled_port is not None:
+        address = SocketAddress("localhost", stalled_port, socket.AF_INET, ("127.0.0.1", stalled_port))
+        selector.connect("stalled", address, send_buffer_bytes=KAFKA_SEND_BUFFER)
+        while not selector.is_channel_ready("stalled"):
+            selector.poll(1000)
+        ids.append("stalled")
+    for channel_id in ids:
+        selector.send(NetworkSend(channel_id, [segment]))
+    written, deadline = 0, time.perf_counter() + seconds
+    while time.perf_counter() < deadline:
+        selector.poll(100)
+        for send in selector.completed_sends:
+            written += send.channel_id != "stalled"
+            selector.send(NetworkSend(send.channel_id, [segment]))
+    selector.close()
+    return written
+
+
+# --- the other end
+
+
+@contextmanager
+def sink(certificates: Path | None) -> Iterator[int]:
+    """A process that reads frames and forgets them; an empty frame is answered by an empty frame."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        process = multiprocessing.get_context("fork").Process(target=_accept, args=(listener, certificates))
+        process.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            process.kill()
+            process.join()
+
+
+def _accept(listener: socket.socket, certificates: Path | None) -> None:
+    context: ssl.SSLContext | None = None
+    if certificates is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificates / "node.pem")
+    while True:
+        accepted, _ = listener.accept()
+        threading.Thread(target=_forget, args=(accepted, context), daemon=True).start()
+
+
+def _forget(accepted: socket.socket, context: ssl.SSLContext | None) -> None:
+    sock = context.wrap_socket(accepted, server_side=True) if context else accepted
+    buffer = bytearray(MEGABYTE)
+    with sock:
+        while _read_whole(sock, memoryview(buffer)[:4]):
+            size = int.from_bytes(buffer[:4], "big")
+            if size == 0:
+                sock.sendall(bytes(4))
+            elif not _read_whole(sock, memoryview(buffer)[:size]):
+                return
+
+
+def _read_whole(sock: socket.socket, space: memoryview) -> bool:
+    while space:
+        try:
+            received = sock.recv_into(space)
+        except OSError:
+            return False
+        if not received:
+            return False
+        space = space[received:]
+    return True
+
+
+def _client_context(certificates: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(certificates / "ca.pem")
+    return context
+
+
+def _tls_channels(context: ssl.SSLContext) -> Callable[..., KafkaChannel]:
+    def build(
+        channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, frame_bytes_max: int
+    ) -> KafkaChannel:
+        transport = TlsTransport(sock, context, server_hostname=address.host)
+        return KafkaChannel(
+            channel_id, address, transport, NoAuthentication(), connecting=connecting, frame_bytes_max=frame_bytes_max
+        )
+
+    return build
+
+
+if __name__ == "__main__":
+    main()

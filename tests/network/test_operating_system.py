@@ -1,0 +1,135 @@
+"""The same Selector on the machine's own sockets."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from spark_kafka_sink.errors import DisconnectedError
+from spark_kafka_sink.network.channel import ChannelStateKind
+from spark_kafka_sink.network.frame import NetworkSend
+from spark_kafka_sink.network.selector import Selector
+from spark_kafka_sink.network.system import (
+    OS_DEFAULT_BUFFER,
+    OperatingSystem,
+    SocketAddress,
+    configure_socket,
+    peer_address,
+)
+
+WAIT_MS = 30_000
+
+
+@pytest.fixture
+def selector() -> Iterator[Selector]:
+    selector = Selector(OperatingSystem())
+    yield selector
+    selector.close()
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield listening
+
+
+def address(listener: socket.socket) -> SocketAddress:
+    return OperatingSystem().resolve("127.0.0.1", listener.getsockname()[1])[0]
+
+
+def test_a_round_trip_over_loopback(selector: Selector, listener: socket.socket) -> None:
+    selector.connect("client", address(listener))
+    while "client" not in selector.connected:
+        selector.poll(WAIT_MS)
+    accepted, _ = listener.accept()
+    configure_socket(accepted, OS_DEFAULT_BUFFER, OS_DEFAULT_BUFFER)
+    selector.register("server", accepted, peer_address(accepted))
+    payload = os.urandom(3_000_000)
+    selector.send(NetworkSend("client", [payload[:1], payload[1:]]))
+    while not selector.completed_receives:
+        selector.poll(WAIT_MS)
+    receive = selector.completed_receives[0]
+    assert (receive.channel_id, bytes(receive.payload)) == ("server", payload)
+    selector.close_channel("client")
+    selector.poll(WAIT_MS)
+    assert selector.disconnected["server"].kind is ChannelStateKind.READY
+
+
+def test_nobody_listening_is_a_refused_connection(selector: Selector, listener: socket.socket) -> None:
+    where = address(listener)
+    listener.close()
+    selector.connect("a", where)
+    while not selector.disconnected:
+        selector.poll(WAIT_MS)
+    assert str(selector.disconnected["a"].error) == f"127.0.0.1:{where.port}: Connection refused"
+
+
+def test_sockets_are_configured_as_asked(listener: socket.socket) -> None:
+    sock, _ = OperatingSystem().connect(address(listener), 131072, 32768)
+    assert isinstance(sock, socket.socket)
+    with sock:
+        assert not sock.getblocking()
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        # Linux doubles what is asked for, to have room for its own bookkeeping.
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) >= 131072
+        assert 32768 <= sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) < 131072
+
+
+def test_another_thread_ends_a_wait(selector: Selector) -> None:
+    thread = threading.Thread(target=selector.wakeup)
+    thread.start()
+    selector.poll(WAIT_MS * 10)  # would run into any timeout of the tests
+    thread.join()
+
+
+def test_many_wakeups_do_not_block(selector: Selector) -> None:
+    for _ in range(200_000):
+        selector.wakeup()
+    selector.poll(WAIT_MS)
+
+
+def test_wakeup_after_close_is_harmless() -> None:
+    selector = Selector(OperatingSystem())
+    selector.close()
+    selector.wakeup()
+
+
+def test_an_unknown_name_is_a_disconnection_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(DisconnectedError, match=r"no-such-host:9092: the name cannot be resolved.*not known"):
+        OperatingSystem().resolve("no-such-host", 9092)
+
+
+def test_a_name_with_an_impossible_label_is_an_unknown_name() -> None:
+    with pytest.raises(DisconnectedError, match="cannot be resolved"):
+        OperatingSystem().resolve("x" * 100 + ".example", 9092)
+
+
+def test_connections_opened_and_closed_leave_no_descriptor_and_no_thread(listener: socket.socket) -> None:
+    """A few hundred here; ten thousand in integration/."""
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    selector = Selector(OperatingSystem())
+    for round_number in range(10):
+        ids = [f"{round_number}-{number}" for number in range(30)]
+        for channel_id in ids:
+            selector.connect(channel_id, address(listener))
+        waiting = set(ids)
+        while waiting:
+            selector.poll(WAIT_MS)
+            waiting -= set(selector.connected)
+            assert not selector.disconnected
+        for channel_id in ids:
+            listener.accept()[0].close()
+            selector.close_channel(channel_id)
+    selector.close()
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before

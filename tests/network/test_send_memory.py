@@ -1,0 +1,95 @@
+"""Whose memory a send is (CVE-2026-35554: a buffer that was used again while its request was still being written).
+
+A bytearray cannot change its size while anything references its memory: that is how these tests see who still does.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from integration.certificates import write_certificates
+from spark_kafka_sink.network.channel import ChannelBuilder, plaintext_channels
+from spark_kafka_sink.network.frame import NetworkSend
+from spark_kafka_sink.network.selector import Selector
+from tests.fake_system import FakeConnection, FakeSystem
+from tests.network.peers import SilentPeer, connect
+from tests.network.test_tls import TlsPair, client_context, server_context
+
+
+def is_referenced(memory: bytearray) -> bool:
+    try:
+        memory.append(0)
+    except BufferError:
+        return True
+    del memory[-1]
+    return False
+
+
+def begin_send(channels: ChannelBuilder = plaintext_channels) -> tuple[Selector, FakeConnection, bytearray]:
+    """A send of which the peer has taken only the beginning."""
+    system = FakeSystem(window_bytes=1000)
+    system.listen("broker", 9092, SilentPeer())
+    selector = Selector(system, channels=channels)
+    connection = connect(system, selector)
+    connection.stall()
+    memory = bytearray(b"x" * 5000)
+    selector.send(NetworkSend("a", [memoryview(memory)[:2500], memoryview(memory)[2500:]]))
+    selector.poll(0)
+    assert connection.socket.unread_bytes == 1000
+    return selector, connection, memory
+
+
+def test_memory_is_referenced_until_the_last_byte_is_written() -> None:
+    selector, connection, memory = begin_send()
+    for _ in range(3):
+        selector.poll(10)
+        assert is_referenced(memory)
+    connection.resume()
+    while not selector.completed_sends:
+        assert is_referenced(memory)
+        selector.poll(10)
+    selector.poll(0)  # the collections of the last poll are cleared
+    assert not is_referenced(memory)
+
+
+def _close_channel(selector: Selector, connection: FakeConnection) -> None:
+    selector.close_channel("a")
+
+
+def _close_selector(selector: Selector, connection: FakeConnection) -> None:
+    selector.close()
+
+
+def _reset_by_peer(selector: Selector, connection: FakeConnection) -> None:
+    connection.reset()
+    while not selector.disconnected:
+        selector.poll(10)
+
+
+@pytest.mark.parametrize("end", [_close_channel, _close_selector, _reset_by_peer])
+def test_after_the_end_of_a_channel_nothing_references_its_send(
+    end: Callable[[Selector, FakeConnection], None],
+) -> None:
+    selector, connection, memory = begin_send()
+    assert is_referenced(memory)
+    end(selector, connection)
+    assert not is_referenced(memory)
+
+
+def test_with_tls_memory_is_referenced_until_all_of_it_is_encrypted(tmp_path: Path) -> None:
+    write_certificates(tmp_path)
+    client: ssl.SSLContext = client_context(tmp_path)
+    pair = TlsPair(client, server_context(tmp_path))
+    pair.shake_hands()
+    memory = bytearray(b"x" * 1_000_000)
+    pair.client.send(NetworkSend("a", [memory]))
+    pair.client.poll(0)
+    assert is_referenced(memory)
+    pair.client.close_channel("a")
+    assert not is_referenced(memory)
+    pair.client.close()
+    pair.server.close()
