@@ -1,0 +1,113 @@
+"""What may be a column, and what slicing, taking and joining keep."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import SchemaError
+from spark_kafka_sink.records.columns import BEFORE_EPOCH, RecordColumns
+
+HEADERS = pa.array([[("a", b"1")], None, []], pa.map_(pa.string(), pa.binary()))
+
+
+def sample() -> RecordColumns:
+    return RecordColumns(pa.array(["x", None, "z"]), pa.array([b"1", b"2", None]), HEADERS, pa.array([1, None, 3]))
+
+
+def test_columns_of_different_lengths_are_refused() -> None:
+    with pytest.raises(SchemaError, match="key has 2 rows"):
+        RecordColumns(pa.array(["x"]), pa.array(["a", "b"]))
+
+
+@pytest.mark.parametrize(
+    ("columns", "name"),
+    [
+        ({"value": pa.array([1])}, "value"),
+        ({"value": pa.array(["x"]), "key": pa.array([1.5])}, "key"),
+        ({"value": pa.array(["x"]), "headers": pa.array(["x"])}, "headers"),
+        ({"value": pa.array(["x"]), "headers": pa.array([["x"]])}, "headers"),
+        ({"value": pa.array(["x"]), "headers": pa.array([[{"key": 1, "value": b"x"}]])}, "headers"),
+        ({"value": pa.array(["x"]), "timestamp": pa.array(["now"])}, "timestamp"),
+        ({"value": pa.array(["x"]), "timestamp": pa.array([datetime.date(2026, 1, 1)])}, "timestamp"),
+    ],
+)
+def test_a_type_that_cannot_be_written_is_named(columns: dict[str, Any], name: str) -> None:
+    with pytest.raises(SchemaError, match=name):
+        RecordColumns(**columns)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
+def test_text_and_bytes_are_kept_as_they_are(kind: pa.DataType) -> None:
+    value = pa.array(["a", None], kind)
+    assert RecordColumns(value).value is value
+
+
+def test_views_and_dictionaries_become_plain_columns() -> None:
+    for value in (pa.array(["a", None], pa.string_view()), pa.array(["a", None]).dictionary_encode()):
+        assert RecordColumns(value).take([1, 0]).value.cast(pa.string()).to_pylist() == [None, "a"]
+
+
+def test_nulls_are_absent_keys_headers_and_timestamps() -> None:
+    columns = RecordColumns(pa.nulls(2), pa.nulls(2), pa.nulls(2), pa.nulls(2))
+    assert (columns.key, columns.headers, columns.timestamp) == (None, None, None)
+    assert columns.value.to_pylist() == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("unit", "ticks", "expected"),
+    [
+        ("s", [1, 0, -1, 1 << 62], [1000, 0, BEFORE_EPOCH, BEFORE_EPOCH]),
+        ("ms", [1, -1, -5], [1, BEFORE_EPOCH, BEFORE_EPOCH]),
+        ("us", [1999, -1, 0], [1, BEFORE_EPOCH, 0]),
+        ("ns", [1_999_999, None, 5_000_000], [1, None, 5]),
+    ],
+)
+def test_times_become_milliseconds_and_those_before_1970_stay_wrong(
+    unit: str, ticks: list[int], expected: list[int]
+) -> None:
+    for zone in (None, "UTC"):
+        times = pa.array(ticks, pa.int64()).cast(pa.timestamp(unit, zone))
+        assert RecordColumns(pa.nulls(len(ticks)), timestamp=times).timestamp.to_pylist() == expected  # type: ignore[union-attr]
+
+
+def test_slice_take_and_chunks_carry_all_columns() -> None:
+    columns = sample()
+    assert columns.slice(1).value.to_pylist() == [None, "z"]
+    taken = columns.take(np.array([2, 0]))
+    assert taken.headers is not None
+    assert taken.headers.to_pylist() == [[], [("a", b"1")]]
+    assert [chunk.num_rows for chunk in columns.chunks(2)] == [2, 1]
+    assert (
+        repr(columns)
+        == "RecordColumns(3 rows, value: string, key: binary, headers: map<string, binary>, timestamp: int64)"
+    )
+
+
+def test_columns_of_parts_are_joined_and_missing_ones_are_null() -> None:
+    joined = RecordColumns.concat([sample(), RecordColumns(pa.array([b"plain"]))]).contiguous()
+    assert joined.value.to_pylist() == [b"x", None, b"z", b"plain"]
+    assert joined.key is not None
+    assert joined.headers is not None
+    assert joined.timestamp is not None
+    assert joined.key.to_pylist() == [b"1", b"2", None, None]
+    assert joined.headers.to_pylist() == [[("a", b"1")], None, [], None]
+    assert joined.timestamp.to_pylist() == [1, None, 3, None]
+
+
+def test_headers_of_different_types_cannot_be_joined() -> None:
+    other = pa.array([[{"key": "a", "value": b"1"}]])
+    with pytest.raises(SchemaError, match="different types"):
+        RecordColumns.concat([sample(), RecordColumns(pa.array(["x"]), None, other)])
+
+
+def test_bytes_are_those_of_the_rows_and_not_of_the_memory_behind_them() -> None:
+    value = pa.array([b"x" * 100] * 1000)
+    assert 1000 <= RecordColumns(value.slice(10, 10)).nbytes <= 1100
+    assert 1000 <= RecordColumns(pa.chunked_array([value, value]).slice(995, 10)).nbytes <= 1100
+    view = pa.array([b"x" * 100] * 1000, pa.binary_view())
+    assert 1000 <= RecordColumns(view).slice(10, 10).nbytes <= 1100

@@ -1,0 +1,233 @@
+"""What is encoded is read back; what is not exactly a batch ends in DecodeError, whatever the bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import struct
+import time
+from collections.abc import Sequence
+
+import crc32c
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_kafka_sink.errors import DecodeError, UnsupportedFormatError
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.compression import Codec, compress
+from spark_kafka_sink.records.decoder import SCHEMA, check_batches, decode_batches, decode_body
+from spark_kafka_sink.records.encoder import BatchSlice, PartitionSlice, encode, plan_batches, record_size_bounds
+from spark_kafka_sink.records.header import HEADER_BYTES, parse_header, patch_header, stamp_header
+from tests.records.column_strategies import NOW, arrow_columns, even_rows, mixed_rows
+from tests.records.slow_encoder import Row, slow_record, slow_varint
+
+
+def batch_of(body: bytes, count: int, codec: int = Codec.NONE, **fields: int | bool) -> bytes:
+    records = bytes(compress(Codec(codec), [body]))
+    settings: dict[str, int | bool] = {"base_timestamp": NOW, "max_timestamp": NOW + 5, **fields}
+    return stamp_header(segments=[records], record_count=count, codec=codec, **settings) + records  # type: ignore[arg-type]
+
+
+def slow_batch(rows: Sequence[Row], **fields: int | bool) -> bytes:
+    return batch_of(b"".join(slow_record(row, i, 0) for i, row in enumerate(rows)), len(rows), **fields)
+
+
+def decoded(buffer: bytes) -> pa.Table:
+    return pa.Table.from_batches([batch.columns for batch in decode_batches(buffer)], SCHEMA)
+
+
+@given(st.data(), mixed_rows | even_rows(), st.sampled_from(list(Codec)), st.integers(150, 30_000))
+@settings(max_examples=150, deadline=None)
+def test_rows_come_back_as_they_went_in(data: st.DataObject, rows: list[Row], codec: Codec, batch_bytes: int) -> None:
+    columns = data.draw(arrow_columns(rows))
+    plan = plan_batches(record_size_bounds(columns), [PartitionSlice(0, len(rows))], batch_bytes)
+    buffer = b""
+    for part, piece in zip(plan, encode(columns, plan, NOW), strict=True):
+        buffer += batch_of(
+            bytes(piece.segment),
+            piece.record_count,
+            codec,
+            base_offset=1000 + part.start,
+            base_timestamp=piece.base_timestamp,
+            max_timestamp=piece.max_timestamp,
+        )
+    table = decoded(buffer)
+    assert table["offset"].to_pylist() == list(range(1000, 1000 + len(rows)))
+    assert table["timestamp"].to_pylist() == [NOW if r.timestamp is None else r.timestamp for r in rows]
+    assert table["key"].to_pylist() == [r.key for r in rows]
+    assert table["value"].to_pylist() == [r.value for r in rows]
+    headers = [[(h["key"], h["value"]) for h in row] for row in table["headers"].to_pylist()]
+    assert headers == [list(r.headers or ()) for r in rows]
+    table.validate(full=True)
+
+
+@pytest.mark.parametrize("counts", [[300], [0, 300, 1], [3] * 40, list(range(40)), [200] * 20 + [0] * 20])
+def test_any_number_of_headers_comes_back(counts: list[int]) -> None:
+    rows = [
+        Row(b"v", None, tuple((f"h{i}", None if i % 4 == 0 else b"x" * (i % 90)) for i in range(count)))
+        for count in counts
+    ]
+    table = decoded(slow_batch(rows))
+    assert [[(h["key"], h["value"]) for h in row] for row in table["headers"].to_pylist()] == [
+        list(row.headers or ()) for row in rows
+    ]
+
+
+def test_runs_of_equal_sizes_are_left_where_they_end() -> None:
+    sizes = [5] * 50 + [70] * 20 + [5] * 3 + [6] * 100 + [300, 5] * 10 + [9000] * 6
+    rows = [Row(bytes([i % 251]) * size) for i, size in enumerate(sizes)]
+    assert decoded(slow_batch(rows))["value"].to_pylist() == [row.value for row in rows]
+
+
+def test_log_append_time_replaces_the_times_of_the_records() -> None:
+    batch = bytearray(slow_batch([Row(b"a"), Row(b"b")]))
+    patch_header(batch, base_offset=7, append_time=999)
+    table = decoded(bytes(batch))
+    assert table["timestamp"].to_pylist() == [999, 999]
+    assert table["offset"].to_pylist() == [7, 8]
+
+
+def test_a_batch_that_compaction_left_empty_has_no_rows_but_its_offsets() -> None:
+    batch = batch_of(b"", 0, base_offset=10, last_offset_delta=4)
+    ((header, columns),) = decode_batches(batch)
+    assert (columns.num_rows, header.last_offset) == (0, 14)
+
+
+def test_offsets_may_have_gaps_after_compaction() -> None:
+    body = slow_record(Row(b"a"), 2, 0) + slow_record(Row(b"b"), 7, 1)
+    assert decoded(batch_of(body, 2, base_offset=100, last_offset_delta=9))["offset"].to_pylist() == [102, 107]
+
+
+def test_a_control_batch_is_read_like_any_other_and_says_what_it_is() -> None:
+    commit = Row(struct.pack(">hi", 0, 3), struct.pack(">hh", 0, 1))
+    ((header, columns),) = decode_batches(slow_batch([commit], control=True, transactional=True, producer_id=5))
+    assert header.control
+    assert header.transactional
+    assert columns["key"].to_pylist() == [b"\x00\x00\x00\x01"]
+
+
+def test_the_cut_off_batch_at_the_end_of_a_fetch_is_left_out() -> None:
+    first, second = slow_batch([Row(b"a")]), slow_batch([Row(b"b" * 100)])
+    for cut in (1, 16, 17, 60, 61, 62, len(second) - 1):
+        assert len(list(decode_batches(first + second[:cut]))) == 1
+        with pytest.raises(DecodeError):
+            list(decode_batches(first + second[:cut], allow_partial_last=False))
+        with pytest.raises(DecodeError):
+            check_batches(first + second[:cut])
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_old_message_sets_are_refused_by_name(magic: int) -> None:
+    message = struct.pack(">qiIbb", 0, 14 + 3, 0, magic, 0) + struct.pack(">ii", -1, 3) + b"abc"
+    with pytest.raises(UnsupportedFormatError, match=f"v{magic}"):
+        list(decode_batches(message))
+    with pytest.raises(UnsupportedFormatError, match=f"v{magic}"):
+        check_batches(message)
+
+
+def test_one_changed_bit_is_found_by_the_crc() -> None:
+    batch = slow_batch([Row(b"value", b"key", (("h", b"x"),))])
+    for position in range(21, len(batch)):
+        changed = bytearray(batch)
+        changed[position] ^= 0x10
+        with pytest.raises(DecodeError, match="CRC"):
+            check_batches(changed)
+
+
+BAD_BODIES = {
+    "count too low": (slow_record(Row(b"a"), 0, 0) + slow_record(Row(b"b"), 1, 0), 1),
+    "count too high": (slow_record(Row(b"a" * 50), 0, 0), 2),
+    "count of billions": (slow_record(Row(b"a"), 0, 0), (1 << 31) - 1),
+    "negative count": (slow_record(Row(b"a"), 0, 0), -1),
+    "bytes after the last record": (slow_record(Row(b"a"), 0, 0) + b"\x00", 1),
+    "negative length": (slow_varint(-5) + bytes(20), 1),
+    "length beyond the end": (slow_varint(1 << 30) + bytes(20), 1),
+    "length without an end": (b"\xff" * 20, 1),
+    "length of nothing": (bytes(30), 3),
+    "key beyond the record": (slow_varint(8) + b"\0\0\0" + slow_varint(90) + b"\1\0\0\0", 1),
+    "key of minus two": (slow_varint(7) + b"\0\0\0" + slow_varint(-2) + b"\1\0\0", 1),
+    "value beyond the record": (slow_varint(7) + b"\0\0\0\1" + slow_varint(60) + b"\0\0", 1),
+    "timestamp without an end": (slow_varint(20) + b"\0" + b"\xff" * 19, 1),
+    "offset without an end": (slow_varint(20) + b"\0\0" + b"\xff" * 18, 1),
+    "too many headers": (slow_varint(8) + b"\0\0\0\1\1" + slow_varint(1 << 30), 1),
+    "negative headers": (slow_varint(6) + b"\0\0\0\1\1" + slow_varint(-1), 1),
+    "a header without a key": (slow_varint(8) + b"\0\0\0\1\1\2\1\1", 1),
+    "a header key that is not text": (slow_varint(9) + b"\0\0\0\1\1\2\2\xff\1", 1),
+    "a header value beyond the record": (slow_varint(8) + b"\0\0\0\1\1\2\0\x7e", 1),
+    "bytes left in the record": (slow_varint(8) + b"\0\0\0\1\1\0\0\0", 1),
+    "offset beyond the batch": (slow_record(Row(b"a"), 5, 0), 1),
+    "offsets that do not ascend": (slow_record(Row(b"a"), 1, 0) + slow_record(Row(b"b"), 1, 0), 2),
+    "nothing": (b"", 1),
+}
+
+
+@pytest.mark.parametrize(("body", "count"), BAD_BODIES.values(), ids=BAD_BODIES.keys())
+def test_a_body_that_is_not_what_the_header_says_is_refused(body: bytes, count: int) -> None:
+    with pytest.raises(DecodeError):
+        list(decode_batches(batch_of(body, count, last_offset_delta=max(0, count - 1))))
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+def test_bad_headers_are_refused_in_few_records_and_in_many(rows: int) -> None:
+    for tail in (b"\2\1\1", b"\2\2\xff\1", b"\2\0\x7e", b"\2\2k\x7e", b"\4\0\0", b"\2\x01\x01"):
+        body = b"".join(slow_varint(5 + len(tail)) + b"\0\0" + slow_varint(i) + b"\1\1" + tail for i in range(rows))
+        with pytest.raises(DecodeError):
+            list(decode_batches(batch_of(body, rows)))
+
+
+def test_a_compressed_bomb_is_refused_at_the_limit() -> None:
+    bomb = batch_of(bytes(20 << 20), 1, Codec.ZSTD)
+    with pytest.raises(DecodeError, match="more than 1000000 bytes"):
+        list(decode_batches(bomb, bytes_max=1_000_000))
+
+
+def test_a_record_of_a_million_headers_does_not_hold_the_reader_up() -> None:
+    body = b"\0\0\0\1\1" + slow_varint(200_000) + b"\0\1" * 200_000
+    others = b"".join(slow_record(Row(b"x"), i, 0) for i in range(1, 5))
+    started = time.process_time()
+    table = decoded(batch_of(slow_varint(len(body)) + body + others, 5))
+    assert len(table["headers"][0]) == 200_000
+    assert time.process_time() - started < 20
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=200, deadline=None)
+def test_any_bytes_end_in_batches_or_in_decode_error(data: bytes) -> None:
+    for read in (lambda: list(decode_batches(data)), lambda: check_batches(data), lambda: parse_header(data)):
+        with contextlib.suppress(DecodeError):
+            read()
+
+
+@given(st.integers(0, 4), st.integers(0, 50), st.binary(max_size=120))
+@settings(max_examples=300, deadline=None)
+def test_any_body_under_a_good_header_ends_in_rows_or_in_decode_error(codec: int, count: int, body: bytes) -> None:
+    batch = stamp_header(segments=[body], record_count=count, base_timestamp=0, max_timestamp=0, codec=codec) + body
+    with contextlib.suppress(DecodeError):
+        list(decode_batches(batch))
+
+
+def test_changed_records_under_a_good_crc_never_end_otherwise() -> None:
+    chance = random.Random(7)
+    headers = (("a", b"1"), ("bb", None))
+    good = slow_batch([Row(b"value" * (i % 5), b"key", headers[: i % 3]) for i in range(30)])
+    for _ in range(2_000):
+        changed = bytearray(good)
+        for _ in range(chance.randrange(1, 4)):
+            changed[chance.randrange(HEADER_BYTES, len(good))] = chance.choice([0, 1, 2, 0x7F, 0x80, 0xFF, 61])
+        struct.pack_into(">I", changed, 17, crc32c.crc32c(memoryview(changed)[21:]))
+        try:
+            for batch in decode_batches(changed):
+                batch.columns.validate(full=True)
+        except DecodeError:
+            pass
+
+
+def test_a_decoded_batch_can_be_split_and_encoded_again() -> None:
+    rows = [Row(b"v%d" % i, None, (("h", None),)) for i in range(10)]
+    batch = slow_batch(rows, codec=Codec.LZ4)
+    columns = decode_body(parse_header(batch), batch[HEADER_BYTES:])
+    again = RecordColumns(columns["value"], columns["key"], columns["headers"], columns["timestamp"])
+    halves = encode(again, [BatchSlice(0, 0, 5), BatchSlice(0, 5, 10)], NOW)
+    assert bytes(halves[1].segment) == b"".join(slow_record(row, i, 0) for i, row in enumerate(rows[5:]))

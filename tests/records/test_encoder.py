@@ -1,0 +1,181 @@
+"""The encoder equals the slow one byte for byte, in every shape."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_kafka_sink.errors import RecordTooLargeError
+from spark_kafka_sink.records import encoder
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.encoder import BatchSlice, EncodedPiece, PartitionSlice, encode, plan_batches
+from tests.records.column_strategies import NOW, arrow_columns, even_rows, mixed_rows
+from tests.records.slow_encoder import Row, slow_encode
+
+
+def whole(rows: int, first_offset_delta: int = 0, base: int | None = None) -> list[BatchSlice]:
+    return [BatchSlice(0, 0, rows, first_offset_delta, base)]
+
+
+def assert_equal(pieces: Sequence[EncodedPiece], rows: Sequence[Row], plan: Sequence[BatchSlice]) -> None:
+    expected = slow_encode(rows, plan, NOW)
+    assert len(pieces) == len(expected)
+    for piece, slow in zip(pieces, expected, strict=True):
+        assert bytes(piece.segment) == slow.segment
+        assert piece.record_count == slow.record_count
+        assert piece.first_offset_delta == slow.first_offset_delta
+        assert piece.base_timestamp == slow.base_timestamp
+        assert piece.max_timestamp == slow.max_timestamp
+
+
+@st.composite
+def plans(draw: st.DrawFn, rows: int) -> list[BatchSlice]:
+    """The rows in pieces, some of them left out, some appended to batches that are open."""
+    cuts = sorted(draw(st.sets(st.integers(0, rows), max_size=5)) | {0, rows})
+    plan = []
+    for index, (start, stop) in enumerate(itertools.pairwise(cuts)):
+        delta = draw(st.sampled_from([0, 0, 1, 62, 8190, 1 << 20]))
+        base = draw(st.integers(NOW - 100, NOW + 100)) if delta else None
+        if draw(st.integers(0, 5)):
+            plan.append(BatchSlice(index, start, stop, delta, base))
+    return plan
+
+
+@given(st.data(), mixed_rows | even_rows())
+@settings(max_examples=150, deadline=None)
+def test_every_shape_equals_the_slow_encoder(data: st.DataObject, rows: list[Row]) -> None:
+    columns = data.draw(arrow_columns(rows))
+    plan = data.draw(plans(len(rows)))
+    assert_equal(encode(columns, plan, NOW), rows, plan)
+
+
+@given(st.data(), mixed_rows)
+@settings(max_examples=40, deadline=None)
+def test_rows_cut_into_small_chunks_give_the_same_bytes(data: st.DataObject, rows: list[Row]) -> None:
+    columns = data.draw(arrow_columns(rows))
+    plan = data.draw(plans(len(rows)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoder, "ROWS_AT_A_TIME", 3)
+        assert_equal(encode(columns, plan, NOW), rows, plan)
+
+
+@pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 127, 128, 8191, 8192, 8193])
+@pytest.mark.parametrize("value_sizes", [(5, 5), (4, 6)], ids=["even", "uneven"])
+def test_batches_of_every_varint_border(count: int, value_sizes: tuple[int, int]) -> None:
+    rows = [Row(b"v" * value_sizes[i % 2], b"%07d" % i) for i in range(count)]
+    columns = RecordColumns(pa.array([r.value for r in rows]), pa.array([r.key for r in rows]))
+    assert_equal(encode(columns, whole(count), NOW), rows, whole(count))
+
+
+@pytest.mark.parametrize("border", [63, 8191, (1 << 20) - 1, (1 << 27) - 1])
+def test_rows_appended_across_a_border_of_offsets_go_on_counting(border: int) -> None:
+    rows = [Row(b"v" * (i % 3)) for i in range(8)]
+    plan = whole(8, border - 3, NOW)
+    assert_equal(encode(RecordColumns(pa.array([r.value for r in rows])), plan, NOW), rows, plan)
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 8191, 8192, 1 << 20])
+@pytest.mark.parametrize("uneven", [False, True])
+def test_values_from_nothing_to_a_megabyte(size: int, uneven: bool) -> None:
+    rows = [Row(b"x" * size, b"k"), Row(b"y" * size, b"q"), Row(b"z" * (size + uneven), b"k")]
+    columns = RecordColumns(pa.array([r.value for r in rows]), pa.array([r.key for r in rows]))
+    assert_equal(encode(columns, whole(3), NOW), rows, whole(3))
+
+
+@pytest.mark.parametrize("step", [-1, -1000, 1 << 40, -(1 << 30)])
+@pytest.mark.parametrize("value", ["even", None])
+def test_timestamps_may_go_backwards_and_far(step: int, value: str | None) -> None:
+    rows = [Row((value or "x" * i).encode(), None, None, (1 << 45) + i * step) for i in range(100)]
+    columns = RecordColumns(pa.array([r.value for r in rows]), timestamp=pa.array([r.timestamp for r in rows]))
+    assert_equal(encode(columns, whole(100), NOW), rows, whole(100))
+
+
+def test_a_timestamp_delta_takes_up_to_ten_bytes() -> None:
+    times = [(1 << 63) - 1, 0, -1, 1 << 55, (1 << 55) - 1, (1 << 62) - 1, 1 << 48]
+    rows = [Row(b"v", b"k", None, time) for time in times]
+    columns = RecordColumns(
+        pa.array([r.value for r in rows]), pa.array([r.key for r in rows]), timestamp=pa.array(times)
+    )
+    for base in (None, 0, NOW):
+        plan = whole(len(rows), 3 if base is not None else 0, base)
+        assert_equal(encode(columns, plan, NOW), rows, plan)
+
+
+def test_one_record_may_have_many_headers() -> None:
+    headers = tuple((f"h{i}", None if i % 3 == 0 else b"x" * (i % 70)) for i in range(300))
+    rows = [Row(b"a"), Row(b"b", None, headers), Row(None, b"k", ()), Row(b"d", None, headers[:1])]
+    kind = pa.map_(pa.string(), pa.binary())
+    columns = RecordColumns(
+        pa.array([r.value for r in rows]),
+        pa.array([r.key for r in rows], pa.binary()),
+        pa.array([r.headers for r in rows], kind),
+    )
+    assert_equal(encode(columns, whole(4), NOW), rows, whole(4))
+
+
+def test_bytes_under_a_null_are_not_written() -> None:
+    held = pa.array([b"secret", b"seen", b"secret"])
+    masked = pa.BinaryArray.from_buffers(pa.binary(), 3, [pa.py_buffer(b"\x02"), *held.buffers()[1:]])
+    rows = [Row(None, b"k"), Row(b"seen", b"k"), Row(None, b"k")]
+    columns = RecordColumns(masked, pa.array([b"k"] * 3))
+    assert_equal(encode(columns, whole(3), NOW), rows, whole(3))
+
+
+def test_headers_under_a_null_list_are_not_written() -> None:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    held = pa.array([[{"key": "a", "value": b"1"}], [{"key": "b", "value": b"2"}]], kind)
+    masked = pa.ListArray.from_arrays(held.offsets, held.values, type=kind, mask=pa.array([True, False]))
+    rows = [Row(b"v"), Row(b"v", None, (("b", b"2"),))]
+    assert_equal(encode(RecordColumns(pa.array([b"v", b"v"]), None, masked), whole(2), NOW), rows, whole(2))
+
+
+def test_a_column_of_nulls_is_a_column_of_tombstones() -> None:
+    rows = [Row(None, b"k")] * 3
+    columns = RecordColumns(pa.nulls(3), pa.array([b"k"] * 3), pa.nulls(3), pa.nulls(3))
+    assert_equal(encode(columns, whole(3), NOW), rows, whole(3))
+
+
+def test_many_partitions_in_one_chunk_are_encoded_at_once() -> None:
+    rows = [Row(b"v" * (i % 5), b"%d" % i, None, NOW + i % 7) for i in range(10_000)]
+    columns = RecordColumns(
+        pa.array([r.value for r in rows]),
+        pa.array([r.key for r in rows]),
+        timestamp=pa.array([r.timestamp for r in rows]),
+    )
+    slices = [PartitionSlice(i, i + 10) for i in range(0, 10_000, 10)]
+    plan = plan_batches(encoder.record_size_bounds(columns), slices, 16_384)
+    pieces = encode(columns, plan, NOW)
+    assert len(pieces) == 1_000
+    assert len({id(piece.segment.obj) for piece in pieces}) == 1
+    assert_equal(pieces, rows, plan)
+
+
+@pytest.mark.parametrize("value", [b"same", None])
+def test_segments_keep_their_memory_when_everything_else_is_gone(value: bytes | None) -> None:
+    rows = [Row(value or b"x" * (i % 9), b"key") for i in range(500)]
+    expected = slow_encode(rows, whole(500), NOW)[0].segment
+    columns = RecordColumns(pa.array([r.value for r in rows]), pa.array([r.key for r in rows]))
+    segments = [piece.segment for piece in encode(columns, whole(500), NOW)]
+    del columns
+    gc.collect()
+    np.full(len(expected) * 2, 0xAA, np.uint8)
+    assert b"".join(segments) == expected
+
+
+def test_no_rows_and_no_plan_give_nothing() -> None:
+    assert encode(RecordColumns(pa.array([], pa.binary())), [], NOW) == []
+    assert plan_batches(np.zeros(0, np.int64), [], 100) == []
+
+
+def test_a_batch_of_more_than_two_gibibytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder, "OFFSETS_MAX", 1000)
+    columns = RecordColumns(pa.array([b"x" * 400, b"y" * 500, b"z" * 300]))
+    with pytest.raises(RecordTooLargeError, match="2 GiB"):
+        encode(columns, whole(3), NOW)

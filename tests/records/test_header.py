@@ -1,0 +1,103 @@
+"""The 61 bytes of a batch: what is stamped, read and patched."""
+
+from __future__ import annotations
+
+import struct
+
+import crc32c
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_kafka_sink.errors import DecodeError, UnsupportedFormatError
+from spark_kafka_sink.records.decoder import check_batches
+from spark_kafka_sink.records.header import HEADER_BYTES, parse_header, patch_header, stamp_header
+
+
+def stamp(segments: list[bytes | memoryview], **fields: object) -> bytes:
+    settings: dict[str, object] = {"record_count": 3, "base_timestamp": 1000, "max_timestamp": 1002, **fields}
+    return stamp_header(segments=segments, **settings)  # type: ignore[arg-type]
+
+
+def test_the_bytes_stand_where_kafka_looks_for_them() -> None:
+    header = stamp([b"abc", memoryview(b"defg")], codec=4, producer_id=7, producer_epoch=2, base_sequence=5)
+    assert len(header) == HEADER_BYTES
+    assert struct.unpack(">qiib", header[:17]) == (0, HEADER_BYTES - 12 + 7, -1, 2)
+    assert struct.unpack(">I", header[17:21])[0] == crc32c.crc32c(header[21:] + b"abcdefg")
+    assert struct.unpack(">hiqqqhii", header[21:]) == (4, 2, 1000, 1002, 7, 2, 5, 3)
+
+
+@given(
+    st.integers(0, 4),
+    st.booleans(),
+    st.booleans(),
+    st.integers(-1, (1 << 63) - 1),
+    st.integers(-1, 32767),
+    st.integers(-1, (1 << 31) - 1),
+)
+def test_what_is_stamped_is_read_back(
+    codec: int, transactional: bool, control: bool, producer_id: int, epoch: int, sequence: int
+) -> None:
+    stamped = stamp(
+        [b"x"],
+        codec=codec,
+        transactional=transactional,
+        control=control,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        base_offset=9,
+    )
+    header = parse_header(stamped)
+    assert (header.codec, header.transactional, header.control) == (codec, transactional, control)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (producer_id, epoch, sequence)
+    assert (header.base_offset, header.last_offset, header.record_count) == (9, 11, 3)
+    assert header.size_bytes == HEADER_BYTES + 1
+
+
+def test_a_batch_can_be_stamped_again_without_encoding_it_again() -> None:
+    segments: list[bytes | memoryview] = [b"first", b"second"]
+    before, after = stamp(segments, producer_id=1), stamp(segments, producer_id=2, base_sequence=44)
+    for header in (before, after):
+        assert check_batches(header + b"firstsecond")
+    assert before != after
+
+
+def test_a_broker_assigns_offset_and_epoch_without_a_new_crc() -> None:
+    batch = bytearray(stamp([b"records"]) + b"records")
+    crc = parse_header(batch).crc
+    patch_header(batch, base_offset=1234, leader_epoch=9)
+    ((header, view),) = check_batches(batch)
+    assert (header.base_offset, header.partition_leader_epoch, header.crc) == (1234, 9, crc)
+    assert view.nbytes == len(batch)
+
+
+def test_log_append_time_is_written_with_a_new_crc() -> None:
+    batch = bytearray(stamp([b"records"]) + b"records")
+    patch_header(batch, append_time=5555)
+    ((header, _),) = check_batches(batch)
+    assert header.log_append_time
+    assert (header.base_timestamp, header.max_timestamp) == (1000, 5555)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_formats_before_0_11_are_refused_by_name(magic: int) -> None:
+    old = bytes(16) + bytes([magic])
+    for message_set in (old + bytes(5), old + bytes(100)):
+        with pytest.raises(UnsupportedFormatError, match=f"v{magic}.*0.11"):
+            parse_header(message_set)
+
+
+def test_a_format_of_the_future_is_refused() -> None:
+    with pytest.raises(UnsupportedFormatError, match="v3"):
+        parse_header(bytes(16) + b"\x03" + bytes(60))
+
+
+@pytest.mark.parametrize("length", [0, 48, -1])
+def test_a_batch_shorter_than_its_own_header_is_refused(length: int) -> None:
+    batch = bytearray(stamp([]))
+    struct.pack_into(">i", batch, 8, length)
+    with pytest.raises(DecodeError, match="less than its own header"):
+        parse_header(batch)
+    with pytest.raises(DecodeError, match="61 bytes"):
+        parse_header(batch[:60])

@@ -1,0 +1,88 @@
+"""Where batches are cut, how large records may become, and which rows are no records."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.encoder import (
+    PartitionSlice,
+    encode,
+    invalid_rows,
+    plan_batches,
+    record_size_bounds,
+)
+from spark_kafka_sink.records.header import HEADER_BYTES
+from tests.records.column_strategies import NOW, arrow_columns, mixed_rows
+from tests.records.slow_encoder import Row, slow_plan
+
+HEADER_LIST = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@st.composite
+def slices_of(draw: st.DrawFn, rows: int) -> list[PartitionSlice]:
+    cuts = sorted([*draw(st.lists(st.integers(0, rows), max_size=6)), 0, rows])
+    slices = []
+    for start, stop in itertools.pairwise(cuts):
+        open_records = draw(st.sampled_from([0, 0, 3]))
+        open_bytes = draw(st.integers(HEADER_BYTES, 300)) if open_records else 0
+        slices.append(PartitionSlice(start, stop, open_records, open_bytes, NOW if open_records else None))
+    return slices
+
+
+@given(st.data(), st.lists(st.integers(7, 120), max_size=60), st.integers(1, 400))
+@settings(max_examples=200, deadline=None)
+def test_batches_are_cut_where_one_record_after_the_other_would_cut_them(
+    data: st.DataObject, sizes: list[int], batch_bytes_max: int
+) -> None:
+    slices = data.draw(slices_of(len(sizes)))
+    plan = plan_batches(np.array(sizes, np.int64), slices, batch_bytes_max)
+    assert plan == slow_plan(sizes, slices, batch_bytes_max)
+
+
+@given(st.data(), mixed_rows)
+@settings(max_examples=60, deadline=None)
+def test_no_record_is_larger_than_its_bound_and_no_batch_than_its_size(data: st.DataObject, rows: list[Row]) -> None:
+    columns = data.draw(arrow_columns(rows))
+    sizes = record_size_bounds(columns)
+    assert len(sizes) == len(rows)
+    batch_bytes_max = data.draw(st.integers(100, 20_000))
+    plan = plan_batches(sizes, [PartitionSlice(0, len(rows))], batch_bytes_max)
+    for part, piece in zip(plan, encode(columns, plan, NOW), strict=True):
+        bound = int(sizes[part.start : part.stop].sum())
+        assert piece.segment.nbytes <= bound <= piece.segment.nbytes + 14 * piece.record_count
+        assert HEADER_BYTES + piece.segment.nbytes <= batch_bytes_max or piece.record_count == 1
+
+
+def test_a_record_larger_than_a_batch_gets_one_of_its_own() -> None:
+    sizes = np.array([10, 500, 10], np.int64)
+    plan = plan_batches(sizes, [PartitionSlice(0, 3, open_records=2, open_bytes=80)], 100)
+    assert [(p.start, p.stop, p.first_offset_delta) for p in plan] == [(0, 1, 2), (1, 2, 0), (2, 3, 0)]
+
+
+def test_good_rows_have_no_fault() -> None:
+    columns = RecordColumns(pa.array([b"v", None]), timestamp=pa.array([-1, None], pa.int64()))
+    assert invalid_rows(columns) == []
+
+
+def test_a_time_before_1970_is_named_by_its_rows() -> None:
+    counted = RecordColumns(pa.array([b"v"] * 4), timestamp=pa.array([5, -2, None, -(1 << 63)], pa.int64()))
+    times = RecordColumns(pa.array([b"v"] * 4), timestamp=pa.array([5, -1, None, -1_000_000], pa.timestamp("us")))
+    for columns in (counted, times):
+        (fault,) = invalid_rows(columns)
+        assert fault.rows.tolist() == [1, 3]
+        assert "1970" in fault.reason
+
+
+def test_headers_without_a_key_are_named_by_their_rows() -> None:
+    good, bad = {"key": "a", "value": None}, {"key": None, "value": b"1"}
+    rows = pa.array([[good], [good, bad], None, [], [None], [bad, bad]], HEADER_LIST)
+    for headers in (rows, pa.chunked_array([rows.slice(0, 3), rows.slice(3)])):
+        (fault,) = invalid_rows(RecordColumns(pa.array([b"v"] * 6), None, headers))
+        assert fault.rows.tolist() == [1, 4, 5]
+        assert "key" in fault.reason
