@@ -1,0 +1,62 @@
+"""What all requests and responses can do: become segments in one version, and come back from bytes."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+from spark_kafka_sink.errors import DecodeError, UnsupportedVersionError
+from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.protocol.plan import StructPlan, struct_plan
+from spark_kafka_sink.protocol.primitives import Buffer, Reader, Writer
+from spark_kafka_sink.protocol.schema import Struct
+
+_log = logging.getLogger(__name__)
+
+MessageT = TypeVar("MessageT", bound="Message")
+
+
+@dataclass(kw_only=True, slots=True)
+class Message(Struct):
+    """A request or a response. `FLEXIBLE` is the first flexible version, if there is one."""
+
+    API_KEY: ClassVar[ApiKey]
+    VERSIONS: ClassVar[VersionRange]
+    FLEXIBLE: ClassVar[int | None]
+
+    @classmethod
+    def is_flexible(cls, version: int) -> bool:
+        return cls.FLEXIBLE is not None and version >= cls.FLEXIBLE
+
+    def encode(self, version: int) -> list[Buffer]:
+        """The message in the layout of one version. Records are passed through as segments of their own."""
+        plan = _plan(type(self), version)
+        try:
+            writer = Writer(plan.size(self))
+            plan.write(writer, self)
+        except struct.error as error:
+            raise ValueError(f"{type(self).__name__} v{version}: a number or a length is out of range") from error
+        return writer.segments()
+
+    @classmethod
+    def decode(cls: type[MessageT], buffer: Buffer, version: int) -> MessageT:
+        """Any bytes give a message or DecodeError. Records come back as views of `buffer`."""
+        plan = _plan(cls, version)
+        reader = Reader(buffer)
+        try:
+            message: MessageT = plan.read(reader)
+        except DecodeError as error:
+            raise DecodeError(f"{cls.__name__} v{version}: {error}") from error
+        if reader.remaining:
+            _log.debug("%s v%d: %d bytes after the end of the message", cls.__name__, version, reader.remaining)
+        return message
+
+
+def _plan(message_type: type[Message], version: int) -> StructPlan:
+    if version not in message_type.VERSIONS:
+        raise UnsupportedVersionError(
+            f"{message_type.__name__} v{version} is not among the versions we speak, {message_type.VERSIONS}"
+        )
+    return struct_plan(message_type, version, message_type.is_flexible(version))

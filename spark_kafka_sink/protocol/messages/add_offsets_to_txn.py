@@ -1,0 +1,31 @@
+"""AddOffsetsToTxn: a group's offsets join a transaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.schema import int16, int32, int64, string
+
+
+@dataclass(kw_only=True, slots=True)
+class AddOffsetsToTxnRequest(Message):
+    API_KEY = ApiKey.ADD_OFFSETS_TO_TXN
+    VERSIONS = VersionRange(0, 4)
+    FLEXIBLE = 3
+
+    transactional_id: str = string("0+")
+    producer_id: int = int64("0+")
+    producer_epoch: int = int16("0+")
+    group_id: str = string("0+")
+
+
+@dataclass(kw_only=True, slots=True)
+class AddOffsetsToTxnResponse(Message):
+    API_KEY = ApiKey.ADD_OFFSETS_TO_TXN
+    VERSIONS = VersionRange(0, 4)
+    FLEXIBLE = 3
+
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("0+")

@@ -1,0 +1,36 @@
+"""EndTxn: commit or abort.
+
+v5 transactions v2 (KIP-890): the answer carries the producer's next epoch
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.schema import boolean, int16, int32, int64, string
+
+
+@dataclass(kw_only=True, slots=True)
+class EndTxnRequest(Message):
+    API_KEY = ApiKey.END_TXN
+    VERSIONS = VersionRange(0, 5)
+    FLEXIBLE = 3
+
+    transactional_id: str = string("0+")
+    producer_id: int = int64("0+")
+    producer_epoch: int = int16("0+")
+    committed: bool = boolean("0+")
+
+
+@dataclass(kw_only=True, slots=True)
+class EndTxnResponse(Message):
+    API_KEY = ApiKey.END_TXN
+    VERSIONS = VersionRange(0, 5)
+    FLEXIBLE = 3
+
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("0+")
+    producer_id: int = int64("5+", default=-1, ignorable=True)
+    producer_epoch: int = int16("5+", default=-1, ignorable=True)

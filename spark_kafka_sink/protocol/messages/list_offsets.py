@@ -1,0 +1,66 @@
+"""ListOffsets: first, last, and by time.
+
+v2 isolation level
+v4 leader epochs
+v7 to 11 further special timestamps, same layout
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.schema import Struct, array, int8, int16, int32, int64, string
+
+
+@dataclass(kw_only=True, slots=True)
+class ListOffsetsPartition(Struct):
+    partition_index: int = int32("0+")
+    current_leader_epoch: int = int32("4+", default=-1, ignorable=True)
+    timestamp: int = int64("0+")
+    max_num_offsets: int = int32("0", default=1)
+
+
+@dataclass(kw_only=True, slots=True)
+class ListOffsetsTopic(Struct):
+    name: str = string("0+")
+    partitions: list[ListOffsetsPartition] = array(ListOffsetsPartition, "0+")
+
+
+@dataclass(kw_only=True, slots=True)
+class ListOffsetsRequest(Message):
+    API_KEY = ApiKey.LIST_OFFSETS
+    VERSIONS = VersionRange(1, 11)
+    FLEXIBLE = 6
+
+    replica_id: int = int32("0+")
+    isolation_level: int = int8("2+")
+    topics: list[ListOffsetsTopic] = array(ListOffsetsTopic, "0+")
+    timeout_ms: int = int32("10+", ignorable=True)
+
+
+@dataclass(kw_only=True, slots=True)
+class ListOffsetsPartitionResponse(Struct):
+    partition_index: int = int32("0+")
+    error_code: int = int16("0+")
+    old_style_offsets: list[int] = array("int64", "0")
+    timestamp: int = int64("1+", default=-1)
+    offset: int = int64("1+", default=-1)
+    leader_epoch: int = int32("4+", default=-1)
+
+
+@dataclass(kw_only=True, slots=True)
+class ListOffsetsTopicResponse(Struct):
+    name: str = string("0+")
+    partitions: list[ListOffsetsPartitionResponse] = array(ListOffsetsPartitionResponse, "0+")
+
+
+@dataclass(kw_only=True, slots=True)
+class ListOffsetsResponse(Message):
+    API_KEY = ApiKey.LIST_OFFSETS
+    VERSIONS = VersionRange(1, 11)
+    FLEXIBLE = 6
+
+    throttle_time_ms: int = int32("2+", ignorable=True)
+    topics: list[ListOffsetsTopicResponse] = array(ListOffsetsTopicResponse, "0+")

@@ -1,0 +1,44 @@
+"""ListTransactions: which transactions there are (KIP-664).
+
+v1 running longer than
+v2 transactional ids by pattern (KIP-1152)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.schema import Struct, array, int16, int32, int64, nullable_string, string
+
+
+@dataclass(kw_only=True, slots=True)
+class ListTransactionsRequest(Message):
+    API_KEY = ApiKey.LIST_TRANSACTIONS
+    VERSIONS = VersionRange(0, 2)
+    FLEXIBLE = 0
+
+    state_filters: list[str] = array("string", "0+")
+    producer_id_filters: list[int] = array("int64", "0+")
+    duration_filter: int = int64("1+", default=-1)
+    transactional_id_pattern: str | None = nullable_string("2+", default=None)
+
+
+@dataclass(kw_only=True, slots=True)
+class TransactionState(Struct):
+    transactional_id: str = string("0+")
+    producer_id: int = int64("0+")
+    transaction_state: str = string("0+")
+
+
+@dataclass(kw_only=True, slots=True)
+class ListTransactionsResponse(Message):
+    API_KEY = ApiKey.LIST_TRANSACTIONS
+    VERSIONS = VersionRange(0, 2)
+    FLEXIBLE = 0
+
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("0+")
+    unknown_state_filters: list[str] = array("string", "0+")
+    transaction_states: list[TransactionState] = array(TransactionState, "0+")

@@ -1,0 +1,31 @@
+"""SaslHandshake: choosing a mechanism.
+
+v1 the tokens travel in SaslAuthenticate instead of naked frames (KIP-152)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.schema import array, int16, string
+
+
+@dataclass(kw_only=True, slots=True)
+class SaslHandshakeRequest(Message):
+    API_KEY = ApiKey.SASL_HANDSHAKE
+    VERSIONS = VersionRange(0, 1)
+    FLEXIBLE = None
+
+    mechanism: str = string("0+")
+
+
+@dataclass(kw_only=True, slots=True)
+class SaslHandshakeResponse(Message):
+    API_KEY = ApiKey.SASL_HANDSHAKE
+    VERSIONS = VersionRange(0, 1)
+    FLEXIBLE = None
+
+    error_code: int = int16("0+")
+    mechanisms: list[str] = array("string", "0+")

@@ -1,0 +1,169 @@
+"""Reading and writing the primitives of Kafka's protocol, in bounds.
+
+A Writer fills one buffer whose size was computed before; payloads that already exist as bytes are spliced in as
+segments of their own and never copied. A Reader walks over bytes that nobody vouches for: it checks each length against
+the bytes that remain before it allocates anything, so memory and time stay proportional to the input, and DecodeError
+is all that it raises.
+
+    unsigned varint   7 bits a byte, least significant group first, the high bit says that another byte follows
+    varint, varlong   the same after zigzag: 0, -1, 1, -2, ... become 0, 1, 2, 3, ...
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from spark_kafka_sink.errors import DecodeError
+
+Buffer = bytes | bytearray | memoryview
+
+VARINT_BYTES_MAX = 5
+VARLONG_BYTES_MAX = 10
+
+# An array element can take one byte on the wire and two hundred in memory, so a frame's length alone is a loose bound.
+# The metadata of a cluster with 200,000 partitions, three replicas each, has 1.4 million elements.
+ELEMENTS_MAX = 4_000_000
+
+
+def unsigned_varint_size(value: int) -> int:
+    return (value.bit_length() + 6) // 7 or 1
+
+
+def zigzag(value: int) -> int:
+    """Spreads the sign into the lowest bit: correct for any width, since Python's integers have none."""
+    return value << 1 if value >= 0 else ((-value) << 1) - 1
+
+
+def varint_size(value: int) -> int:
+    """The size of a varint or varlong."""
+    return unsigned_varint_size(zigzag(value))
+
+
+class Writer:
+    """Fills a buffer of exactly `size` bytes, noting where payloads are to be spliced in."""
+
+    __slots__ = ("_splices", "buffer", "position")
+
+    def __init__(self, size: int) -> None:
+        self.buffer = bytearray(size)
+        self.position = 0
+        self._splices: list[tuple[int, Sequence[Buffer]]] = []
+
+    def fixed(self, layout: struct.Struct, *values: Any) -> None:
+        layout.pack_into(self.buffer, self.position, *values)
+        self.position += layout.size
+
+    def raw(self, data: Buffer) -> None:
+        end = self.position + len(data)
+        self.buffer[self.position : end] = data
+        self.position = end
+
+    def unsigned_varint(self, value: int) -> None:
+        buffer, position = self.buffer, self.position
+        while value > 0x7F:
+            buffer[position] = value & 0x7F | 0x80
+            position += 1
+            value >>= 7
+        buffer[position] = value
+        self.position = position + 1
+
+    def varint(self, value: int) -> None:
+        """A zigzag varint or varlong."""
+        self.unsigned_varint(zigzag(value))
+
+    def splice(self, segments: Sequence[Buffer]) -> None:
+        self._splices.append((self.position, segments))
+
+    def segments(self) -> list[Buffer]:
+        """The bytes written, with the spliced segments between them."""
+        if self.position != len(self.buffer):
+            raise AssertionError(f"sized {len(self.buffer)} bytes, wrote {self.position}")
+        if not self._splices:
+            return [self.buffer]
+        view = memoryview(self.buffer)
+        result: list[Buffer] = []
+        start = 0
+        for position, segments in self._splices:
+            if position > start:
+                result.append(view[start:position])
+            result.extend(segment for segment in segments if len(segment))
+            start = position
+        if start < len(view):
+            result.append(view[start:])
+        return result
+
+
+class Reader:
+    """Reads from `position` up to `end`, never beyond."""
+
+    __slots__ = ("buffer", "elements_left", "end", "position")
+
+    def __init__(self, data: Buffer) -> None:
+        view = memoryview(data)
+        self.buffer = view if view.format == "B" and view.ndim == 1 else view.cast("B")
+        self.position = 0
+        self.end = len(self.buffer)
+        self.elements_left = ELEMENTS_MAX
+
+    @property
+    def remaining(self) -> int:
+        return self.end - self.position
+
+    def fixed(self, layout: struct.Struct) -> tuple[Any, ...]:
+        position = self.position
+        after = position + layout.size
+        if after > self.end:
+            raise DecodeError(f"{layout.size} bytes needed at byte {position}, {self.end - position} are left")
+        self.position = after
+        return layout.unpack_from(self.buffer, position)
+
+    def take(self, size: int) -> memoryview:
+        """The next `size` bytes, not copied."""
+        position = self.position
+        after = position + size
+        if size < 0 or after > self.end:
+            raise DecodeError(f"length {size} at byte {position}, {self.end - position} are left")
+        self.position = after
+        return self.buffer[position:after]
+
+    def _varint(self, bytes_max: int, bits: int) -> int:
+        buffer, position, end = self.buffer, self.position, self.end
+        value = shift = 0
+        for index in range(position, min(end, position + bytes_max)):
+            byte = buffer[index]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if value >> bits:
+                    raise DecodeError(f"varint at byte {position} exceeds {bits} bits")
+                self.position = index + 1
+                return value
+            shift += 7
+        raise DecodeError(f"varint at byte {position} has no end within {min(bytes_max, end - position)} bytes")
+
+    def unsigned_varint(self) -> int:
+        position = self.position
+        if position < self.end:
+            byte = self.buffer[position]
+            if byte < 0x80:  # nearly all of them: lengths, counts and tags are small
+                self.position = position + 1
+                return byte
+        return self._varint(VARINT_BYTES_MAX, 32)
+
+    def varint(self) -> int:
+        value = self._varint(VARINT_BYTES_MAX, 32)
+        return (value >> 1) ^ -(value & 1)
+
+    def varlong(self) -> int:
+        value = self._varint(VARLONG_BYTES_MAX, 64)
+        return (value >> 1) ^ -(value & 1)
+
+    def count(self, count: int, element_bytes_min: int) -> int:
+        """Checks an array's count before anything is allocated for it."""
+        if count < 0 or count * max(1, element_bytes_min) > self.end - self.position:
+            raise DecodeError(f"count {count} before byte {self.position}, {self.end - self.position} bytes are left")
+        self.elements_left -= count
+        if self.elements_left < 0:
+            raise DecodeError(f"more than {ELEMENTS_MAX} array elements in one message")
+        return count
