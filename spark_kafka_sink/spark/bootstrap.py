@@ -29,23 +29,25 @@ def check_connection(servers: Sequence[str], patience_seconds: float = PATIENCE_
     while True:
         faults: dict[str, OSError] = {}
         for server in servers:
-            try:
-                _connect(server, max(0.1, deadline - time.monotonic()))
-            except OSError as error:
-                faults[server] = error
-            else:
+            fault = _fault_of(server, max(0.1, deadline - time.monotonic()))
+            if fault is None:
                 _answered.add(tuple(servers))
                 return
+            faults[server] = fault
         nobody_is_known = all(isinstance(error, socket.gaierror) for error in faults.values())
         if nobody_is_known or time.monotonic() + _PAUSE_SECONDS > deadline:
             raise NetworkError(_words(faults))
         time.sleep(_PAUSE_SECONDS)
 
 
-def _connect(server: str, timeout_seconds: float) -> None:
+def _fault_of(server: str, timeout_seconds: float) -> OSError | None:
+    """None if it takes a connection."""
     host, _, port = server.rpartition(":")
-    with socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_seconds):
-        pass
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_seconds).close()
+    except OSError as error:
+        return error
+    return None
 
 
 def _words(faults: dict[str, OSError]) -> str:

@@ -84,7 +84,9 @@ def plan_columns(schema: StructType, fixed_topic: str | None) -> ColumnPlan:
         faults.append("Required attribute 'value' not found")
     for name in relevant:
         if names.count(name) > 1:
-            faults.append(f"The column '{name}' is there {names.count(name)} times; one of them must be renamed or dropped.")
+            faults.append(
+                f"The column '{name}' is there {names.count(name)} times; one of them must be renamed or dropped."
+            )
             continue
         kind = schema[name].dataType
         if not _is_allowed(name, kind):
@@ -152,9 +154,7 @@ def _column(batch: pa.RecordBatch, position: int | None) -> pa.Array | None:
 def _group(topic: pa.Array) -> tuple[list[str], list[npt.NDArray[np.int64]]]:
     """The topics in order of appearance, and for each the positions of its rows."""
     if topic.null_count:
-        raise InvalidRecordError(
-            "null topic present in the data. Use the topic option for setting a default topic."
-        )
+        raise InvalidRecordError("null topic present in the data. Use the topic option for setting a default topic.")
     encoded = topic.dictionary_encode()
     names: list[str] = encoded.dictionary.to_pylist()
     code = encoded.indices.to_numpy(zero_copy_only=False)

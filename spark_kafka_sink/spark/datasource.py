@@ -12,7 +12,7 @@ it cannot learn that way, so `register(spark)` teaches them:
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from typing import Any, NoReturn
 
 from pyspark.errors import PySparkException
@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigurationError, SchemaError
 from spark_kafka_sink.spark.bootstrap import check_connection
-from spark_kafka_sink.spark.columns import plan_columns
+from spark_kafka_sink.spark.columns import ColumnPlan, plan_columns
 from spark_kafka_sink.spark.options import SinkOptions, parse_options
 from spark_kafka_sink.spark.writer import KafkaBatchWriter, KafkaStreamWriter
 
@@ -31,15 +31,13 @@ NAME = "pykafka"
 _REDACTION = "spark.sql.redaction.options.regex"
 _SECRET_NAMES = r"(?i)kafka\.(sasl|ssl)\."
 _DEFAULT_MODE_REFUSED = "UNSUPPORTED_DATA_SOURCE_SAVE_MODE"
-_MODE_NOT_ALLOWED = (
-    "Save mode {} not allowed for Kafka. Allowed save modes are Append and ErrorIfExists (default)."
-)
+_MODE_NOT_ALLOWED = "Save mode {} not allowed for Kafka. Allowed save modes are Append and ErrorIfExists (default)."
 
 
-class KafkaDataSource(DataSource):  # type: ignore[misc]
+class KafkaDataSource(DataSource):
     """Writes to Apache Kafka. Reading is left to Spark's own source, `format("kafka")`."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
+    def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._is_planning = True
 
@@ -58,30 +56,37 @@ class KafkaDataSource(DataSource):  # type: ignore[misc]
     def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
         if overwrite:
             raise ConfigurationError(_MODE_NOT_ALLOWED.format("Overwrite"))
-        return self._writer(KafkaBatchWriter, schema)
+        return KafkaBatchWriter(*self._plan(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:  # noqa: N802
         # `overwrite` is output mode complete: every micro-batch writes the whole result, as with Spark's own sink.
-        return self._writer(KafkaStreamWriter, schema)
+        return KafkaStreamWriter(*self._plan(schema))
 
-    def _writer(self, kind: Any, schema: StructType) -> Any:
-        options = self._checked_options(schema)
+    def _plan(self, schema: StructType) -> tuple[SinkOptions, ColumnPlan]:
+        options, plan = self._checked(schema)
         if self._is_planning and options.check_connection:
             check_connection(options.producer_config().bootstrap_servers)
-        return kind(options, plan_columns(schema, options.topic))
+        return options, plan
 
-    def _checked_options(self, schema: StructType) -> SinkOptions:
+    def _checked(self, schema: StructType) -> tuple[SinkOptions, ColumnPlan]:
         """The faults of the options and those of the schema in one error; none of them needs a broker."""
+        faults: list[str] = []
+        # Where the options are faulty, the schema is looked at with the one of them that concerns it.
+        fixed_topic = next((value for name, value in self.options.items() if name.lower() == "topic"), None)
         try:
             options = parse_options(self.options)
-        except ConfigurationError as faulty:
-            topic = next((value for name, value in self.options.items() if name.lower() == "topic"), None)
-            try:
-                plan_columns(schema, topic)
-            except SchemaError as also_faulty:
-                raise ConfigurationError([*faulty.faults, *str(also_faulty).splitlines()]) from None
-            raise
-        return options
+            fixed_topic = options.topic
+        except ConfigurationError as error:
+            faults += error.faults
+        try:
+            plan = plan_columns(schema, fixed_topic)
+        except SchemaError as error:
+            if not faults:
+                raise
+            faults += str(error).splitlines()
+        if faults:
+            raise ConfigurationError(faults)
+        return options, plan
 
 
 def register(spark: SparkSession) -> None:

@@ -3,7 +3,7 @@
 Three kinds of names arrive, lower-cased by Spark:
 
 - `kafka.<name>`: an option of the Java producer. The producer's own table says what is known, and refuses the rest.
-- the names in OPTIONS: what this data source itself understands, named as in Spark's own Kafka sink where that has them.
+- the names in OPTIONS: what this data source itself understands; those that Spark's own sink has too are named alike.
 - the names in SOURCE_OPTIONS: those of Spark's Kafka *source*. Jobs often keep one dictionary for both directions and
   Spark's sink passes over them, so this one does too. Any other name is a mistake and is refused, with the name meant.
 
@@ -72,7 +72,7 @@ SOURCE_OPTIONS = (
 _PRODUCER_NAMES = (*PRODUCER_OPTIONS, *SECURITY_OPTIONS)
 
 # Where a bulk writer of columns does clearly better than with the Java client's default; docs/options.md says why.
-BULK_DEFAULTS: Mapping[str, str] = {"batch.size": "524288"}
+BULK_DEFAULTS: dict[str, str] = {"batch.size": "524288"}
 
 # Refused in the words of Spark's own sink.
 _REFUSED = {
@@ -100,7 +100,9 @@ class SinkOptions:
 
 def parse_options(options: Mapping[str, str]) -> SinkOptions:
     given = {name.lower(): value for name, value in options.items()}
-    producer = {name.removeprefix(KAFKA_PREFIX): value for name, value in given.items() if name.startswith(KAFKA_PREFIX)}
+    producer = {
+        name.removeprefix(KAFKA_PREFIX): value for name, value in given.items() if name.startswith(KAFKA_PREFIX)
+    }
     own = {name: value for name, value in given.items() if not name.startswith(KAFKA_PREFIX)}
 
     faults = _faults_of_names(own)
@@ -128,7 +130,9 @@ def _faults_of_names(own: Mapping[str, str]) -> list[str]:
         if name in known or name in passed_by:
             continue
         if name == "path":
-            faults.append("Option 'path', from save(path), means nothing to Kafka. Use the topic option for setting a topic.")
+            faults.append(
+                "Option 'path', from save(path), means nothing to Kafka. Use the topic option for setting a topic."
+            )
         elif name in _PRODUCER_NAMES:
             faults.append(f"Unknown option '{name}'. The producer's options have a prefix: 'kafka.{name}'.")
         else:

@@ -29,9 +29,7 @@ class OffsetRange:
 
     def __add__(self, other: OffsetRange) -> OffsetRange:
         known = [offset for offset in (self.first_offset, other.first_offset) if offset >= 0]
-        return OffsetRange(
-            min(known, default=-1), max(self.last_offset, other.last_offset), self.rows + other.rows
-        )
+        return OffsetRange(min(known, default=-1), max(self.last_offset, other.last_offset), self.rows + other.rows)
 
 
 Partitions = dict[str, dict[int, OffsetRange]]
@@ -121,16 +119,21 @@ class WriteReport:
             lines.write(self.to_json() + "\n")
 
 
-def add_up(reports: Sequence[TaskReport], batch: str | None = None) -> WriteReport:
+def ranges_of(reports: Iterable[TaskReport | WriteReport]) -> Partitions:
+    """The partitions of several tasks, or of several commits such as a stream's micro-batches, added up."""
     partitions: Partitions = {}
     for report in reports:
         for topic, of_topic in report.partitions.items():
             for partition, written in of_topic.items():
                 add_range(partitions, topic, partition, written)
+    return partitions
+
+
+def add_up(reports: Sequence[TaskReport], batch: str | None = None) -> WriteReport:
     return WriteReport(
         batch=batch or (reports[0].task.batch if reports else "no tasks"),
         tasks=len(reports),
-        partitions=partitions,
+        partitions=ranges_of(reports),
         rows=sum(report.rows for report in reports),
         bytes=sum(report.bytes for report in reports),
         retries=sum(report.retries for report in reports),
@@ -160,20 +163,8 @@ def _count(number: int, noun: str) -> str:
 
 
 def _size(count: float) -> str:
-    for unit in _BYTE_UNITS[:-1]:
-        if count < 1000:
-            break
-        count /= 1000
-    else:
-        unit = _BYTE_UNITS[-1]
+    units = iter(_BYTE_UNITS)
+    unit = next(units)
+    while count >= 1000 and (larger := next(units, None)):
+        count, unit = count / 1000, larger
     return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-
-
-def ranges_of(reports: Iterable[WriteReport]) -> Partitions:
-    """The partitions of several commits, such as a stream's micro-batches, added up."""
-    partitions: Partitions = {}
-    for report in reports:
-        for topic, of_topic in report.partitions.items():
-            for partition, written in of_topic.items():
-                add_range(partitions, topic, partition, written)
-    return partitions

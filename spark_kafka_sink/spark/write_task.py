@@ -157,8 +157,8 @@ class _Writing:
         dead_letter_topic = self.options.dead_letter_topic
         if waiting.is_dead_letter:
             if isinstance(error, RecordTooLargeError) and not waiting.was_cut:
-                letters = TopicRows(waiting.rows.topic, cut(failed), None)
-                self._hand_over(letters, is_dead_letter=True, was_cut=True)
+                smaller = TopicRows(waiting.rows.topic, cut(failed), None)
+                self._hand_over(smaller, is_dead_letter=True, was_cut=True)
                 return
             refused = DeadLetterError(f"the dead-letter topic did not take it either: {error}")
             refused.__cause__ = error

@@ -1,4 +1,4 @@
-"""What Spark calls: a writer for batch jobs and one for streams, two thin classes over the same task and the same commit.
+"""What Spark calls: a writer for batch jobs and one for streams, two thin classes over one task and one commit.
 
 A writer is made on the driver and pickled to the tasks, so it holds configuration only. In a stream the one that
 commits is made anew in another process: whatever it needs to know comes with the tasks' reports.
@@ -22,7 +22,7 @@ from spark_kafka_sink.spark.write_task import write_rows
 logger = logging.getLogger("spark_kafka_sink")
 
 
-class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
+class KafkaBatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, plan: ColumnPlan) -> None:
         self._options = options
         self._plan = plan
@@ -37,7 +37,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         abort(messages)
 
 
-class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+class KafkaStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, plan: ColumnPlan) -> None:
         self._options = options
         self._plan = plan

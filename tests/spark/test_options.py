@@ -116,8 +116,7 @@ SECRETS = {
     "kafka.security.protocol": "SASL_SSL",
     "kafka.sasl.mechanism": "PLAIN",
     "kafka.sasl.jaas.config": (
-        "org.apache.kafka.common.security.plain.PlainLoginModule required "
-        'username="alice" password="hush-1";'
+        'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="hush-1";'
     ),
     "kafka.ssl.truststore.password": "hush-2",
     "kafka.ssl.truststore.location": "/nowhere/hush.pem",

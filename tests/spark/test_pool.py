@@ -6,8 +6,8 @@ from collections.abc import Generator, Mapping
 from typing import cast
 
 import pytest
-
 from spark_kafka_sink.producer.producer import KafkaProducer
+
 from spark_kafka_sink.spark.pool import ProducerPool
 
 OPTIONS = {"bootstrap.servers": "a:1"}
@@ -72,8 +72,11 @@ def test_two_tasks_never_share_a_producer(world: World) -> None:
 def test_a_producer_whose_task_did_not_end_well_is_closed_at_once_and_never_lent_again(
     world: World, end: type[BaseException]
 ) -> None:
-    with pytest.raises(end), world.pool.lease(OPTIONS, 600):
-        raise end
+    def task() -> None:
+        with world.pool.lease(OPTIONS, 600):
+            raise end
+
+    pytest.raises(end, task)
     assert world.made[0].closed_with == 0
     assert len(world.pool) == 0
     world.lend()

@@ -43,9 +43,9 @@ def test_one_line_says_what_was_written() -> None:
     )
 
 
-def test_a_write_without_tasks_is_told_as_well(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_write_without_tasks_is_told_as_well(caplog: pytest.LogCaptureFixture) -> None:
     commit(OPTIONS, [], 4)
-    assert "wrote 0 rows (0 B) to no topic; 0 tasks" in capsys.readouterr().err
+    assert "wrote 0 rows (0 B) to no topic; 0 tasks" in caplog.text
 
 
 def test_the_driver_does_not_commit_when_a_task_has_not_told_what_it_wrote() -> None:
@@ -58,9 +58,9 @@ def test_the_driver_does_not_commit_a_partition_twice() -> None:
         commit(OPTIONS, [task(0), task(0, attempt=1)])
 
 
-def test_abort_tells_what_stays_in_kafka(capsys: pytest.CaptureFixture[str]) -> None:
+def test_abort_tells_what_stays_in_kafka(caplog: pytest.LogCaptureFixture) -> None:
     abort([task(0), None, None], 7)
-    told = capsys.readouterr().err
+    told = caplog.text
     assert "1 of 3 tasks had ended well" in told
     assert "wrote 10 rows" in told
 
