@@ -22,9 +22,8 @@ touched the rows. Owner of all fields: the accumulator's lock while OPEN or CLOS
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,8 +63,7 @@ _MOVES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class BatchPart:
+class BatchPart(NamedTuple):
     """Rows of one send call in one batch: row `rows[i]` of the call is record `first_index + i` of the batch.
 
     `call` is what the accumulator was given with the rows and is never looked into here. For single records it is the
@@ -82,9 +80,9 @@ class ProducerBatch:
 
     __slots__ = (
         "_header", "_header_key", "attempts", "attempts_at_leader_change", "backoff_until_ms", "base_offset", "base_sequence",
-        "base_timestamp", "body_bytes", "codec", "created_ms", "deadline_ms", "drained_ms", "ever_sent", "error", "leases",
+        "base_timestamp", "body_bytes", "codec", "created_ms", "deadline_ms", "drained_ms", "ever_sent", "error", "is_split", "leases",
         "log_append_time", "max_timestamp", "on_wire", "parts", "pinned", "producer_epoch", "producer_id", "record_count",
-        "segments", "split_from", "state", "topic_partition", "transactional", "uncompressed_bytes",
+        "segments", "state", "topic_partition", "transactional", "uncompressed_bytes",
     )  # fmt: skip
 
     def __init__(self, topic_partition: TopicPartition, *, created_ms: float, deadline_ms: float) -> None:
@@ -101,7 +99,9 @@ class ProducerBatch:
         self.codec = Codec.NONE
         self.parts: list[BatchPart] = []
         self.leases: list[MemoryLease] = []
-        self.pinned = False  # a grouping is encoding more records for this open batch: it may be neither closed nor drained
+        self.pinned = (
+            False  # a grouping is encoding more records for this open batch: it may be neither closed nor drained
+        )
         self.attempts = 0  # failed attempts so far
         self.attempts_at_leader_change = -1
         self.backoff_until_ms = 0.0
@@ -112,7 +112,7 @@ class ProducerBatch:
         self.producer_epoch = -1
         self.base_sequence = -1
         self.transactional = False
-        self.split_from: ProducerBatch | None = None
+        self.is_split = False
         self.base_offset = -1
         self.log_append_time = -1
         self.error: Exception | None = None
@@ -135,7 +135,7 @@ class ProducerBatch:
         base_timestamp: int,
         max_timestamp: int,
         parts: Sequence[BatchPart],
-        lease: MemoryLease,
+        leases: Sequence[MemoryLease],
     ) -> None:
         """Add encoded records, whose offset deltas go on where the batch ends, and hold their memory."""
         if self.state is not BatchState.OPEN:
@@ -148,7 +148,7 @@ class ProducerBatch:
         self.body_bytes += len(segment)
         self.uncompressed_bytes += len(segment)
         self.parts.extend(parts)
-        self.leases.append(lease.hold())
+        self.leases.extend(lease.hold() for lease in leases)
 
     def close(self, codec: Codec = Codec.NONE, level: int | None = None) -> None:
         """End the appending and compress. Closing a batch that is not open changes nothing."""
@@ -187,7 +187,9 @@ class ProducerBatch:
         """Sequence of the last record; sequences wrap from 2^31 - 1 to 0."""
         return (self.base_sequence + self.record_count - 1) & 0x7FFF_FFFF if self.has_sequence else -1
 
-    def set_producer_state(self, producer_id: int, epoch: int, base_sequence: int, *, transactional: bool = False) -> None:
+    def set_producer_state(
+        self, producer_id: int, epoch: int, base_sequence: int, *, transactional: bool = False
+    ) -> None:
         """Give the batch its identity for deduplication. The caller answers for rule 3 (see `ever_sent`)."""
         self.producer_id = producer_id
         self.producer_epoch = epoch
@@ -267,6 +269,11 @@ class ProducerBatch:
         self._settle_memory()
         return True
 
+    def split_up(self) -> None:
+        """Its records live on in smaller batches, which hold the memory too."""
+        self._move(BatchState.DONE)
+        self._settle_memory()
+
     def offset_of(self, index: int) -> int:
         """Offset of a record by its position; -1 if the broker did not tell (acks=0, a duplicate)."""
         return self.base_offset + index if self.base_offset >= 0 else -1
@@ -285,13 +292,3 @@ class ProducerBatch:
         if state not in _MOVES[self.state]:
             raise IllegalStateError(f"{self!r} cannot become {state.value}.")
         self.state = state
-
-
-def take_part(part: BatchPart, start: int, stop: int) -> BatchPart | None:
-    """What of `part` lies in the records [start, stop) of its batch, for a batch that begins at `start`."""
-    first = max(start, part.first_index)
-    last = min(stop, part.first_index + len(part.rows))
-    if first >= last:
-        return None
-    rows: Any = part.rows[first - part.first_index : last - part.first_index]
-    return BatchPart(part.call, rows, first - start)

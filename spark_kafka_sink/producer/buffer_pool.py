@@ -59,8 +59,8 @@ class BufferPool:
             self._free -= count
             return True
 
-    def reserve(self, count: int, block_ms: float) -> None:
-        """Take `count` bytes, waiting in turn for at most `block_ms`."""
+    def reserve(self, count: int, block_ms: float, waiting: Callable[[], None] | None = None) -> None:
+        """Take `count` bytes, waiting in turn for at most `block_ms`; `waiting` is called when the wait begins."""
         if count > self.bytes_max:
             raise RecordTooLargeError(
                 f"{count} bytes are needed at once, but buffer.memory is {self.bytes_max}. Raise buffer.memory."
@@ -69,6 +69,8 @@ class BufferPool:
             return
         waiter = self._queue_up(count)
         started = self._clock()
+        if waiting is not None:
+            waiting()
         waiter.served.wait(max(0.0, block_ms) / 1000)
         self._leave(waiter, block_ms, self._clock() - started)
 

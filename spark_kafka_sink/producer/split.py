@@ -1,0 +1,59 @@
+"""Splitting a batch that the broker refused as too large: the same records, as several smaller batches.
+
+The records are decoded and encoded again, as columns. The smaller batches keep the parent's age, deadline, identity and
+memory, and have consecutive sequences from the parent's: for the broker's check of sequences, nothing has changed.
+"""
+
+from __future__ import annotations
+
+from spark_kafka_sink.producer.batch import BatchPart, ProducerBatch
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.decoder import decode_body
+from spark_kafka_sink.records.encoder import PartitionSlice, encode, plan_batches, record_size_bounds
+from spark_kafka_sink.records.header import parse_header
+
+_SEQUENCE_MASK = 0x7FFF_FFFF
+
+
+def split_batch(batch: ProducerBatch, batch_bytes_max: int, level: int | None = None) -> list[ProducerBatch]:
+    """At least two batches of at most `batch_bytes_max` before compression, where the records allow it."""
+    header, *body = batch.wire_segments()
+    rows = decode_body(parse_header(header), b"".join(body))
+    columns = RecordColumns(rows["value"], rows["key"], rows["headers"], rows["timestamp"])
+    sizes = record_size_bounds(columns)
+    whole = [PartitionSlice(0, columns.num_rows)]
+    plan = plan_batches(sizes, whole, batch_bytes_max)
+    if len(plan) == 1:
+        plan = plan_batches(sizes, whole, int(sizes.sum()) // 2)
+    children: list[ProducerBatch] = []
+    for cut, piece in zip(plan, encode(columns, plan, batch.max_timestamp), strict=True):
+        child = ProducerBatch(batch.topic_partition, created_ms=batch.created_ms, deadline_ms=batch.deadline_ms)
+        child.append(
+            piece.segment,
+            record_count=piece.record_count,
+            base_timestamp=piece.base_timestamp,
+            max_timestamp=piece.max_timestamp,
+            parts=_parts_of(batch, cut.start, cut.stop),
+            leases=batch.leases,
+        )
+        child.is_split = True
+        child.close(batch.codec, level)
+        if batch.has_sequence:
+            sequence = (batch.base_sequence + cut.start) & _SEQUENCE_MASK
+            child.set_producer_state(
+                batch.producer_id, batch.producer_epoch, sequence, transactional=batch.transactional
+            )
+        children.append(child)
+    return children
+
+
+def _parts_of(batch: ProducerBatch, start: int, stop: int) -> list[BatchPart]:
+    """Whose the records [start, stop) are, counted from `start`."""
+    found: list[BatchPart] = []
+    for part in batch.parts:
+        first = max(start, part.first_index)
+        last = min(stop, part.first_index + len(part.rows))
+        if first < last:
+            rows = part.rows[first - part.first_index : last - part.first_index]
+            found.append(BatchPart(part.call, rows, first - start))
+    return found

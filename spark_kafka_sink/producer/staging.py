@@ -1,0 +1,210 @@
+"""Staging: rows wait as they came until enough are there, then they are grouped by partition all at once.
+
+Ten thousand rows over a thousand partitions are ten rows for each, and whatever is done for a piece of ten rows costs as
+much as for a piece of a thousand. So rows are not sorted into their partitions when they arrive. They wait, as Arrow
+columns beside a column of partition numbers, until about a batch for each partition that they hit has come together, or
+linger.ms has passed, or memory is short. Then one stable sort by partition and one take lay all of them out so that the
+rows of a partition are neighbours, in the order in which they were given.
+
+Single records wait as tuples and become columns when they are grouped. A run is what one call staged (or many calls with
+single records, back to back): it remembers for each row which row of which call it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_kafka_sink.producer.batch import BatchPart
+from spark_kafka_sink.records.columns import RecordColumns
+
+HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+Headers = Sequence[tuple[str, "bytes | None"]]
+
+
+class StagedRecord(NamedTuple):
+    """One record of send(), serialized."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers | None
+    timestamp_ms: int
+    partition: int
+    size: int
+    call: object
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows of one call, or of many calls with one record each (then `call` is the list of them)."""
+
+    columns: RecordColumns
+    sizes: NDArray[np.int64]
+    partitions: NDArray[np.int32]
+    rows: NDArray[np.int64]
+    call: object
+
+
+class Stage:
+    """What waits for one topic. Guarded by the accumulator's lock."""
+
+    __slots__ = ("bytes", "hit", "oldest_ms", "records", "reserved", "row_count", "runs", "topic")
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.clear()
+
+    def clear(self) -> None:
+        self.runs: list[Run] = []
+        self.records: list[StagedRecord] = []
+        self.bytes = 0  # upper bound of the encoded form
+        self.reserved = 0  # bytes taken from the pool
+        self.row_count = 0
+        self.hit: set[int] = set()  # partitions
+        self.oldest_ms = 0.0
+
+    def add_run(self, run: Run, size: int, reserved: int, now: float) -> None:
+        self._close_records()
+        if not self.row_count:
+            self.oldest_ms = now
+        self.runs.append(run)
+        self.row_count += len(run.rows)
+        self.bytes += size
+        self.reserved += reserved
+        self.hit.update(np.flatnonzero(np.bincount(run.partitions)).tolist())
+
+    def add_record(self, record: StagedRecord, reserved: int, now: float) -> None:
+        if not self.row_count:
+            self.oldest_ms = now
+        self.records.append(record)
+        self.row_count += 1
+        self.bytes += record.size
+        self.reserved += reserved
+        self.hit.add(record.partition)
+
+    def take(self) -> Taken:
+        """Everything that waits; the stage is empty afterwards."""
+        self._close_records()
+        taken = Taken(self.runs, self.reserved, self.oldest_ms)
+        self.clear()
+        return taken
+
+    def _close_records(self) -> None:
+        if self.records:
+            records, self.records = self.records, []
+            self.runs.append(run_of_records(records))
+
+
+class Taken(NamedTuple):
+    """The content of a stage."""
+
+    runs: list[Run]
+    reserved: int
+    oldest_ms: float
+
+
+def run_of_records(records: Sequence[StagedRecord]) -> Run:
+    """Single records as columns."""
+    keys, values, headers, timestamps, partitions, sizes, calls = zip(*records, strict=True)
+    header_column = None
+    if any(headers):
+        header_column = pa.array([None if h is None else [_header(*one) for one in h] for h in headers], HEADERS_TYPE)
+    columns = RecordColumns(
+        value=pa.array(values, pa.binary()),
+        key=None if all(key is None for key in keys) else pa.array(keys, pa.binary()),
+        headers=header_column,
+        timestamp=pa.array(timestamps, pa.int64()),
+    )
+    count = len(records)
+    return Run(
+        columns,
+        np.fromiter(sizes, np.int64, count),
+        np.fromiter(partitions, np.int32, count),
+        np.arange(count, dtype=np.int64),
+        list(calls),
+    )
+
+
+def _header(key: str, value: bytes | None) -> dict[str, Any]:
+    return {"key": key, "value": value}
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """Rows ordered by partition: partitions[i] has the rows [starts[i], starts[i + 1])."""
+
+    columns: RecordColumns
+    sizes: NDArray[np.int64]
+    partitions: list[int]
+    starts: list[int]
+    rows: NDArray[np.int64]  # for each row its position in its call
+    calls: Sequence[object] = field(repr=False)  # of each run
+    part_starts: NDArray[np.int64] = field(repr=False)  # rows at which the run changes
+    part_runs: list[int] = field(repr=False)  # which run begins there
+
+    def parts(self, start: int, stop: int, first_index: int) -> list[BatchPart]:
+        """Whose rows [start, stop) are; `start` becomes record `first_index` of its batch."""
+        shift = first_index - start
+        if len(self.calls) == 1:
+            return [BatchPart(self.calls[0], self.rows[start:stop], first_index)]
+        low = int(np.searchsorted(self.part_starts, start, "right")) - 1
+        high = int(np.searchsorted(self.part_starts, stop, "left"))
+        edges = [start, *self.part_starts[low + 1 : high].tolist(), stop]
+        return [
+            BatchPart(self.calls[run], self.rows[edges[i] : edges[i + 1]], edges[i] + shift)
+            for i, run in enumerate(self.part_runs[low:high])
+        ]
+
+
+def compatible(runs: Sequence[Run]) -> Iterator[list[Run]]:
+    """Runs that can become one grouping, in order: their headers must be of one type, the rest is made alike."""
+    together: list[Run] = []
+    kind: Any = None
+    for run in runs:
+        own = None if run.columns.headers is None else run.columns.headers.type
+        if together and own is not None and kind is not None and own != kind:
+            yield together
+            together, kind = [], None
+        kind = kind if own is None else own
+        together.append(run)
+    if together:
+        yield together
+
+
+def group(runs: Sequence[Run]) -> Grouped:
+    """Order the rows of all runs by partition; rows of one partition keep their order."""
+    columns = RecordColumns.concat([run.columns for run in runs])
+    sizes, partitions, rows = (
+        _joined([getattr(run, name) for run in runs]) for name in ("sizes", "partitions", "rows")
+    )
+    counts = np.bincount(partitions)
+    hit = np.flatnonzero(counts)
+    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts[hit])])
+    lengths = [len(run.rows) for run in runs]
+    run_of = np.repeat(np.arange(len(runs)), lengths) if len(runs) > 1 else None
+    if len(hit) > 1 and bool((partitions[1:] < partitions[:-1]).any()):
+        order = np.argsort(_narrow(partitions), kind="stable")
+        columns, sizes, rows = columns.take(order), sizes[order], rows[order]
+        run_of = run_of[order] if run_of is not None else None
+    part_starts, part_runs = np.zeros(1, np.int64), [0]
+    if run_of is not None:
+        part_starts = np.concatenate([part_starts, np.flatnonzero(run_of[1:] != run_of[:-1]) + 1])
+        part_runs = run_of[part_starts].tolist()
+    calls = [run.call for run in runs]
+    return Grouped(columns, sizes, hit.tolist(), starts.tolist(), rows, calls, part_starts, part_runs)
+
+
+def _joined(arrays: list[Any]) -> Any:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _narrow(partitions: NDArray[np.int32]) -> NDArray[Any]:
+    """Few bytes per number make the stable sort a radix sort."""
+    highest = int(partitions.max())
+    return partitions.astype(np.uint8 if highest < 1 << 8 else np.uint16 if highest < 1 << 16 else np.int32)
