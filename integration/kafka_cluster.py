@@ -24,7 +24,7 @@ from integration.artifacts import ROOT, kafka_classpath
 from integration.certificates import write_certificates
 
 TEMPLATES = ROOT / "conf" / "kafka"
-LISTENERS = ("PLAINTEXT", "SSL", "MTLS", "EXPIRED", "SASL_PLAINTEXT", "SASL_SSL", "REAUTH")
+LISTENERS = ("PLAINTEXT", "SSL", "MTLS", "EXPIRED", "SASL_PLAINTEXT", "SASL_SSL", "REAUTH", "PROXIED")
 SASL_LISTENERS = ("SASL_PLAINTEXT", "SASL_SSL", "REAUTH")
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 CONTROLLER_ID = 100
@@ -85,7 +85,7 @@ class KafkaCluster:
     properties: Mapping[str, str] = field(default_factory=dict)
     features: tuple[str, ...] = ()
     advertised_ports: Mapping[int, int] = field(default_factory=dict)
-    """A port to advertise for a broker's PLAINTEXT listener in place of its own: that of a proxy."""
+    """The port that a broker's PROXIED listener advertises in place of its own."""
     nodes: dict[int, KafkaNode] = field(default_factory=dict, init=False)
 
     def __enter__(self) -> KafkaCluster:
@@ -170,6 +170,17 @@ class KafkaCluster:
         self.nodes[node_id].signal(signal.SIGCONT)
         self.nodes[node_id].paused = False
 
+    # --- Kafka's own tools
+
+    def tool(self, main_class: str, *arguments: str, stdin: bytes | None = None) -> str:
+        """Run one of Kafka's command line tools, by its class, and return what it printed."""
+        command = ["java", *JVM, "-cp", kafka_classpath(), main_class, *arguments]
+        done = subprocess.run(command, input=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        text = done.stdout.decode(errors="replace")
+        if done.returncode != 0:
+            raise RuntimeError(f"{main_class} {' '.join(arguments)} ended with {done.returncode}:\n{text}")
+        return text
+
     # --- how it is laid out
 
     def _lay_out(self) -> None:
@@ -204,7 +215,7 @@ class KafkaCluster:
 
     def _listener_properties(self, node: KafkaNode) -> str:
         advertised = {name: port for name, port in node.ports.items() if name != "CONTROLLER"}
-        advertised["PLAINTEXT"] = self.advertised_ports.get(node.node_id, advertised["PLAINTEXT"])
+        advertised["PROXIED"] = self.advertised_ports.get(node.node_id, advertised["PROXIED"])
         listeners = _template("listeners.properties").substitute(
             listeners=",".join(f"{name}://localhost:{port}" for name, port in node.ports.items()),
             advertised=",".join(f"{name}://localhost:{port}" for name, port in advertised.items()),

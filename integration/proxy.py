@@ -1,0 +1,173 @@
+"""A TCP proxy that a test puts between a client and a broker, to lose, cut, delay and swallow bytes on demand.
+
+    with Proxy() as proxy:                                                   # listens on a free loopback port
+        with KafkaCluster(folder, advertised_ports={1: proxy.port}) as kafka:
+            proxy.target = ("localhost", kafka.nodes[1].ports["PROXIED"])
+
+Two threads for each connection, one in each direction. `mode` may be changed at any time; it counts for later bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from enum import Enum
+from types import TracebackType
+
+CHUNK = 65_536
+
+
+class Mode(Enum):
+    PASS = "pass everything on"
+    LOSE_ANSWER = "pass requests on, and close when the next answer comes"
+    CUT_REQUEST = "pass on half of the next piece of a request, then close"
+    SWALLOW = "take everything, pass nothing on, answer nothing"
+    HOLD_ANSWERS = "pass requests on, keep the answers until the mode changes"
+    REFUSE = "close every connection, old and new"
+
+
+class Proxy:
+    def __init__(self) -> None:
+        self.target: tuple[str, int] | None = None
+        self.faults = 0
+        """How often a fault has struck."""
+        self._mode = Mode.PASS
+        self._changed = threading.Condition()
+        self._closed = False
+        self._sockets: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._start(self._accept)
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def address(self) -> str:
+        return f"localhost:{self.port}"
+
+    @property
+    def mode(self) -> Mode:
+        return self._mode
+
+    @mode.setter
+    def mode(self, mode: Mode) -> None:
+        with self._changed:
+            self._mode = mode
+            self._changed.notify_all()
+        if mode is Mode.REFUSE:
+            self.disconnect_all()
+
+    def wait_for_fault(self, count: int = 1, seconds: float = 60.0) -> None:
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.faults >= count, seconds):
+                raise AssertionError(f"{self._mode} never met any bytes")
+
+    def disconnect_all(self) -> None:
+        for connection in list(self._sockets):
+            _shut(connection)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        _shut(self._listener)
+        self.disconnect_all()
+        for thread in self._threads:
+            thread.join(10)
+
+    # --- threads
+
+    def _start(self, run: object, *args: object) -> None:
+        thread = threading.Thread(target=run, args=args, daemon=True)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if self._mode is Mode.REFUSE or self.target is None:
+                self._fault()
+                client.close()
+                continue
+            try:
+                server = socket.create_connection(self.target)
+            except OSError:
+                client.close()
+                continue
+            self._sockets |= {client, server}
+            self._start(self._requests, client, server)
+            self._start(self._answers, client, server)
+
+    def _requests(self, client: socket.socket, server: socket.socket) -> None:
+        while data := _read(client):
+            if self._mode is Mode.SWALLOW:
+                self._fault()
+                continue
+            if self._mode is Mode.CUT_REQUEST and len(data) > 1000:
+                _write(server, data[: len(data) // 2])
+                self._mode = Mode.PASS
+                self._fault()
+                break
+            if not _write(server, data):
+                break
+        self._close(client, server)
+
+    def _answers(self, client: socket.socket, server: socket.socket) -> None:
+        while data := _read(server):
+            if self._mode is Mode.LOSE_ANSWER:
+                self._mode = Mode.PASS
+                self._fault()
+                break
+            if self._mode is Mode.HOLD_ANSWERS:
+                self._fault()
+                with self._changed:
+                    self._changed.wait_for(lambda: self._mode is not Mode.HOLD_ANSWERS or self._closed)
+            if self._mode is Mode.SWALLOW:
+                self._fault()
+                continue
+            if not _write(client, data):
+                break
+        self._close(client, server)
+
+    def _fault(self) -> None:
+        with self._changed:
+            self.faults += 1
+            self._changed.notify_all()
+
+    def _close(self, client: socket.socket, server: socket.socket) -> None:
+        for connection in (client, server):
+            _shut(connection)
+            self._sockets.discard(connection)
+
+
+def _read(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(CHUNK)
+    except OSError:
+        return b""
+
+
+def _write(connection: socket.socket, data: bytes) -> bool:
+    try:
+        connection.sendall(data)
+    except OSError:
+        return False
+    return True
+
+
+def _shut(connection: socket.socket) -> None:
+    """Wake whoever reads from it, then close."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()

@@ -1,0 +1,74 @@
+"""Three real brokers that die, restart, fall behind and refuse: nothing lost, nothing doubled, order kept."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from integration.kafka_cluster import KafkaCluster
+from integration.librdkafka import create_topic
+from integration.scenario import assert_all_stored_once_in_order, run
+
+pytestmark = pytest.mark.needs("kafka")
+
+
+@pytest.fixture
+def topic(kafka3: KafkaCluster) -> str:
+    return create_topic(kafka3.bootstrap(), partitions=6, replicas=3)
+
+
+def _config(cluster: KafkaCluster, **more: object) -> dict[str, object]:
+    return {"bootstrap.servers": cluster.bootstrap(), "linger.ms": 5, "request.timeout.ms": 10_000, **more}
+
+
+def _leader(cluster: KafkaCluster, topic: str) -> int:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap()})
+    return int(admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader)
+
+
+def _later(seconds: float, action: Callable[[], Any]) -> threading.Timer:
+    timer = threading.Timer(seconds, action)
+    timer.start()
+    return timer
+
+
+def test_1_a_killed_leader_loses_nothing(kafka3: KafkaCluster, topic: str) -> None:
+    leader = _leader(kafka3, topic)
+    results = run(_config(kafka3), topic, fault=lambda: kafka3.kill(leader), heal=lambda: kafka3.start_node(leader))
+    assert_all_stored_once_in_order(kafka3.bootstrap(), topic, results)
+
+
+def test_2_a_rolling_restart_loses_nothing_and_raises_no_error(kafka3: KafkaCluster, topic: str) -> None:
+    def roll() -> None:
+        for node_id in (1, 2, 3):
+            kafka3.restart(node_id)
+
+    rolling = threading.Thread(target=roll)
+    results = run(_config(kafka3), topic, fault=rolling.start, heal=rolling.join)
+    assert_all_stored_once_in_order(kafka3.bootstrap(), topic, results)
+
+
+def test_5_a_paused_broker_is_given_up_at_the_request_timeout_and_the_others_go_on(
+    kafka3: KafkaCluster, topic: str
+) -> None:
+    leader = _leader(kafka3, topic)
+    config = _config(kafka3, **{"request.timeout.ms": 3_000})
+    results = run(config, topic, fault=lambda: kafka3.pause(leader), heal=lambda: kafka3.resume(leader))
+    assert_all_stored_once_in_order(kafka3.bootstrap(), topic, results)
+
+
+def test_12_with_too_few_replicas_in_sync_records_wait_until_they_are_back(kafka3: KafkaCluster, topic: str) -> None:
+    def too_few() -> None:
+        kafka3.stop_node(1)
+        kafka3.stop_node(2)
+
+    def back() -> None:
+        kafka3.start_node(1, wait=False)
+        kafka3.start_node(2)
+
+    results = run(_config(kafka3), topic, fault=too_few, heal=back)
+    assert_all_stored_once_in_order(kafka3.bootstrap(), topic, results)

@@ -1,0 +1,177 @@
+"""A real broker that says no: limits, access rights, quotas, topics that vanish, grow and forget."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewPartitions,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from integration.kafka_cluster import USERS, KafkaCluster
+from integration.librdkafka import create_topic, delete_topic, read_topic
+from integration.scenario import (
+    RECORDS,
+    RESULT_SECONDS,
+    Writer,
+    assert_all_stored_once_in_order,
+    numbered,
+    run,
+)
+from spark_kafka_sink import KafkaProducer, RecordColumns
+from spark_kafka_sink.errors import AuthenticationError, AuthorizationError
+
+CONFIG_TOOL = "kafka.admin.ConfigCommand"
+
+pytestmark = pytest.mark.needs("kafka")
+
+
+def _config(cluster: KafkaCluster, **more: object) -> dict[str, object]:
+    return {"bootstrap.servers": cluster.bootstrap(), "linger.ms": 5, **more}
+
+
+def _as_alice(cluster: KafkaCluster, password: str = USERS["alice"]) -> dict[str, object]:
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    jaas = f'{module} required username="alice" password="{password}";'
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-512", "sasl.jaas.config": jaas}
+    return {"bootstrap.servers": cluster.bootstrap("SASL_PLAINTEXT"), "linger.ms": 5, **login}
+
+
+def test_11_batches_above_the_brokers_limit_are_split_and_arrive_in_order(kafka: KafkaCluster) -> None:
+    topic = create_topic(kafka.bootstrap(), partitions=2, max_message_bytes="10000")
+    results = run(_config(kafka, **{"batch.size": 100_000}), topic, fault=lambda: None)
+    assert_all_stored_once_in_order(kafka.bootstrap(), topic, results)
+
+
+def test_11_one_record_above_the_brokers_limit_fails_alone(kafka: KafkaCluster) -> None:
+    topic = create_topic(kafka.bootstrap(), max_message_bytes="10000")
+    values = pa.array([b"small"] * 5 + [b"x" * 20_000] + [b"small"] * 5)
+    with KafkaProducer(_config(kafka, **{"batch.size": 100_000})) as producer:
+        future = producer.send_columns(topic, RecordColumns(value=values))
+        producer.flush(RESULT_SECONDS)
+        result = future.result(RESULT_SECONDS)
+    assert result.rows_written == 10
+    (failure,) = result.failures
+    assert failure.rows.tolist() == [5]
+    assert topic in str(failure.error)
+    assert "max.message.bytes" in str(failure.error)
+    assert len(read_topic(kafka.bootstrap(), topic)) == 10
+
+
+def test_13_a_topic_that_is_created_again_takes_new_records(kafka: KafkaCluster) -> None:
+    topic = create_topic(kafka.bootstrap())
+    with KafkaProducer(_config(kafka)) as producer:
+        producer.send_columns(topic, numbered(0, 1_000)).result(RESULT_SECONDS).raise_for_failures()
+        delete_topic(kafka.bootstrap(), topic)
+        create_topic(kafka.bootstrap(), topic)
+        producer.send_columns(topic, numbered(1_000, 2_000)).result(RESULT_SECONDS).raise_for_failures()
+    assert len(read_topic(kafka.bootstrap(), topic)) == 1_000
+
+
+def test_14_partitions_that_are_added_are_used(kafka: KafkaCluster) -> None:
+    topic = create_topic(kafka.bootstrap(), partitions=1)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap()})
+
+    with KafkaProducer(_config(kafka, **{"metadata.max.age.ms": 200})) as producer:
+        producer.send_columns(topic, numbered(0, 1_000)).result(RESULT_SECONDS).raise_for_failures()
+        admin.create_partitions([NewPartitions(topic, 4)])[topic].result(60)
+        deadline = time.monotonic() + 60
+        while len(producer.partitions_for(topic)) < 4 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        result = producer.send_columns(topic, numbered(1_000, 2_000)).result(RESULT_SECONDS)
+    assert set(result.partitions) == {0, 1, 2, 3}
+
+
+@pytest.fixture(scope="module")
+def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Forgets producers within a second, and does not create topics by itself."""
+    properties = {"producer.id.expiration.ms": "300", "producer.id.expiration.check.interval.ms": "100"}
+    properties["auto.create.topics.enable"] = "false"
+    with KafkaCluster(tmp_path_factory.mktemp("forgetful") / "cluster", properties=properties) as cluster:
+        yield cluster
+
+
+def test_13_a_topic_that_is_deleted_for_good_is_a_clear_error_and_not_a_hang(forgetful: KafkaCluster) -> None:
+    topic = create_topic(forgetful.bootstrap())
+    config = _config(forgetful, **{"delivery.timeout.ms": 5_000, "request.timeout.ms": 2_000, "max.block.ms": 5_000})
+    with KafkaProducer(config) as producer:
+        producer.send_columns(topic, numbered(0, 1_000)).result(RESULT_SECONDS).raise_for_failures()
+        delete_topic(forgetful.bootstrap(), topic)
+        result = producer.send_columns(topic, numbered(1_000, 2_000)).result(RESULT_SECONDS)
+    assert result.rows_failed == 1_000
+    assert topic in str(result.failures[0].error)
+
+
+def test_16_a_broker_that_forgot_the_producer_is_written_on_without_a_double(forgetful: KafkaCluster) -> None:
+    topic = create_topic(forgetful.bootstrap())
+    admin = AdminClient({"bootstrap.servers": forgetful.bootstrap()})
+
+    def forget() -> None:
+        admin.delete_records([TopicPartition(topic, 0, 500)])
+        time.sleep(1.0)  # longer than the broker remembers
+
+    results = run(_config(forgetful), topic, fault=forget, heal=forget, records=3_000)
+    for result in results:
+        result.raise_for_failures()
+    numbers = [int((record.value or b"").split()[0]) for record in read_topic(forgetful.bootstrap(), topic)]
+    assert numbers == list(range(500, 3_000))
+
+
+def test_18_a_right_revoked_in_the_middle_names_the_topic_and_other_topics_go_on(kafka: KafkaCluster) -> None:
+    allowed, forbidden = create_topic(kafka.bootstrap()), create_topic(kafka.bootstrap())
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap()})
+    acl = AclBinding(
+        ResourceType.TOPIC, forbidden, ResourcePatternType.LITERAL, "User:alice", "*", AclOperation.WRITE,
+        AclPermissionType.DENY,
+    )  # fmt: skip
+    with KafkaProducer(_as_alice(kafka)) as producer:
+        for topic in (allowed, forbidden):
+            producer.send_columns(topic, numbered(0, 100)).result(RESULT_SECONDS).raise_for_failures()
+        next(iter(admin.create_acls([acl]).values())).result(60)
+        refused = producer.send_columns(forbidden, numbered(100, 200))
+        taken = producer.send_columns(allowed, numbered(100, 200))
+        producer.flush(RESULT_SECONDS)
+        failure = refused.result(RESULT_SECONDS).failures[0]
+        assert isinstance(failure.error, AuthorizationError)
+        assert forbidden in str(failure.error)
+        assert taken.result(RESULT_SECONDS).rows_written == 100
+
+
+def test_19_wrong_credentials_fail_at_once_and_are_not_told(kafka: KafkaCluster) -> None:
+    topic = create_topic(kafka.bootstrap())
+    started = time.monotonic()
+    with KafkaProducer(_as_alice(kafka, password="not-her-secret")) as producer:
+        with pytest.raises(AuthenticationError) as raised:
+            producer.send_columns(topic, numbered(0, 1)).result(RESULT_SECONDS).raise_for_failures()
+        assert "not-her-secret" not in str(raised.value)
+    # Far from max.block.ms (60 s): it did not wait for a time-out.
+    assert time.monotonic() - started < 30
+
+
+def test_21_a_throttled_producer_is_slow_and_not_wrong(kafka: KafkaCluster) -> None:
+    topic = create_topic(kafka.bootstrap(), partitions=2)
+
+    def quota(change: str, *value: str) -> None:
+        entity = ("--entity-type", "clients", "--entity-name", "throttled")
+        kafka.tool(CONFIG_TOOL, "--bootstrap-server", kafka.bootstrap(), "--alter", *entity, change, *value)
+
+    def throttle() -> None:
+        quota("--add-config", "producer_byte_rate=100000")
+
+    def release() -> None:
+        quota("--delete-config", "producer_byte_rate")
+
+    records = min(RECORDS, 9_000)
+    config = _config(kafka, **{"client.id": "throttled", "request.timeout.ms": 5_000})
+    results = run(config, topic, fault=throttle, heal=release, records=records)
+    assert_all_stored_once_in_order(kafka.bootstrap(), topic, results, records=records)
