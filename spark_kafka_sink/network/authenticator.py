@@ -16,6 +16,11 @@ from spark_kafka_sink.network.system import Buffer
 AUTHENTICATION_FRAME_BYTES_MAX = 1024 * 1024
 """No stranger makes us hold more than this."""
 
+MIN_RESERVED_CORRELATION_ID = 2**31 - 8
+"""From here on correlation ids are the conversation's own; other requests of a client must stay below."""
+
+ANONYMOUS = "ANONYMOUS"
+
 
 class Authenticator(Protocol):
     @property
@@ -25,6 +30,10 @@ class Authenticator(Protocol):
     @property
     def failure(self) -> AuthenticationError | None:
         """Set once the other side is refused; the channel ends with it when the refusal has been written."""
+
+    @property
+    def principal(self) -> str:
+        """Who the other side is, if it had to say so here."""
 
     def due(self, now: float) -> bool:
         """A session of this side's is near its end: `start` again before the next request is written."""
@@ -44,6 +53,7 @@ class NoAuthentication:
 
     complete = True
     failure: AuthenticationError | None = None
+    principal = ANONYMOUS
 
     def due(self, now: float) -> bool:
         return False

@@ -90,6 +90,10 @@ class KafkaChannel:
         )
 
     @property
+    def principal(self) -> str:
+        return self.authenticator.principal
+
+    @property
     def has_send(self) -> bool:
         return self._send is not None
 
