@@ -42,6 +42,7 @@ from spark_kafka_sink.producer.batch import BatchState, ProducerBatch, TopicPart
 from spark_kafka_sink.producer.buffer_pool import BufferPool, MemoryLease
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.partition_queues import INFINITE_MS, PartitionQueue, PartitionQueues
+from spark_kafka_sink.producer.partitioner import PartitionLoads
 from spark_kafka_sink.producer.split import split_batch
 from spark_kafka_sink.producer.staging import Grouped, Headers, Run, Stage, StagedRecord, Taken, compatible, group
 from spark_kafka_sink.records.columns import RecordColumns
@@ -81,13 +82,6 @@ class Appended:
 
     rows: int
     error: KafkaSinkError | None = None
-
-
-class PartitionLoads(NamedTuple):
-    """How many batches wait for the partitions that can be written to now (KIP-794)."""
-
-    partitions: list[int]
-    queue_lengths: list[int]
 
 
 class Flush:
@@ -210,7 +204,7 @@ class RecordAccumulator:
                 for partition, length in zip(info.partitions, lengths, strict=True)
                 if partition.leader in snapshot.nodes and not self._is_stuck(partition.leader)
             ]
-        return PartitionLoads([index for index, _ in usable], [length for _, length in usable])
+        return PartitionLoads([index for index, _ in usable], [length for _, length in usable], len(indexes))
 
     def _stage_run(self, topic: str, run: Run, size: int) -> None:
         reserved = self._reserve(size, run.columns.nbytes)

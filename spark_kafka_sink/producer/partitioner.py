@@ -1,0 +1,232 @@
+"""Partitioner: which row goes to which partition, a column at a time.
+
+    the row names its partition     that one, if the topic has it; otherwise -1, and the row fails alone
+    it has a key                    murmur2 of the key over all partitions, as every Kafka client in Java does it
+    neither                         the sticky partition of the topic
+
+A partition is sticky for one batch (KIP-480, KIP-794): rows without a key fill a batch of one partition before they go
+to the next, because many small batches cost more than few large ones. With columns that is an assignment of ranges:
+as many rows as fit into batch.size, then another partition is drawn for the following ones. The draw is among the
+partitions that have a leader, uniform at first; once all partitions have been written to, it is weighted by how few
+batches wait for each (longest queue + 1 - own queue), so that a slow broker gets less. Partitions of a broker that has
+taken nothing for partitioner.availability.timeout.ms are left out; the accumulator knows which.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_kafka_sink.client.cluster import ClusterSnapshot
+from spark_kafka_sink.errors import MetadataTimeoutError, SchemaError
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.murmur2 import partition_of_key, partitions_of_keys
+from spark_kafka_sink.records.byte_column import byte_column
+from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns
+from spark_kafka_sink.records.header import HEADER_BYTES
+
+INVALID_PARTITION = -1
+_ROUND_ROBIN = "RoundRobinPartitioner"
+_CHUNK_ROWS = 16_384
+
+
+class PartitionLoads(NamedTuple):
+    """How many batches wait for each partition that can be written to now (KIP-794)."""
+
+    partitions: list[int]
+    queue_lengths: list[int]
+    partition_count: int
+    """All that the topic has, the ones that cannot be written to included."""
+
+
+LoadsOf = Callable[[], "PartitionLoads | None"]
+
+
+class _Topic:
+    """The partitions of one topic by the last snapshot, and the sticky one with the bytes it got since it was drawn."""
+
+    __slots__ = ("available", "bytes", "indexes", "partition", "seen", "turn")
+
+    def __init__(self) -> None:
+        self.seen: tuple[object, object] | None = None
+        self.indexes: list[int] = []
+        self.available: list[int] = []
+        self.partition = INVALID_PARTITION
+        self.bytes = 0
+        self.turn = 0  # of the round-robin partitioner
+
+    def look(self, topic: str, snapshot: ClusterSnapshot) -> None:
+        """Learn the partitions, if the snapshot has new ones."""
+        info = snapshot.topics.get(topic)
+        if info is None or not info.partitions:
+            raise MetadataTimeoutError(f"The partitions of topic {topic} are not known.")
+        if self.seen is not None and self.seen[0] is info and self.seen[1] is snapshot.nodes:
+            return
+        self.seen = (info, snapshot.nodes)
+        self.indexes = [partition.index for partition in info.partitions]
+        led = [partition.index for partition in info.partitions if partition.leader in snapshot.nodes]
+        self.available = led or self.indexes
+        if self.partition not in self.indexes:
+            self.partition = INVALID_PARTITION
+
+
+class Partitioner:
+    """Any thread may ask; the sticky state is guarded by _lock."""
+
+    def __init__(self, config: ProducerConfig, random: Random) -> None:
+        self._ignore_keys = config.partitioner_ignore_keys
+        self._round_robin = config.partitioner_class == _ROUND_ROBIN
+        self._adaptive = config.partitioner_adaptive_partitioning_enable
+        self._batch_room = max(1, config.batch_size - HEADER_BYTES)
+        self._random = random
+        self._lock = threading.Lock()
+        self._topics: dict[str, _Topic] = {}
+
+    def assign(
+        self,
+        topic: str,
+        columns: RecordColumns,
+        sizes: NDArray[np.int64],
+        explicit: int | ArrowColumn | None,
+        snapshot: ClusterSnapshot,
+        loads: LoadsOf,
+    ) -> NDArray[np.int32]:
+        """The partition of each row; -1 where the row names one that the topic does not have."""
+        state = self._topic(topic, snapshot)
+        partitions = np.full(columns.num_rows, INVALID_PARTITION, np.int32)
+        undecided = _take_explicit(partitions, explicit, state.indexes)
+        if undecided is not None and not len(undecided):
+            return partitions
+        if not (self._ignore_keys or self._round_robin):
+            undecided = _take_keys(partitions, columns, undecided, len(state.indexes))
+        rows = np.arange(columns.num_rows) if undecided is None else undecided
+        if len(rows):
+            partitions[rows] = self._without_key(state, sizes[rows], loads)
+        return partitions
+
+    def assign_one(self, topic: str, key: bytes | None, size: int, snapshot: ClusterSnapshot, loads: LoadsOf) -> int:
+        """The partition of one record that does not name it."""
+        state = self._topic(topic, snapshot)
+        if key is not None and not (self._ignore_keys or self._round_robin):
+            return partition_of_key(key, len(state.indexes))
+        with self._lock:
+            if not self._round_robin and state.bytes + size <= self._batch_room and state.partition >= 0:
+                state.bytes += size
+                return state.partition
+        return int(self._without_key(state, np.array([size]), loads)[0])
+
+    def _topic(self, topic: str, snapshot: ClusterSnapshot) -> _Topic:
+        with self._lock:
+            state = self._topics.get(topic)
+            if state is None:
+                state = self._topics[topic] = _Topic()
+            state.look(topic, snapshot)
+            return state
+
+    def _without_key(self, state: _Topic, sizes: NDArray[np.int64], loads: LoadsOf) -> NDArray[np.int32]:
+        with self._lock:
+            if not self._round_robin:
+                return self._in_ranges(state, sizes, _draw(state.available, loads if self._adaptive else None))
+            turns = state.turn + np.arange(len(sizes))
+            state.turn = (state.turn + len(sizes)) % len(state.available)
+            return np.array(state.available, np.int32)[turns % len(state.available)]
+
+    def _in_ranges(self, sticky: _Topic, sizes: NDArray[np.int64], draw: Callable[[Random], int]) -> NDArray[np.int32]:
+        """Give rows to the sticky partition until a batch is full, then draw another: one step per batch."""
+        if sticky.partition < 0:
+            sticky.partition, sticky.bytes = draw(self._random), 0
+        ends = np.cumsum(sizes)
+        chosen: list[int] = []
+        counts: list[int] = []
+        row, done = 0, 0
+        while row < len(sizes):
+            stop = int(np.searchsorted(ends, done + self._batch_room - sticky.bytes, "right"))
+            if stop == row and not sticky.bytes:
+                stop = row + 1  # larger than a batch: it gets one of its own
+            if stop > row:
+                chosen.append(sticky.partition)
+                counts.append(stop - row)
+                sticky.bytes += int(ends[stop - 1]) - done
+                row, done = stop, int(ends[stop - 1])
+            if row < len(sizes):
+                sticky.partition, sticky.bytes = draw(self._random), 0
+        return np.repeat(np.array(chosen, np.int32), counts)
+
+
+def _take_explicit(
+    partitions: NDArray[np.int32], explicit: int | ArrowColumn | None, indexes: Sequence[int]
+) -> NDArray[np.int64] | None:
+    """Fill in what the rows name themselves; returns the rows that name nothing, None for all."""
+    if explicit is None:
+        return None
+    if isinstance(explicit, int):
+        partitions[:] = explicit if explicit in indexes else INVALID_PARTITION
+        return np.empty(0, np.int64)
+    if len(explicit) != len(partitions):
+        raise SchemaError(f"column partition has {len(explicit)} rows, column value has {len(partitions)}")
+    if pa.types.is_null(explicit.type):
+        return None
+    if not pa.types.is_integer(explicit.type):
+        raise SchemaError(f"column partition must be of integers, not {explicit.type}")
+    nulls = np.asarray(explicit.is_null())
+    named: Any = np.asarray(explicit.cast(pa.int64()).fill_null(INVALID_PARTITION))
+    partitions[:] = np.where(np.isin(named, indexes), named, INVALID_PARTITION)
+    return np.flatnonzero(nulls)
+
+
+def _take_keys(
+    partitions: NDArray[np.int32], columns: RecordColumns, undecided: NDArray[np.int64] | None, count: int
+) -> NDArray[np.int64] | None:
+    """Fill in what the keys decide; returns the rows that are still undecided, None for all."""
+    if columns.key is None:
+        return undecided
+    wanted = columns.slice(0) if undecided is None else columns.take(undecided)
+    hashed = np.empty(wanted.num_rows, np.int32)
+    keyless: list[NDArray[np.int64]] = []
+    done = 0
+    for chunk in wanted.chunks(_CHUNK_ROWS):
+        keys = byte_column(chunk.key)
+        hashed[done : done + chunk.num_rows] = partitions_of_keys(keys, count)
+        if keys.nulls:
+            keyless.append(np.flatnonzero(keys.lengths < 0) + done)
+        done += chunk.num_rows
+    rows = np.concatenate(keyless) if keyless else np.empty(0, np.int64)
+    hashed[rows] = INVALID_PARTITION
+    if undecided is None:
+        partitions[:] = hashed
+        return rows
+    partitions[undecided] = hashed
+    return undecided[rows]
+
+
+def _draw(available: Sequence[int], loads_of: LoadsOf | None) -> Callable[[Random], int]:
+    """How the next sticky partition is drawn. The loads are asked for when the first is drawn, and once."""
+    known: list[tuple[Sequence[int], list[int]] | None] = []
+
+    def draw(random: Random) -> int:
+        if not known:
+            known.append(_weights(loads_of() if loads_of is not None else None))
+        if known[0] is None:
+            return available[random.randrange(len(available))]
+        partitions, ends = known[0]
+        return partitions[bisect_right(ends, random.randrange(ends[-1]))]
+
+    return draw
+
+
+def _weights(loads: PartitionLoads | None) -> tuple[Sequence[int], list[int]] | None:
+    """Partitions, and the running sum of their weights; None if all are alike."""
+    if loads is None or not loads.partitions or loads.partition_count < 2:
+        return None
+    lengths = loads.queue_lengths
+    if len(lengths) == loads.partition_count and min(lengths) == max(lengths):
+        return None
+    return loads.partitions, list(accumulate(max(lengths) + 1 - length for length in lengths))
