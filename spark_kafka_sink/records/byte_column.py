@@ -12,6 +12,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 OFFSETS_MAX = (1 << 31) - 1
+EMPTY = pa.scalar(b"", pa.binary())
+"""The separator of a join."""
 
 
 @dataclass(frozen=True)
@@ -21,15 +23,10 @@ class ByteColumn:
     lengths: NDArray[np.int64]
     offsets: NDArray[np.int32]
     data: pa.Buffer
-    nulls: bool
 
     @property
     def rows(self) -> int:
         return len(self.lengths)
-
-    def payload_lengths(self) -> NDArray[np.int64]:
-        """The bytes that each row has: none for null."""
-        return np.maximum(self.lengths, 0) if self.nulls else self.lengths
 
     def fixed_length(self) -> int | None:
         """The length that all rows have (-1: all are null), or None."""
@@ -45,22 +42,21 @@ class ByteColumn:
             pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), self.data], null_count=0
         )
 
-    def matrix(self, width: int) -> NDArray[np.uint8]:
-        """The payload of a column whose rows all have `width` bytes, a row for each."""
-        start = int(self.offsets[0])
-        flat = np.frombuffer(self.data, np.uint8, self.rows * width, start) if width else np.empty(0, np.uint8)
-        return flat.reshape(self.rows, width)
+    def matrix(self, rows: int, width: int) -> NDArray[np.uint8]:
+        """All bytes as a table, for a column that has `width` bytes for each of `rows` rows."""
+        if width == 0:
+            return np.empty((rows, 0), np.uint8)
+        return np.frombuffer(self.data, np.uint8, rows * width, int(self.offsets[0])).reshape(rows, width)
 
 
 def byte_column(array: pa.Array) -> ByteColumn:
     """Read a binary or string column (32- or 64-bit offsets). The rows must have less than 2 GiB together."""
     if pa.types.is_null(array.type):
         array = array.cast(pa.binary())
-    rows = len(array)
     offsets, data = _offsets(array)
     lengths = (offsets[1:] - offsets[:-1]).astype(np.int64)
     if not array.null_count:
-        return ByteColumn(lengths, offsets, data, False)
+        return ByteColumn(lengths, offsets, data)
     valid = np.asarray(array.is_valid())
     if lengths[~valid].any():
         # Arrow allows bytes under a null; they are none of the record's.
@@ -68,8 +64,7 @@ def byte_column(array: pa.Array) -> ByteColumn:
         offsets, data = _offsets(kept)
         lengths = (offsets[1:] - offsets[:-1]).astype(np.int64)
     lengths[~valid] = -1
-    assert len(lengths) == rows
-    return ByteColumn(lengths, offsets, data, True)
+    return ByteColumn(lengths, offsets, data)
 
 
 def _offsets(array: pa.Array) -> tuple[NDArray[np.int32], pa.Buffer]:

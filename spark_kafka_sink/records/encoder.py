@@ -36,9 +36,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import RecordTooLargeError
-from spark_kafka_sink.records.byte_column import OFFSETS_MAX, ByteColumn, byte_column
+from spark_kafka_sink.records.byte_column import EMPTY, OFFSETS_MAX, ByteColumn, byte_column
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns
-from spark_kafka_sink.records.header_column import EMPTY, EncodedHeaders, binary_array, encode_headers
+from spark_kafka_sink.records.header_column import EncodedHeaders, binary_array, encode_headers
 from spark_kafka_sink.records.plan import (
     ROWS_AT_A_TIME,
     BatchSlice,
@@ -52,11 +52,12 @@ from spark_kafka_sink.records.varint import (
     Field,
     constant,
     merge,
+    pack,
     positions,
     scatter,
+    store,
     total_width,
     varint_fields,
-    varint_width,
 )
 
 __all__ = [
@@ -158,11 +159,13 @@ def _encode_rows(chunk: RecordColumns, rows: Rows) -> tuple[memoryview, NDArray[
     key = None if chunk.key is None else byte_column(chunk.key)
     value = byte_column(chunk.value)
     headers = None if chunk.headers is None else encode_headers(chunk.headers)
-    fixed_value = value.fixed_length()
-    fixed_key = -1 if key is None else key.fixed_length()
-    if headers is None and fixed_value is not None and fixed_key is not None:
-        return _store_fixed(key, fixed_key, value, fixed_value, rows)
-    return _join(key, value, headers, rows)
+    even_key = -1 if key is None else key.fixed_length()
+    even_value = value.fixed_length()
+    even_headers = 0 if headers is None else None if headers.counts else headers.sections.fixed_length()
+    if even_key is None or even_value is None or even_headers is None:
+        return _join(key, value, headers, rows)
+    columns = [(key, even_key), (value, even_value), (None if headers is None else headers.sections, even_headers)]
+    return _store_even(columns, rows)
 
 
 def _numbers(
@@ -193,12 +196,16 @@ def _join(
     if headers is None:
         prefix, middle = _numbers(rows, key_length, value.lengths, 1)
         return _join_without_headers(key, value, prefix, middle)
-    header_bytes = headers.lengths() + total_width(headers.counts)
+    header_bytes = headers.sections.lengths
+    if headers.counts:
+        header_bytes = header_bytes + total_width(headers.counts)
     prefix, middle = _numbers(rows, key_length, value.lengths, header_bytes)
     pieces = [binary_array(prefix, count)]
     if key is not None:
         pieces.append(key.array())
-    pieces += [binary_array(middle, count), value.array(), binary_array(headers.counts, count)]
+    pieces += [binary_array(middle, count), value.array()]
+    if headers.counts:
+        pieces.append(binary_array(headers.counts, count))
     pieces.append(headers.sections.array())
     return _joined(pieces, count, 0)
 
@@ -206,22 +213,15 @@ def _join(
 def _join_without_headers(
     key: ByteColumn | None, value: ByteColumn, prefix: list[Field], middle: list[Field]
 ) -> tuple[memoryview, NDArray[Any]]:
-    """The count of headers, 0, of each record stands in front of the next one; a row without a record has the last."""
+    """The count of headers, 0, of each record stands in front of the next one; after the last there is a row of it."""
     count = value.rows
-    merged = merge([_ZERO, *prefix])
-    at = np.append(positions(total_width(merged), count), 0)
-    at[-1] = at[-2] + 1
-    data = np.empty(int(at[-1]) + SPARE_BYTES, np.uint8)
-    scatter(data, merged, at[:-2])
-    data[at[-2]] = 0
-    pieces = [_array(data, at)]
+    data, at = pack([_ZERO, *prefix], count)
+    data[at[-1]] = 0
+    pieces = [_array(data, np.append(at, at[-1] + 1))]
     if key is not None:
         pieces.append(key.array(extra_rows=1))
-    at_middle = np.append(positions(total_width(middle), count), 0)
-    at_middle[-1] = at_middle[-2]
-    data_middle = np.empty(int(at_middle[-1]) + SPARE_BYTES, np.uint8)
-    scatter(data_middle, merge(middle), at_middle[:-2])
-    pieces += [_array(data_middle, at_middle), value.array(extra_rows=1)]
+    data, at = pack(middle, count)
+    pieces += [_array(data, np.append(at, at[-1])), value.array(extra_rows=1)]
     return _joined(pieces, count, 1)
 
 
@@ -240,36 +240,30 @@ def _joined(pieces: list[pa.Array], count: int, skip: int) -> tuple[memoryview, 
     return memoryview(data)[skip:], at
 
 
-def _store_fixed(
-    key: ByteColumn | None, key_length: int, value: ByteColumn, value_length: int, rows: Rows
-) -> tuple[memoryview, NDArray[Any]]:
-    """Keys of one length, values of one length: each column goes to its places by one assignment."""
-    count = value.rows
-    prefix, middle = _numbers(rows, key_length, value_length, 1)
-    merged = merge([_ZERO, *prefix])
+def _store_even(columns: list[tuple[ByteColumn | None, int]], rows: Rows) -> tuple[memoryview, NDArray[Any]]:
+    """Key, value and headers of one length each (-1 for null): every column goes to its places by one assignment."""
+    count = len(rows.offset_delta)
+    (_, key_length), (_, value_length), (_, header_bytes) = columns
+    prefix, middle = _numbers(rows, key_length, value_length, header_bytes or 1)
+    lead = [] if header_bytes else [_ZERO]
+    merged = merge([*lead, *prefix])
     prefix_width = total_width(merged)
-    middle_width = varint_width(value_length)
-    at = positions(prefix_width + (max(0, key_length) + middle_width + max(0, value_length)), count)
-    out = np.empty(int(at[-1]) + 1 + SPARE_BYTES, np.uint8)
+    number = np.frombuffer(_constant_bytes(middle), np.uint8)
+    at = positions(prefix_width + (len(number) + sum(max(0, length) for _, length in columns)), count)
+    out = np.empty(int(at[-1]) + SPARE_BYTES, np.uint8)
     scatter(out, merged, at[:-1])
     place = at[:-1] + prefix_width
-    if key is not None and key_length > 0:
-        _store(out, place, key.matrix(key_length))
-        place = place + key_length
-    _store(out, place, np.frombuffer(_constant_bytes(middle), np.uint8).reshape(1, -1))
-    if value_length > 0:
-        _store(out, place + middle_width, value.matrix(value_length))
-    out[at[-1]] = 0
-    return out.data[1:], at
+    for index, (column, length) in enumerate(columns):
+        if column is not None and length > 0:
+            store(out, column.matrix(count, length), place)
+            place = place + length
+        if index == 0:
+            store(out, number.reshape(1, -1), place)
+            place = place + len(number)
+    if lead:
+        out[at[-1]] = 0
+    return out.data[len(lead) :], at
 
 
 def _constant_bytes(fields: list[Field]) -> bytes:
     return b"".join(int(f.word).to_bytes(8, "little")[: int(f.width)] for f in fields)
-
-
-def _store(out: NDArray[np.uint8], places: NDArray[np.int64], rows: NDArray[np.uint8]) -> None:
-    """Row i to out[places[i]:], as items of one fixed size; a single row goes to every place."""
-    width = rows.shape[1]
-    item = np.dtype((np.void, width))
-    anywhere: NDArray[np.void] = np.ndarray((len(out) - width + 1,), item, out, strides=(1,))
-    anywhere[places] = np.ascontiguousarray(rows).view(item)[:, 0]

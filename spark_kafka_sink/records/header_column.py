@@ -14,10 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
-from spark_kafka_sink.records.varint import Field, constant, pack, varint_fields
-
-EMPTY = pa.scalar(b"", pa.binary())
+from spark_kafka_sink.records.byte_column import EMPTY, ByteColumn, byte_column
+from spark_kafka_sink.records.varint import Field, encode_varint, pack, varint_fields
 
 
 @dataclass(frozen=True)
@@ -75,13 +73,10 @@ def rows_with_bad_headers(array: pa.Array) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class EncodedHeaders:
-    """What follows the value in each record: the count, and then the bytes of all headers."""
+    """What follows the value in each record. The count of headers is part of the sections, unless `counts` has it."""
 
-    counts: list[Field]
     sections: ByteColumn
-
-    def lengths(self) -> NDArray[np.int64]:
-        return self.sections.lengths
+    counts: list[Field]
 
 
 def encode_headers(array: pa.Array) -> EncodedHeaders | None:
@@ -89,11 +84,19 @@ def encode_headers(array: pa.Array) -> EncodedHeaders | None:
     headers = header_column(array)
     if not len(headers.keys):
         return None
-    elements = _encode_elements(byte_column(headers.keys), byte_column(headers.values))
+    keys, values = byte_column(headers.keys), byte_column(headers.values)
+    counts = headers.counts
+    fixed = _fixed_sections(int(counts[0]), keys, values) if bool((counts == counts[0]).all()) else None
+    if fixed is not None:
+        width = fixed.shape[1]
+        offsets = np.arange(0, (len(counts) + 1) * width, width, dtype=np.int32)
+        sections = ByteColumn(np.full(len(counts), width, np.int64), offsets, pa.py_buffer(fixed))
+        return EncodedHeaders(sections, [])
+    elements = _encode_elements(keys, values)
     _, offset_buffer, data = elements.buffers()
     offsets = np.frombuffer(offset_buffer, np.int32, len(elements) + 1)[headers.starts]
-    sections = ByteColumn((offsets[1:] - offsets[:-1]).astype(np.int64), offsets, data, False)
-    return EncodedHeaders(varint_fields(headers.counts), sections)
+    sections = ByteColumn((offsets[1:] - offsets[:-1]).astype(np.int64), offsets, data)
+    return EncodedHeaders(sections, varint_fields(counts))
 
 
 def _encode_elements(keys: ByteColumn, values: ByteColumn) -> pa.Array:
@@ -107,11 +110,37 @@ def _encode_elements(keys: ByteColumn, values: ByteColumn) -> pa.Array:
     )
 
 
+def _fixed_sections(count: int, keys: ByteColumn, values: ByteColumn) -> NDArray[np.uint8] | None:
+    """One row of bytes for each record, where all have as many headers and those of one place equal lengths.
+
+    That is how headers mostly are. Then all numbers are the same in every row, and the headers' keys and values are
+    columns of fixed width.
+    """
+    key_lengths, value_lengths = keys.lengths.reshape(-1, count), values.lengths.reshape(-1, count)
+    if (key_lengths != key_lengths[0]).any() or (value_lengths != value_lengths[0]).any():
+        return None
+    rows = len(key_lengths)
+    parts: list[bytes | NDArray[np.uint8]] = [encode_varint(count)]
+    key_bytes = keys.matrix(rows, int(key_lengths[0].sum()))
+    value_bytes = values.matrix(rows, int(np.maximum(value_lengths[0], 0).sum()))
+    key_at = value_at = 0
+    for key_length, value_length in zip(key_lengths[0].tolist(), value_lengths[0].tolist(), strict=True):
+        parts += [encode_varint(key_length), key_bytes[:, key_at : key_at + key_length], encode_varint(value_length)]
+        key_at += key_length
+        if value_length > 0:
+            parts.append(value_bytes[:, value_at : value_at + value_length])
+            value_at += value_length
+    widths = [part.shape[1] if isinstance(part, np.ndarray) else len(part) for part in parts]
+    table = np.empty((rows, sum(widths)), np.uint8)
+    at = 0
+    for part, width in zip(parts, widths, strict=True):
+        table[:, at : at + width] = part if isinstance(part, np.ndarray) else np.frombuffer(part, np.uint8)
+        at += width
+    return table
+
+
 def binary_array(fields: list[Field], rows: int) -> pa.Array:
     data, at = pack(fields, rows)
     return pa.BinaryArray.from_buffers(
         pa.binary(), rows, [None, pa.py_buffer(at.astype(np.int32)), pa.py_buffer(data)], null_count=0
     )
-
-
-__all__ = ["EncodedHeaders", "HeaderColumn", "constant", "encode_headers", "header_column", "rows_with_bad_headers"]

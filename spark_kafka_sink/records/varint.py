@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 U64 = np.uint64
-SPARE_BYTES = 8
+_PAIR = np.dtype((np.void, 16))
+SPARE_BYTES = 16
 """How much longer than its contents a buffer must be that `scatter` stores words into."""
-_TABLE_BITS = 14
+_TABLE_BITS = 16
 _LARGEST_8_BYTES = 1 << 56
 
 
@@ -70,7 +71,7 @@ def varint_fields(values: NDArray[np.int64] | int) -> list[Field]:
         coded = _zigzag_column(values)
     top = max(zigzag(low), zigzag(high))
     if top < 1 << _TABLE_BITS:
-        width_max = 1 if top < 128 else 2
+        width_max = 1 if top < 1 << 7 else 2 if top < 1 << 14 else 3
         return [Field(_WORDS.take(coded.view(np.int64)), _WIDTHS.take(coded.view(np.int64)), width_max)]
     if top < _LARGEST_8_BYTES:
         return [_spread(coded, top)]
@@ -136,12 +137,16 @@ def _table() -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
 
 
 _WORDS, _WIDTHS = _table()
-"""All varints of one and two bytes: a look-up is cheaper than the arithmetic. Read only."""
+"""All varints up to 65,535: a look-up is cheaper than the arithmetic. Read only."""
 
 
 def pack(fields: list[Field], rows: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The fields of each row one after the other: all bytes (and some to spare), and rows + 1 positions."""
     merged = merge(fields)
+    if len(merged) == 1 and merged[0].width_max == 1:
+        data = np.empty(rows + SPARE_BYTES, np.uint8)
+        data[:rows] = merged[0].word
+        return data, np.arange(rows + 1)
     at = positions(total_width(merged), rows)
     data = np.empty(int(at[-1]) + SPARE_BYTES, np.uint8)
     scatter(data, merged, at[:-1])
@@ -158,25 +163,38 @@ def total_width(fields: list[Field]) -> NDArray[np.int64] | np.int64:
 def scatter(data: NDArray[np.uint8], fields: list[Field], at: NDArray[np.int64]) -> None:
     """Store the fields of row i at data[at[i]:], one after the other; `at` ascends.
 
-    Every field is stored as a whole word of 8 bytes, in the order of the bytes: what a word has too much lies where
+    Fields are stored as whole words of 8 or 16 bytes, in the order of the bytes: what a word has too much lies where
     the next one is stored a moment later. One assignment to a view with a stride of one byte does that for a column.
     The bytes after each row's fields are spoilt; whoever owns them writes them afterwards.
     """
     if not len(at):
         return
-    anywhere: NDArray[np.uint64] = np.ndarray((len(data) - 7,), np.uint64, data, strides=(1,))
     if len(fields) == 1:
-        anywhere[at] = fields[0].word
-        return
-    word = np.empty((len(at), len(fields)), np.uint64)
-    place = np.empty((len(at), len(fields)), np.int64)
-    for index, field in enumerate(fields):
-        word[:, index] = field.word
-        if index == 0:
-            place[:, 0] = at
-        else:
-            np.add(place[:, index - 1], fields[index - 1].width, out=place[:, index])
-    anywhere[place.reshape(-1)] = word.reshape(-1)
+        _anywhere(data, np.dtype(np.uint64))[at] = fields[0].word
+    elif len(fields) == 2:
+        pair = np.empty((len(at), 2), np.uint64)
+        bits = np.left_shift(fields[0].width, 3).astype(np.uint64)
+        pair[:, 0] = fields[0].word | (fields[1].word << bits)
+        pair[:, 1] = fields[1].word >> (U64(64) - bits)
+        _anywhere(data, _PAIR)[at] = pair.view(_PAIR)[:, 0]
+    else:
+        word = np.empty((len(at), len(fields)), np.uint64)
+        place = np.empty((len(at), len(fields)), np.int64)
+        for index, field in enumerate(fields):
+            word[:, index] = field.word
+            place[:, index] = at if index == 0 else place[:, index - 1] + fields[index - 1].width
+        _anywhere(data, np.dtype(np.uint64))[place.reshape(-1)] = word.reshape(-1)
+
+
+def _anywhere(data: NDArray[np.uint8], item: np.dtype[Any]) -> NDArray[Any]:
+    """`data` as items that begin at every byte."""
+    return np.ndarray((len(data) - item.itemsize + 1,), item, data, strides=(1,))
+
+
+def store(data: NDArray[np.uint8], rows: NDArray[np.uint8], at: NDArray[np.int64]) -> None:
+    """Row i to data[at[i]:], all rows of one size and to the byte; a single row goes to every place."""
+    item = np.dtype((np.void, rows.shape[1]))
+    _anywhere(data, item)[at] = np.ascontiguousarray(rows).view(item)[:, 0]
 
 
 def merge(fields: list[Field]) -> list[Field]:
