@@ -23,7 +23,6 @@ from integration.librdkafka import create_topic, delete_topic, read_topic
 from integration.scenario import (
     RECORDS,
     RESULT_SECONDS,
-    Writer,
     assert_all_stored_once_in_order,
     numbered,
     run,

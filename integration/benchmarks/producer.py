@@ -1,0 +1,213 @@
+"""What a record costs in each producer: ours by columns and one by one, librdkafka's, kafka-python's, and Kafka's own.
+
+    python -m integration.benchmarks.producer [--rounds 5]
+
+A discard broker (it acknowledges, counts and keeps nothing) runs in a process of its own. Every contender runs in a new
+process, one after the other, and the whole row of them several times; the table has the medians. 12-byte keys, 100-byte
+values. CPU is user + system time of the contender's process alone, from the first record to the last acknowledgement;
+for Java it is that of the whole JVM, its start included, so that only its records/s are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from integration.artifacts import kafka_classpath
+
+ROWS = 10_000
+RECORDS = {"columns": 10_000_000, "librdkafka": 2_000_000, "send": 150_000, "kafka-python": 60_000, "java": 3_000_000}
+TOPICS = {"one": 1, "t": 12, "thousand": 1_000}
+
+
+def columns() -> tuple[pa.Array, pa.Array]:
+    keys = pa.array([b"%012d" % (i * 7919 % 1_000_003) for i in range(ROWS)], pa.binary())
+    letters = np.random.default_rng(7).integers(97, 123, (ROWS, 100), np.uint8)
+    # Every second byte repeats, so that compression has something to find.
+    letters[:, ::2] = 120
+    return keys, pa.array([bytes(row) for row in letters], pa.binary())
+
+
+def by_columns(bootstrap: str, topic: str, records: int, codec: str) -> None:
+    from spark_kafka_sink import KafkaProducer, RecordColumns
+
+    key, value = columns()
+    with KafkaProducer({"bootstrap.servers": bootstrap, "compression.type": codec}) as producer:
+        producer.send_columns(topic, RecordColumns(value=value, key=key)).result(60).raise_for_failures()
+        yield_start()
+        futures = [producer.send_columns(topic, RecordColumns(value=value, key=key)) for _ in range(records // ROWS)]
+        producer.flush(600)
+        for future in futures:
+            future.result(0).raise_for_failures()
+
+
+def one_by_one(bootstrap: str, topic: str, records: int, codec: str) -> None:
+    from spark_kafka_sink import KafkaProducer, ProducerRecord
+
+    keys, values = (column.to_pylist() for column in columns())
+    with KafkaProducer({"bootstrap.servers": bootstrap, "compression.type": codec}) as producer:
+        producer.send(ProducerRecord(topic, values[0], key=keys[0])).result(60)
+        yield_start()
+        for i in range(records):
+            producer.send(ProducerRecord(topic, values[i % ROWS], key=keys[i % ROWS]))
+        producer.flush(600)
+
+
+def librdkafka(bootstrap: str, topic: str, records: int, codec: str) -> None:
+    from confluent_kafka import Producer
+
+    keys, values = (column.to_pylist() for column in columns())
+    config = {"bootstrap.servers": bootstrap, "compression.type": codec, "enable.idempotence": True, "linger.ms": 5}
+    producer = Producer(config | {"partitioner": "murmur2_random", "queue.buffering.max.messages": 1_000_000})
+    producer.produce(topic, values[0], keys[0])
+    producer.flush(60)
+    yield_start()
+    for i in range(records):
+        while True:
+            try:
+                producer.produce(topic, values[i % ROWS], keys[i % ROWS])
+                break
+            except BufferError:
+                producer.poll(0.01)
+        if i % 1_000 == 0:
+            producer.poll(0)
+    producer.flush(600)
+
+
+def kafka_python(bootstrap: str, topic: str, records: int, codec: str) -> None:
+    from kafka import KafkaProducer
+
+    keys, values = (column.to_pylist() for column in columns())
+    producer = KafkaProducer(bootstrap_servers=bootstrap, compression_type=None if codec == "none" else codec)
+    producer.send(topic, values[0], keys[0]).get(60)
+    yield_start()
+    for i in range(records):
+        producer.send(topic, values[i % ROWS], keys[i % ROWS])
+    producer.flush(600)
+
+
+CONTENDERS: dict[str, Callable[[str, str, int, str], None]] = {
+    "columns": by_columns,
+    "send": one_by_one,
+    "librdkafka": librdkafka,
+    "kafka-python": kafka_python,
+}
+ROWS_OF_TABLE = (
+    ("`send_columns`", "columns", "t", "none"),
+    ("confluent-kafka `produce()`", "librdkafka", "t", "none"),
+    ("Java ProducerPerformance", "java", "t", "none"),
+    ("`send_columns`, 1 partition", "columns", "one", "none"),
+    ("`send_columns`, 1,000 partitions", "columns", "thousand", "none"),
+    ("`send_columns`, lz4", "columns", "t", "lz4"),
+    ("confluent-kafka `produce()`, lz4", "librdkafka", "t", "lz4"),
+    ("`send_columns`, zstd", "columns", "t", "zstd"),
+    ("confluent-kafka `produce()`, zstd", "librdkafka", "t", "zstd"),
+    ("`send`", "send", "t", "none"),
+    ("kafka-python `send`", "kafka-python", "t", "none"),
+)
+
+_start: tuple[float, float] = (0.0, 0.0)
+
+
+def cpu_seconds(who: int = resource.RUSAGE_SELF) -> float:
+    usage = resource.getrusage(who)
+    return usage.ru_utime + usage.ru_stime
+
+
+def yield_start() -> None:
+    """From here on it counts: connected, and the first record acknowledged."""
+    global _start
+    _start = time.perf_counter(), cpu_seconds()
+
+
+def contend(name: str, bootstrap: str, topic: str, records: int, codec: str) -> dict[str, float]:
+    CONTENDERS[name](bootstrap, topic, records, codec)
+    seconds, cpu = time.perf_counter() - _start[0], cpu_seconds() - _start[1]
+    return {"rate": records / seconds, "cpu_ns": cpu / records * 1e9}
+
+
+def java(bootstrap: str, topic: str, records: int) -> dict[str, float]:
+    command = ["java", "-Xmx512m", "-cp", kafka_classpath(), "org.apache.kafka.tools.ProducerPerformance"]
+    command += ["--topic", topic, "--num-records", str(records), "--record-size", "112", "--throughput", "-1"]
+    command += ["--command-property", f"bootstrap.servers={bootstrap}"]
+    before = cpu_seconds(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    rates = re.findall(r"([\d.]+) records/sec", done.stdout)
+    if done.returncode or not rates:
+        raise RuntimeError(f"{done.stdout}\n{done.stderr}")
+    return {"rate": float(rates[-1]), "cpu_ns": (cpu_seconds(resource.RUSAGE_CHILDREN) - before) / records * 1e9}
+
+
+def measure(name: str, bootstrap: str, topic: str, codec: str, records: int) -> dict[str, float]:
+    if name == "java":
+        return java(bootstrap, topic, records)
+    command = [sys.executable, "-m", "integration.benchmarks.producer", "--contender", name]
+    command += ["--bootstrap", bootstrap, "--topic", topic, "--codec", codec, "--records", str(records)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+@contextlib.contextmanager
+def discard_broker() -> Iterator[str]:
+    command = [sys.executable, "-m", "spark_kafka_sink.cli", "broker", "--port", "0", "--discard"]
+    for topic, partitions in TOPICS.items():
+        command += ["--topic", f"{topic}:{partitions}"]
+    broker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert broker.stdout is not None
+        for line in broker.stdout:
+            if line.startswith("listening on "):
+                yield line.split()[-1]
+                break
+    finally:
+        broker.terminate()
+        broker.wait()
+
+
+def compare(rounds: int, scale: float) -> None:
+    seen: dict[str, list[dict[str, float]]] = {label: [] for label, *_ in ROWS_OF_TABLE}
+    with discard_broker() as bootstrap:
+        for turn in range(rounds):
+            for label, name, topic, codec in ROWS_OF_TABLE:
+                records = max(ROWS, int(RECORDS[name] * scale) // ROWS * ROWS)
+                seen[label].append(measure(name, bootstrap, topic, codec, records))
+                print(f"round {turn + 1}: {label}: {seen[label][-1]}", file=sys.stderr)
+    base = statistics.median(run["cpu_ns"] for run in seen[ROWS_OF_TABLE[0][0]])
+    base_rate = statistics.median(run["rate"] for run in seen[ROWS_OF_TABLE[0][0]])
+    print("| producer | records/s | CPU per record | CPU, times ours | records/s, ours is |")
+    print("|---|---:|---:|---:|---:|")
+    for label, runs in seen.items():
+        rate, cpu = (statistics.median(run[what] for run in runs) for what in ("rate", "cpu_ns"))
+        print(f"| {label} | {rate:,.0f} | {cpu:,.0f} ns | {cpu / base:.2f}x | {base_rate / rate:.2f}x |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What a record costs in each producer.")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--scale", type=float, default=1.0, help="fewer or more records than usual")
+    parser.add_argument("--contender", choices=sorted(CONTENDERS), help=argparse.SUPPRESS)
+    for hidden in ("--bootstrap", "--topic", "--codec"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
+    parser.add_argument("--records", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.contender:
+        result = contend(arguments.contender, arguments.bootstrap, arguments.topic, arguments.records, arguments.codec)
+        print(json.dumps(result))
+    else:
+        compare(arguments.rounds, arguments.scale)
+
+
+if __name__ == "__main__":
+    main()
