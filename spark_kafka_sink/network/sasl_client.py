@@ -11,11 +11,12 @@ between, and are told from the conversation's by the correlation id.
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 
-from spark_kafka_sink.errors import AuthenticationError, DecodeError
+from spark_kafka_sink.errors import AuthenticationError, DecodeError, NetworkError
 from spark_kafka_sink.network.authenticator import ANONYMOUS, MIN_RESERVED_CORRELATION_ID
 from spark_kafka_sink.network.system import Buffer
 from spark_kafka_sink.protocol import error_codes
@@ -85,7 +86,8 @@ class SaslClientAuthenticator:
         if self._state is _State.START:
             self._state = _State.API_VERSIONS
             return self._request(ApiVersionsRequest(), 0)
-        return self._shake_hands()
+        with self._words_for_failures():
+            return self._shake_hands()
 
     def claims(self, frame: memoryview, now: float) -> bool:
         if self.complete:
@@ -93,15 +95,27 @@ class SaslClientAuthenticator:
         return self._is_first or peek_correlation_id(frame) == self._correlation_id
 
     def step(self, frame: memoryview, now: float) -> Sequence[Buffer] | None:
-        try:
+        with self._words_for_failures():
             if self._state is _State.API_VERSIONS:
                 return self._take_versions(frame)
             if self._state is _State.HANDSHAKE:
                 return self._take_handshake(frame)
             return self._take_token(frame, now)
+
+    @contextlib.contextmanager
+    def _words_for_failures(self) -> Iterator[None]:
+        try:
+            yield
+        except (AuthenticationError, NetworkError):
+            raise
         except DecodeError as error:
             raise AuthenticationError(
                 f"SASL {self._mechanism}: the answer is none of Kafka's ({error}): is this a SASL listener?"
+            ) from error
+        except Exception as error:
+            # A user's callback may stand behind the conversation, and raise anything; its words may hold a secret.
+            raise AuthenticationError(
+                f"SASL {self._mechanism}: the credentials could not be had: {type(error).__name__}"
             ) from error
 
     def _take_versions(self, frame: memoryview) -> Sequence[Buffer]:

@@ -353,8 +353,16 @@ class Selector:
 def _located(address: SocketAddress, error: OSError | KafkaSinkError) -> KafkaSinkError:
     """The same error with the address in its words; an OSError becomes a DisconnectedError."""
     if isinstance(error, OSError):
-        translated: KafkaSinkError = DisconnectedError(f"{address}: {error.strerror or error}")
+        located: KafkaSinkError = DisconnectedError(f"{address}: {error.strerror or error}")
     else:
-        translated = type(error)(f"{address}: {error}")
-    translated.__cause__ = error
-    return translated
+        located = type(error)(f"{address}: {error}")
+    located.__cause__ = error
+    _drop_frames(error)
+    return located
+
+
+def _drop_frames(error: BaseException | None) -> None:
+    """Forget where the error was raised: those frames hold segments of sends, and errors live long."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__

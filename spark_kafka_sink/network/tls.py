@@ -44,13 +44,7 @@ class TlsTransport:
         self._unsent = memoryview(b"")
         self._space = bytearray(RECEIVED_BYTES)
         self._has_read = False
-        self._tls = context.wrap_bio(
-            self._incoming,
-            self._outgoing,
-            server_side=server_hostname is None,
-            # A name may end in a dot; certificates never do.
-            server_hostname=server_hostname.rstrip(".") if server_hostname else None,
-        )
+        self._tls = self._wrap(context, server_hostname)
 
     @property
     def has_output(self) -> bool:
@@ -116,6 +110,15 @@ class TlsTransport:
                 self.flush()
         self._unsent = memoryview(b"")
         self.socket.close()
+
+    def _wrap(self, context: ssl.SSLContext, hostname: str | None) -> ssl.SSLObject:
+        if hostname is None:
+            return context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        try:
+            # A name may end in a dot; certificates never do.
+            return context.wrap_bio(self._incoming, self._outgoing, server_hostname=hostname.rstrip("."))
+        except ValueError as error:
+            raise DisconnectedError(f"{hostname!r} is not a host name that TLS can check: {error}") from error
 
     def _handshake_step(self) -> bool:
         """Whether it is worth to go on: done, or more bytes have come."""

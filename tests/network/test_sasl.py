@@ -238,6 +238,17 @@ def test_a_listener_that_does_not_prove_itself_is_refused() -> None:
     assert "did not prove" in str(state.error)
 
 
+def test_a_callback_of_the_users_that_raises_fails_the_authentication_without_its_words() -> None:
+    class Broken(Password):
+        def start(self) -> bytes:
+            raise KeyError("token-secret")
+
+    state = refused(listener(), sasl_channels(Broken))
+    assert state.kind is ChannelStateKind.AUTHENTICATION_FAILED
+    assert "could not be had: KeyError" in str(state.error)
+    assert "secret" not in str(state.error)
+
+
 class ScriptedBroker(FramePeer):
     """Answers the n-th frame by the n-th message, or bytes, whatever was asked."""
 

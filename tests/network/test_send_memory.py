@@ -5,6 +5,7 @@ A bytearray cannot change its size while anything references its memory: that is
 
 from __future__ import annotations
 
+import errno
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -77,6 +78,22 @@ def test_after_the_end_of_a_channel_nothing_references_its_send(
     selector, connection, memory = begin_send()
     assert is_referenced(memory)
     end(selector, connection)
+    assert not is_referenced(memory)
+
+
+def test_an_error_that_is_kept_does_not_keep_the_memory_of_the_send_that_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(segments: list[memoryview]) -> int:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    selector, connection, memory = begin_send()
+    monkeypatch.setattr(connection.socket, "sendmsg", broken)
+    connection.resume()
+    while not selector.disconnected:
+        selector.poll(10)
+    kept = selector.disconnected["a"].error
+    assert "Broken pipe" in str(kept)
     assert not is_referenced(memory)
 
 
