@@ -1,0 +1,164 @@
+"""BlockingClient: a NetworkClient for one thread that asks one question at a time and waits for the answer.
+
+For reading topics and asking about transactions: where nothing else is to be done meanwhile. A question that failed may
+be asked again; `patience` says for how long, and ends with everything that is known about why.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TypeVar
+
+from spark_kafka_sink.client.cluster import Node, TopicInfo
+from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.metadata import new_metadata
+from spark_kafka_sink.client.network_client import new_network_client
+from spark_kafka_sink.client.requests import BuildMessage, ClientRequest, ClientResponse
+from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError, MetadataTimeoutError, NetworkError
+from spark_kafka_sink.network.system import OperatingSystem, System
+from spark_kafka_sink.protocol.api_keys import VersionRange
+from spark_kafka_sink.protocol.message import Message
+
+UNKNOWN_TOPIC_MS_MAX = 5_000.0
+"""A topic that was created a moment ago may be unknown to a broker for so long."""
+
+AnswerT = TypeVar("AnswerT", bound=Message)
+
+
+class BlockingClient:
+    """A context manager. Used by one thread."""
+
+    def __init__(self, config: ClientConfig, *, timeout_ms: float = 60_000, system: System | None = None) -> None:
+        self._system = system if system is not None else OperatingSystem()
+        self._timeout_ms = timeout_ms
+        self._backoff_ms = config.retry_backoff_ms
+        self.metadata = new_metadata(config, system=self._system, allow_auto_topic_creation=False)
+        self._client = new_network_client(config, self.metadata, system=self._system)
+
+    def __enter__(self) -> BlockingClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def topic(self, name: str) -> TopicInfo:
+        """Wait until the topic's partitions are known. BrokerError if it does not exist, or may not be read."""
+        patience = self.patience(f"metadata of topic {name}")
+        self.metadata.add_topic(name, self._system.now())
+        while True:
+            info = self.metadata.snapshot.topics.get(name)
+            if info is not None and info.partitions:
+                return info
+            self.metadata.raise_for_topic(name)
+            error = self.metadata.topic_error(name)
+            if error is not None and patience.waited_ms > UNKNOWN_TOPIC_MS_MAX:
+                raise error
+            if info is not None:
+                self.metadata.request_update()
+            patience.wait(error)
+
+    def leader(self, topic: str, partition: int) -> Node | None:
+        """None if nobody is known to lead; then the next wait brings news."""
+        leader = self.metadata.snapshot.leader(topic, partition)
+        if leader is None:
+            self.metadata.request_update()
+        return leader
+
+    def any_node(self) -> Node | None:
+        return self._client.least_loaded_node(self._system.now())
+
+    def ask(
+        self, node: Node, answer_type: type[AnswerT], build: BuildMessage, *, versions: VersionRange | None = None
+    ) -> AnswerT:
+        """One question. NetworkError if the node cannot be reached or is lost; it may be asked again."""
+        now = self._connect(node)
+        request = self._client.new_client_request(node.id, answer_type.API_KEY, build, now, versions=versions)
+        self._client.send(request, now)
+        response = self._response(request)
+        if response.version_error is not None:
+            raise response.version_error
+        if response.authentication_error is not None:
+            raise response.authentication_error
+        if not isinstance(response.message, answer_type):
+            raise DisconnectedError(response.reason)
+        return response.message
+
+    def attempt(
+        self, node: Node, answer_type: type[AnswerT], build: BuildMessage, *, versions: VersionRange | None = None
+    ) -> AnswerT | NetworkError:
+        """The same, where a NetworkError is one of the answers: it is returned."""
+        try:
+            return self.ask(node, answer_type, build, versions=versions)
+        except NetworkError as error:
+            return error
+
+    def patience(self, what: str) -> Patience:
+        """Limits the time spent on `what` without any progress."""
+        return Patience(self, what, self._timeout_ms)
+
+    def now(self) -> float:
+        return self._system.now()
+
+    def pause(self) -> None:
+        """Let the client work while there is nothing to ask."""
+        until = self._system.now() + self._backoff_ms
+        while (now := self._system.now()) < until:
+            self._poll(until - now)
+
+    def _connect(self, node: Node) -> float:
+        """Wait until the node is ready; returns the time at which it is."""
+        deadline = self._system.now() + self._timeout_ms
+        tried = False
+        while not self._client.ready(node, now := self._system.now()):
+            failed = self._client.connection_failed(node.id)
+            if (failed and tried) or now >= deadline:
+                raise DisconnectedError(f"{node} cannot be reached. {self.metadata.unreachable_words()}")
+            tried = tried or not failed
+            self._poll(min(self._backoff_ms, deadline - now))
+        return now
+
+    def _response(self, request: ClientRequest) -> ClientResponse:
+        while True:
+            for response in self._poll(request.timeout_ms):
+                if response.request is request:
+                    return response
+
+    def _poll(self, timeout_ms: float) -> list[ClientResponse]:
+        self.metadata.raise_if_fatal()
+        responses = self._client.poll(timeout_ms, self._system.now())
+        self.metadata.raise_if_fatal()
+        return responses
+
+
+class Patience:
+    """How long something has been waited for, and the error when that was too long."""
+
+    def __init__(self, client: BlockingClient, what: str, timeout_ms: float) -> None:
+        self._client = client
+        self._what = what
+        self._timeout_ms = timeout_ms
+        self._since_ms = client.now()
+
+    @property
+    def waited_ms(self) -> float:
+        return self._client.now() - self._since_ms
+
+    def renew(self) -> None:
+        """There was progress."""
+        self._since_ms = self._client.now()
+
+    def wait(self, failure: KafkaSinkError | None) -> None:
+        """Pause before the next attempt. `failure` is what became of the last one, if it was an error."""
+        if self.waited_ms >= self._timeout_ms:
+            words = f"{self._what}: nothing within {self._timeout_ms:.0f} ms. "
+            words += (
+                f"The last failure: {failure}" if failure is not None else self._client.metadata.unreachable_words()
+            )
+            kind = NetworkError if isinstance(failure, NetworkError) else MetadataTimeoutError
+            raise kind(words) from failure
+        self._client.pause()

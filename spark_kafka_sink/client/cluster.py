@@ -1,0 +1,113 @@
+"""What is known of a cluster at one moment: immutable, so that any thread may read it without a lock.
+
+A newer state is a new ClusterSnapshot. Absent things are None here, whatever number the protocol uses for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from uuid import UUID
+
+NO_TOPIC_ID = UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A broker, and where it says it can be reached. Negative ids are bootstrap addresses, whose true id is unknown."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+    def __str__(self) -> str:
+        where = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return f"bootstrap server {where}" if self.id < 0 else f"broker {self.id} ({where})"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    topic: str
+    index: int
+    leader: int | None
+    leader_epoch: int | None
+    """None: not told, or told by a broker whose leader epochs cannot be relied on."""
+    replicas: tuple[int, ...] = ()
+    isr: tuple[int, ...] = ()
+    offline: tuple[int, ...] = ()
+    error_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic as last told. With an error there may be no partitions, or those that were known before."""
+
+    name: str
+    topic_id: UUID = NO_TOPIC_ID
+    error_code: int = 0
+    partitions: tuple[PartitionInfo, ...] = ()
+    """Sorted by index. Usually 0, 1, 2 ...; a broker may leave some out."""
+    internal: bool = False
+
+    def partition(self, index: int) -> PartitionInfo | None:
+        if index < len(self.partitions) and self.partitions[index].index == index:
+            return self.partitions[index]
+        return next((partition for partition in self.partitions if partition.index == index), None)
+
+
+@dataclass(frozen=True)
+class ClusterSnapshot:
+    nodes: Mapping[int, Node] = field(default_factory=dict)
+    topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+    controller_id: int | None = None
+    cluster_id: str | None = None
+    is_bootstrap: bool = False
+    """Nothing but the configured addresses is known."""
+    _names: Mapping[UUID, str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        names = {topic.topic_id: topic.name for topic in self.topics.values() if topic.topic_id != NO_TOPIC_ID}
+        object.__setattr__(self, "nodes", MappingProxyType(dict(self.nodes)))
+        object.__setattr__(self, "topics", MappingProxyType(dict(self.topics)))
+        object.__setattr__(self, "_names", names)
+
+    @property
+    def controller(self) -> Node | None:
+        return None if self.controller_id is None else self.nodes.get(self.controller_id)
+
+    def partition_count(self, topic: str) -> int | None:
+        """How many partitions the topic has; None if that is not known."""
+        info = self.topics.get(topic)
+        return len(info.partitions) or None if info is not None else None
+
+    def partition(self, topic: str, index: int) -> PartitionInfo | None:
+        info = self.topics.get(topic)
+        return None if info is None else info.partition(index)
+
+    def leader(self, topic: str, index: int) -> Node | None:
+        """The leader, if it is known who it is and where."""
+        partition = self.partition(topic, index)
+        if partition is None or partition.leader is None:
+            return None
+        return self.nodes.get(partition.leader)
+
+    def topic_id(self, topic: str) -> UUID | None:
+        info = self.topics.get(topic)
+        return None if info is None or info.topic_id == NO_TOPIC_ID else info.topic_id
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        return self._names.get(topic_id)
+
+
+def bootstrap_snapshot(nodes: Iterable[Node]) -> ClusterSnapshot:
+    return ClusterSnapshot(nodes={node.id: node for node in nodes}, is_bootstrap=True)
+
+
+def with_partitions(topic: TopicInfo, changed: Sequence[PartitionInfo]) -> TopicInfo:
+    """The topic with some of its partitions replaced."""
+    by_index = {partition.index: partition for partition in topic.partitions}
+    by_index.update((partition.index, partition) for partition in changed)
+    partitions = tuple(by_index[index] for index in sorted(by_index))
+    return TopicInfo(topic.name, topic.topic_id, topic.error_code, partitions, topic.internal)

@@ -1,0 +1,156 @@
+"""The connections to the brokers: made, introduced by ApiVersions, and ended with a reason that a person can use.
+
+This is the part of the NetworkClient that knows nodes and addresses but no requests. What ends a connection is a Loss:
+its words go into the error of every request that was lost with it, and of every caller who waits for metadata in vain.
+"""
+
+from __future__ import annotations
+
+import logging
+from random import Random
+
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.connection_states import ConnectionStates
+from spark_kafka_sink.client.requests import Loss
+from spark_kafka_sink.client.versions import (
+    FinalizedFeatures,
+    NodeVersions,
+    newest_features,
+    node_versions,
+    older_api_versions_version,
+)
+from spark_kafka_sink.errors import AuthenticationError, NetworkError
+from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind
+from spark_kafka_sink.network.selector import Selector
+from spark_kafka_sink.network.system import System
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.error_codes import error_code
+from spark_kafka_sink.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
+
+_log = logging.getLogger(__name__)
+
+
+class Connections:
+    """Sender thread only; `features` is replaced as a whole and may be read by any thread."""
+
+    def __init__(self, selector: Selector, config: ClientConfig, *, system: System, random: Random) -> None:
+        self.states = ConnectionStates(
+            reconnect_backoff_ms=config.reconnect_backoff_ms,
+            reconnect_backoff_max_ms=config.reconnect_backoff_max_ms,
+            setup_timeout_ms=config.socket_connection_setup_timeout_ms,
+            setup_timeout_max_ms=config.socket_connection_setup_timeout_max_ms,
+            resolve=system.resolve,
+            random=random,
+        )
+        self.versions: dict[int, NodeVersions] = {}
+        self.features = FinalizedFeatures()
+        self._selector = selector
+        self._config = config
+        self._to_introduce: dict[int, int] = {}  # node -> the version of ApiVersions to ask it in
+        self._nodes: dict[int, Node] = {}
+        self._addresses: dict[int, str] = {}
+
+    # --- making one
+
+    def connect(self, node: Node, now: float) -> Loss | None:
+        """Begin; a Loss if that failed on the spot."""
+        self._nodes[node.id] = node
+        self._addresses[node.id] = f"{node.host}:{node.port}"
+        try:
+            address = self.states.connecting(node, now)
+            self._addresses[node.id] = str(address)
+            _log.debug("Connecting to %s at %s", node, address)
+            self._selector.connect(
+                str(node.id),
+                address,
+                send_buffer_bytes=self._config.send_buffer_bytes,
+                receive_buffer_bytes=self._config.receive_buffer_bytes,
+            )
+        except NetworkError as error:
+            return Loss(str(error))
+        return None
+
+    def accept_connected(self) -> None:
+        """The poll has brought some about. A channel may not be ready yet: TLS and SASL come first."""
+        for channel_id in self._selector.connected:
+            self._to_introduce[int(channel_id)] = ApiVersionsRequest.VERSIONS.max
+
+    def next_introductions(self) -> dict[int, int]:
+        """Nodes that are to be asked for their API versions now, and in which version; each is told once."""
+        due = {
+            node_id: version
+            for node_id, version in self._to_introduce.items()
+            if self._selector.is_channel_ready(str(node_id))
+        }
+        for node_id in due:
+            del self._to_introduce[node_id]
+            # Not before: until the channel is ready, the time limit of a connection that is being set up holds.
+            self.states.checking_api_versions(node_id)
+        return due
+
+    def introduced(self, node_id: int, answer: ApiVersionsResponse, version: int, now: float) -> Loss | None:
+        """Take the answer to ApiVersions, which was asked in `version`. A Loss if the node is of no use."""
+        if answer.error_code == error_codes.NONE:
+            self.versions[node_id] = node_versions(self.describe(node_id), answer)
+            self.features = newest_features(self.versions.values(), self.features)
+            self.states.ready(node_id, now)
+            return None
+        if answer.error_code == error_codes.UNSUPPORTED_VERSION and version > 0:
+            self._to_introduce[node_id] = older_api_versions_version(answer, version)
+            return None
+        error = error_code(answer.error_code)
+        return Loss(f"{self.describe(node_id)} refused to tell its API versions: {error.name}. {error.advice}")
+
+    # --- being one
+
+    def is_ready(self, node_id: int, now: float) -> bool:
+        return self.states.is_ready(node_id, now) and self._selector.is_channel_ready(str(node_id))
+
+    def is_alive(self, node_id: int) -> bool:
+        """There is a connection, or one is being made."""
+        return self.states.is_preparing(node_id) or self.states.is_connected(node_id)
+
+    def describe(self, node_id: int) -> str:
+        return str(self._nodes.get(node_id, f"node {node_id}"))
+
+    def address(self, node_id: int) -> str:
+        """Where the node was last looked for, with the IP."""
+        return self._addresses.get(node_id, self.describe(node_id))
+
+    # --- ending one
+
+    def loss(self, node_id: int, ended: ChannelState) -> Loss:
+        """In our words what the selector says of a channel that has ended."""
+        error, broker = ended.error, self.describe(node_id)
+        detail = str(error) if error is not None else f"{self.address(node_id)}: disconnected"
+        if isinstance(error, AuthenticationError) and ended.authentication_failed:
+            return Loss(detail, authentication_error=error)
+        if ended.kind is ChannelStateKind.EXPIRED:
+            return Loss(detail, expected=True)
+        if ended.kind is ChannelStateKind.AUTHENTICATE:
+            detail += f" ({broker} ended the connection during the TLS or SASL handshake: a wrong security.protocol?)"
+        elif node_id not in self.versions and ended.kind is ChannelStateKind.READY:
+            detail += f" ({broker} ended the connection before any answer: a wrong security.protocol, or no Kafka?)"
+        return Loss(detail)
+
+    def lost(self, node_id: int, loss: Loss, now: float) -> None:
+        self._forget(node_id)
+        if loss.authentication_error is not None:
+            _log.error("%s: authentication failed: %s", self.describe(node_id), loss.reason)
+            self.states.authentication_failed(node_id, now, loss.authentication_error)
+        else:
+            _log.log(logging.DEBUG if loss.expected else logging.WARNING, "Disconnected: %s", loss.reason)
+            self.states.disconnected(node_id, now)
+
+    def close(self, node_id: int) -> None:
+        """Close the channel, if there is one; `lost` or `remove` must follow."""
+        self._selector.close_channel(str(node_id))
+
+    def remove(self, node_id: int) -> None:
+        self._forget(node_id)
+        self.states.remove(node_id)
+
+    def _forget(self, node_id: int) -> None:
+        self.versions.pop(node_id, None)
+        self._to_introduce.pop(node_id, None)

@@ -1,0 +1,111 @@
+"""From the bytes of a fetch to the rows that a consumer may see: pure.
+
+Three things are in a log that nobody may see: control batches, which mark the end of a transaction; for read_committed,
+the batches of transactions that were aborted; and rows outside of what was asked for, because brokers send whole
+batches. For read_committed a broker sends, with the batches, the aborted transactions among them: producer id and
+first offset. From that offset on, the producer's transactional batches are hidden until its abort marker.
+"""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_kafka_sink.errors import DecodeError
+from spark_kafka_sink.protocol.messages import AbortedTransaction
+from spark_kafka_sink.records.decoder import HEADERS_TYPE, DecodedBatch, decode_batches
+
+ROWS_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("timestampType", pa.int32()),
+        pa.field("headers", HEADERS_TYPE),
+    ]
+)
+"""The columns of Spark's Kafka source. As there, a record without headers has a null, and 0 in timestampType is
+CreateTime, 1 LogAppendTime."""
+
+_CONTROL_KEY = struct.Struct(">hh")  # version, type
+_ABORT_MARKER = 0
+
+
+@dataclass(frozen=True)
+class FetchedRows:
+    rows: pa.Table
+    next_offset: int
+    """Where to go on: after the last batch, whether its rows were visible or not."""
+
+
+def visible_rows(
+    records: memoryview | bytes | None,
+    aborted: Sequence[AbortedTransaction] | None,
+    *,
+    topic: str,
+    partition: int,
+    start: int,
+    stop: int,
+) -> FetchedRows:
+    """The visible rows with start <= offset < stop. `aborted` is what came with the records; None: show all."""
+    hidden: set[int] = set()
+    to_hide = [(transaction.first_offset, transaction.producer_id) for transaction in aborted or ()]
+    heapq.heapify(to_hide)
+    tables: list[pa.Table] = []
+    next_offset = start
+    for batch in decode_batches(records if records is not None else b""):
+        header = batch.header
+        next_offset = max(next_offset, header.last_offset + 1)
+        while to_hide and to_hide[0][0] <= header.last_offset:
+            hidden.add(heapq.heappop(to_hide)[1])
+        if header.control:
+            if _is_abort_marker(batch):
+                hidden.discard(header.producer_id)
+        elif not (header.transactional and header.producer_id in hidden):
+            rows = _rows(batch, topic, partition, start, stop)
+            if rows.num_rows:
+                tables.append(rows)
+    return FetchedRows(pa.concat_tables(tables) if tables else ROWS_SCHEMA.empty_table(), next_offset)
+
+
+def _is_abort_marker(batch: DecodedBatch) -> bool:
+    keys = batch.columns.column("key")
+    # A control batch may have lost its marker to compaction.
+    key = keys[0].as_py() if len(keys) else None
+    if key is None:
+        return False
+    if len(key) < _CONTROL_KEY.size:
+        raise DecodeError(f"the control record at offset {batch.header.base_offset} has a key of {len(key)} bytes")
+    _, kind = _CONTROL_KEY.unpack_from(key)
+    return bool(kind == _ABORT_MARKER)
+
+
+def _rows(batch: DecodedBatch, topic: str, partition: int, start: int, stop: int) -> pa.Table:
+    header, columns = batch
+    if header.base_offset < start or header.last_offset >= stop:
+        offset = columns.column("offset")
+        columns = columns.filter(pc.and_(pc.greater_equal(offset, start), pc.less(offset, stop)))
+    count = columns.num_rows
+    headers = columns.column("headers")
+    without = pc.equal(pc.list_value_length(headers), 0)
+    return pa.table(
+        [
+            columns.column("key"),
+            columns.column("value"),
+            pa.repeat(pa.scalar(topic, pa.string()), count),
+            pa.repeat(pa.scalar(partition, pa.int32()), count),
+            columns.column("offset"),
+            columns.column("timestamp").cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC")),
+            pa.repeat(pa.scalar(int(header.log_append_time), pa.int32()), count),
+            pc.if_else(without, pa.scalar(None, HEADERS_TYPE), headers),
+        ],
+        schema=ROWS_SCHEMA,
+    )

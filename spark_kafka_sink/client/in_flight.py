@@ -1,0 +1,129 @@
+"""Requests that were given to a connection and are not answered yet: per node, in order.
+
+A broker answers the requests of one connection in the order in which they came, so the oldest request is the one that
+the next answer belongs to; its correlation id only confirms that. Time for which the broker has asked us to be quiet
+does not count towards a request's time limit: it holds its answers back meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from spark_kafka_sink.client.requests import ClientRequest, ClientResponse, Loss
+from spark_kafka_sink.client.versions import api_versions_layout
+from spark_kafka_sink.errors import DecodeError, IllegalStateError
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.headers import decode_response, peek_correlation_id
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages import RESPONSE_TYPES
+
+
+@dataclass(eq=False)
+class InFlightRequest:
+    request: ClientRequest
+    version: int
+    internal: bool
+    """The client's own: its answer is for the client itself."""
+    sent_ms: float
+    written: bool = False
+    """All of it has been given to the socket."""
+    throttled_ms: float = 0.0
+
+    @property
+    def deadline_ms(self) -> float:
+        return self.sent_ms + self.throttled_ms + self.request.timeout_ms
+
+    def completed(self, message: Message | None, now: float) -> ClientResponse:
+        """Answered; or written, where no answer is expected."""
+        return ClientResponse(self.request, now, now - self.request.created_ms, self.version, message)
+
+    def cancelled(self, loss: Loss, now: float) -> ClientResponse:
+        """Lost with its connection."""
+        return ClientResponse(
+            self.request,
+            now,
+            now - self.request.created_ms,
+            self.version,
+            disconnected=True,
+            timed_out=loss.timed_out,
+            authentication_error=loss.authentication_error,
+            reason=loss.reason,
+        )
+
+    def decode(self, frame: memoryview) -> Message:
+        """Read the answer; DecodeError if it is none, or the answer to something else."""
+        correlation_id, request = peek_correlation_id(frame), self.request
+        if correlation_id != request.correlation_id:
+            raise DecodeError(
+                f"an answer to request {correlation_id}, where that to request {request.correlation_id} "
+                f"({request.api_key.name}) was due"
+            )
+        layout = self.version
+        if request.api_key is ApiKey.API_VERSIONS:
+            layout = api_versions_layout(frame, layout)
+        return decode_response(frame, RESPONSE_TYPES[request.api_key], layout)[1]
+
+
+class InFlightRequests:
+    """Sender thread only, except `count()` without a node, which any thread may read."""
+
+    def __init__(self, per_node_max: int) -> None:
+        self._per_node_max = per_node_max
+        self._nodes: dict[int, deque[InFlightRequest]] = {}
+        self._count = 0
+
+    def add(self, in_flight: InFlightRequest) -> None:
+        self._nodes.setdefault(in_flight.request.node_id, deque()).append(in_flight)
+        self._count += 1
+
+    def can_send_more(self, node_id: int) -> bool:
+        """A channel writes one request at a time: the newest must be written, and there must be room."""
+        waiting = self._nodes.get(node_id)
+        return not waiting or (waiting[-1].written and len(waiting) < self._per_node_max)
+
+    def answered(self, node_id: int, frame: memoryview) -> tuple[InFlightRequest, Message]:
+        """Take off the oldest, whose answer this must be. DecodeError if it is not; then nothing is taken off."""
+        waiting = self._nodes.get(node_id)
+        if not waiting:
+            raise DecodeError("an answer, although nothing was asked")
+        message = waiting[0].decode(frame)
+        self._count -= 1
+        return waiting.popleft(), message
+
+    def complete_last_sent(self, node_id: int) -> InFlightRequest:
+        """Take off the newest, which needs no answer."""
+        waiting = self._nodes.get(node_id)
+        if not waiting:
+            raise IllegalStateError(f"no request to node {node_id} is in flight")
+        self._count -= 1
+        return waiting.pop()
+
+    def clear(self, node_id: int) -> list[InFlightRequest]:
+        """All of a node's, oldest first; none is left."""
+        cleared = list(self._nodes.pop(node_id, ()))
+        self._count -= len(cleared)
+        return cleared
+
+    def count(self, node_id: int | None = None) -> int:
+        return self._count if node_id is None else len(self._nodes.get(node_id, ()))
+
+    def throttled(self, node_id: int, throttle_ms: float) -> None:
+        """All that wait for this node may take so much longer."""
+        for in_flight in self._nodes.get(node_id, ()):
+            in_flight.throttled_ms += throttle_ms
+
+    def nodes_with_timed_out_requests(self, now: float) -> list[int]:
+        return [
+            node_id
+            for node_id, waiting in self._nodes.items()
+            if any(request.deadline_ms <= now for request in waiting)
+        ]
+
+    def next_deadline(self) -> float:
+        return min((in_flight.deadline_ms for in_flight in self._all()), default=math.inf)
+
+    def _all(self) -> Iterator[InFlightRequest]:
+        return (in_flight for waiting in self._nodes.values() for in_flight in waiting)

@@ -1,0 +1,93 @@
+"""The request for metadata that is under way, if there is one, and when the known brokers are given up for lost.
+
+Every known broker may be gone: all were replaced, or a name now leads elsewhere. Then only the configured addresses can
+help (KIP-899). The client goes back to them when no known broker can be tried, when no answer came for
+metadata.recovery.rebootstrap.trigger.ms although one was wanted, and when a broker demands it (KIP-1102).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+
+from spark_kafka_sink.client.config import REBOOTSTRAP, ClientConfig
+from spark_kafka_sink.client.metadata import Metadata, MetadataQuery
+from spark_kafka_sink.errors import KafkaSinkError
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.error_codes import error_code
+from spark_kafka_sink.protocol.messages import MetadataResponse
+
+_log = logging.getLogger(__name__)
+
+
+class MetadataFetch:
+    """Sender thread only."""
+
+    def __init__(self, metadata: Metadata, config: ClientConfig) -> None:
+        self._metadata = metadata
+        self._may_rebootstrap = config.metadata_recovery_strategy == REBOOTSTRAP
+        self._trigger_ms = config.metadata_recovery_rebootstrap_trigger_ms
+        self._request_timeout_ms = config.request_timeout_ms
+        self._query: MetadataQuery | None = None
+        self._wanted_since_ms = math.inf
+        """Since when an answer is wanted and has not come; -inf: a broker has sent us away."""
+
+    def is_due(self, now: float) -> bool:
+        return self._query is None and self._metadata.time_to_next_update(now) <= 0
+
+    def wait_ms(self, now: float) -> float:
+        """How long nothing is to be done, as far as is known now."""
+        in_progress_ms = self._request_timeout_ms if self._query is not None else 0.0
+        return max(self._metadata.time_to_next_update(now), in_progress_ms)
+
+    def wanted(self, now: float) -> None:
+        """It is due, and somebody is being looked for who can answer."""
+        self._wanted_since_ms = min(self._wanted_since_ms, now)
+
+    def begin(self, now: float) -> MetadataQuery:
+        self._query = self._metadata.new_query(now)
+        return self._query
+
+    def answered(self, answer: MetadataResponse, version: int, now: float) -> None:
+        query, self._query = self._query, None
+        if answer.error_code == error_codes.REBOOTSTRAP_REQUIRED:
+            self.demand_rebootstrap()
+            self._metadata.update_failed(now)
+        elif answer.error_code != error_codes.NONE:
+            _log.warning("Metadata was refused with %s", error_code(answer.error_code).name)
+            self._metadata.update_failed(now)
+        elif not answer.brokers or query is None:
+            # A broker that is starting up knows of nobody yet.
+            self._metadata.update_failed(now)
+        else:
+            self._metadata.update(query, answer, version, now)
+            self._wanted_since_ms = math.inf
+
+    def failed(self, now: float, fatal: KafkaSinkError | None = None) -> None:
+        """The request under way will get no answer, or could not be sent at all."""
+        self._query = None
+        self._metadata.update_failed(now)
+        if fatal is not None:
+            self._metadata.fatal_error(fatal)
+
+    def disconnected(self, now: float, fatal: KafkaSinkError | None = None) -> None:
+        """Some connection is lost: perhaps what we know is out of date."""
+        if self.is_due(now):
+            # Whoever was lost might have been asked. Without a pause the next one would be tried in a tight loop.
+            self._metadata.update_failed(now)
+        if fatal is not None:
+            self._metadata.fatal_error(fatal)
+        self._metadata.request_update()
+
+    def demand_rebootstrap(self) -> None:
+        self._wanted_since_ms = -math.inf
+
+    def needs_rebootstrap(self, now: float) -> bool:
+        return self._may_rebootstrap and now - self._wanted_since_ms > self._trigger_ms
+
+    def rebootstrap(self, now: float) -> bool:
+        """Back to the configured addresses, if that is allowed."""
+        if self._may_rebootstrap:
+            self._metadata.rebootstrap()
+            self._wanted_since_ms = now
+        return self._may_rebootstrap

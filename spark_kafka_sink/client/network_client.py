@@ -1,0 +1,399 @@
+"""NetworkClient: requests in, responses out, over connections that it makes and mends itself.
+
+`poll` is the one place where anything happens. It does what is due, lets the Selector work, turns what came of that
+into responses, and returns them: nothing calls back. In between, `ready` asks for a connection and `send` hands over
+requests, for nodes that are ready only.
+
+Before all else the client keeps itself informed: on each new connection it asks for the broker's API versions, and
+while metadata is due nobody is `is_ready`, so that the question for metadata comes first.
+
+A connection is given up, and all its requests fail in their order as `disconnected`, when an answer is late, cannot be
+decoded, or belongs to another request: after that nobody can tell which answer belongs to what.
+"""
+
+from __future__ import annotations
+
+import threading
+from enum import Enum
+from random import Random
+
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.connections import Connections
+from spark_kafka_sink.client.in_flight import InFlightRequest, InFlightRequests
+from spark_kafka_sink.client.metadata import Metadata
+from spark_kafka_sink.client.metadata_fetch import MetadataFetch
+from spark_kafka_sink.client.node_choice import NodeChoice, choose_node
+from spark_kafka_sink.client.requests import BuildMessage, ClientRequest, ClientResponse, Loss
+from spark_kafka_sink.client.versions import FinalizedFeatures, NodeVersions, api_versions_request, throttle_ms
+from spark_kafka_sink.errors import (
+    AuthenticationError,
+    DecodeError,
+    DisconnectedError,
+    IllegalStateError,
+    UnsupportedVersionError,
+)
+from spark_kafka_sink.network.channels import client_channels
+from spark_kafka_sink.network.frame import NetworkSend
+from spark_kafka_sink.network.selector import Selector
+from spark_kafka_sink.network.system import System
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.protocol.headers import encode_request
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages import ApiVersionsResponse, MetadataResponse
+
+CORRELATION_ID_MAX = 2**31 - 1024
+"""Those above are left to the channels' own conversations (SASL)."""
+
+
+class _Life(Enum):
+    ACTIVE = "active"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+class NetworkClient:
+    """Sender thread only, except wakeup, initiate_close, active and finalized_features."""
+
+    def __init__(
+        self,
+        selector: Selector,
+        metadata: Metadata,
+        config: ClientConfig,
+        *,
+        system: System,
+        random: Random | None = None,
+    ) -> None:
+        self._selector = selector
+        self._metadata = metadata
+        self._config = config
+        self._system = system
+        self._random = random if random is not None else Random()
+        self._fetch = MetadataFetch(metadata, config)
+        self._connections = Connections(selector, config, system=system, random=self._random)
+        self._states = self._connections.states
+        self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
+        self._unreported: list[ClientResponse] = []  # of requests that ended outside of poll
+        self._correlation_id = 0
+        self._life = _Life.ACTIVE  # guarded by _life_lock
+        self._life_lock = threading.Lock()
+
+    # --- connections
+
+    def ready(self, node: Node, now: float) -> bool:
+        """Whether the node can be sent to now; if not, begin to connect as soon as that is allowed."""
+        if self.is_ready(node.id, now):
+            return True
+        if self._states.can_connect(node.id, now):
+            self._connect(node, now)
+        return False
+
+    def is_ready(self, node_id: int, now: float) -> bool:
+        return not self._fetch.is_due(now) and self._can_send(node_id, now)
+
+    def has_ready_nodes(self, now: float) -> bool:
+        return self._states.has_ready_nodes(now)
+
+    def connection_delay(self, node_id: int, now: float) -> float:
+        return self._states.connection_delay(node_id, now)
+
+    def poll_delay(self, node_id: int, now: float) -> float:
+        return self._states.poll_delay(node_id, now)
+
+    def connection_failed(self, node_id: int) -> bool:
+        return self._states.has_failed(node_id)
+
+    def authentication_exception(self, node_id: int) -> AuthenticationError | None:
+        return self._states.authentication_error(node_id)
+
+    def disconnect(self, node_id: int, now: float) -> None:
+        """End the connection. Its requests come back from the next poll as disconnected."""
+        if self._connections.is_alive(node_id):
+            loss = Loss(f"{self._connections.describe(node_id)}: the connection was closed on this side", expected=True)
+            self._connections.close(node_id)
+            self._connections.lost(node_id, loss, now)
+            self._cancel_requests(self._unreported, node_id, loss, now)
+
+    def close_node(self, node_id: int, now: float) -> None:
+        """End the connection and forget about it; its requests do not come back."""
+        self._connections.close(node_id)
+        self._connections.remove(node_id)
+        self._cancel_requests([], node_id, Loss("closed"), now)
+
+    def least_loaded_node(self, now: float) -> Node | None:
+        """Whom to ask what any broker knows; None if nobody can be asked or connected to now."""
+        return self._choose_node(now).node
+
+    # --- requests
+
+    def new_client_request(
+        self,
+        node_id: int,
+        api_key: ApiKey,
+        build: BuildMessage,
+        now: float,
+        *,
+        expect_response: bool = True,
+        timeout_ms: float | None = None,
+        tag: object = None,
+        versions: VersionRange | None = None,
+    ) -> ClientRequest:
+        self._correlation_id = (self._correlation_id + 1) % CORRELATION_ID_MAX
+        return ClientRequest(
+            node_id=node_id,
+            api_key=api_key,
+            build=build,
+            correlation_id=self._correlation_id,
+            created_ms=now,
+            timeout_ms=self._config.request_timeout_ms if timeout_ms is None else timeout_ms,
+            expect_response=expect_response,
+            tag=tag,
+            versions=versions,
+        )
+
+    def send(self, request: ClientRequest, now: float) -> None:
+        """Queue a request for a node that is ready. What is wrong with its versions is told by the next poll."""
+        self._ensure_active()
+        if not self._can_send(request.node_id, now):
+            raise IllegalStateError(f"{request} was sent, but the node is not ready")
+        try:
+            self._send(request, self.version_for(request.node_id, request.api_key, request.versions), now)
+        except UnsupportedVersionError as error:
+            self._unreported.append(
+                ClientResponse(request, now, now - request.created_ms, version_error=error, reason=str(error))
+            )
+
+    def version_for(self, node_id: int, api_key: ApiKey, versions: VersionRange | None = None) -> int:
+        """The version in which a node is spoken to; UnsupportedVersionError if there is none in common."""
+        known = self._connections.versions.get(node_id)
+        if known is None:
+            raise IllegalStateError(f"the API versions of node {node_id} are not known: it is not connected")
+        return known.usable(api_key, versions)
+
+    def versions(self, node_id: int) -> NodeVersions | None:
+        return self._connections.versions.get(node_id)
+
+    @property
+    def finalized_features(self) -> FinalizedFeatures:
+        """The newest that any broker has told. May be read by any thread."""
+        return self._connections.features
+
+    def in_flight_request_count(self, node_id: int | None = None) -> int:
+        return self._in_flight.count(node_id)
+
+    def has_in_flight_requests(self, node_id: int | None = None) -> bool:
+        return self._in_flight.count(node_id) > 0
+
+    # --- the loop
+
+    def poll(self, timeout_ms: float, now: float) -> list[ClientResponse]:
+        """Do what is due, wait at most so long for something to happen, and return the requests that ended."""
+        self._ensure_active()
+        if self._unreported:
+            responses, self._unreported = self._unreported, []
+            return responses
+        metadata_ms = self._maybe_update_metadata(now)
+        self._selector.poll(self._wait_ms(min(timeout_ms, metadata_ms), now))
+
+        now = self._system.now()
+        responses = []
+        self._handle_completed_sends(responses, now)
+        self._handle_completed_receives(responses, now)
+        self._handle_disconnections(responses, now)
+        self._connections.accept_connected()
+        self._ask_for_api_versions(now)
+        self._handle_timed_out_connections(responses, now)
+        self._handle_timed_out_requests(responses, now)
+        self._handle_rebootstrap(responses, now)
+        return responses
+
+    def wakeup(self) -> None:
+        """End the wait of a poll, from any thread."""
+        self._selector.wakeup()
+
+    @property
+    def active(self) -> bool:
+        return self._life is _Life.ACTIVE
+
+    def initiate_close(self) -> None:
+        """From any thread: the next send or poll raises DisconnectedError, and one that waits returns."""
+        with self._life_lock:
+            if self._life is _Life.ACTIVE:
+                self._life = _Life.CLOSING
+        self.wakeup()
+
+    def close(self) -> None:
+        """Close all connections, and the metadata for those who wait for it."""
+        with self._life_lock:
+            closed, self._life = self._life is _Life.CLOSED, _Life.CLOSED
+        if not closed:
+            self._selector.close()
+            self._metadata.close()
+
+    # --- what poll does, in its order
+
+    def _maybe_update_metadata(self, now: float) -> float:
+        """Ask for metadata if that is due and somebody can be asked. Returns when to look again."""
+        wait_ms = self._fetch.wait_ms(now)
+        if wait_ms > 0:
+            return wait_ms
+        self._fetch.wanted(now)
+        choice = self._choose_node(now)
+        if choice.node is None and not choice.any_ready and self._fetch.rebootstrap(now):
+            choice = self._choose_node(now)
+        node = choice.node
+        if node is None:
+            return self._config.reconnect_backoff_ms
+        if self._can_send(node.id, now):
+            self._send_metadata_request(node, now)
+            return self._config.request_timeout_ms
+        # One attempt at a time: to connect to many brokers only to use one of them would be a waste of all.
+        if any(self._states.is_connecting(known) for known in self._metadata.snapshot.nodes):
+            return self._config.reconnect_backoff_ms
+        if self._states.can_connect(node.id, now):
+            self._connect(node, now)
+            return self._config.reconnect_backoff_ms
+        return self._config.request_timeout_ms
+
+    def _handle_completed_sends(self, responses: list[ClientResponse], now: float) -> None:
+        for send in self._selector.completed_sends:
+            in_flight = send.tag
+            assert isinstance(in_flight, InFlightRequest)
+            in_flight.written = True
+            if not in_flight.request.expect_response:
+                self._in_flight.complete_last_sent(in_flight.request.node_id)
+                responses.append(in_flight.completed(None, now))
+
+    def _handle_completed_receives(self, responses: list[ClientResponse], now: float) -> None:
+        for receive in self._selector.completed_receives:
+            node_id = int(receive.channel_id)
+            try:
+                in_flight, message = self._in_flight.answered(node_id, receive.payload)
+            except DecodeError as error:
+                reason = f"{self._connections.describe(node_id)} sent something unintelligible: {error}"
+                self._abandon(responses, node_id, Loss(reason), now)
+                continue
+            if in_flight.internal and isinstance(message, MetadataResponse):
+                self._fetch.answered(message, in_flight.version, now)
+            elif in_flight.internal and isinstance(message, ApiVersionsResponse):
+                self._handle_api_versions(responses, in_flight, message, now)
+            else:
+                responses.append(in_flight.completed(message, now))
+            self._maybe_throttle(in_flight, message, now)
+
+    def _handle_disconnections(self, responses: list[ClientResponse], now: float) -> None:
+        for channel_id, ended in self._selector.disconnected.items():
+            node_id = int(channel_id)
+            if self._connections.is_alive(node_id):  # else it was given up in this very poll
+                self._lose(responses, node_id, self._connections.loss(node_id, ended), now)
+
+    def _ask_for_api_versions(self, now: float) -> None:
+        for node_id, version in self._connections.next_introductions().items():
+            request = self.new_client_request(node_id, ApiKey.API_VERSIONS, api_versions_request, now)
+            self._send(request, version, now, internal=True)
+
+    def _handle_timed_out_connections(self, responses: list[ClientResponse], now: float) -> None:
+        for node_id in self._states.nodes_with_setup_timeout(now):
+            limit_ms = self._states.setup_timeout_ms(node_id)
+            reason = f"{self._connections.address(node_id)}: no connection within {limit_ms:.0f} ms"
+            self._abandon(responses, node_id, Loss(reason, timed_out=True), now)
+
+    def _handle_timed_out_requests(self, responses: list[ClientResponse], now: float) -> None:
+        for node_id in self._in_flight.nodes_with_timed_out_requests(now):
+            reason = f"{self._connections.describe(node_id)} did not answer within request.timeout.ms"
+            self._abandon(responses, node_id, Loss(reason, timed_out=True), now)
+
+    def _handle_rebootstrap(self, responses: list[ClientResponse], now: float) -> None:
+        if not self._fetch.needs_rebootstrap(now):
+            return
+        for node_id in self._metadata.snapshot.nodes:
+            if self._connections.is_alive(node_id):
+                reason = f"{self._connections.describe(node_id)} was left, to begin again at bootstrap.servers"
+                self._abandon(responses, node_id, Loss(reason, expected=True), now)
+        self._fetch.rebootstrap(now)
+
+    # --- parts
+
+    def _connect(self, node: Node, now: float) -> None:
+        loss = self._connections.connect(node, now)
+        if loss is not None:
+            self._lose(self._unreported, node.id, loss, now)
+
+    def _can_send(self, node_id: int, now: float) -> bool:
+        return self._connections.is_ready(node_id, now) and self._in_flight.can_send_more(node_id)
+
+    def _choose_node(self, now: float) -> NodeChoice:
+        nodes = list(self._metadata.snapshot.nodes.values())
+        return choose_node(nodes, self._connections, self._in_flight, self._random, now)
+
+    def _wait_ms(self, wanted_ms: float, now: float) -> float:
+        """No longer than until the first time limit is reached."""
+        deadline_ms = min(self._in_flight.next_deadline(), self._states.next_setup_deadline())
+        return max(0.0, min(wanted_ms, self._config.request_timeout_ms, deadline_ms - now))
+
+    def _send_metadata_request(self, node: Node, now: float) -> None:
+        query = self._fetch.begin(now)
+        request = self.new_client_request(node.id, ApiKey.METADATA, query.build, now)
+        try:
+            self._send(request, self.version_for(node.id, ApiKey.METADATA), now, internal=True)
+        except UnsupportedVersionError as error:
+            self._fetch.failed(now, error)
+
+    def _send(self, request: ClientRequest, version: int, now: float, *, internal: bool = False) -> None:
+        message = request.build(version)
+        segments = encode_request(message, version, request.correlation_id, self._config.client_id)
+        in_flight = InFlightRequest(request, version, internal, now)
+        self._in_flight.add(in_flight)
+        self._selector.send(NetworkSend(str(request.node_id), segments, in_flight))
+
+    def _handle_api_versions(
+        self, responses: list[ClientResponse], in_flight: InFlightRequest, answer: ApiVersionsResponse, now: float
+    ) -> None:
+        node_id = in_flight.request.node_id
+        loss = self._connections.introduced(node_id, answer, in_flight.version, now)
+        if loss is not None:
+            if answer.error_code == error_codes.REBOOTSTRAP_REQUIRED:
+                self._fetch.demand_rebootstrap()
+            self._abandon(responses, node_id, loss, now)
+
+    def _maybe_throttle(self, in_flight: InFlightRequest, message: Message, now: float) -> None:
+        quiet_ms = throttle_ms(message, in_flight.request.api_key, in_flight.version)
+        if quiet_ms > 0:
+            self._in_flight.throttled(in_flight.request.node_id, quiet_ms)
+            self._states.throttle(in_flight.request.node_id, now + quiet_ms)
+
+    def _abandon(self, responses: list[ClientResponse], node_id: int, loss: Loss, now: float) -> None:
+        """Give up a connection that still stands."""
+        self._connections.close(node_id)
+        self._lose(responses, node_id, loss, now)
+
+    def _lose(self, responses: list[ClientResponse], node_id: int, loss: Loss, now: float) -> None:
+        """A connection is gone, or did not come about: tell all whom that concerns."""
+        self._connections.lost(node_id, loss, now)
+        self._cancel_requests(responses, node_id, loss, now)
+        if not loss.expected:
+            self._metadata.connection_failed(self._connections.address(node_id), loss.reason)
+        self._fetch.disconnected(now, loss.authentication_error)
+
+    def _cancel_requests(self, responses: list[ClientResponse], node_id: int, loss: Loss, now: float) -> None:
+        for in_flight in self._in_flight.clear(node_id):
+            if not in_flight.internal:
+                responses.append(in_flight.cancelled(loss, now))
+            elif in_flight.request.api_key is ApiKey.METADATA:
+                self._fetch.failed(now)
+
+    def _ensure_active(self) -> None:
+        if not self.active:
+            raise DisconnectedError("the client is closed, or about to be")
+
+
+def new_network_client(config: ClientConfig, metadata: Metadata, *, system: System) -> NetworkClient:
+    """With a Selector of its own."""
+    selector = Selector(
+        system,
+        channels=client_channels(config.security, config.client_id),
+        frame_bytes_max=config.receive_message_max_bytes,
+        connections_max_idle_ms=config.connections_max_idle_ms,
+    )
+    return NetworkClient(selector, metadata, config, system=system)

@@ -1,0 +1,69 @@
+"""A request on its way through the NetworkClient, and what came of it, or of its connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spark_kafka_sink.errors import AuthenticationError, UnsupportedVersionError
+from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.protocol.message import Message
+
+BuildMessage = Callable[[int], Message]
+"""From the version that was negotiated to the message. It may raise UnsupportedVersionError."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClientRequest:
+    """Made by NetworkClient.new_client_request, which numbers it."""
+
+    node_id: int
+    api_key: ApiKey
+    build: BuildMessage
+    """Called once."""
+    correlation_id: int
+    created_ms: float
+    timeout_ms: float
+    expect_response: bool = True
+    tag: object = None
+    """The caller's own; comes back with the response."""
+    versions: VersionRange | None = None
+    """Narrows what may be negotiated."""
+
+    def __repr__(self) -> str:
+        return f"<{self.api_key.name} request {self.correlation_id} to node {self.node_id}>"
+
+
+@dataclass(frozen=True, eq=False)
+class ClientResponse:
+    """How a request ended: with a message; or sent, when no answer was expected; or `failed` in one of four ways."""
+
+    request: ClientRequest
+    received_ms: float
+    latency_ms: float
+    version: int = -1
+    message: Message | None = None
+    disconnected: bool = False
+    """The connection ended first. The broker may have carried the request out, or not."""
+    timed_out: bool = False
+    """It ended because an answer had not come in time; then `disconnected` is set, too."""
+    version_error: UnsupportedVersionError | None = None
+    """The request was never sent."""
+    authentication_error: AuthenticationError | None = None
+    reason: str = ""
+    """Why there is no message, in words that name the broker."""
+
+    @property
+    def failed(self) -> bool:
+        return self.disconnected or self.version_error is not None or self.authentication_error is not None
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Why a connection is gone, or did not come about."""
+
+    reason: str
+    timed_out: bool = False
+    expected: bool = False
+    """Nobody is to blame: it was idle, or we closed it."""
+    authentication_error: AuthenticationError | None = None
