@@ -11,8 +11,9 @@ once stamped it stays byte for byte the same for every retry, unless the sequenc
     IN_FLIGHT   CLOSED, DONE            to be retried; or answered, expired, split
     DONE        -                       a second outcome is noted and ignored
 
-A batch is done exactly once. Being done and being off the wire are different facts: a batch that expired in flight is
-done while the socket layer may still read its bytes. The memory returns to the pool when both hold, whichever comes last.
+A batch is done exactly once. Being done and being off the wire are different facts: a batch that expired in flight
+is done while the socket layer may still read its bytes. The memory returns to the pool when both hold, whichever
+comes last.
 
 `parts` say whose rows a batch carries: for each send call the position of its first row in the batch and the positions
 of the rows in the columns that the caller gave, so that offsets and failures can be told row by row without having
@@ -79,10 +80,36 @@ class ProducerBatch:
     """See the module's docstring."""
 
     __slots__ = (
-        "_header", "_header_key", "attempts", "attempts_at_leader_change", "backoff_until_ms", "base_offset", "base_sequence",
-        "base_timestamp", "body_bytes", "codec", "created_ms", "deadline_ms", "drained_ms", "ever_sent", "error", "is_split", "leases",
-        "log_append_time", "max_timestamp", "on_wire", "parts", "pinned", "producer_epoch", "producer_id", "record_count",
-        "segments", "state", "topic_partition", "transactional", "uncompressed_bytes",
+        "_header",
+        "_header_key",
+        "attempts",
+        "attempts_at_leader_change",
+        "backoff_until_ms",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp",
+        "body_bytes",
+        "codec",
+        "created_ms",
+        "deadline_ms",
+        "drained_ms",
+        "error",
+        "ever_sent",
+        "is_split",
+        "leases",
+        "log_append_time",
+        "max_timestamp",
+        "on_wire",
+        "parts",
+        "pinned",
+        "producer_epoch",
+        "producer_id",
+        "record_count",
+        "segments",
+        "state",
+        "topic_partition",
+        "transactional",
+        "uncompressed_bytes",
     )  # fmt: skip
 
     def __init__(self, topic_partition: TopicPartition, *, created_ms: float, deadline_ms: float) -> None:
@@ -238,7 +265,7 @@ class ProducerBatch:
         self.on_wire = True
 
     def off_wire(self) -> None:
-        """The request that carried the batch was answered, or its connection closed: nobody reads the bytes any more."""
+        """Its request was answered, or the connection closed: nobody reads the bytes any more."""
         self.on_wire = False
         if self.done:
             self._let_go()

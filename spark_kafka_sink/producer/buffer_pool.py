@@ -7,9 +7,9 @@ piece by piece, so that a large request cannot be starved by small ones behind i
 pieces on to the next.
 
 A MemoryLease is one reservation with several holders. The rows of one grouping are encoded into one Arrow buffer, and
-many batches point into it: the buffer's memory cannot be used again before the last of them has let go. That is why the
-lease returns its bytes only then, never bit by bit, and why a batch whose request may still sit in a socket's queue must
-not let go, even if it has expired (CVE-2026-35554: memory reused under a request that was still being sent).
+many batches point into it: its memory cannot be used again before the last of them has let go. That is why the lease
+returns its bytes only then, never bit by bit, and why a batch whose request may still sit in a socket's queue must not
+let go, even if it has expired (CVE-2026-35554: memory reused under a request that was still being sent).
 
 No time is read here except through `clock`, for the metrics; waiting itself is done by an Event with a timeout.
 """

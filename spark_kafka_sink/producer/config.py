@@ -170,7 +170,8 @@ def _check_delivery_timeout(values: dict[str, Any], given: Mapping[str, object],
         return
     if "delivery.timeout.ms" in given:
         faults.append(
-            f"delivery.timeout.ms ({values['delivery_timeout_ms']}) must be at least linger.ms + request.timeout.ms ({least})."
+            f"delivery.timeout.ms ({values['delivery_timeout_ms']}) must be at least linger.ms + request.timeout.ms, "
+            f"which is {least}."
         )
     else:
         _log.warning("delivery.timeout.ms is raised to linger.ms + request.timeout.ms, which is %d.", least)

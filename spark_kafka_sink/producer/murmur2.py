@@ -30,10 +30,10 @@ def partitions_of_keys(keys: ByteColumn, partition_count: int) -> NDArray[np.int
 
 def murmur2(keys: ByteColumn) -> NDArray[np.uint32]:
     """The hash of each key; null is taken for empty."""
-    lengths = keys.payload_lengths()
+    lengths = np.maximum(keys.lengths, 0)
     data = np.frombuffer(keys.data, np.uint8)
     starts = keys.offsets[:-1].astype(np.int64)
-    hashes = _SEED ^ lengths.astype(np.uint32)
+    hashes: NDArray[np.uint32] = _SEED ^ lengths.astype(np.uint32)
     words = lengths >> 2
     longest = int(words.max(initial=0))
     shortest = int(words.min(initial=0)) if len(words) else 0

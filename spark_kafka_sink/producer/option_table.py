@@ -1,7 +1,7 @@
 """The table of the Java producer's options: every name that it knows, with its default of today and its bounds.
 
-A row either has a parser, or a reason why the option cannot mean anything here (`refused`); nothing is accepted and then
-passed over. The rows of TLS and SASL are not here: network/security.py owns them; and the defaults of connections and
+Each row has a parser; some have a reason why the option cannot mean anything here (`refused`). Nothing is accepted and
+then passed over. The rows of TLS and SASL are not here: network/security.py owns them; and the defaults of connections and
 metadata are those of ClientConfig. docs/options.md is compared with this
 table by a test, so the sentence in `meaning` is what a user reads.
 """
@@ -218,24 +218,51 @@ _DELIVERY = (
     ProducerOption(
         "acks", -1, _acks, "all: stored by all in-sync replicas; 1: by the leader; 0: not even answered", "low"
     ),
-    ProducerOption("retries", INT_MAX, _INT, "how often a batch is sent again; delivery.timeout.ms is the better limit", "high"),
-    ProducerOption("retry.backoff.ms", ClientConfig.retry_backoff_ms, _LONG, "the first wait before a batch is sent again"),
-    ProducerOption("retry.backoff.max.ms", ClientConfig.retry_backoff_max_ms, _LONG, "the wait doubles up to this, give or take a fifth"),
-    ProducerOption("request.timeout.ms", ClientConfig.request_timeout_ms, _INT, "a connection that does not answer for this long is closed", "medium"),
     ProducerOption(
-        "delivery.timeout.ms", 120_000, _INT, "a record is acknowledged or has failed after this, retries included", "medium"
+        "retries", INT_MAX, _INT, "how often a batch is sent again; delivery.timeout.ms is the better limit", "high"
+    ),
+    ProducerOption(
+        "retry.backoff.ms", ClientConfig.retry_backoff_ms, _LONG, "the first wait before a batch is sent again"
+    ),
+    ProducerOption(
+        "retry.backoff.max.ms",
+        ClientConfig.retry_backoff_max_ms,
+        _LONG,
+        "the wait doubles up to this, give or take a fifth",
+    ),
+    ProducerOption(
+        "request.timeout.ms",
+        ClientConfig.request_timeout_ms,
+        _INT,
+        "a connection that does not answer for this long is closed",
+        "medium",
+    ),
+    ProducerOption(
+        "delivery.timeout.ms",
+        120_000,
+        _INT,
+        "a record is acknowledged or has failed after this, retries included",
+        "medium",
     ),
     ProducerOption(
         "max.block.ms", 60_000, _LONG, "how long send waits for metadata and for memory before it gives up", "medium"
     ),
     ProducerOption(
-        "max.in.flight.requests.per.connection", ClientConfig.max_in_flight_requests_per_connection, _whole(1, INT_MAX), "unanswered requests per broker; at most 5 with idempotence"
+        "max.in.flight.requests.per.connection",
+        ClientConfig.max_in_flight_requests_per_connection,
+        _whole(1, INT_MAX),
+        "unanswered requests per broker; at most 5 with idempotence",
     ),
     ProducerOption(
-        "enable.idempotence", True, _boolean, "retries neither double nor reorder; off by itself if acks, retries or "
+        "enable.idempotence",
+        True,
+        _boolean,
+        "retries neither double nor reorder; off by itself if acks, retries or "
         "max.in.flight.requests.per.connection conflict and it was not asked for",
     ),
-    ProducerOption("transaction.timeout.ms", 60_000, _INT, "the coordinator aborts a transaction that is open for longer"),
+    ProducerOption(
+        "transaction.timeout.ms", 60_000, _INT, "the coordinator aborts a transaction that is open for longer"
+    ),
     ProducerOption(
         "transactional.id",
         None,
@@ -250,7 +277,7 @@ _DELIVERY = (
         "transactions that stay open until an external coordinator decides",
         refused="transactions are not available yet",
     ),
-)  # fmt: skip
+)
 
 _BATCHING = (
     ProducerOption(
@@ -283,7 +310,7 @@ _BATCHING = (
         "partitioner.class",
         "",
         _partitioner,
-        "the Java partitioners that are known here: DefaultPartitioner, UniformStickyPartitioner, RoundRobinPartitioner",
+        "of the Java partitioners: DefaultPartitioner, UniformStickyPartitioner or RoundRobinPartitioner",
         "medium",
     ),
     ProducerOption(

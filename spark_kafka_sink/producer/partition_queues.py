@@ -21,7 +21,8 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Protocol
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.producer.batch import BatchState, ProducerBatch, TopicPartition
@@ -29,6 +30,18 @@ from spark_kafka_sink.producer.batch import BatchState, ProducerBatch, TopicPart
 INFINITE_MS = float("inf")
 _SEQUENCE_MASK = 0x7FFF_FFFF
 _HALF_OF_SEQUENCES = 0x4000_0000
+
+
+class DrainGate(Protocol):
+    """Who decides whether a partition's next batch may leave now (idempotence)."""
+
+    def admit(self, batch: ProducerBatch, leader_id: int, now: float) -> bool:
+        """May `batch`, the head of its partition's queue, be sent to `leader_id` now?
+
+        If yes: set its sequence if it has none and count it as in flight. If no, the partition is set aside until
+        recheck(), so that the sender does not spin. Called under the accumulator's lock: it must not call back.
+        """
+        ...
 
 
 class PartitionQueue:
@@ -161,6 +174,13 @@ class PartitionQueues:
                 queue.aside = False
                 self.place(queue, now)
 
+    def remove(self, batch: ProducerBatch, now: float) -> None:
+        """Take a batch out of its queue, if it is in it."""
+        queue = self.get(batch.topic_partition)
+        if batch in queue.batches:
+            queue.batches.remove(batch)
+            self.place(queue, now)
+
     def sendable_nodes(self) -> frozenset[int]:
         return frozenset(node for node, queues in self._sendable.items() if queues and node is not None)
 
@@ -169,9 +189,7 @@ class PartitionQueues:
 
     # -- drain --------------------------------------------------------------------------------------------------------
 
-    def take(
-        self, node_id: int, bytes_max: int, now: float, admit: Callable[[ProducerBatch], bool]
-    ) -> list[ProducerBatch]:
+    def take(self, node_id: int, bytes_max: int, now: float, gate: DrainGate) -> list[ProducerBatch]:
         """Heads of a node's sendable queues, one of each, up to `bytes_max`; the first one may be larger."""
         taken: list[ProducerBatch] = []
         size = 0
@@ -182,7 +200,7 @@ class PartitionQueues:
             self._unlist(queue)  # goes to the end if it is placed again
             if self._due_ms(queue) > now:
                 self.place(queue, now)
-            elif admit(batch):
+            elif gate.admit(batch, node_id, now):
                 queue.batches.popleft()
                 size += batch.size_bytes
                 taken.append(batch)

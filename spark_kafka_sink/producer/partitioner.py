@@ -195,7 +195,7 @@ def _take_keys(
     for chunk in wanted.chunks(_CHUNK_ROWS):
         keys = byte_column(chunk.key)
         hashed[done : done + chunk.num_rows] = partitions_of_keys(keys, count)
-        if keys.nulls:
+        if chunk.key is not None and chunk.key.null_count:
             keyless.append(np.flatnonzero(keys.lengths < 0) + done)
         done += chunk.num_rows
     rows = np.concatenate(keyless) if keyless else np.empty(0, np.int64)

@@ -1,17 +1,18 @@
 """Staging: rows wait as they came until enough are there, then they are grouped by partition all at once.
 
-Ten thousand rows over a thousand partitions are ten rows for each, and whatever is done for a piece of ten rows costs as
-much as for a piece of a thousand. So rows are not sorted into their partitions when they arrive. They wait, as Arrow
-columns beside a column of partition numbers, until about a batch for each partition that they hit has come together, or
-linger.ms has passed, or memory is short. Then one stable sort by partition and one take lay all of them out so that the
+Ten thousand rows over a thousand partitions are ten rows for each, and whatever is done for a piece of ten rows costs
+as much as for a piece of a thousand. So rows are not sorted into their partitions when they arrive. They wait, as Arrow
+columns beside a column of partition numbers, until about a batch for each partition that they hit has come together,
+or linger.ms has passed, or memory is short. Then one stable sort by partition and one take lay all of them out so that the
 rows of a partition are neighbours, in the order in which they were given.
 
-Single records wait as tuples and become columns when they are grouped. A run is what one call staged (or many calls with
-single records, back to back): it remembers for each row which row of which call it is.
+Single records wait as tuples and become columns when they are grouped. A run is what one call staged (or many calls
+with single records, back to back): it remembers for each row which row of which call it is.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -52,12 +53,13 @@ class Run:
 
 
 class Stage:
-    """What waits for one topic. Guarded by the accumulator's lock."""
+    """What waits for one topic. Guarded by the accumulator's lock; who groups it holds `group_lock` as well."""
 
-    __slots__ = ("bytes", "hit", "oldest_ms", "records", "reserved", "row_count", "runs", "topic")
+    __slots__ = ("bytes", "group_lock", "hit", "oldest_ms", "records", "reserved", "row_count", "runs", "topic")
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
+        self.group_lock = threading.Lock()
         self.clear()
 
     def clear(self) -> None:

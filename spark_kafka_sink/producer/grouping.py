@@ -1,0 +1,203 @@
+"""Grouping: what a topic has staged becomes batches in the queues of its partitions.
+
+    1. take the stage's runs                             under the lock
+    2. order the rows by partition                       free of the lock
+    3. pin the open batches of these partitions          under the lock
+    4. plan where batches begin and end, encode          free of the lock
+    5. append the pieces to the batches                  under the lock
+    6. compress the batches that are full                free of the lock, they stay pinned until it is done
+
+A batch is pinned while a thread works on it without the lock: the sender may neither close nor send it. Otherwise a
+batch could be sent between 3 and 5, and the records that were encoded to follow its last one would follow nothing.
+
+Rows that cannot be encoded (a fault of ours, or no memory in the machine) become batches without bytes that have failed
+already, so that their calls are told like all others.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from spark_kafka_sink.producer.batch import ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.buffer_pool import BufferPool, MemoryLease
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.incomplete import IncompleteBatches
+from spark_kafka_sink.producer.partition_queues import INFINITE_MS, PartitionQueue, PartitionQueues
+from spark_kafka_sink.producer.staging import Grouped, Run, Stage, compatible, group
+from spark_kafka_sink.records.compression import Codec, CompressionRatios
+from spark_kafka_sink.records.encoder import BatchSlice, EncodedPiece, PartitionSlice, encode, plan_batches
+
+_RATIO_SAFETY = 1.05  # an estimate of the compressed size is taken a little too high, as in Java
+
+
+class Grouping:
+    """Any thread may group; one at a time for each topic, which keeps the order of rows."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        pool: BufferPool,
+        lock: threading.Lock,
+        queues: PartitionQueues,
+        incomplete: IncompleteBatches,
+        *,
+        clock: Callable[[], float],
+        wall_clock_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._codec = config.codec
+        self._pool = pool
+        self._lock = lock
+        self._queues = queues
+        self._incomplete = incomplete
+        self._clock = clock
+        self._wall_clock_ms = wall_clock_ms
+        self._ratios = CompressionRatios()
+        self._failed: list[ProducerBatch] = []  # guarded by the lock
+
+    def run(self, stage: Stage) -> bool:
+        """Turn all that a stage holds into batches; False if it held nothing."""
+        with stage.group_lock:
+            with self._lock:
+                taken = stage.take()
+            if not taken.runs:
+                return False
+            lease = MemoryLease(self._pool, taken.reserved)
+            try:
+                encoded = sum(
+                    self._encode(stage.topic, runs, taken.oldest_ms, lease) for runs in compatible(taken.runs)
+                )
+                lease.shrink_to(encoded if self._codec is Codec.NONE else 2 * encoded)
+            finally:
+                lease.let_go()
+        return True
+
+    def close_batch(self, batch: ProducerBatch) -> None:
+        """Compress, and learn from it how much more fits into the next batch."""
+        batch.close(self._codec, self._config.compression_level)
+        if self._codec is not Codec.NONE:
+            ratio = batch.body_bytes / batch.uncompressed_bytes
+            self._ratios.update(batch.topic_partition.topic, self._codec, ratio)
+
+    def forget_ratio(self, batch: ProducerBatch) -> None:
+        """A batch was refused as too large: begin again with a careful estimate."""
+        if self._codec is not Codec.NONE:
+            observed = batch.body_bytes / batch.uncompressed_bytes
+            self._ratios.reset(batch.topic_partition.topic, self._codec, max(1.0, observed))
+
+    def take_failed(self) -> list[ProducerBatch]:
+        """Batches that could not be encoded, each once. Under the lock."""
+        failed, self._failed = self._failed, []
+        return failed
+
+    def stillborn(self, topic: str, grouped: Grouped, error: Exception) -> list[ProducerBatch]:
+        """Batches without bytes, to tell the calls of rows that cannot be sent. Under the lock."""
+        batches = []
+        for index, partition in enumerate(grouped.partitions):
+            start, stop = grouped.starts[index], grouped.starts[index + 1]
+            batch = ProducerBatch(TopicPartition(topic, partition), created_ms=0, deadline_ms=INFINITE_MS)
+            batch.record_count = stop - start
+            batch.parts = grouped.parts(start, stop, 0)
+            batch.fail(error)
+            self._incomplete.add(batch)
+            batches.append(batch)
+        return batches
+
+    def _encode(self, topic: str, runs: Sequence[Run], oldest_ms: float, lease: MemoryLease) -> int:
+        """Make batches of some runs; returns the bytes that they have become, the positions of rows included."""
+        grouped = group(runs)
+        with self._lock:
+            queues = [self._queues.get(TopicPartition(topic, partition)) for partition in grouped.partitions]
+            batches = [self._pin_open_batch(queue) for queue in queues]
+        bytes_max = self._batch_bytes_max(topic)
+        try:
+            plan = plan_batches(grouped.sizes, _slices(grouped, batches), bytes_max)
+            pieces = encode(grouped.columns, plan, self._wall_clock_ms())
+        except Exception as error:  # whatever it was: the rows must not vanish
+            with self._lock:
+                self._unpin([batch for batch in batches if batch is not None])
+                self._failed += self.stillborn(topic, grouped, error)
+            return 0
+        with self._lock:
+            full = self._append(queues, batches, grouped, plan, pieces, oldest_ms, lease)
+            full += [batch for batch in batches if batch is not None and _is_full(batch, bytes_max)]
+            waiting = set(full)
+            self._unpin([batch for batch in batches if batch is not None and batch not in waiting])
+        for batch in full:
+            self.close_batch(batch)
+        with self._lock:
+            self._unpin(full)
+        return grouped.rows.nbytes + sum(len(piece.segment) for piece in pieces)
+
+    def _append(
+        self,
+        queues: Sequence[PartitionQueue],
+        batches: list[ProducerBatch | None],
+        grouped: Grouped,
+        plan: Sequence[BatchSlice],
+        pieces: Sequence[EncodedPiece],
+        oldest_ms: float,
+        lease: MemoryLease,
+    ) -> list[ProducerBatch]:
+        """Put the pieces into the batches, and into new ones where those are full; returns the full ones."""
+        full: list[ProducerBatch] = []
+        for cut, piece in zip(plan, pieces, strict=True):
+            batch = batches[cut.slice_index]
+            if batch is None or not cut.first_offset_delta:
+                if batch is not None:
+                    full.append(batch)
+                batch = batches[cut.slice_index] = self._new_batch(queues[cut.slice_index], oldest_ms)
+            batch.append(
+                piece.segment,
+                record_count=piece.record_count,
+                base_timestamp=piece.base_timestamp,
+                max_timestamp=piece.max_timestamp,
+                parts=grouped.parts(cut.start, cut.stop, cut.first_offset_delta),
+                leases=(lease,),
+            )
+        return full
+
+    def _new_batch(self, queue: PartitionQueue, created_ms: float) -> ProducerBatch:
+        deadline_ms = created_ms + self._config.delivery_timeout_ms
+        batch = ProducerBatch(queue.topic_partition, created_ms=created_ms, deadline_ms=deadline_ms)
+        batch.pinned = True
+        queue.batches.append(batch)
+        self._incomplete.add(batch)
+        return batch
+
+    def _pin_open_batch(self, queue: PartitionQueue) -> ProducerBatch | None:
+        batch = queue.open_batch
+        if batch is not None:
+            batch.pinned = True
+            self._queues.place(queue, self._clock())
+        return batch
+
+    def _unpin(self, batches: Sequence[ProducerBatch]) -> None:
+        now = self._clock()
+        for batch in batches:
+            batch.pinned = False
+            self._queues.place(self._queues.get(batch.topic_partition), now)
+
+    def _batch_bytes_max(self, topic: str) -> int:
+        """Bytes of a batch before compression: as many as are expected to become batch.size."""
+        if self._codec is Codec.NONE:
+            return self._config.batch_size
+        most = max(self._config.batch_size, self._config.max_request_size)
+        return min(int(self._config.batch_size / (self._ratios.get(topic, self._codec) * _RATIO_SAFETY)), most)
+
+
+def _is_full(batch: ProducerBatch, bytes_max: int) -> bool:
+    """Another record of the usual size would not fit."""
+    return batch.size_bytes + batch.body_bytes // batch.record_count > bytes_max
+
+
+def _slices(grouped: Grouped, batches: Sequence[ProducerBatch | None]) -> list[PartitionSlice]:
+    slices = []
+    for index, batch in enumerate(batches):
+        start, stop = grouped.starts[index], grouped.starts[index + 1]
+        if batch is None:
+            slices.append(PartitionSlice(start, stop))
+        else:
+            slices.append(PartitionSlice(start, stop, batch.record_count, batch.size_bytes, batch.base_timestamp))
+    return slices
