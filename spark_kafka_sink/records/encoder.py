@@ -48,14 +48,11 @@ from spark_kafka_sink.records.plan import (
     record_size_bounds,
 )
 from spark_kafka_sink.records.varint import (
-    SPARE_BYTES,
     Field,
     constant,
-    merge,
     pack,
-    positions,
-    scatter,
-    store,
+    pack_before,
+    table_of,
     total_width,
     varint_fields,
 )
@@ -192,40 +189,44 @@ def _join(
     key: ByteColumn | None, value: ByteColumn, headers: EncodedHeaders | None, rows: Rows
 ) -> tuple[memoryview, NDArray[Any]]:
     count = value.rows
-    key_length = -1 if key is None else key.lengths
-    if headers is None:
-        prefix, middle = _numbers(rows, key_length, value.lengths, 1)
-        return _join_without_headers(key, value, prefix, middle)
-    header_bytes = headers.sections.lengths
-    if headers.counts:
+    header_bytes: Any = 1 if headers is None else headers.sections.lengths
+    if headers is not None and headers.counts:
         header_bytes = header_bytes + total_width(headers.counts)
-    prefix, middle = _numbers(rows, key_length, value.lengths, header_bytes)
-    pieces = [binary_array(prefix, count)]
-    if key is not None:
-        pieces.append(key.array())
-    pieces += [binary_array(middle, count), value.array()]
-    if headers.counts:
-        pieces.append(binary_array(headers.counts, count))
-    pieces.append(headers.sections.array())
-    return _joined(pieces, count, 0)
+    prefix, middle = _numbers(rows, -1 if key is None else key.lengths, value.lengths, header_bytes)
+    # Without headers, the count of each record stands in front of the next one; after the last there is a row of it.
+    extra = 1 if headers is None else 0
+    lead = [_ZERO] if extra else []
+    pieces = _before_value(lead + prefix, key, middle, count, extra)
+    pieces.append(value.array(extra))
+    if headers is not None:
+        if headers.counts:
+            pieces.append(binary_array(headers.counts, count))
+        pieces.append(headers.sections.array())
+    return _joined(pieces, count, extra)
 
 
-def _join_without_headers(
-    key: ByteColumn | None, value: ByteColumn, prefix: list[Field], middle: list[Field]
-) -> tuple[memoryview, NDArray[Any]]:
-    """The count of headers, 0, of each record stands in front of the next one; after the last there is a row of it."""
-    count = value.rows
-    data, at = pack([_ZERO, *prefix], count)
-    data[at[-1]] = 0
-    pieces = [_array(data, np.append(at, at[-1] + 1))]
-    if key is not None:
-        pieces.append(key.array(extra_rows=1))
-    data, at = pack(middle, count)
-    pieces += [_array(data, np.append(at, at[-1])), value.array(extra_rows=1)]
-    return _joined(pieces, count, 1)
+def _before_value(
+    prefix: list[Field], key: ByteColumn | None, middle: list[Field], count: int, extra: int
+) -> list[pa.Array]:
+    """Prefix, key and middle: in one piece where the lengths of the keys allow it, since pieces cost most in a join."""
+    if key is None:
+        return [_array(*pack(prefix + middle, count), b"\0" * extra)]
+    length = key.fixed_length()
+    if length is None or len(middle) > 1 or isinstance(middle[0].width, np.ndarray):
+        return [
+            _array(*pack(prefix, count), b"\0" * extra),
+            key.array(extra),
+            _array(*pack(middle, count), b"", extra),
+        ]
+    together = pack_before(prefix, [key.matrix(count, max(0, length)), table_of(middle[0])], count)
+    return [_array(*together, b"\0" * extra)]
 
 
-def _array(data: NDArray[np.uint8], at: NDArray[np.int64]) -> pa.Array:
+def _array(data: NDArray[np.uint8], at: NDArray[np.int64], last: bytes, rows: int = 0) -> pa.Array:
+    """A binary array of these bytes, with a row `last` at its end; an empty one only if `rows` says so."""
+    if last or rows:
+        at = np.append(at, at[-1] + len(last))
+        data[at[-2] : at[-1]] = np.frombuffer(last, np.uint8)
     buffers = [None, pa.py_buffer(at.astype(np.int32)), pa.py_buffer(data)]
     return pa.BinaryArray.from_buffers(pa.binary(), len(at) - 1, buffers, null_count=0)
 
@@ -243,27 +244,14 @@ def _joined(pieces: list[pa.Array], count: int, skip: int) -> tuple[memoryview, 
 def _store_even(columns: list[tuple[ByteColumn | None, int]], rows: Rows) -> tuple[memoryview, NDArray[Any]]:
     """Key, value and headers of one length each (-1 for null): every column goes to its places by one assignment."""
     count = len(rows.offset_delta)
-    (_, key_length), (_, value_length), (_, header_bytes) = columns
-    prefix, middle = _numbers(rows, key_length, value_length, header_bytes or 1)
-    lead = [] if header_bytes else [_ZERO]
-    merged = merge([*lead, *prefix])
-    prefix_width = total_width(merged)
-    number = np.frombuffer(_constant_bytes(middle), np.uint8)
-    at = positions(prefix_width + (len(number) + sum(max(0, length) for _, length in columns)), count)
-    out = np.empty(int(at[-1]) + SPARE_BYTES, np.uint8)
-    scatter(out, merged, at[:-1])
-    place = at[:-1] + prefix_width
-    for index, (column, length) in enumerate(columns):
-        if column is not None and length > 0:
-            store(out, column.matrix(count, length), place)
-            place = place + length
-        if index == 0:
-            store(out, number.reshape(1, -1), place)
-            place = place + len(number)
+    lengths = [length for _, length in columns]
+    prefix, middle = _numbers(rows, lengths[0], lengths[1], lengths[2] or 1)
+    lead = [] if lengths[2] else [_ZERO]
+    key, value, headers = (
+        column.matrix(count, max(0, length)) if column is not None else np.empty((1, 0), np.uint8)
+        for column, length in columns
+    )
+    data, at = pack_before(lead + prefix, [key, *map(table_of, middle), value, headers], count)
     if lead:
-        out[at[-1]] = 0
-    return out.data[len(lead) :], at
-
-
-def _constant_bytes(fields: list[Field]) -> bytes:
-    return b"".join(int(f.word).to_bytes(8, "little")[: int(f.width)] for f in fields)
+        data[at[-1]] = 0
+    return data.data[len(lead) :], at

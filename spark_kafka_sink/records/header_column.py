@@ -15,7 +15,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.records.byte_column import EMPTY, ByteColumn, byte_column
-from spark_kafka_sink.records.varint import Field, encode_varint, pack, varint_fields
+from spark_kafka_sink.records.varint import Field, encode_varint, items, pack, varint_fields
+
+_ONE_BYTE_MAX = 63
+"""The largest number whose varint has one byte."""
 
 
 @dataclass(frozen=True)
@@ -92,21 +95,52 @@ def encode_headers(array: pa.Array) -> EncodedHeaders | None:
         offsets = np.arange(0, (len(counts) + 1) * width, width, dtype=np.int32)
         sections = ByteColumn(np.full(len(counts), width, np.int64), offsets, pa.py_buffer(fixed))
         return EncodedHeaders(sections, [])
-    elements = _encode_elements(keys, values)
+    elements, counted = _encode_elements(counts, keys, values)
     _, offset_buffer, data = elements.buffers()
     offsets = np.frombuffer(offset_buffer, np.int32, len(elements) + 1)[headers.starts]
     sections = ByteColumn((offsets[1:] - offsets[:-1]).astype(np.int64), offsets, data)
-    return EncodedHeaders(sections, varint_fields(counts))
+    return EncodedHeaders(sections, [] if counted else varint_fields(counts))
 
 
-def _encode_elements(keys: ByteColumn, values: ByteColumn) -> pa.Array:
-    rows = keys.rows
-    return pc.binary_join_element_wise(
-        binary_array(varint_fields(keys.lengths), rows),
+def _encode_elements(counts: NDArray[np.int64], keys: ByteColumn, values: ByteColumn) -> tuple[pa.Array, bool]:
+    """All headers, one after the other, and whether the first one of each row has the count in front."""
+    names = _even_names(counts, keys, values)
+    if names is not None:
+        return pc.binary_join_element_wise(names, values.array(), EMPTY), True
+    joined = pc.binary_join_element_wise(
+        binary_array(varint_fields(keys.lengths), keys.rows),
         keys.array(),
-        binary_array(varint_fields(values.lengths), rows),
+        binary_array(varint_fields(values.lengths), keys.rows),
         values.array(),
         EMPTY,
+    )
+    return joined, False
+
+
+def _even_names(counts: NDArray[np.int64], keys: ByteColumn, values: ByteColumn) -> pa.Array | None:
+    """What stands before each value, where all rows have as many headers and those of one place keys of one length.
+
+    Short values: their lengths are one byte each.
+    """
+    count = int(counts[0])
+    if (counts != count).any() or int(values.lengths.max()) > _ONE_BYTE_MAX:
+        return None
+    lengths = keys.lengths.reshape(-1, count)
+    if (lengths != lengths[0]).any():
+        return None
+    parts: list[bytes | NDArray[np.uint8]] = [encode_varint(count)]
+    key_bytes, at = keys.matrix(len(lengths), int(lengths[0].sum())), 0
+    coded = ((values.lengths << 1) ^ (values.lengths >> 63)).astype(np.uint8).reshape(-1, count)
+    ends = np.zeros(count + 1, np.int64)
+    for index, length in enumerate(lengths[0].tolist()):
+        parts += [encode_varint(length), key_bytes[:, at : at + length], coded[:, index : index + 1]]
+        at += length
+        ends[index + 1] = sum(_width(part) for part in parts)
+    table = _table(parts, len(lengths))
+    starts = np.arange(len(lengths), dtype=np.int64)[:, None] * table.shape[1] + ends[:-1]
+    offsets = np.append(starts.reshape(-1), table.size).astype(np.int32)
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), keys.rows, [None, pa.py_buffer(offsets), pa.py_buffer(table)], null_count=0
     )
 
 
@@ -130,12 +164,23 @@ def _fixed_sections(count: int, keys: ByteColumn, values: ByteColumn) -> NDArray
         if value_length > 0:
             parts.append(value_bytes[:, value_at : value_at + value_length])
             value_at += value_length
-    widths = [part.shape[1] if isinstance(part, np.ndarray) else len(part) for part in parts]
-    table = np.empty((rows, sum(widths)), np.uint8)
+    return _table(parts, rows)
+
+
+def _width(part: bytes | NDArray[np.uint8]) -> int:
+    return part.shape[1] if isinstance(part, np.ndarray) else len(part)
+
+
+def _table(parts: list[bytes | NDArray[np.uint8]], rows: int) -> NDArray[np.uint8]:
+    """The parts of each row side by side: bytes are the same in all rows, a column has those of each row."""
+    blank = b"".join(bytes(_width(part)) if isinstance(part, np.ndarray) else part for part in parts)
+    table = np.empty((rows, len(blank)), np.uint8)
+    items(table)[:] = np.frombuffer(blank, items(table).dtype)
     at = 0
-    for part, width in zip(parts, widths, strict=True):
-        table[:, at : at + width] = part if isinstance(part, np.ndarray) else np.frombuffer(part, np.uint8)
-        at += width
+    for part in parts:
+        if isinstance(part, np.ndarray) and part.shape[1]:
+            items(table[:, at : at + part.shape[1]])[:] = items(part)
+        at += _width(part)
     return table
 
 

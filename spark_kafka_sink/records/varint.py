@@ -11,12 +11,13 @@ A number that is the same for all rows is a Field of scalars: numpy broadcasts i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 U64 = np.uint64
+Positions: TypeAlias = "NDArray[np.int64]"
 _PAIR = np.dtype((np.void, 16))
 SPARE_BYTES = 16
 """How much longer than its contents a buffer must be that `scatter` stores words into."""
@@ -71,8 +72,10 @@ def varint_fields(values: NDArray[np.int64] | int) -> list[Field]:
         coded = _zigzag_column(values)
     top = max(zigzag(low), zigzag(high))
     if top < 1 << _TABLE_BITS:
-        width_max = 1 if top < 1 << 7 else 2 if top < 1 << 14 else 3
-        return [Field(_WORDS.take(coded.view(np.int64)), _WIDTHS.take(coded.view(np.int64)), width_max)]
+        places, width_max = coded.view(np.int64), int(_WIDTHS[top])
+        if low >= 0 and _WIDTHS[zigzag(low)] == width_max:
+            return [Field(_WORDS.take(places), np.int64(width_max), width_max)]
+        return [Field(_WORDS.take(places), _WIDTHS.take(places), width_max)]
     if top < _LARGEST_8_BYTES:
         return [_spread(coded, top)]
     return _spread_wide(coded)
@@ -153,6 +156,21 @@ def pack(fields: list[Field], rows: int) -> tuple[NDArray[np.uint8], NDArray[np.
     return data, at
 
 
+def pack_before(fields: list[Field], tables: list[NDArray[np.uint8]], rows: int) -> tuple[NDArray[np.uint8], Positions]:
+    """As `pack`, with tables of bytes after the fields of each row. A table of a single row is the same in all rows."""
+    merged = merge(fields)
+    width = total_width(merged)
+    at = positions(width + sum(table.shape[1] for table in tables), rows)
+    data = np.empty(int(at[-1]) + SPARE_BYTES, np.uint8)
+    scatter(data, merged, at[:-1])
+    place = at[:-1] + width
+    for table in tables:
+        if table.shape[1]:
+            store(data, table, place)
+            place = place + table.shape[1]
+    return data, at
+
+
 def total_width(fields: list[Field]) -> NDArray[np.int64] | np.int64:
     width = fields[0].width
     for field in fields[1:]:
@@ -193,8 +211,18 @@ def _anywhere(data: NDArray[np.uint8], item: np.dtype[Any]) -> NDArray[Any]:
 
 def store(data: NDArray[np.uint8], rows: NDArray[np.uint8], at: NDArray[np.int64]) -> None:
     """Row i to data[at[i]:], all rows of one size and to the byte; a single row goes to every place."""
-    item = np.dtype((np.void, rows.shape[1]))
-    _anywhere(data, item)[at] = np.ascontiguousarray(rows).view(item)[:, 0]
+    rows = items(rows)
+    _anywhere(data, rows.dtype)[at] = rows
+
+
+def items(table: NDArray[np.uint8]) -> NDArray[Any]:
+    """The rows of a table as items of one size, which numpy copies at once; a view."""
+    return table.view(np.dtype((np.void, table.shape[1])))[:, 0]
+
+
+def table_of(field: Field) -> NDArray[np.uint8]:
+    """A field of one width as a table; it has a single row if it is the same in all rows."""
+    return np.atleast_1d(field.word).view(np.uint8).reshape(-1, 8)[:, : field.width_max]
 
 
 def merge(fields: list[Field]) -> list[Field]:
