@@ -1,0 +1,50 @@
+"""The one Spark of a test run: a JVM takes seconds to start, and a process can have only one.
+
+tests/spark and integration both take it from here. Spark's own Kafka connector is on its class path where it has been
+fetched, so that what was written can be read by format("kafka").
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from integration.artifacts import connector_jars
+from spark_kafka_sink import register
+
+SMALL = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.memory": "1g",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+"""Settings of every Spark that the tests start, also of those in processes of their own."""
+
+
+def start_spark(settings: Mapping[str, str], master: str = "local[2]") -> SparkSession:
+    # Spark's workers must be the Python of the tests, else they miss its packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(master).appName("spark-kafka-sink-tests")
+    for name, value in (SMALL | dict(settings)).items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    register(session)
+    return session
+
+
+@cache
+def shared_spark() -> SparkSession:
+    folder = Path(tempfile.mkdtemp(prefix="spark-tests-"))
+    jars = ",".join(str(jar) for jar in connector_jars())
+    session = start_spark({"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.jars": jars})
+    session.sparkContext.setLogLevel("OFF")
+    return session
