@@ -302,17 +302,15 @@ class FakeSystem:
     def canonical_name(self, address: SocketAddress) -> str:
         return next((name for name, ips in self.names.items() if address.sockaddr[0] in ips), address.sockaddr[0])
 
-    def connect(
-        self, address: SocketAddress, send_buffer_bytes: int, receive_buffer_bytes: int
-    ) -> tuple[ByteSocket, bool]:
+    def connect(self, address: SocketAddress, send_buffer_bytes: int, receive_buffer_bytes: int) -> ByteSocket:
         self.connects.append((self._now_ms, address))
         sock = FakeSocket(self, self._next_file_number(), address, self.window_bytes)
         self.open_sockets.add(sock)
         if self.connect_at_once:
             self._arrive(sock)
-            return sock, True
-        self.after(2 * self.latency_ms, lambda: self._arrive(sock))
-        return sock, False
+        else:
+            self.after(2 * self.latency_ms, lambda: self._arrive(sock))
+        return sock
 
     def poller(self) -> Poller:
         return FakePoller(self)

@@ -5,8 +5,7 @@ What happened is left in four collections, which the next poll clears: `connecte
 holds up another: a broker that reads slowly costs the others nothing.
 
 Not everything that is ready is known to the poller: a send that was just given (its first attempt needs no permission),
-a socket that was connected at once, bytes that TLS has decrypted. Such channels stand in `_ready_now`, and while one
-does, no poll waits.
+and bytes that TLS has taken from the socket. Such channels stand in `_ready_now`, and while one does, no poll waits.
 
 A channel whose connection has failed may still hold answers that came before. It is kept in `_closing` and hands out
 one receive per poll; `disconnected` names it after the last.
@@ -89,17 +88,16 @@ class Selector:
         """Begin to connect: `connected` or `disconnected` will tell. DisconnectedError if it fails on the spot."""
         self._check_unused(channel_id)
         try:
-            sock, connected = self._system.connect(address, send_buffer_bytes, receive_buffer_bytes)
+            sock = self._system.connect(address, send_buffer_bytes, receive_buffer_bytes)
         except OSError as error:
             raise _located(address, error) from error
-        channel = self._add(channel_id, sock, address, connecting=True)
-        if connected:
-            self._ready_now[channel] = EVENT_WRITE
+        self._add(channel_id, sock, address, connecting=True)
 
     def register(self, channel_id: str, sock: ByteSocket, address: SocketAddress) -> None:
         """Take over an accepted socket."""
         self._check_unused(channel_id)
-        self._ready_now[self._add(channel_id, sock, address, connecting=False)] = EVENT_READ | EVENT_WRITE
+        # The first turn comes unasked: it may be this side that speaks first.
+        self._ready_now[self._add(channel_id, sock, address, connecting=False)] = EVENT_READ
 
     def is_channel_ready(self, channel_id: str) -> bool:
         channel = self._channels.get(channel_id)
@@ -221,8 +219,7 @@ class Selector:
             receive = channel.read(now)
             if receive is not None:
                 self.completed_receives.append(receive)
-        # Of a conversation's few frames each is written as soon as there is one; a send waits for the socket.
-        if channel.has_output and (events & EVENT_WRITE or not channel.ready):
+        if events & EVENT_WRITE and channel.has_output:
             completed = channel.write(now)
             if completed is not None:
                 self.completed_sends.append(completed)

@@ -110,10 +110,8 @@ class System(Protocol):
     def canonical_name(self, address: SocketAddress) -> str:
         """The address's name by reverse lookup; its IP if it has none."""
 
-    def connect(
-        self, address: SocketAddress, send_buffer_bytes: int, receive_buffer_bytes: int
-    ) -> tuple[ByteSocket, bool]:
-        """Begin to connect. The flag says that the connection stands already. OSError if it fails at once."""
+    def connect(self, address: SocketAddress, send_buffer_bytes: int, receive_buffer_bytes: int) -> ByteSocket:
+        """Begin to connect; the socket is writable when that is decided. OSError if it fails on the spot."""
 
     def poller(self) -> Poller: ...
 
@@ -141,9 +139,7 @@ class OperatingSystem:
         except socket.gaierror:
             return str(address.sockaddr[0])
 
-    def connect(
-        self, address: SocketAddress, send_buffer_bytes: int, receive_buffer_bytes: int
-    ) -> tuple[ByteSocket, bool]:
+    def connect(self, address: SocketAddress, send_buffer_bytes: int, receive_buffer_bytes: int) -> ByteSocket:
         sock = socket.socket(address.family, socket.SOCK_STREAM)
         try:
             configure_socket(sock, send_buffer_bytes, receive_buffer_bytes)
@@ -153,7 +149,7 @@ class OperatingSystem:
         except BaseException:
             sock.close()
             raise
-        return sock, code == 0
+        return sock
 
     def poller(self) -> Poller:
         return selectors.DefaultSelector()

@@ -71,7 +71,7 @@ def test_nobody_listening_is_a_refused_connection(selector: Selector, listener: 
 
 
 def test_sockets_are_configured_as_asked(listener: socket.socket) -> None:
-    sock, _ = OperatingSystem().connect(address(listener), 131072, 32768)
+    sock = OperatingSystem().connect(address(listener), 131072, 32768)
     assert isinstance(sock, socket.socket)
     with sock:
         assert not sock.getblocking()

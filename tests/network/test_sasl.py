@@ -9,6 +9,7 @@ import pytest
 
 from spark_kafka_sink.errors import AuthenticationError, DecodeError
 from spark_kafka_sink.network.channel import ChannelBuilder, ChannelState, ChannelStateKind, KafkaChannel
+from spark_kafka_sink.network.channels import server_channels
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.sasl_client import SaslClientAuthenticator
 from spark_kafka_sink.network.sasl_server import SaslServerAuthenticator
@@ -29,7 +30,7 @@ from spark_kafka_sink.protocol.messages import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from spark_kafka_sink.sasl.mechanism import ServerConversation
+from spark_kafka_sink.sasl.mechanism import ClientConversation, ServerConversation
 from tests.fake_system import FakeConnection, FakeSystem
 from tests.network.peers import FramePeer, frame, poll_until, received
 
@@ -83,6 +84,14 @@ class Mutual:
             raise AuthenticationError("the broker did not prove that it knows the password")
         self.complete = True
         return None
+
+
+class LastWord(Mutual):
+    """As Mutual, but complete with the client's last token: of what comes after it, only success or failure counts."""
+
+    def step(self, challenge: bytes) -> bytes | None:
+        self.complete = True
+        return b"alice"
 
 
 class MutualCheck:
@@ -142,7 +151,7 @@ class SaslListener(FramePeer):
             connection.close()
 
 
-def sasl_channels(conversation: Callable[[], Password | Mutual], share: float = 0.9) -> ChannelBuilder:
+def sasl_channels(conversation: Callable[[], ClientConversation], share: float = 0.9) -> ChannelBuilder:
     def build(
         channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, frame_bytes_max: int
     ) -> KafkaChannel:
@@ -197,7 +206,7 @@ def send_number(selector: Selector, number: int) -> bytes:
 
 
 @pytest.mark.parametrize("conversation", [Password, Mutual])
-def test_client_and_listener_agree_and_requests_follow(conversation: Callable[[], Password | Mutual]) -> None:
+def test_client_and_listener_agree_and_requests_follow(conversation: Callable[[], ClientConversation]) -> None:
     peer = listener()
     _, selector = meet(peer, sasl_channels(conversation))
     poll_until(selector, lambda: bool(selector.connected))
@@ -283,6 +292,28 @@ def test_a_broker_without_sasl_authenticate_gets_the_tokens_bare() -> None:
     send_number(selector, 7)
     poll_until(selector, lambda: bool(selector.completed_receives))
     assert received(selector) == [("a", b"\0\0\0\7answer")]
+
+
+def test_a_bare_last_token_needs_no_answer_but_is_written_before_anything_else() -> None:
+    broker = ScriptedBroker(versions(SASL_HANDSHAKE=0), SaslHandshakeResponse(mechanisms=["MUTUAL"]), b"who?", b"")
+    system, selector = meet(broker, sasl_channels(LastWord))
+    poll_until(selector, lambda: len(broker.frames) == 3)
+    system.connections[0].stall()
+    system.connections[0].socket.window_bytes = 0
+    for _ in range(10):
+        selector.poll(10)
+        assert not selector.is_channel_ready("a")
+    system.connections[0].socket.window_bytes = 1000
+    system.connections[0].resume()
+    poll_until(selector, lambda: selector.is_channel_ready("a"))
+    system.advance(10)
+    assert broker.frames[2:] == [b"hello", b"alice"]
+
+
+def test_a_last_token_that_is_not_bare_is_judged_by_its_answer() -> None:
+    refusal = SaslAuthenticateResponse(error_code=error_codes.SASL_AUTHENTICATION_FAILED, error_message="no")
+    broker = ScriptedBroker(MODERN, SaslHandshakeResponse(), SaslAuthenticateResponse(auth_bytes=b"who?"), refusal)
+    assert "the broker refused: no" in str(refused(broker, sasl_channels(LastWord)).error)
 
 
 def test_an_empty_bare_token_is_an_answer() -> None:
@@ -393,6 +424,18 @@ def test_answers_to_earlier_requests_arrive_while_the_session_is_renewed() -> No
     assert peer.log[-4:] == ["data", "17", "36", "data"]
 
 
+def test_a_session_is_not_renewed_in_the_middle_of_a_send() -> None:
+    peer = listener(connections_max_reauth_ms=1000)
+    system, selector = authenticated(peer, sasl_channels(Password, share=0.9))
+    system.connections[0].socket.write_bytes_max = 3
+    payload = send_number(selector, 1)
+    selector.poll(0)
+    system.advance(950)
+    poll_until(selector, lambda: bool(selector.completed_receives))
+    assert received(selector) == [("a", payload)]
+    assert peer.log[-1] == "data"
+
+
 def test_a_refused_renewal_is_an_authentication_failure() -> None:
     passwords = iter(["right-secret", "right-secret", "expired-secret"])
     peer = listener(connections_max_reauth_ms=1000)
@@ -414,7 +457,66 @@ def test_without_an_end_of_session_nothing_is_renewed() -> None:
     assert peer.log == ["data"]
 
 
-# --- the listener's side alone
+# --- the listener's side
+
+
+class ScriptedClient(FramePeer):
+    """A client of a Selector that listens: says the next of its frames after each answer."""
+
+    def __init__(self, *requests: tuple[Message, int]) -> None:
+        super().__init__(lambda connection, payload: self._say_next(connection))
+        self._requests = [b"".join(encode_request(message, version, 1, "x")) for message, version in requests]
+
+    def on_connect(self, connection: FakeConnection) -> None:
+        self._say_next(connection)
+
+    def _say_next(self, connection: FakeConnection) -> None:
+        if self._requests:
+            connection.send(frame(self._requests.pop(0)))
+
+
+def serve(client: ScriptedClient) -> Selector:
+    """A Selector with one accepted connection, whose other end is this client."""
+    system = FakeSystem()
+    system.listen("client", 1, client)
+    where = system.resolve("client", 1)[0]
+    mechanisms: dict[str, Callable[[], ServerConversation]] = {"PASSWORD": PasswordCheck}
+    selector = Selector(
+        system, channels=server_channels(mechanisms=mechanisms, answer_api_versions=answer_api_versions)
+    )
+    selector.register("c", system.connect(where, -1, -1), where)
+    return selector
+
+
+def test_a_listener_lets_a_client_in_and_hands_out_its_requests() -> None:
+    client = ScriptedClient(
+        (ApiVersionsRequest(), 0),
+        (SaslHandshakeRequest(mechanism="PASSWORD"), 1),
+        (SaslAuthenticateRequest(auth_bytes=b"right-secret"), 2),
+        (MetadataRequest(), 1),
+    )
+    selector = serve(client)
+    poll_until(selector, lambda: bool(selector.completed_receives))
+    assert decode_request_header(selector.completed_receives[0].payload)[0].api_key == ApiKey.METADATA
+    channel = selector.channel("c")
+    assert channel is not None
+    assert channel.principal == "alice"
+
+
+def test_a_listener_says_that_it_refuses_and_then_closes() -> None:
+    client = ScriptedClient(
+        (SaslHandshakeRequest(mechanism="PASSWORD"), 1), (SaslAuthenticateRequest(auth_bytes=b"wrong"), 1)
+    )
+    selector = serve(client)
+    poll_until(selector, lambda: bool(selector.disconnected))
+    assert selector.disconnected["c"].authentication_failed
+    selector.poll(10)
+    answer = SaslAuthenticateResponse.decode(client.frames[-1][4:], 1)
+    assert answer.error_code == error_codes.SASL_AUTHENTICATION_FAILED
+    assert client.closed == 1
+
+
+# --- the listener's authenticator alone
 
 
 class Stranger:

@@ -76,9 +76,10 @@ def test_after_the_end_of_a_channel_nothing_references_its_send(
     end: Callable[[Selector, FakeConnection], None],
 ) -> None:
     selector, connection, memory = begin_send()
+    channel = selector.channel("a")  # kept by someone, and yet
     assert is_referenced(memory)
     end(selector, connection)
-    assert not is_referenced(memory)
+    assert not is_referenced(memory), channel
 
 
 def test_an_error_that_is_kept_does_not_keep_the_memory_of_the_send_that_failed(

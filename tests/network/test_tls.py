@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import ssl
@@ -17,7 +18,7 @@ from spark_kafka_sink.network.channel import ChannelBuilder, ChannelState, Chann
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import ByteSocket, OperatingSystem, SocketAddress
-from spark_kafka_sink.network.tls import TlsTransport
+from spark_kafka_sink.network.tls import ENCRYPTED_BYTES_PER_WRITE, TlsTransport
 from tests.fake_system import FakeConnection, FakeSystem, Peer
 
 BOTH_VERSIONS = pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
@@ -151,6 +152,43 @@ def test_a_large_send_in_partial_writes_arrives_whole(
     assert polls > 20, "the writes were meant to be partial"
 
 
+def test_no_more_is_encrypted_than_a_few_records_ahead_of_the_socket(certificates: Path, pairs: list[TlsPair]) -> None:
+    pairs.append(pair := TlsPair(client_context(certificates), server_context(certificates)))
+    pair.shake_hands()
+    channel = pair.client.channel("a")
+    assert channel is not None
+    window = [memoryview(bytes(1_000_000))]
+    assert channel.transport.write(window) == ENCRYPTED_BYTES_PER_WRITE
+    assert [channel.transport.write(window) for _ in range(100)] == [0] * 100
+
+
+def test_a_send_is_complete_only_when_the_socket_has_all_of_it(certificates: Path, pairs: list[TlsPair]) -> None:
+    pairs.append(pair := TlsPair(client_context(certificates), server_context(certificates)))
+    pair.shake_hands()
+    pair.client.send(NetworkSend("a", [bytes(100_000)]))  # encrypted at once, and more than the socket holds
+    for _ in range(20):
+        pair.client.poll(0)
+        assert pair.client.completed_sends == []
+    while not pair.received["server"]:
+        pair.step()
+    assert pair.sent == 1
+
+
+def test_a_connection_that_stands_and_fails_in_the_same_poll_was_never_connected(
+    certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> int:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("tests.fake_system.FakeSocket.sendmsg", broken)
+    system = FakeSystem()
+    system.listen("broker", 9092, Peer())
+    selector = Selector(system, channels=tls_channels(client_context(certificates), server=False))
+    selector.connect("a", system.resolve("broker", 9092)[0])
+    selector.poll(1000)
+    assert (selector.connected, list(selector.disconnected)) == ([], ["a"])
+
+
 def test_ten_thousand_tiny_segments_share_records(certificates: Path, pairs: list[TlsPair]) -> None:
     pairs.append(pair := TlsPair(client_context(certificates), server_context(certificates)))
     pair.shake_hands()
@@ -161,15 +199,17 @@ def test_ten_thousand_tiny_segments_share_records(certificates: Path, pairs: lis
     assert pair.received["server"] == [b"".join(segments)]
 
 
-def test_frames_that_were_decrypted_together_are_delivered_without_a_wait(
-    certificates: Path, pairs: list[TlsPair]
+@pytest.mark.parametrize("records", [1, 3])
+def test_frames_that_came_together_are_delivered_without_a_wait(
+    certificates: Path, pairs: list[TlsPair], records: int
 ) -> None:
     pairs.append(pair := TlsPair(client_context(certificates), server_context(certificates)))
     pair.shake_hands()
     channel = pair.server.channel("a")
     assert channel is not None
-    one_record = b"".join(len(text).to_bytes(4, "big") + text for text in (b"one", b"two", b"three"))
-    channel.transport.write([memoryview(one_record)])
+    frames = [len(text).to_bytes(4, "big") + text for text in (b"one", b"two", b"three")]
+    for record in [b"".join(frames)] if records == 1 else frames:
+        channel.transport.write([memoryview(record)])
     found = []
     for _ in range(3):
         pair.client.poll(600_000)  # would hang the test if it waited for the socket
