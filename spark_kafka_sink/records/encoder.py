@@ -72,6 +72,11 @@ _BYTES_AT_A_TIME = 64 << 20
 
 _ZERO = constant(b"\0")
 
+np.empty(2 << 20, np.uint8)
+"""Allocated and freed once: from then on glibc keeps up to twice as much for the next allocations. By default it gives
+everything above 128 kB back to the system, and the columns of numbers of each chunk would be mapped page by page again:
+half as much again for each record."""
+
 
 class EncodedPiece(NamedTuple):
     """The records of one BatchSlice. `segment` keeps the memory that it shows alive."""

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.records.byte_column import EMPTY, ByteColumn, byte_column
-from spark_kafka_sink.records.varint import Field, encode_varint, items, pack, varint_fields
+from spark_kafka_sink.records.varint import Field, anywhere, encode_varint, items, pack, positions, store, varint_fields
 
 _ONE_BYTE_MAX = 63
 """The largest number whose varint has one byte."""
@@ -89,82 +89,87 @@ def encode_headers(array: pa.Array) -> EncodedHeaders | None:
         return None
     keys, values = byte_column(headers.keys), byte_column(headers.values)
     counts = headers.counts
-    fixed = _fixed_sections(int(counts[0]), keys, values) if bool((counts == counts[0]).all()) else None
-    if fixed is not None:
+    count = int(counts[0])
+    regular = bool((counts == count).all()) and _repeats(keys.lengths, count)
+    if regular and _repeats(values.lengths, count):
+        fixed = _fixed_sections(count, keys, values)
         width = fixed.shape[1]
         offsets = np.arange(0, (len(counts) + 1) * width, width, dtype=np.int32)
         sections = ByteColumn(np.full(len(counts), width, np.int64), offsets, pa.py_buffer(fixed))
         return EncodedHeaders(sections, [])
-    elements, counted = _encode_elements(counts, keys, values)
+    if regular and int(values.lengths.max()) <= _ONE_BYTE_MAX:
+        return EncodedHeaders(_short_sections(count, keys, values), [])
+    elements = _encode_elements(keys, values)
     _, offset_buffer, data = elements.buffers()
     offsets = np.frombuffer(offset_buffer, np.int32, len(elements) + 1)[headers.starts]
     sections = ByteColumn((offsets[1:] - offsets[:-1]).astype(np.int64), offsets, data)
-    return EncodedHeaders(sections, [] if counted else varint_fields(counts))
+    return EncodedHeaders(sections, varint_fields(counts))
 
 
-def _encode_elements(counts: NDArray[np.int64], keys: ByteColumn, values: ByteColumn) -> tuple[pa.Array, bool]:
-    """All headers, one after the other, and whether the first one of each row has the count in front."""
-    names = _even_names(counts, keys, values)
-    if names is not None:
-        return pc.binary_join_element_wise(names, values.array(), EMPTY), True
-    joined = pc.binary_join_element_wise(
+def _encode_elements(keys: ByteColumn, values: ByteColumn) -> pa.Array:
+    return pc.binary_join_element_wise(
         binary_array(varint_fields(keys.lengths), keys.rows),
         keys.array(),
         binary_array(varint_fields(values.lengths), keys.rows),
         values.array(),
         EMPTY,
     )
-    return joined, False
 
 
-def _even_names(counts: NDArray[np.int64], keys: ByteColumn, values: ByteColumn) -> pa.Array | None:
-    """What stands before each value, where all rows have as many headers and those of one place keys of one length.
-
-    Short values: their lengths are one byte each.
-    """
-    count = int(counts[0])
-    if (counts != count).any() or int(values.lengths.max()) > _ONE_BYTE_MAX:
-        return None
-    lengths = keys.lengths.reshape(-1, count)
-    if (lengths != lengths[0]).any():
-        return None
-    parts: list[bytes | NDArray[np.uint8]] = [encode_varint(count)]
-    key_bytes, at = keys.matrix(len(lengths), int(lengths[0].sum())), 0
-    coded = ((values.lengths << 1) ^ (values.lengths >> 63)).astype(np.uint8).reshape(-1, count)
-    ends = np.zeros(count + 1, np.int64)
-    for index, length in enumerate(lengths[0].tolist()):
-        parts += [encode_varint(length), key_bytes[:, at : at + length], coded[:, index : index + 1]]
-        at += length
-        ends[index + 1] = sum(_width(part) for part in parts)
-    table = _table(parts, len(lengths))
-    starts = np.arange(len(lengths), dtype=np.int64)[:, None] * table.shape[1] + ends[:-1]
-    offsets = np.append(starts.reshape(-1), table.size).astype(np.int32)
-    return pa.BinaryArray.from_buffers(
-        pa.binary(), keys.rows, [None, pa.py_buffer(offsets), pa.py_buffer(table)], null_count=0
-    )
+def _repeats(lengths: NDArray[np.int64], count: int) -> bool:
+    """Whether every row has the lengths of the first one, with `count` headers in each."""
+    return bool((lengths[count:] == lengths[:-count]).all())
 
 
-def _fixed_sections(count: int, keys: ByteColumn, values: ByteColumn) -> NDArray[np.uint8] | None:
-    """One row of bytes for each record, where all have as many headers and those of one place equal lengths.
+def _fixed_sections(count: int, keys: ByteColumn, values: ByteColumn) -> NDArray[np.uint8]:
+    """One row of bytes for each record, where those of one place have equal lengths, keys as well as values.
 
     That is how headers mostly are. Then all numbers are the same in every row, and the headers' keys and values are
     columns of fixed width.
     """
-    key_lengths, value_lengths = keys.lengths.reshape(-1, count), values.lengths.reshape(-1, count)
-    if (key_lengths != key_lengths[0]).any() or (value_lengths != value_lengths[0]).any():
-        return None
-    rows = len(key_lengths)
+    rows = keys.rows // count
+    key_columns, value_columns = _columns(keys, count), _columns(values, count)
     parts: list[bytes | NDArray[np.uint8]] = [encode_varint(count)]
-    key_bytes = keys.matrix(rows, int(key_lengths[0].sum()))
-    value_bytes = values.matrix(rows, int(np.maximum(value_lengths[0], 0).sum()))
-    key_at = value_at = 0
-    for key_length, value_length in zip(key_lengths[0].tolist(), value_lengths[0].tolist(), strict=True):
-        parts += [encode_varint(key_length), key_bytes[:, key_at : key_at + key_length], encode_varint(value_length)]
-        key_at += key_length
-        if value_length > 0:
-            parts.append(value_bytes[:, value_at : value_at + value_length])
-            value_at += value_length
+    for index, (key, value) in enumerate(zip(key_columns, value_columns, strict=True)):
+        parts += [encode_varint(key.shape[1]), key, encode_varint(int(values.lengths[index])), value]
     return _table(parts, rows)
+
+
+def _short_sections(count: int, keys: ByteColumn, values: ByteColumn) -> ByteColumn:
+    """As above for values of different lengths, none above 63, so that each length is one byte.
+
+    What stands before a value has a fixed width. Values are stored first, all as items of the longest one's size:
+    what is too much is overwritten by the next value, or by what stands before it, which is stored afterwards.
+    """
+    rows = keys.rows // count
+    lengths = np.maximum(values.lengths, 0)
+    coded = ((values.lengths << 1) ^ (values.lengths >> 63)).astype(np.uint8).reshape(-1, count)
+    tables = []
+    for index, key in enumerate(_columns(keys, count)):
+        lead = encode_varint(count) if index == 0 else b""
+        tables.append(_table([lead, encode_varint(key.shape[1]), key, coded[:, index : index + 1]], rows))
+    before = np.tile(np.array([table.shape[1] for table in tables], np.int64), rows)
+    at = positions(before + lengths, keys.rows)
+    longest = int(lengths.max())
+    data = np.empty(int(at[-1]) + longest, np.uint8)
+    if longest:
+        start, stop = int(values.offsets[0]), int(values.offsets[-1])
+        source = np.zeros(stop - start + longest, np.uint8)
+        source[: stop - start] = np.frombuffer(values.data, np.uint8, stop - start, start)
+        taken = anywhere(source, np.dtype((np.void, longest)))[values.offsets[:-1] - values.offsets[0]]
+        anywhere(data, taken.dtype)[at[:-1] + before] = taken
+    for index, table in enumerate(tables):
+        store(data, table, at[index:-1:count])
+    offsets = at[::count]
+    return ByteColumn(offsets[1:] - offsets[:-1], offsets.astype(np.int32), pa.py_buffer(data))
+
+
+def _columns(column: ByteColumn, count: int) -> list[NDArray[np.uint8]]:
+    """The headers' keys (or values) of each place, as a table."""
+    widths = np.maximum(column.lengths[:count], 0)
+    ends = np.cumsum(widths).tolist()
+    table = column.matrix(column.rows // count, ends[-1])
+    return [table[:, end - width : end] for end, width in zip(ends, widths.tolist(), strict=True)]
 
 
 def _width(part: bytes | NDArray[np.uint8]) -> int:

@@ -11,17 +11,20 @@ A number that is the same for all rows is a Field of scalars: numpy broadcasts i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 U64 = np.uint64
 Positions: TypeAlias = "NDArray[np.int64]"
-_PAIR = np.dtype((np.void, 16))
 SPARE_BYTES = 16
 """How much longer than its contents a buffer must be that `scatter` stores words into."""
 _TABLE_BITS = 16
+_RUN_ROWS = 1_500
+"""Shorter runs of rows of one width are not worth the calls."""
 _LARGEST_8_BYTES = 1 << 56
 
 
@@ -160,8 +163,14 @@ def pack_before(fields: list[Field], tables: list[NDArray[np.uint8]], rows: int)
     """As `pack`, with tables of bytes after the fields of each row. A table of a single row is the same in all rows."""
     merged = merge(fields)
     width = total_width(merged)
-    at = positions(width + sum(table.shape[1] for table in tables), rows)
-    data = np.empty(int(at[-1]) + SPARE_BYTES, np.uint8)
+    tail = sum(table.shape[1] for table in tables)
+    at = positions(width + tail, rows)
+    # Arrow's allocator keeps what was freed; so much memory from the system would have to be mapped anew each time.
+    data = np.frombuffer(pa.allocate_buffer(int(at[-1]) + SPARE_BYTES), np.uint8)
+    edges = _edges(width, rows)
+    if len(merged) <= 2 and len(edges) * _RUN_ROWS <= rows:
+        _store_runs(data, [_words(merged, rows), *tables], at[edges].tolist(), edges, tail)
+        return data, at
     scatter(data, merged, at[:-1])
     place = at[:-1] + width
     for table in tables:
@@ -169,6 +178,29 @@ def pack_before(fields: list[Field], tables: list[NDArray[np.uint8]], rows: int)
             store(data, table, place)
             place = place + table.shape[1]
     return data, at
+
+
+def _edges(width: NDArray[np.int64] | np.int64, rows: int) -> list[int]:
+    """Where a run of rows with one width begins, and where the last one ends."""
+    if not isinstance(width, np.ndarray):
+        return [0, rows]
+    return [0, *(np.flatnonzero(width[1:] != width[:-1]) + 1).tolist(), rows]
+
+
+def _store_runs(
+    data: NDArray[np.uint8], tables: list[NDArray[np.uint8]], at: list[int], edges: list[int], tail: int
+) -> None:
+    """Rows of one width are a table: each column of it is copied in equal steps, with no look at its places."""
+    for (start, stop), (first, last) in zip(pairwise(edges), pairwise(at), strict=True):
+        run = data[first:last].reshape(stop - start, -1)
+        end = 0
+        for index, table in enumerate(tables):
+            width = table.shape[1] if index else run.shape[1] - tail
+            if width:
+                items(run[:, end : end + width])[:] = items(
+                    (table if len(table) == 1 else table[start:stop])[:, :width]
+                )
+            end += width
 
 
 def total_width(fields: list[Field]) -> NDArray[np.int64] | np.int64:
@@ -187,24 +219,30 @@ def scatter(data: NDArray[np.uint8], fields: list[Field], at: NDArray[np.int64])
     """
     if not len(at):
         return
-    if len(fields) == 1:
-        _anywhere(data, np.dtype(np.uint64))[at] = fields[0].word
-    elif len(fields) == 2:
-        pair = np.empty((len(at), 2), np.uint64)
+    if len(fields) <= 2:
+        words = items(_words(fields, len(at)))
+        anywhere(data, words.dtype)[at] = words
+        return
+    word = np.empty((len(at), len(fields)), np.uint64)
+    place = np.empty((len(at), len(fields)), np.int64)
+    for index, field in enumerate(fields):
+        word[:, index] = field.word
+        place[:, index] = at if index == 0 else place[:, index - 1] + fields[index - 1].width
+    anywhere(data, word.dtype)[place.reshape(-1)] = word.reshape(-1)
+
+
+def _words(fields: list[Field], rows: int) -> NDArray[np.uint8]:
+    """One or two fields as a table of 8 or 16 bytes, of which those count that the fields have."""
+    words = np.empty((rows, len(fields)), np.uint64)
+    words[:, 0] = fields[0].word
+    if len(fields) == 2:
         bits = np.left_shift(fields[0].width, 3).astype(np.uint64)
-        pair[:, 0] = fields[0].word | (fields[1].word << bits)
-        pair[:, 1] = fields[1].word >> (U64(64) - bits)
-        _anywhere(data, _PAIR)[at] = pair.view(_PAIR)[:, 0]
-    else:
-        word = np.empty((len(at), len(fields)), np.uint64)
-        place = np.empty((len(at), len(fields)), np.int64)
-        for index, field in enumerate(fields):
-            word[:, index] = field.word
-            place[:, index] = at if index == 0 else place[:, index - 1] + fields[index - 1].width
-        _anywhere(data, np.dtype(np.uint64))[place.reshape(-1)] = word.reshape(-1)
+        words[:, 0] |= fields[1].word << bits
+        words[:, 1] = fields[1].word >> (U64(64) - bits)
+    return words.view(np.uint8)
 
 
-def _anywhere(data: NDArray[np.uint8], item: np.dtype[Any]) -> NDArray[Any]:
+def anywhere(data: NDArray[np.uint8], item: np.dtype[Any]) -> NDArray[Any]:
     """`data` as items that begin at every byte."""
     return np.ndarray((len(data) - item.itemsize + 1,), item, data, strides=(1,))
 
@@ -212,7 +250,7 @@ def _anywhere(data: NDArray[np.uint8], item: np.dtype[Any]) -> NDArray[Any]:
 def store(data: NDArray[np.uint8], rows: NDArray[np.uint8], at: NDArray[np.int64]) -> None:
     """Row i to data[at[i]:], all rows of one size and to the byte; a single row goes to every place."""
     rows = items(rows)
-    _anywhere(data, rows.dtype)[at] = rows
+    anywhere(data, rows.dtype)[at] = rows
 
 
 def items(table: NDArray[np.uint8]) -> NDArray[Any]:
