@@ -1,0 +1,275 @@
+"""EmbeddedCluster: nodes, topics, logs and the coordinator, without sockets, threads or a clock.
+
+    frame -> handle(node, frame, now) -> Reply | Later
+
+A transport (socket_server.py, or the simulated peers of the tests) brings frames and does what the outcome says. It is
+told through `ports` when a node stops or starts. All nodes share the logs: there is no replication to wait for, a
+partition's leader is the one node that answers for it. Replicas of a partition are all nodes; those that run are in
+sync.
+
+Locks: `lock` guards topics, nodes, the coordinator and group offsets; each log guards itself, so appends to different
+partitions run in parallel. A handler takes `lock` first, a log's second.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+from uuid import UUID
+
+from spark_kafka_sink.broker.control import Control
+from spark_kafka_sink.broker.log import PartitionLog
+from spark_kafka_sink.broker.offsets import GroupOffsets
+from spark_kafka_sink.broker.reply import Outcome
+from spark_kafka_sink.broker.requests import answer
+from spark_kafka_sink.broker.storage import ClusterFiles
+from spark_kafka_sink.broker.topics import Partition, Topic, log_config
+from spark_kafka_sink.broker.transactions import Transaction, TransactionCoordinator
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+
+MESSAGE_BYTES_MAX = 1024 * 1024 + 12
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    nodes: int = 1
+    auto_create_topics: bool = False
+    default_partitions: int = 1
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+    transaction_version: int = 2
+    transaction_timeout_ms_max: int = 900_000
+    check_records: bool = True
+    """Look into the records of each batch; off, only its header and CRC are checked."""
+    discard: bool = False
+    """Acknowledge and count, keep nothing, check nothing."""
+    version_limits: Mapping[ApiKey, VersionRange] | None = None
+    """Narrower ranges of versions than are spoken, to play an older broker; VersionRange(0, -1) takes an API away."""
+    seed: int = 0
+
+
+@dataclass
+class BrokerNode:
+    id: int
+    host: str = "localhost"
+    port: int = 0
+    up: bool = True
+
+
+class NodePorts(Protocol):
+    """What the transport does for the cluster."""
+
+    def stop(self, node: int) -> None:
+        """Cut the node's connections and refuse new ones."""
+
+    def start(self, node: int) -> None: ...
+
+    def refuse(self, node: int) -> None:
+        """Refuse new connections only."""
+
+    def accept(self, node: int) -> None: ...
+
+
+class EmbeddedCluster:
+    ports: NodePorts
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        *,
+        topics: Mapping[str, int] | None = None,
+        files: ClusterFiles | None = None,
+        wall_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+    ) -> None:
+        if config.nodes < 1:
+            raise ConfigurationError("a cluster has at least one node")
+        self.config = config
+        self.lock = threading.RLock()
+        self.nodes = {number: BrokerNode(number) for number in range(config.nodes)}
+        self.topics: dict[str, Topic] = {}
+        self.offsets = GroupOffsets()
+        self.control = Control(self, config.seed)
+        self.wall_ms = wall_ms
+        self.progress = 0
+        """Grows with everything that a waiting Fetch may wait for."""
+        self.coordinator = TransactionCoordinator(
+            self._write_marker,
+            self._end_offsets,
+            version=config.transaction_version,
+            timeout_ms_max=config.transaction_timeout_ms_max,
+        )
+        self._random = Random(config.seed)
+        self.cluster_id = str(self._new_id())
+        self._coordinators: dict[str, int] = {}
+        self._next_timeout_ms: float | None = None
+        self._files = files
+        if files is not None:
+            files.load(self)
+        for name, partitions in (topics or {}).items():
+            if name not in self.topics:
+                self.create_topic(name, partitions)
+
+    def handle(self, node: int, frame: memoryview, now: float) -> Outcome:
+        if self._next_timeout_ms is not None and now >= self._next_timeout_ms:
+            self.abort_overdue(now)
+        return answer(self, node, frame, now)
+
+    # --- topics
+
+    def topic(self, name: str) -> Topic:
+        with self.lock:
+            if name not in self.topics:
+                raise KeyError(f"the embedded broker has no topic {name}; it has {sorted(self.topics)}")
+            return self.topics[name]
+
+    def topic_by_id(self, topic_id: UUID) -> Topic | None:
+        with self.lock:
+            return next((topic for topic in self.topics.values() if topic.id == topic_id), None)
+
+    def log(self, topic: str, partition: int) -> PartitionLog:
+        return self.topic(topic).partitions[partition].log
+
+    def logs(self) -> Iterator[tuple[str, int, PartitionLog]]:
+        with self.lock:
+            found = [(t.name, p.index, p.log) for t in self.topics.values() for p in t.partitions]
+        return iter(found)
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+        topic_id: UUID | None = None,
+    ) -> Topic:
+        with self.lock:
+            if name in self.topics:
+                raise ConfigurationError(f"topic {name} exists already")
+            topic = Topic(name, topic_id or self._new_id(), config=dict(config or {}))
+            self._add_partitions(topic, partitions)
+            self.topics[name] = topic
+            self.save()
+            return topic
+
+    def delete_topic(self, name: str) -> None:
+        with self.lock:
+            topic = self.topics.pop(name)
+            for partition in topic.partitions:
+                partition.log.delete()
+            self.save()
+        self.note_progress()
+
+    def add_partitions(self, name: str, total: int) -> None:
+        with self.lock:
+            self._add_partitions(self.topics[name], total)
+            self.save()
+
+    def _add_partitions(self, topic: Topic, total: int) -> None:
+        settings = log_config(
+            topic.config,
+            message_bytes_max=self.config.message_bytes_max,
+            check_records=self.config.check_records,
+            discard=self.config.discard,
+        )
+        ids = sorted(self.nodes)
+        for index in range(len(topic.partitions), total):
+            file = None if self._files is None or settings.discard else self._files.log_file(topic.name, index)
+            replicas = tuple(ids[(index + step) % len(ids)] for step in range(len(ids)))
+            leader = next((node for node in replicas if self.nodes[node].up), None)
+            topic.partitions.append(Partition(index, leader, replicas, PartitionLog(settings, file)))
+
+    # --- nodes and leaders
+
+    def in_sync(self, topic: Topic, partition: Partition) -> tuple[int, ...]:
+        running = tuple(node for node in partition.replicas if self.nodes[node].up)
+        return running if topic.in_sync_max is None else running[: topic.in_sync_max]
+
+    def set_in_sync(self, name: str, at_most: int | None) -> None:
+        with self.lock:
+            self.topics[name].in_sync_max = at_most
+
+    def move_leader(self, name: str, index: int, node: int) -> None:
+        with self.lock:
+            if node not in self.nodes:
+                raise KeyError(f"there is no node {node}, only {sorted(self.nodes)}")
+            self._lead(self.topics[name].partitions[index], node)
+        self.note_progress()
+
+    def stop_node(self, node: int) -> None:
+        with self.lock:
+            self.nodes[node].up = False
+            for partition in self._partitions():
+                if partition.leader == node:
+                    self._lead(partition, next((n for n in partition.replicas if self.nodes[n].up), None))
+        self.ports.stop(node)
+        self.note_progress()
+
+    def start_node(self, node: int) -> None:
+        with self.lock:
+            self.nodes[node].up = True
+            for partition in self._partitions():
+                if partition.leader is None:
+                    self._lead(partition, node)
+        self.ports.start(node)
+
+    def running_nodes(self) -> list[BrokerNode]:
+        return [node for node in self.nodes.values() if node.up]
+
+    def _partitions(self) -> Iterator[Partition]:
+        return (partition for topic in self.topics.values() for partition in topic.partitions)
+
+    def _lead(self, partition: Partition, node: int | None) -> None:
+        partition.leader = node
+        partition.leader_epoch += 1
+
+    # --- coordination
+
+    def coordinator_for(self, key: str) -> BrokerNode | None:
+        """The node that answers for a transactional id or a group: it moves on when it stops."""
+        with self.lock:
+            running = self.running_nodes()
+            if not running:
+                return None
+            chosen = self.nodes.get(self._coordinators.get(key, -1))
+            return chosen if chosen is not None and chosen.up else running[zlib.crc32(key.encode()) % len(running)]
+
+    def move_coordinator(self, key: str, node: int) -> None:
+        with self.lock:
+            self._coordinators[key] = node
+
+    def note_transactions(self) -> None:
+        """The coordinator's state has changed: keep it, and know when the next one is overdue."""
+        self._next_timeout_ms = self.coordinator.next_timeout_ms()
+        self.save()
+        self.note_progress()
+
+    def abort_overdue(self, now: float) -> None:
+        with self.lock:
+            if self.coordinator.abort_overdue(now):
+                self.note_transactions()
+
+    def note_progress(self) -> None:
+        self.progress += 1
+
+    def save(self) -> None:
+        if self._files is not None:
+            self._files.save(self)
+
+    def _write_marker(self, partition: tuple[str, int], producer_id: int, epoch: int, commit: bool) -> None:
+        topic = self.topics.get(partition[0])
+        if topic is not None and partition[1] < len(topic.partitions):
+            found = topic.partitions[partition[1]]
+            found.log.end_transaction(
+                producer_id, epoch, commit=commit, wall_ms=self.wall_ms(), leader_epoch=found.leader_epoch
+            )
+
+    def _end_offsets(self, transaction: Transaction, commit: bool) -> None:
+        for group in transaction.groups:
+            self.offsets.end_transaction(transaction.producer_id, group, commit=commit)
+
+    def _new_id(self) -> UUID:
+        return UUID(int=self._random.getrandbits(128), version=4)

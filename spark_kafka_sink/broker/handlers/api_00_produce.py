@@ -1,0 +1,133 @@
+"""Produce: each partition's batch is appended, or refused by itself.
+
+Batches of a transaction are let in if the coordinator says so: in version 1 the partition must have been added before;
+from Produce v12 on (version 2) the batch adds it. A leader that has moved is named in the answer (KIP-951).
+"""
+
+from __future__ import annotations
+
+from spark_kafka_sink.broker.context import Handled, NoAnswer, RequestContext
+from spark_kafka_sink.broker.log import Appended, parse_header_or_refuse
+from spark_kafka_sink.broker.producer_state import Refusal
+from spark_kafka_sink.broker.topics import Partition, Topic
+from spark_kafka_sink.broker.transactions import ProducerIdentity
+from spark_kafka_sink.network.system import Buffer
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.messages import ProduceRequest, ProduceResponse
+from spark_kafka_sink.protocol.messages.produce import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+
+TOPIC_ID_VERSION = 13
+TRANSACTIONS_V2_VERSION = 12
+ABORTABLE_ERROR_VERSION = 11
+
+
+def handle(context: RequestContext, request: ProduceRequest) -> Handled:
+    response = ProduceResponse(responses=[_topic(context, request, topic) for topic in request.topic_data])
+    context.cluster.note_progress()
+    results = [each for topic in response.responses for each in topic.partition_responses]
+    if request.acks == 0:
+        # There is no other way to say that something went wrong.
+        return NoAnswer(close=any(each.error_code for each in results))
+    leaders = {each.current_leader.leader_id for each in results} - {-1}
+    nodes = [context.cluster.nodes[number] for number in sorted(leaders)]
+    response.node_endpoints = [NodeEndpoint(node_id=node.id, host=node.host, port=node.port) for node in nodes]
+    return response
+
+
+def _topic(context: RequestContext, request: ProduceRequest, data: TopicProduceData) -> TopicProduceResponse:
+    by_id = context.version >= TOPIC_ID_VERSION
+    topic = context.cluster.topic_by_id(data.topic_id) if by_id else context.cluster.topics.get(data.name)
+    results = []
+    for each in data.partition_data:
+        if topic is None and by_id:
+            results.append(
+                PartitionProduceResponse(index=each.index, error_code=error_codes.UNKNOWN_TOPIC_ID, base_offset=-1)
+            )
+        else:
+            results.append(_partition(context, request, topic, each))
+    return TopicProduceResponse(name=data.name, topic_id=data.topic_id, partition_responses=results)
+
+
+def _partition(
+    context: RequestContext, request: ProduceRequest, topic: Topic | None, data: PartitionProduceData
+) -> PartitionProduceResponse:
+    result = PartitionProduceResponse(index=data.index, base_offset=-1)
+    partition, result.error_code = context.find_partition(topic, data.index)
+    if topic is None or partition is None:
+        if result.error_code == error_codes.NOT_LEADER_OR_FOLLOWER and topic is not None:
+            _hint(context, topic, result)
+        return result
+    result.error_code = _acks_error(context, request.acks, topic, partition)
+    if result.error_code:
+        return result
+    try:
+        appended = _append(context, request, topic, partition, data)
+    except Refusal as refusal:
+        result.error_code, result.error_message = refusal.code, refusal.reason
+        return result
+    result.base_offset, result.log_append_time_ms = appended.base_offset, appended.log_append_time
+    result.log_start_offset = partition.log.log_start_offset
+    return result
+
+
+def _hint(context: RequestContext, topic: Topic, result: PartitionProduceResponse) -> None:
+    partition = topic.partitions[result.index]
+    # A scripted error says nothing of the leader: the leader has not moved.
+    if partition.leader is not None and not context.injected(topic.name, result.index):
+        result.current_leader = LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
+
+
+def _acks_error(context: RequestContext, acks: int, topic: Topic, partition: Partition) -> int:
+    if acks not in (-1, 0, 1):
+        return error_codes.INVALID_REQUIRED_ACKS
+    if acks == -1 and len(context.cluster.in_sync(topic, partition)) < topic.min_in_sync:
+        return error_codes.NOT_ENOUGH_REPLICAS
+    return 0
+
+
+def _append(
+    context: RequestContext, request: ProduceRequest, topic: Topic, partition: Partition, data: PartitionProduceData
+) -> Appended:
+    records = data.records
+    if not isinstance(records, Buffer):
+        raise Refusal(error_codes.INVALID_RECORD, "no records")
+    cluster = context.cluster
+    begins_at_zero = False
+    if not cluster.config.discard:
+        header = parse_header_or_refuse(records)
+        if header.transactional:
+            identity = ProducerIdentity(header.producer_id, header.producer_epoch)
+            _let_in(context, request.transactional_id or "", identity, (topic.name, partition.index))
+            begins_at_zero = context.version >= TRANSACTIONS_V2_VERSION and cluster.coordinator.version >= 2
+    return partition.log.append(
+        records, wall_ms=cluster.wall_ms(), leader_epoch=partition.leader_epoch, begins_at_zero=begins_at_zero
+    )
+
+
+def _let_in(
+    context: RequestContext, transactional_id: str, identity: ProducerIdentity, partition: tuple[str, int]
+) -> None:
+    """Refusal, unless the batch belongs to a transaction that goes on (or begins with it)."""
+    cluster = context.cluster
+    with cluster.lock:
+        if context.version >= TRANSACTIONS_V2_VERSION and cluster.coordinator.version >= 2:
+            error = cluster.coordinator.add_partitions(
+                transactional_id, identity, [partition], context.now, cluster.wall_ms(), version=2
+            )
+            if not error:
+                cluster.note_transactions()
+        else:
+            error = cluster.coordinator.verify(transactional_id, identity, partition)
+    if error == error_codes.TRANSACTION_ABORTABLE and context.version < ABORTABLE_ERROR_VERSION:
+        error = error_codes.INVALID_TXN_STATE
+    if error == error_codes.PRODUCER_FENCED:
+        error = error_codes.INVALID_PRODUCER_EPOCH
+    if error:
+        raise Refusal(error, f"the batch is not let into the transaction of {transactional_id}")

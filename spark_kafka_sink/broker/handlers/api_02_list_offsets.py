@@ -1,0 +1,48 @@
+"""ListOffsets: where a log begins and ends, and which offset belongs to a time."""
+
+from __future__ import annotations
+
+from spark_kafka_sink.broker.context import Handled, RequestContext
+from spark_kafka_sink.broker.log import PartitionLog
+from spark_kafka_sink.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
+from spark_kafka_sink.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsTopicResponse,
+)
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
+READ_COMMITTED = 1
+
+
+def handle(context: RequestContext, request: ListOffsetsRequest) -> Handled:
+    committed = request.isolation_level == READ_COMMITTED
+    topics = [
+        ListOffsetsTopicResponse(
+            name=topic.name,
+            partitions=[_partition(context, topic.name, each, committed) for each in topic.partitions],
+        )
+        for topic in request.topics
+    ]
+    return ListOffsetsResponse(topics=topics)
+
+
+def _partition(
+    context: RequestContext, topic: str, asked: ListOffsetsPartition, committed: bool
+) -> ListOffsetsPartitionResponse:
+    partition, error = context.find_partition(context.cluster.topics.get(topic), asked.partition_index)
+    result = ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=error)
+    if partition is not None:
+        result.timestamp, result.offset = _find(partition.log, asked.timestamp, committed)
+        result.leader_epoch = partition.leader_epoch
+    return result
+
+
+def _find(log: PartitionLog, timestamp: int, committed: bool) -> tuple[int, int]:
+    if timestamp == LATEST:
+        return -1, log.last_stable_offset if committed else log.next_offset
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return -1, log.log_start_offset
+    if timestamp == MAX_TIMESTAMP:
+        return log.max_timestamp()
+    return log.offset_for_time(timestamp) if timestamp >= 0 else (-1, -1)

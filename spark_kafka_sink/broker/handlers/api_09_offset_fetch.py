@@ -1,0 +1,94 @@
+"""OffsetFetch: where groups have read to; one group up to v7, several from v8 on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from spark_kafka_sink.broker.context import Handled, RequestContext
+from spark_kafka_sink.broker.offsets import CommittedOffset
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.messages import OffsetFetchRequest, OffsetFetchResponse
+from spark_kafka_sink.protocol.messages.offset_fetch import (
+    OffsetFetchRequestGroup,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+GROUPS_VERSION = 8
+NONE_COMMITTED = CommittedOffset(-1, -1, "")
+
+
+def handle(context: RequestContext, request: OffsetFetchRequest) -> Handled:
+    if context.version >= GROUPS_VERSION:
+        groups = [_group(context, group, request.require_stable) for group in request.groups]
+        return OffsetFetchResponse(groups=groups)
+    error = context.coordinator_error(request.group_id)
+    if error:
+        return OffsetFetchResponse(error_code=error)
+    asked = None if request.topics is None else [(t.name, t.partition_indexes) for t in request.topics]
+    topics = [
+        OffsetFetchResponseTopic(
+            name=name,
+            partitions=[
+                OffsetFetchResponsePartition(
+                    partition_index=index,
+                    committed_offset=found.offset,
+                    committed_leader_epoch=found.leader_epoch,
+                    metadata=found.metadata,
+                    error_code=code,
+                )
+                for index, found, code in partitions
+            ],
+        )
+        for name, partitions in _look_up(context, request.group_id, asked, request.require_stable)
+    ]
+    return OffsetFetchResponse(topics=topics)
+
+
+def _group(context: RequestContext, group: OffsetFetchRequestGroup, stable: bool) -> OffsetFetchResponseGroup:
+    error = context.coordinator_error(group.group_id)
+    if error:
+        return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error)
+    asked = None if group.topics is None else [(t.name, t.partition_indexes) for t in group.topics]
+    topics = [
+        OffsetFetchResponseTopics(
+            name=name,
+            partitions=[
+                OffsetFetchResponsePartitions(
+                    partition_index=index,
+                    committed_offset=found.offset,
+                    committed_leader_epoch=found.leader_epoch,
+                    metadata=found.metadata,
+                    error_code=code,
+                )
+                for index, found, code in partitions
+            ],
+        )
+        for name, partitions in _look_up(context, group.group_id, asked, stable)
+    ]
+    return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
+
+
+def _look_up(
+    context: RequestContext, group: str, asked: Iterable[tuple[str, list[int]]] | None, stable: bool
+) -> list[tuple[str, list[tuple[int, CommittedOffset, int]]]]:
+    """By topic: (partition, its offset, error). None asks for all that the group has."""
+    offsets = context.cluster.offsets
+    with context.cluster.lock:
+        if asked is None:
+            by_topic: dict[str, list[int]] = {}
+            for topic, index in offsets.all_of(group):
+                by_topic.setdefault(topic, []).append(index)
+            asked = by_topic.items()
+        found = []
+        for topic, indexes in asked:
+            rows = []
+            for index in indexes:
+                waits = stable and offsets.is_pending(group, (topic, index))
+                code = error_codes.UNSTABLE_OFFSET_COMMIT if waits else 0
+                rows.append((index, offsets.get(group, (topic, index)) or NONE_COMMITTED, code))
+            found.append((topic, rows))
+        return found

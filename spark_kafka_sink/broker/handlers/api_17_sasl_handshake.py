@@ -1,0 +1,11 @@
+"""SaslHandshake, where it has no place: the network takes those that open a session, before any handler."""
+
+from __future__ import annotations
+
+from spark_kafka_sink.broker.context import Handled, RequestContext
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.messages import SaslHandshakeRequest, SaslHandshakeResponse
+
+
+def handle(context: RequestContext, request: SaslHandshakeRequest) -> Handled:
+    return SaslHandshakeResponse(error_code=context.injected() or error_codes.ILLEGAL_SASL_STATE)

@@ -1,0 +1,23 @@
+"""AddOffsetsToTxn: a group whose offsets are committed with a transaction."""
+
+from __future__ import annotations
+
+from spark_kafka_sink.broker.context import Handled, RequestContext
+from spark_kafka_sink.broker.handlers.api_22_init_producer_id import client_error
+from spark_kafka_sink.broker.transactions import ProducerIdentity
+from spark_kafka_sink.protocol.messages import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+
+FENCED_ERROR_VERSION = 2
+
+
+def handle(context: RequestContext, request: AddOffsetsToTxnRequest) -> Handled:
+    cluster = context.cluster
+    error = context.coordinator_error(request.transactional_id)
+    if not error:
+        identity = ProducerIdentity(request.producer_id, request.producer_epoch)
+        with cluster.lock:
+            error = cluster.coordinator.add_group(
+                request.transactional_id, identity, request.group_id, context.now, cluster.wall_ms()
+            )
+            cluster.note_transactions()
+    return AddOffsetsToTxnResponse(error_code=client_error(error, context.version, FENCED_ERROR_VERSION))

@@ -1,0 +1,17 @@
+"""DescribeCluster."""
+
+from __future__ import annotations
+
+from spark_kafka_sink.broker.context import Handled, RequestContext
+from spark_kafka_sink.protocol.messages import DescribeClusterRequest, DescribeClusterResponse
+from spark_kafka_sink.protocol.messages.describe_cluster import DescribeClusterBroker
+
+
+def handle(context: RequestContext, request: DescribeClusterRequest) -> Handled:
+    running = context.cluster.running_nodes()
+    return DescribeClusterResponse(
+        error_code=context.injected(),
+        cluster_id=context.cluster.cluster_id,
+        controller_id=running[0].id if running else -1,
+        brokers=[DescribeClusterBroker(broker_id=n.id, host=n.host, port=n.port) for n in running],
+    )

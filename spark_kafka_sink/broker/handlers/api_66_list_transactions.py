@@ -1,0 +1,47 @@
+"""ListTransactions: those that this node coordinates, filtered as asked; v2 takes a pattern (KIP-1152)."""
+
+from __future__ import annotations
+
+import re
+
+from spark_kafka_sink.broker.context import Handled, RequestContext
+from spark_kafka_sink.broker.transactions import Transaction, TransactionState
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.messages import ListTransactionsRequest, ListTransactionsResponse
+from spark_kafka_sink.protocol.messages.list_transactions import TransactionState as ListedTransaction
+
+
+def handle(context: RequestContext, request: ListTransactionsRequest) -> Handled:
+    injected = context.injected()
+    if injected:
+        return ListTransactionsResponse(error_code=injected)
+    try:
+        pattern = re.compile(request.transactional_id_pattern or "")
+    except re.error:
+        return ListTransactionsResponse(error_code=error_codes.INVALID_REGULAR_EXPRESSION)
+    known = {state.value for state in TransactionState}
+    with context.cluster.lock:
+        listed = [
+            ListedTransaction(
+                transactional_id=each.transactional_id,
+                producer_id=each.producer_id,
+                transaction_state=each.state.value,
+            )
+            for each in context.cluster.coordinator.transactions.values()
+            if _wanted(context, request, each) and (pattern.pattern == "" or pattern.fullmatch(each.transactional_id))
+        ]
+    unknown = [name for name in request.state_filters if name not in known]
+    return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=listed)
+
+
+def _wanted(context: RequestContext, request: ListTransactionsRequest, transaction: Transaction) -> bool:
+    if context.coordinator_error(transaction.transactional_id):
+        return False
+    if request.state_filters and transaction.state.value not in request.state_filters:
+        return False
+    if request.producer_id_filters and transaction.producer_id not in request.producer_id_filters:
+        return False
+    if request.duration_filter > 0:
+        lasted_ms = context.now - transaction.start_ms
+        return transaction.state is TransactionState.ONGOING and lasted_ms > request.duration_filter
+    return True

@@ -1,0 +1,353 @@
+"""PartitionLog: one append-only log, batches kept as the bytes that came.
+
+    log_start_offset       last_stable_offset        next_offset
+          v                       v                       v
+    ------[ b ][ b ][ b ][ marker ][ b of an open txn ][ b ]
+
+Offsets are given here, duplicates recognised, sequences checked (producer_state.py) and transactions followed: the
+last stable offset is where the earliest open one begins, and nothing from there on is shown to read_committed readers.
+A batch is checked as a broker checks it before anything is changed: structure and CRC, one batch per append, its
+record count, and, unless `check_records` is off, the records themselves.
+
+With `discard` nothing is kept and nothing but the header is looked at: offsets advance, records and bytes are counted.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from spark_kafka_sink.broker.producer_state import NO_EPOCH, ProducerState, Refusal
+from spark_kafka_sink.errors import DecodeError, UnsupportedFormatError
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.records.decoder import check_batches, decode_body
+from spark_kafka_sink.records.header import (
+    HEADER_BYTES,
+    BatchHeader,
+    Buffer,
+    parse_header,
+    patch_header,
+    stamp_header,
+)
+
+# key: version int16 = 0, type int16 (0 abort, 1 commit); value: version int16 = 0, coordinator epoch int32.
+# record: length 2 * (1 + 1 + 1 + 1 + 4 + 1 + 6 + 1 = 16) as zigzag, attributes, deltas, key, value, no headers.
+_MARKER_RECORD = struct.Struct(">bbbbbhhbhib")
+_MARKER_KEY = struct.Struct(">hh")
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """The settings of a topic that a log obeys."""
+
+    message_bytes_max: int = 1024 * 1024 + 12
+    log_append_time: bool = False
+    check_records: bool = True
+    discard: bool = False
+
+
+@dataclass(frozen=True)
+class StoredBatch:
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    data: memoryview
+
+    @property
+    def size_bytes(self) -> int:
+        return self.data.nbytes
+
+
+@dataclass(frozen=True)
+class Appended:
+    base_offset: int
+    log_append_time: int = -1
+    duplicate: bool = False
+
+
+@dataclass(frozen=True)
+class AbortedTransaction:
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True)
+class LogRead:
+    batches: Sequence[memoryview]
+    size_bytes: int
+    aborted: Sequence[AbortedTransaction]
+
+
+class BatchFile(Protocol):
+    """Where a log is kept besides memory (storage.py)."""
+
+    def append(self, data: Buffer) -> None: ...
+
+    def delete(self) -> None: ...
+
+
+class PartitionLog:
+    """Thread-safe: every method that reads or changes the log takes `_lock`."""
+
+    def __init__(self, config: LogConfig, file: BatchFile | None = None) -> None:
+        self.config = config
+        self.log_start_offset = 0
+        self.next_offset = 0
+        self.records_appended = 0
+        self.bytes_appended = 0
+        self.batches_appended = 0
+        self._file = file
+        self._lock = threading.Lock()
+        self._base_offsets: list[int] = []
+        self._batches: list[StoredBatch] = []
+        self._producers: dict[int, ProducerState] = {}
+        self._aborted: list[AbortedTransaction] = []
+
+    # --- appending
+
+    def append(self, data: Buffer, *, wall_ms: int, leader_epoch: int = 0, begins_at_zero: bool = False) -> Appended:
+        """Append what a producer sent for this partition. Refusal if it is not taken."""
+        if self.config.discard:
+            return self._count(parse_header_or_refuse(data))
+        header, batch = self._checked(data)
+        with self._lock:
+            duplicate = self._check_producer(header, begins_at_zero)
+            if duplicate is not None:
+                return duplicate
+            append_time = wall_ms if self.config.log_append_time else None
+            base_offset = self._store(header, batch, leader_epoch, append_time)
+            return Appended(base_offset, -1 if append_time is None else append_time)
+
+    def end_transaction(
+        self, producer_id: int, epoch: int, *, commit: bool, wall_ms: int, leader_epoch: int = 0
+    ) -> int:
+        """Write the control record that commits or aborts what this producer wrote; its offset."""
+        record = _MARKER_RECORD.pack(32, 0, 0, 0, 8, 0, 1 if commit else 0, 12, 0, 0, 0)
+        head = stamp_header(
+            segments=[record],
+            record_count=1,
+            base_timestamp=wall_ms,
+            max_timestamp=wall_ms,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            transactional=True,
+            control=True,
+        )
+        batch = memoryview(bytearray(head + record))
+        with self._lock:
+            return self._store(parse_header(batch), batch, leader_epoch, None)
+
+    def recover(self, batches: Iterable[memoryview]) -> None:
+        """Take up batches that were stored before: in order, with their offsets."""
+        with self._lock:
+            for batch in batches:
+                header = parse_header(batch)
+                self.next_offset = header.base_offset
+                self._keep(header, batch)
+
+    def _checked(self, data: Buffer) -> tuple[BatchHeader, memoryview]:
+        batches = _structure(data)
+        if len(batches) != 1:
+            raise Refusal(error_codes.INVALID_RECORD, f"one batch per partition is taken, here are {len(batches)}")
+        header, batch = batches[0]
+        if header.size_bytes > self.config.message_bytes_max:
+            raise Refusal(
+                error_codes.MESSAGE_TOO_LARGE,
+                f"the batch has {header.size_bytes} bytes, at most {self.config.message_bytes_max} are taken",
+            )
+        _check_fields(header)
+        if self.config.check_records:
+            _check_records(header, batch)
+        return header, batch if not batch.readonly else memoryview(bytearray(batch))
+
+    def _check_producer(self, header: BatchHeader, begins_at_zero: bool) -> Appended | None:
+        if header.producer_id < 0:
+            return None
+        state = self._producers.get(header.producer_id) or ProducerState()
+        duplicate = state.duplicate_of(header)
+        if duplicate is not None:
+            return Appended(duplicate.base_offset, duplicate.append_time, duplicate=True)
+        state.check(header, begins_at_zero=begins_at_zero)
+        return None
+
+    def _store(self, header: BatchHeader, batch: memoryview, leader_epoch: int, append_time: int | None) -> int:
+        base_offset = self.next_offset
+        patch_header(batch, base_offset=base_offset, leader_epoch=leader_epoch, append_time=append_time)
+        if self._file is not None:
+            self._file.append(batch)
+        self._keep(parse_header(batch), batch)
+        return base_offset
+
+    def _keep(self, header: BatchHeader, batch: memoryview) -> None:
+        base_offset = self.next_offset
+        self._base_offsets.append(base_offset)
+        self._batches.append(StoredBatch(base_offset, header.last_offset, header.max_timestamp, batch))
+        self.next_offset = header.last_offset + 1
+        self.batches_appended += 1
+        self.bytes_appended += batch.nbytes
+        if header.control:
+            self._end(header, batch)
+            return
+        self.records_appended += header.record_count
+        if header.producer_id >= 0:
+            append_time = header.max_timestamp if header.log_append_time else -1
+            self._producers.setdefault(header.producer_id, ProducerState()).note(header, base_offset, append_time)
+
+    def _end(self, header: BatchHeader, batch: memoryview) -> None:
+        state = self._producers.setdefault(header.producer_id, ProducerState())
+        start, state.transaction_start = state.transaction_start, None
+        state.begin_epoch(header.producer_epoch)
+        if start is not None and not _commits(batch):
+            self._aborted.append(AbortedTransaction(header.producer_id, start, header.base_offset))
+
+    def _count(self, header: BatchHeader) -> Appended:
+        with self._lock:
+            base_offset = self.next_offset
+            self.next_offset += header.last_offset_delta + 1
+            self.log_start_offset = self.next_offset
+            self.records_appended += header.record_count
+            self.bytes_appended += header.size_bytes
+            self.batches_appended += 1
+        return Appended(base_offset)
+
+    # --- reading
+
+    @property
+    def last_stable_offset(self) -> int:
+        with self._lock:
+            return self._last_stable_offset()
+
+    def _last_stable_offset(self) -> int:
+        open_ones = [p.transaction_start for p in self._producers.values() if p.transaction_start is not None]
+        return min(open_ones, default=self.next_offset)
+
+    def read(self, offset: int, bytes_max: int, *, committed: bool = False, at_least_one: bool = True) -> LogRead:
+        """Whole batches from the one that holds `offset` on. The caller has checked that the offset is in the log."""
+        with self._lock:
+            end = self._last_stable_offset() if committed else self.next_offset
+            index = max(0, bisect_right(self._base_offsets, offset) - 1)
+            found: list[memoryview] = []
+            size, last = 0, offset
+            for stored in self._batches[index:]:
+                if stored.base_offset >= end:
+                    break
+                if stored.last_offset < offset:
+                    continue
+                if size + stored.size_bytes > bytes_max and (found or not at_least_one):
+                    break
+                found.append(stored.data)
+                size += stored.size_bytes
+                last = stored.last_offset
+            aborted = [a for a in self._aborted if a.first_offset <= last and a.last_offset >= offset]
+            return LogRead(found, size, aborted if committed else ())
+
+    def offset_for_time(self, timestamp: int) -> tuple[int, int]:
+        """The first batch with a record that is not older: (its timestamp, its offset), or (-1, -1)."""
+        with self._lock:
+            for stored in self._batches:
+                if stored.max_timestamp >= timestamp:
+                    return _first_record_since(stored, timestamp)
+            return -1, -1
+
+    def max_timestamp(self) -> tuple[int, int]:
+        with self._lock:
+            newest = max(self._batches, key=lambda stored: stored.max_timestamp, default=None)
+            return (-1, -1) if newest is None else _first_record_since(newest, newest.max_timestamp)
+
+    # --- what retention and admins do
+
+    def delete_records(self, before_offset: int) -> None:
+        """Records below this offset are gone, and producers of which no record is left are forgotten."""
+        with self._lock:
+            self.log_start_offset = max(self.log_start_offset, min(before_offset, self.next_offset))
+            kept = [b for b in self._batches if b.last_offset >= self.log_start_offset]
+            self._batches, self._base_offsets = kept, [b.base_offset for b in kept]
+            self._aborted = [a for a in self._aborted if a.last_offset >= self.log_start_offset]
+            alive = {parse_header(b.data).producer_id for b in kept}
+            self._producers = {
+                p: s for p, s in self._producers.items() if p in alive or s.transaction_start is not None
+            }
+
+    def forget_producers(self) -> None:
+        """As producer.id.expiration.ms does it: open transactions stay."""
+        with self._lock:
+            self._producers = {p: s for p, s in self._producers.items() if s.transaction_start is not None}
+
+    def open_transactions(self) -> list[tuple[int, int]]:
+        """(producer id, epoch) of each."""
+        with self._lock:
+            return [(p, s.epoch) for p, s in self._producers.items() if s.transaction_start is not None]
+
+    def producer_epoch(self, producer_id: int) -> int:
+        with self._lock:
+            state = self._producers.get(producer_id)
+            return NO_EPOCH if state is None else state.epoch
+
+    def delete(self) -> None:
+        if self._file is not None:
+            self._file.delete()
+
+
+def parse_header_or_refuse(data: Buffer) -> BatchHeader:
+    try:
+        return parse_header(data)
+    except UnsupportedFormatError as error:
+        raise Refusal(error_codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, str(error)) from error
+    except DecodeError as error:
+        raise Refusal(error_codes.CORRUPT_MESSAGE, str(error)) from error
+
+
+def _structure(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
+    try:
+        return check_batches(data)
+    except UnsupportedFormatError as error:
+        raise Refusal(error_codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, str(error)) from error
+    except DecodeError as error:
+        raise Refusal(error_codes.CORRUPT_MESSAGE, str(error)) from error
+
+
+def _check_fields(header: BatchHeader) -> None:
+    faults = [
+        (header.record_count <= 0, f"a batch of {header.record_count} records"),
+        (
+            header.last_offset_delta + 1 != header.record_count,
+            f"{header.record_count} records cannot have the last offset delta {header.last_offset_delta}",
+        ),
+        (header.control, "control records are the broker's to write"),
+        (header.producer_id >= 0 and header.base_sequence < 0, "a producer id without a sequence"),
+        (header.producer_id >= 0 and header.producer_epoch < 0, "a producer id without an epoch"),
+        (header.transactional and header.producer_id < 0, "a transactional batch without a producer id"),
+        (header.codec > 4, f"codec {header.codec} is not known"),
+    ]
+    for wrong, reason in faults:
+        if wrong:
+            raise Refusal(error_codes.INVALID_RECORD, reason)
+
+
+def _check_records(header: BatchHeader, batch: memoryview) -> None:
+    try:
+        columns = decode_body(header, batch[HEADER_BYTES:])
+    except DecodeError as error:
+        raise Refusal(error_codes.INVALID_RECORD, str(error)) from error
+    offsets = columns.column("offset")
+    if offsets[0].as_py() != header.base_offset or offsets[-1].as_py() != header.last_offset:
+        raise Refusal(error_codes.INVALID_RECORD, "the offsets of the records do not fill the batch")
+
+
+def _first_record_since(stored: StoredBatch, timestamp: int) -> tuple[int, int]:
+    header = parse_header(stored.data)
+    columns = decode_body(header, stored.data[HEADER_BYTES:])
+    for time, offset in zip(columns.column("timestamp").to_pylist(), columns.column("offset").to_pylist(), strict=True):
+        if time >= timestamp:
+            return time, offset
+    return stored.max_timestamp, stored.base_offset
+
+
+def _commits(batch: memoryview) -> bool:
+    _, kind = _MARKER_KEY.unpack_from(batch, HEADER_BYTES + 5)
+    return bool(kind == 1)

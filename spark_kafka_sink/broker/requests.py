@@ -1,0 +1,136 @@
+"""One request: from the frame to the handler of its API, and the answer, as the faults of `control` will have it.
+
+Bytes that are no request end the connection, as a broker ends it. A version that is not spoken does, too, except for
+ApiVersions, whose answer in version 0 says what is.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from spark_kafka_sink.broker.context import NoAnswer, NotYet, RequestContext
+from spark_kafka_sink.broker.faults import AnswerFault, Effects
+from spark_kafka_sink.broker.handlers import HANDLERS
+from spark_kafka_sink.broker.handlers.api_18_api_versions import unsupported_version
+from spark_kafka_sink.broker.reply import Later, Outcome, Reply, Then
+from spark_kafka_sink.broker.spoken import spoken_versions
+from spark_kafka_sink.errors import DecodeError, UnsupportedVersionError
+from spark_kafka_sink.network.system import Buffer
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.headers import RequestHeader, decode_request, decode_request_header, encode_response
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.schema import Struct
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.broker.cluster import EmbeddedCluster
+
+CLOSE = Reply(then=Then.CLOSE)
+
+
+def answer(cluster: EmbeddedCluster, node: int, frame: memoryview, now: float) -> Outcome:
+    try:
+        header, _ = decode_request_header(frame)
+        if not _is_spoken(cluster, header):
+            return _refuse_version(cluster, header)
+        header, request = decode_request(frame)
+    except (DecodeError, UnsupportedVersionError):
+        return CLOSE
+    context = RequestContext(cluster, node, header, now, now)
+    if cluster.control.has_rules:
+        touched = list(_touched(cluster, request))
+        context.effects = cluster.control.effects(node, request, header.client_id, touched)
+        if context.effects.delay_before_ms:
+            return Later(now + context.effects.delay_before_ms, lambda then: _apply(context, request, then))
+    return _apply(context, request, now)
+
+
+def _apply(context: RequestContext, request: Message, now: float) -> Outcome:
+    effects = context.effects
+    if not effects.apply:
+        return CLOSE if effects.answer is AnswerFault.DROP else Reply(then=Then.SILENCE)
+    context.now = now
+    progress = context.cluster.progress
+    result = HANDLERS[request.API_KEY](context, request)
+    if isinstance(result, NotYet):
+        return Later(result.until_ms, lambda then: _apply(context, request, then), progress)
+    if isinstance(result, NoAnswer):
+        return CLOSE if result.close else Reply()
+    for error in effects.errors:
+        if error.after_applying:
+            _blame(result, error.code, error.topic)
+    if effects.throttle_ms:
+        result.throttle_time_ms = effects.throttle_ms  # type: ignore[attr-defined]
+    reply = _reply(context.header, result, effects)
+    return Later(now + effects.delay_after_ms, lambda _: reply) if effects.delay_after_ms else reply
+
+
+def _reply(header: RequestHeader, response: Message, effects: Effects) -> Reply:
+    wrong = effects.answer is AnswerFault.WRONG_CORRELATION_ID
+    correlation_id = header.correlation_id + 1 if wrong else header.correlation_id
+    segments = encode_response(response, header.api_version, correlation_id)
+    if effects.answer is AnswerFault.CUT:
+        return Reply(raw=_cut(segments, effects.cut_at), then=Then.CLOSE)
+    if effects.answer is AnswerFault.RAW:
+        return Reply(raw=effects.raw, then=Then.CLOSE if effects.close_after_raw else Then.READ_ON)
+    if effects.answer is AnswerFault.DROP:
+        return CLOSE
+    if effects.answer is AnswerFault.NEVER:
+        return Reply(then=Then.SILENCE)
+    return Reply(frame=segments)
+
+
+def _cut(segments: Sequence[Buffer], at: float) -> bytes:
+    frame = b"".join(segments)
+    whole = struct.pack(">i", len(frame)) + frame
+    return whole[: max(1, min(len(whole) - 1, int(len(whole) * at)))]
+
+
+def _is_spoken(cluster: EmbeddedCluster, header: RequestHeader) -> bool:
+    spoken = spoken_versions(cluster.config.version_limits)
+    return header.api_key in spoken and header.api_version in spoken[ApiKey(header.api_key)]
+
+
+def _refuse_version(cluster: EmbeddedCluster, header: RequestHeader) -> Reply:
+    if header.api_key != ApiKey.API_VERSIONS:
+        return CLOSE
+    return Reply(frame=encode_response(unsupported_version(cluster), 0, header.correlation_id))
+
+
+def _touched(cluster: EmbeddedCluster, request: Message) -> Iterator[tuple[str, int | None]]:
+    """The topics and partitions that a request names, whatever its fields are called."""
+    lists = ("topic_data", "topics", "v3_and_below_topics")
+    topics: list[object] = [t for name in lists for t in getattr(request, name, None) or ()]
+    for transaction in getattr(request, "transactions", ()):
+        topics += transaction.topics
+    for topic in topics:
+        name = getattr(topic, "name", None) or getattr(topic, "topic", None)
+        if not name:
+            found = cluster.topic_by_id(getattr(topic, "topic_id", None))  # type: ignore[arg-type]
+            name = found.name if found is not None else ""
+        partitions = getattr(topic, "partition_data", None) or getattr(topic, "partitions", None)
+        for partition in partitions or (None,):
+            yield name, _index(partition)
+
+
+def _index(partition: object) -> int | None:
+    if partition is None or isinstance(partition, int):
+        return partition
+    names = ("index", "partition", "partition_index")
+    return next((getattr(partition, name) for name in names if hasattr(partition, name)), None)
+
+
+def _blame(message: Struct, code: int, topic: str | None) -> None:
+    """Set all error codes of an answer, or of one topic in it."""
+    name = getattr(message, "name", None) or getattr(message, "topic", None)
+    if topic is not None and name and name != topic:
+        return
+    for field in ("error_code", "partition_error_code"):
+        if hasattr(message, field):
+            setattr(message, field, code)
+    for field in message.__dataclass_fields__:
+        value = getattr(message, field)
+        for element in value if isinstance(value, list) else ():
+            if isinstance(element, Struct):
+                _blame(element, code, topic)

@@ -1,0 +1,35 @@
+"""Which APIs and versions the embedded broker speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.protocol.messages import REQUEST_TYPES
+
+# Two-phase commit (InitProducerId v6) is in no released broker; topic ids in OffsetCommit and OffsetFetch (v10) are
+# for groups of the newer kind, which are not served here.
+_BELOW_OUR_OWN = {
+    ApiKey.INIT_PRODUCER_ID: 5,
+    ApiKey.OFFSET_COMMIT: 9,
+    ApiKey.OFFSET_FETCH: 9,
+}
+
+
+def spoken_versions(limits: Mapping[ApiKey, VersionRange] | None) -> Mapping[int, VersionRange]:
+    """What is spoken, less what `limits` take away; an API whose range is empty is absent."""
+    return SPOKEN if not limits else {key: each for key, each in _narrowed(limits).items() if each.min <= each.max}
+
+
+def _narrowed(limits: Mapping[ApiKey, VersionRange]) -> dict[int, VersionRange]:
+    narrowed = dict(SPOKEN)
+    for key, limit in limits.items():
+        ours = SPOKEN[key]
+        narrowed[key] = VersionRange(max(ours.min, limit.min), min(ours.max, limit.max))
+    return narrowed
+
+
+SPOKEN: Mapping[int, VersionRange] = {
+    key: VersionRange(kind.VERSIONS.min, min(kind.VERSIONS.max, _BELOW_OUR_OWN.get(key, kind.VERSIONS.max)))
+    for key, kind in REQUEST_TYPES.items()
+}
