@@ -118,7 +118,7 @@ class ConnectionStates:
         node = self._nodes.get(node_id)
         if node is None:
             return True
-        return node.state in _WITHOUT_CONNECTION and now - node.last_attempt_ms >= node.reconnect_backoff_ms
+        return node.state in _WITHOUT_CONNECTION and now >= node.last_attempt_ms + node.reconnect_backoff_ms
 
     def is_ready(self, node_id: int, now: float) -> bool:
         return self.state(node_id, now) is ConnectionState.READY

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from random import Random
+
+from spark_kafka_sink.client.backoff import ExponentialBackoff
+
+
+def test_the_wait_doubles_with_each_failure_up_to_the_maximum_within_a_fifth() -> None:
+    backoff = ExponentialBackoff(100, 1_000, Random(1))
+    for failures, expected in [(0, 100), (1, 200), (2, 400), (3, 800), (4, 1_000), (400, 1_000)]:
+        waits = [backoff.after(failures) for _ in range(200)]
+        assert all(expected * 0.8 <= wait <= min(expected * 1.2, 1_000) for wait in waits)
+        assert max(waits) - min(waits) > expected * 0.1, "no jitter: all clients would come back at once"
+
+
+def test_the_jitter_never_exceeds_the_maximum() -> None:
+    backoff = ExponentialBackoff(900, 1_000, Random(1))
+    assert all(backoff.after(9) <= 1_000 for _ in range(200))
+
+
+def test_a_maximum_below_the_initial_wait_is_a_constant_wait() -> None:
+    backoff = ExponentialBackoff(500, 50, Random(1))
+    assert {backoff.after(failures) for failures in range(10)} == {50}
+
+
+def test_no_wait_at_all_can_be_asked_for() -> None:
+    assert ExponentialBackoff(0, 0, Random(1)).after(3) == 0
+
+
+def test_the_same_random_numbers_give_the_same_waits() -> None:
+    first, second = ExponentialBackoff(100, 1_000, Random(7)), ExponentialBackoff(100, 1_000, Random(7))
+    assert [first.after(n) for n in range(5)] == [second.after(n) for n in range(5)]

@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import math
+import socket
+from random import Random
+
+import pytest
+
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.connection_states import ConnectionState, ConnectionStates
+from spark_kafka_sink.errors import AuthenticationError, DisconnectedError, IllegalStateError
+from spark_kafka_sink.network.system import SocketAddress
+
+NODE = Node(1, "broker", 9092)
+OTHER = Node(2, "other", 9092)
+
+
+class Names:
+    """A resolver whose answers change."""
+
+    def __init__(self) -> None:
+        self.ips: dict[str, list[str]] = {"broker": ["10.0.0.1"], "other": ["10.0.0.2"]}
+        self.asked: list[str] = []
+
+    def resolve(self, host: str, port: int) -> list[SocketAddress]:
+        self.asked.append(host)
+        if not self.ips[host]:
+            raise DisconnectedError(f"{host}:{port}: the name cannot be resolved")
+        return [SocketAddress(host, port, socket.AF_INET, (ip, port)) for ip in self.ips[host]]
+
+
+@pytest.fixture
+def names() -> Names:
+    return Names()
+
+
+@pytest.fixture
+def states(names: Names) -> ConnectionStates:
+    return ConnectionStates(
+        reconnect_backoff_ms=50,
+        reconnect_backoff_max_ms=1_000,
+        setup_timeout_ms=10_000,
+        setup_timeout_max_ms=30_000,
+        resolve=names.resolve,
+        random=Random(3),
+    )
+
+
+def make_ready(states: ConnectionStates, node: Node = NODE, now: float = 0.0) -> None:
+    states.connecting(node, now)
+    states.checking_api_versions(node.id)
+    states.ready(node.id, now)
+
+
+def ip(address: SocketAddress) -> str:
+    return str(address.sockaddr[0])
+
+
+def test_a_connection_goes_from_connecting_over_checking_api_versions_to_ready(states: ConnectionStates) -> None:
+    assert states.state(1, 0) is ConnectionState.DISCONNECTED
+    assert states.can_connect(1, 0)
+    states.connecting(NODE, 0)
+    assert states.is_connecting(1)
+    assert states.is_preparing(1)
+    assert not states.is_connected(1)
+    assert not states.can_connect(1, 0)
+    states.checking_api_versions(1)
+    assert not states.is_connecting(1)
+    assert states.is_preparing(1)
+    assert states.is_connected(1)
+    assert not states.is_ready(1, 0)
+    states.ready(1, 0)
+    assert states.is_ready(1, 0)
+    assert states.has_ready_nodes(0)
+    assert not states.is_preparing(1)
+    assert states.connection_delay(1, 0) == math.inf
+    states.disconnected(1, 100)
+    assert states.has_failed(1)
+    assert not states.has_ready_nodes(100)
+
+
+def test_moves_that_the_table_does_not_know_are_refused(states: ConnectionStates) -> None:
+    with pytest.raises(IllegalStateError, match="never been a connection"):
+        states.disconnected(1, 0)
+    states.connecting(NODE, 0)
+    with pytest.raises(IllegalStateError, match="cannot go"):
+        states.connecting(NODE, 0)
+    with pytest.raises(IllegalStateError, match="cannot go"):
+        states.ready(1, 0)
+    states.disconnected(1, 0)
+    with pytest.raises(IllegalStateError, match="cannot go"):
+        states.checking_api_versions(1)
+
+
+def test_api_versions_may_be_checked_again_in_an_older_version(states: ConnectionStates) -> None:
+    states.connecting(NODE, 0)
+    states.checking_api_versions(1)
+    states.checking_api_versions(1)
+    states.ready(1, 0)
+    assert states.is_ready(1, 0)
+
+
+def test_nodes_have_states_of_their_own(states: ConnectionStates) -> None:
+    make_ready(states, NODE)
+    states.connecting(OTHER, 0)
+    states.disconnected(1, 10)
+    assert states.has_failed(1)
+    assert states.is_connecting(2)
+    states.checking_api_versions(2)
+    states.ready(2, 10)
+    assert states.has_ready_nodes(10)
+
+
+def test_a_lost_node_is_left_alone_for_the_backoff_and_then_may_be_tried(states: ConnectionStates) -> None:
+    make_ready(states)
+    states.disconnected(1, 1_000)
+    delay = states.connection_delay(1, 1_000)
+    assert 40 <= delay <= 60
+    assert not states.can_connect(1, 1_000 + delay - 1)
+    assert states.can_connect(1, 1_000 + delay)
+    assert states.connection_delay(1, 1_000 + delay) == 0
+
+
+def test_the_reconnect_backoff_grows_to_its_maximum_and_is_reset_by_success(states: ConnectionStates) -> None:
+    now = 0.0
+    for expected in [50, 100, 200, 400, 800, 1_000, 1_000]:
+        states.connecting(NODE, now)
+        states.disconnected(1, now)
+        delay = states.connection_delay(1, now)
+        assert expected * 0.8 <= delay <= min(expected * 1.2, 1_000)
+        now += delay
+    make_ready(states, NODE, now)
+    states.disconnected(1, now)
+    assert states.connection_delay(1, now) <= 60
+
+
+def test_the_set_up_timeout_grows_over_failed_attempts_and_is_reset_once_connected(states: ConnectionStates) -> None:
+    now = 0.0
+    for expected in [10_000, 20_000, 30_000, 30_000]:
+        states.connecting(NODE, now)
+        limit = states.setup_timeout_ms(1)
+        assert expected * 0.8 <= limit <= min(expected * 1.2, 30_000)
+        assert states.nodes_with_setup_timeout(now + limit - 1) == []
+        assert states.nodes_with_setup_timeout(now + limit) == [1]
+        assert states.next_setup_deadline() == now + limit
+        states.disconnected(1, now + limit)
+        now += limit + 2_000
+    states.connecting(NODE, now)
+    states.checking_api_versions(1)
+    assert states.setup_timeout_ms(1) <= 12_000
+    assert states.nodes_with_setup_timeout(now + 100_000) == [], "it is connected: another time limit holds"
+    assert states.next_setup_deadline() == math.inf
+
+
+def test_the_delay_of_a_connecting_node_is_what_is_left_of_its_time(states: ConnectionStates) -> None:
+    states.connecting(NODE, 0)
+    limit = states.setup_timeout_ms(1)
+    assert states.connection_delay(1, 3_000) == limit - 3_000
+    assert states.connection_delay(1, limit + 1) == 0
+
+
+def test_an_authentication_failure_is_told_apart_and_kept_until_the_next_success(states: ConnectionStates) -> None:
+    error = AuthenticationError("wrong password")
+    states.connecting(NODE, 0)
+    states.authentication_failed(1, 0, error)
+    assert states.state(1, 0) is ConnectionState.AUTHENTICATION_FAILED
+    assert states.authentication_error(1) is error
+    assert states.has_failed(1)
+    assert not states.can_connect(1, 0), "a wrong password must not be tried in a tight loop"
+    make_ready(states, NODE, 2_000)
+    assert states.authentication_error(1) is None
+
+
+def test_a_throttled_node_is_not_ready_until_its_time_is_over(states: ConnectionStates) -> None:
+    make_ready(states)
+    states.throttle(1, 500)
+    assert states.state(1, 499) is ConnectionState.THROTTLED
+    assert not states.is_ready(1, 499)
+    assert states.is_connected(1)
+    assert states.throttle_delay(1, 100) == 400
+    assert states.poll_delay(1, 100) == 400
+    assert states.is_ready(1, 500)
+    assert states.poll_delay(1, 500) == math.inf
+
+
+def test_a_throttle_never_becomes_shorter(states: ConnectionStates) -> None:
+    make_ready(states)
+    states.throttle(1, 500)
+    states.throttle(1, 300)
+    assert states.throttle_delay(1, 100) == 400
+    states.throttle(1, 600)
+    assert states.throttle_delay(1, 100) == 500
+
+
+def test_a_throttle_outlives_the_connection(states: ConnectionStates) -> None:
+    make_ready(states)
+    states.throttle(1, 5_000)
+    states.disconnected(1, 100)
+    assert states.poll_delay(1, 100) <= 60, "while disconnected, reconnecting comes first"
+    make_ready(states, NODE, 1_000)
+    assert not states.is_ready(1, 1_000)
+    assert states.is_ready(1, 5_000)
+
+
+def test_all_addresses_of_a_name_are_tried_before_it_is_resolved_again(states: ConnectionStates, names: Names) -> None:
+    names.ips["broker"] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+    tried = []
+    for attempt in range(3):
+        tried.append(ip(states.connecting(NODE, attempt)))
+        states.disconnected(1, attempt)
+    assert tried == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+    assert names.asked == ["broker"]
+    states.connecting(NODE, 3)
+    assert names.asked == ["broker", "broker"]
+
+
+def test_a_single_address_is_resolved_again_for_each_attempt(states: ConnectionStates, names: Names) -> None:
+    for attempt in range(3):
+        assert ip(states.connecting(NODE, attempt)) == "10.0.0.1"
+        states.disconnected(1, attempt)
+    assert len(names.asked) == 3
+
+
+def test_after_a_connection_that_stood_the_name_is_resolved_again(states: ConnectionStates, names: Names) -> None:
+    make_ready(states)
+    names.ips["broker"] = ["10.9.9.9"]
+    states.disconnected(1, 10)
+    assert ip(states.connecting(NODE, 100)) == "10.9.9.9"
+
+
+def test_the_address_that_was_just_lost_is_not_tried_first_if_there_is_another(
+    states: ConnectionStates, names: Names
+) -> None:
+    names.ips["broker"] = ["10.0.0.1", "10.0.0.2"]
+    make_ready(states)
+    states.disconnected(1, 10)
+    assert ip(states.connecting(NODE, 100)) == "10.0.0.2"
+    states.disconnected(1, 110)
+    assert ip(states.connecting(NODE, 300)) == "10.0.0.1", "but it is not forgotten"
+
+
+def test_a_name_without_an_address_is_a_failed_attempt(states: ConnectionStates, names: Names) -> None:
+    names.ips["broker"] = []
+    with pytest.raises(DisconnectedError, match="broker:9092: the name cannot be resolved"):
+        states.connecting(NODE, 0)
+    states.disconnected(1, 0)
+    names.ips["broker"] = ["10.0.0.7"]
+    assert ip(states.connecting(NODE, 100)) == "10.0.0.7"
+
+
+@pytest.mark.parametrize("moved", [Node(1, "other", 9092), Node(1, "broker", 9999)])
+def test_a_node_that_has_moved_is_looked_for_in_its_new_place_at_once(
+    states: ConnectionStates, names: Names, moved: Node
+) -> None:
+    names.ips["broker"] = ["10.0.0.1", "10.0.0.3"]
+    states.connecting(NODE, 0)
+    states.disconnected(1, 0)
+    address = states.connecting(moved, 1)
+    assert (address.host, address.port) == (moved.host, moved.port)
+
+
+def test_a_removed_node_is_as_good_as_new(states: ConnectionStates) -> None:
+    make_ready(states)
+    states.disconnected(1, 0)
+    states.remove(1)
+    assert states.can_connect(1, 0)
+    assert not states.has_failed(1)
+    assert states.connection_delay(1, 0) == 0
+    assert states.last_attempt_ms(1) == -math.inf

@@ -1,0 +1,360 @@
+from __future__ import annotations
+
+import threading
+from random import Random
+
+import pytest
+
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.metadata import ADDRESSES_REMEMBERED, LeaderHint, Metadata, new_metadata
+from spark_kafka_sink.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    BrokerError,
+    ConfigurationError,
+    IllegalStateError,
+    MetadataTimeoutError,
+    ProducerClosedError,
+)
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.messages import MetadataResponse
+from tests.client.answers import ID_1, metadata_answer, partition, topic
+from tests.fake_system import FakeSystem
+
+MAX_AGE_MS = 300_000
+IDLE_MS = 60_000
+CONFIG = ClientConfig(("b:9092",), metadata_max_age_ms=MAX_AGE_MS, metadata_max_idle_ms=IDLE_MS)
+
+
+@pytest.fixture
+def system() -> FakeSystem:
+    return FakeSystem()
+
+
+@pytest.fixture
+def metadata(system: FakeSystem) -> Metadata:
+    return Metadata([Node(-1, "b", 9092)], CONFIG, system=system, random=Random(5))
+
+
+def answer(metadata: Metadata, response: MetadataResponse, now: float, *, version: int = 12) -> None:
+    metadata.update(metadata.new_query(now), response, version, now)
+
+
+def settled(metadata: Metadata, *topics: str, now: float = 0.0) -> None:
+    for name in topics:
+        metadata.add_topic(name, now)
+    answer(metadata, metadata_answer(*(topic(name) for name in topics)), now)
+
+
+def test_it_begins_with_the_configured_addresses_and_wants_to_know_more_at_once(metadata: Metadata) -> None:
+    assert metadata.snapshot.is_bootstrap
+    assert list(metadata.snapshot.nodes.values()) == [Node(-1, "b", 9092)]
+    assert metadata.time_to_next_update(0) == 0
+    assert metadata.snapshot.partition_count("t") is None
+
+
+def test_after_a_full_answer_nothing_is_due_until_the_maximum_age(metadata: Metadata) -> None:
+    settled(metadata, "t")
+    assert metadata.time_to_next_update(0) == MAX_AGE_MS
+    assert metadata.time_to_next_update(MAX_AGE_MS - 1) == 1
+    assert metadata.time_to_next_update(MAX_AGE_MS) == 0
+    assert not metadata.new_query(MAX_AGE_MS).partial
+
+
+def test_a_requested_update_waits_for_the_backoff_since_the_last_one(metadata: Metadata) -> None:
+    settled(metadata, "t")
+    version = metadata.request_update()
+    assert 80 <= metadata.time_to_next_update(0) <= 120
+    assert metadata.time_to_next_update(120) == 0
+    answer(metadata, metadata_answer(topic("t")), 200)
+    assert metadata.version == version + 1
+
+
+def test_failed_updates_back_off_exponentially(metadata: Metadata) -> None:
+    now = 0.0
+    for expected in [100, 200, 400, 800, 1_000, 1_000]:
+        metadata.update_failed(now)
+        delay = metadata.time_to_next_update(now)
+        assert expected * 0.8 <= delay <= min(expected * 1.2, 1_000)
+        now += delay
+    settled(metadata, "t", now=now)
+    metadata.request_update()
+    assert metadata.time_to_next_update(now) <= 120
+
+
+def test_answers_that_tell_nothing_new_back_off_exponentially(metadata: Metadata) -> None:
+    settled(metadata, "t")
+    now = 0.0
+    for expected in [100, 100, 200, 400, 800, 1_000, 1_000]:
+        metadata.request_update()
+        delay = metadata.time_to_next_update(now)
+        assert expected * 0.8 <= delay <= min(expected * 1.2, 1_000)
+        now += delay
+        answer(metadata, metadata_answer(topic("t")), now)
+
+
+def test_progress_ends_the_backoff(metadata: Metadata) -> None:
+    settled(metadata, "t")
+    now = 0.0
+    for _ in range(5):
+        now += 1_000
+        answer(metadata, metadata_answer(topic("t")), now)
+    answer(metadata, metadata_answer(topic("t", [partition(0, 1, epoch=7)])), now)
+    metadata.request_update()
+    assert metadata.time_to_next_update(now) <= 120
+
+
+def test_something_new_to_ask_for_ends_the_backoff(metadata: Metadata) -> None:
+    settled(metadata, "t")
+    for now in range(1, 6):
+        answer(metadata, metadata_answer(topic("t")), now)
+    metadata.request_update()
+    assert metadata.time_to_next_update(5) > 500
+    metadata.request_update(reset_backoff=True)
+    assert metadata.time_to_next_update(5) <= 120
+
+
+def test_refreshes_at_their_time_do_not_back_off(metadata: Metadata) -> None:
+    settled(metadata, "t")
+    now = 0.0
+    for _ in range(8):
+        now += MAX_AGE_MS
+        assert metadata.time_to_next_update(now) == 0
+        answer(metadata, metadata_answer(topic("t")), now)
+    metadata.request_update()
+    assert metadata.time_to_next_update(now) <= 120
+
+
+def test_a_new_topic_is_asked_for_at_once_and_alone(metadata: Metadata) -> None:
+    settled(metadata, "a", "b")
+    metadata.add_topic("c", 10)
+    assert metadata.time_to_next_update(10) == 0
+    query = metadata.new_query(10)
+    assert (query.topics, query.partial) == (("c",), True)
+    metadata.update(query, metadata_answer(topic("c", 4)), 12, 10)
+    assert {name: metadata.snapshot.partition_count(name) for name in "abc"} == {"a": 1, "b": 1, "c": 4}
+    assert metadata.time_to_next_update(10) == MAX_AGE_MS - 10, "a partial answer does not make the rest younger"
+
+
+def test_a_partial_question_becomes_a_full_one_if_everything_is_to_be_refreshed(metadata: Metadata) -> None:
+    settled(metadata, "a")
+    metadata.add_topic("b", 10)
+    metadata.request_update()
+    query = metadata.new_query(200)
+    assert (set(query.topics), query.partial) == ({"a", "b"}, False)
+
+
+def test_a_topic_added_while_a_question_is_under_way_is_asked_for_next(metadata: Metadata) -> None:
+    metadata.add_topic("a", 0)
+    query = metadata.new_query(0)
+    metadata.add_topic("b", 1)
+    metadata.update(query, metadata_answer(topic("a")), 12, 2)
+    assert metadata.time_to_next_update(2) <= 120
+    following = metadata.new_query(200)
+    assert (following.topics, following.partial) == (("b",), True)
+    metadata.update(following, metadata_answer(topic("b")), 12, 200)
+    assert metadata.time_to_next_update(200) > 120
+    assert metadata.snapshot.partition_count("a") == metadata.snapshot.partition_count("b") == 1
+
+
+def test_a_new_topic_with_an_error_is_not_new_any_more_but_asked_for_again(metadata: Metadata) -> None:
+    settled(metadata, "a")
+    metadata.add_topic("b", 10)
+    answer(metadata, metadata_answer(topic("b", 0, error=error_codes.LEADER_NOT_AVAILABLE)), 10)
+    assert metadata.time_to_next_update(10) <= 120
+    query = metadata.new_query(200)
+    assert (set(query.topics), query.partial) == ({"a", "b"}, False)
+
+
+def test_asking_for_a_topic_again_asks_for_it_alone_only_while_it_is_new(metadata: Metadata) -> None:
+    settled(metadata, "a")
+    metadata.add_topic("b", 10)
+    metadata.request_update_for_topic("b")
+    assert metadata.new_query(10).partial
+    answer(metadata, metadata_answer(topic("b", 0, error=error_codes.UNKNOWN_TOPIC_OR_PARTITION)), 10)
+    metadata.request_update_for_topic("b")
+    assert not metadata.new_query(500).partial
+
+
+def test_a_topic_that_is_not_used_is_forgotten(metadata: Metadata) -> None:
+    settled(metadata, "a", "b")
+    metadata.add_topic("b", IDLE_MS - 1)
+    answer(metadata, metadata_answer(topic("a"), topic("b")), IDLE_MS)
+    assert metadata.topics == {"b"}
+    assert not metadata.contains_topic("a")
+    assert metadata.snapshot.partition_count("a") is None
+    assert metadata.snapshot.partition_count("b") == 1
+
+
+def test_a_topic_that_was_never_answered_for_is_not_forgotten(metadata: Metadata) -> None:
+    metadata.add_topic("slow", 0)
+    query = metadata.new_query(0)
+    metadata.update(query, metadata_answer(), 12, IDLE_MS * 2)
+    assert metadata.contains_topic("slow")
+
+
+def test_the_question_says_whether_topics_may_be_created(system: FakeSystem, metadata: Metadata) -> None:
+    metadata.add_topic("t", 0)
+    assert metadata.new_query(0).build(12).allow_auto_topic_creation
+    reader = Metadata([Node(-1, "b", 9092)], CONFIG, system=system, allow_auto_topic_creation=False)
+    request = reader.new_query(0).build(12)
+    assert not request.allow_auto_topic_creation
+    assert request.topics == [], "null would mean: all topics of the cluster"
+
+
+def test_topic_errors_are_told_and_only_the_final_ones_raised(metadata: Metadata) -> None:
+    for name in "abcd":
+        metadata.add_topic(name, 0)
+    answer(
+        metadata,
+        metadata_answer(
+            topic("a", 0, error=error_codes.TOPIC_AUTHORIZATION_FAILED),
+            topic("b", 0, error=error_codes.INVALID_TOPIC_EXCEPTION),
+            topic("c", 0, error=error_codes.UNKNOWN_TOPIC_OR_PARTITION),
+            topic("d"),
+        ),
+        0,
+    )
+    with pytest.raises(AuthorizationError, match="topic a"):
+        metadata.raise_for_topic("a")
+    with pytest.raises(BrokerError, match="topic b: INVALID_TOPIC_EXCEPTION"):
+        metadata.raise_for_topic("b")
+    metadata.raise_for_topic("c")
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in str(metadata.topic_error("c"))
+    assert metadata.topic_error("d") is None
+    assert metadata.topic_error("never heard of") is None
+
+
+def test_a_leader_hint_is_taken_if_it_is_newer_and_its_broker_known(metadata: Metadata) -> None:
+    metadata.add_topic("t", 0)
+    answer(
+        metadata, metadata_answer(topic("t", [partition(index, 0, epoch=5) for index in range(6)], topic_id=ID_1)), 0
+    )
+    version = metadata.version
+    changed = metadata.update_leaders(
+        [
+            LeaderHint("t", 0, leader_id=1, leader_epoch=6),
+            LeaderHint("t", 1, leader_id=1, leader_epoch=5),
+            LeaderHint("t", 2, leader_id=77, leader_epoch=6),
+            LeaderHint("t", 3, leader_id=8, leader_epoch=6),
+            LeaderHint("t", 4, leader_id=-1, leader_epoch=6),
+            LeaderHint("t", 5, leader_id=1, leader_epoch=-1),
+            LeaderHint("t", 99, leader_id=1, leader_epoch=6),
+            LeaderHint("unknown", 0, leader_id=1, leader_epoch=6),
+        ],
+        [Node(8, "new", 9092)],
+    )
+    assert changed == {("t", 0), ("t", 3)}
+    assert metadata.snapshot.leader("t", 0) == Node(1, "b1", 9092)
+    assert metadata.snapshot.leader("t", 3) == Node(8, "new", 9092)
+    assert [metadata.snapshot.leader("t", index) for index in (1, 2, 4, 5)] == [Node(0, "b0", 9092)] * 4
+    assert metadata.snapshot.topic_id("t") == ID_1
+    assert metadata.version == version, "nobody waits for a hint"
+    answer(metadata, metadata_answer(topic("t", [partition(0, 0, epoch=5)], topic_id=ID_1)), 10)
+    assert metadata.snapshot.leader("t", 0) == Node(1, "b1", 9092), "an older answer does not undo the hint"
+
+
+def test_rebootstrapping_forgets_brokers_and_leaders_but_not_what_is_wanted(metadata: Metadata) -> None:
+    settled(metadata, "t")
+    metadata.rebootstrap()
+    assert metadata.snapshot.is_bootstrap
+    assert list(metadata.snapshot.nodes) == [-1]
+    assert metadata.contains_topic("t")
+    assert metadata.time_to_next_update(1_000) == 0
+
+
+def test_an_answer_ends_the_wait_for_it(metadata: Metadata) -> None:
+    version = metadata.request_update()
+    settled(metadata, "t")
+    metadata.await_update(version, 0)
+
+
+def test_a_wait_ends_when_the_answer_comes_to_another_thread(metadata: Metadata) -> None:
+    version = metadata.request_update()
+    waiter = threading.Thread(target=metadata.await_update, args=(version, 1e9))
+    waiter.start()
+    settled(metadata, "t")
+    waiter.join(10)
+    assert not waiter.is_alive()
+
+
+def test_a_wait_in_vain_tells_which_addresses_failed_and_why(metadata: Metadata) -> None:
+    with pytest.raises(MetadataTimeoutError, match="No broker has answered"):
+        metadata.await_update(metadata.version, 0)
+    metadata.connection_failed("b:9092 (10.0.0.1)", "refused once")
+    metadata.connection_failed("b:9092 (10.0.0.2)", "timed out")
+    metadata.connection_failed("b:9092 (10.0.0.1)", "refused again")
+    with pytest.raises(MetadataTimeoutError) as failure:
+        metadata.await_update(metadata.version, 0)
+    assert "b:9092 (10.0.0.2): timed out; b:9092 (10.0.0.1): refused again" in str(failure.value)
+    assert "refused once" not in str(failure.value)
+    settled(metadata, "t")
+    assert "refused" not in metadata.unreachable_words()
+
+
+def test_failed_addresses_are_remembered_within_a_bound(metadata: Metadata) -> None:
+    for index in range(1_000):
+        metadata.connection_failed(f"host{index}:1", "gone")
+    assert metadata.unreachable_words().count("gone") == ADDRESSES_REMEMBERED
+    assert "host999" in metadata.unreachable_words()
+
+
+def test_a_fatal_error_ends_every_wait_until_an_answer_comes_after_all(metadata: Metadata) -> None:
+    metadata.fatal_error(AuthenticationError("wrong password"))
+    for _ in range(2):
+        with pytest.raises(AuthenticationError, match="wrong password"):
+            metadata.await_update(metadata.version, 1e9)
+    settled(metadata, "t")
+    metadata.await_update(metadata.version - 1, 0)
+
+
+def test_a_fatal_error_ends_a_wait_that_has_begun(metadata: Metadata) -> None:
+    failures: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            metadata.await_update(metadata.version, 1e9)
+        except AuthenticationError as error:
+            failures.append(error)
+
+    waiters = [threading.Thread(target=wait) for _ in range(3)]
+    for waiter in waiters:
+        waiter.start()
+    metadata.fatal_error(AuthenticationError("wrong password"))
+    for waiter in waiters:
+        waiter.join(10)
+    assert len(failures) == 3, "all of those who wait, not the first alone"
+
+
+def test_the_end_ends_all_waits_and_takes_no_more_answers(metadata: Metadata) -> None:
+    query = metadata.new_query(0)
+    metadata.close()
+    with pytest.raises(ProducerClosedError):
+        metadata.await_update(metadata.version, 1e9)
+    with pytest.raises(IllegalStateError):
+        metadata.update(query, metadata_answer(), 12, 0)
+
+
+def test_reading_the_snapshot_never_waits_for_the_lock(metadata: Metadata) -> None:
+    settled(metadata, "t")
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with metadata._lock:
+            held.set()
+            release.wait(10)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(10)
+    assert metadata.snapshot.partition_count("t") == 1
+    assert metadata.version > 0
+    release.set()
+    holder.join(10)
+
+
+def test_an_address_that_cannot_be_resolved_is_an_error_of_the_configuration(system: FakeSystem) -> None:
+    system.names["typo"] = []
+    with pytest.raises(ConfigurationError, match="typo:9092"):
+        new_metadata(ClientConfig(("typo:9092",)), system=system)

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
+from spark_kafka_sink.client.metadata_answer import Merged, merge_answer
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.messages import MetadataResponse
+from tests.client.answers import ID_1, ID_2, metadata_answer, partition, topic
+
+EMPTY = Merged(ClusterSnapshot())
+
+
+def merge(
+    before: Merged,
+    answer: MetadataResponse,
+    *,
+    version: int = 12,
+    partial: bool = False,
+    retain: Callable[[str], bool] = lambda name: True,
+) -> Merged:
+    return merge_answer(before.snapshot, before.epochs, answer, version=version, partial=partial, retain=retain)
+
+
+def leader(merged: Merged, name: str = "t", index: int = 0) -> tuple[int | None, int | None]:
+    found = merged.snapshot.partition(name, index)
+    return (None, None) if found is None else (found.leader, found.leader_epoch)
+
+
+def test_an_answer_becomes_nodes_topics_and_leaders() -> None:
+    merged = merge(EMPTY, metadata_answer(topic("t", 3, topic_id=ID_1), nodes=2))
+    snapshot = merged.snapshot
+    assert dict(snapshot.nodes) == {0: Node(0, "b0", 9092), 1: Node(1, "b1", 9092)}
+    assert snapshot.partition_count("t") == 3
+    assert snapshot.leader("t", 2) == Node(0, "b0", 9092)
+    assert (snapshot.topic_id("t"), snapshot.topic_name(ID_1)) == (ID_1, "t")
+    assert (snapshot.cluster_id, snapshot.controller) == ("cluster", Node(0, "b0", 9092))
+    assert not snapshot.is_bootstrap
+    assert merged.progressed
+
+
+def test_a_snapshot_cannot_be_changed() -> None:
+    snapshot = merge(EMPTY, metadata_answer(topic("t"))).snapshot
+    with pytest.raises(TypeError):
+        snapshot.topics["u"] = snapshot.topics["t"]  # type: ignore[index]
+    with pytest.raises(TypeError):
+        del snapshot.nodes[0]  # type: ignore[attr-defined]
+
+
+def test_a_leader_that_is_no_known_broker_is_no_leader() -> None:
+    merged = merge(EMPTY, metadata_answer(topic("t", [partition(0, leader=9), partition(1, leader=-1)])))
+    assert merged.snapshot.leader("t", 0) is None
+    assert merged.snapshot.leader("t", 1) is None
+    assert merged.snapshot.partition_count("t") == 2
+
+
+def test_partitions_are_sorted_and_may_have_gaps() -> None:
+    merged = merge(EMPTY, metadata_answer(topic("t", [partition(4, 1), partition(0, 2), partition(2, 0)])))
+    assert [found.index for found in merged.snapshot.topics["t"].partitions] == [0, 2, 4]
+    assert leader(merged, index=4)[0] == 1
+    assert merged.snapshot.partition("t", 1) is None
+
+
+def test_an_older_leader_epoch_is_not_believed() -> None:
+    known = merge(EMPTY, metadata_answer(topic("t", [partition(0, 1, epoch=10)], topic_id=ID_1)))
+    stale = merge(known, metadata_answer(topic("t", [partition(0, 2, epoch=9)], topic_id=ID_1)))
+    assert leader(stale) == (1, 10)
+    assert not stale.progressed
+    assert leader(merge(stale, metadata_answer(topic("t", [partition(0, 2, epoch=11)], topic_id=ID_1)))) == (2, 11)
+
+
+def test_the_same_epoch_again_is_believed_but_is_no_progress() -> None:
+    known = merge(EMPTY, metadata_answer(topic("t", [partition(0, 1, epoch=10)])))
+    again = merge(known, metadata_answer(topic("t", [partition(0, 1, epoch=10)])))
+    assert leader(again) == (1, 10)
+    assert not again.progressed
+
+
+def test_a_topic_created_again_under_another_id_begins_with_new_epochs() -> None:
+    known = merge(EMPTY, metadata_answer(topic("t", [partition(0, 1, epoch=10)], topic_id=ID_1)))
+    recreated = merge(known, metadata_answer(topic("t", [partition(0, 2, epoch=0)], topic_id=ID_2)))
+    assert leader(recreated) == (2, 0)
+    assert recreated.snapshot.topic_id("t") == ID_2
+    assert recreated.snapshot.topic_name(ID_1) is None
+
+
+def test_epochs_outlive_the_time_between_deletion_and_creation() -> None:
+    known = merge(EMPTY, metadata_answer(topic("t", [partition(0, 1, epoch=10)], topic_id=ID_1)))
+    gone = merge(known, metadata_answer(topic("t", 0, error=error_codes.UNKNOWN_TOPIC_OR_PARTITION)))
+    assert gone.snapshot.partition_count("t") is None
+    back = merge(gone, metadata_answer(topic("t", [partition(0, 2, epoch=12)], topic_id=ID_1)))
+    assert leader(back) == (2, 12)
+    recreated = merge(gone, metadata_answer(topic("t", [partition(0, 2, epoch=0)], topic_id=ID_2)))
+    assert leader(recreated) == (2, 0)
+
+
+def test_without_topic_ids_a_topic_that_was_gone_is_taken_as_it_comes() -> None:
+    known = merge(EMPTY, metadata_answer(topic("t", [partition(0, 1, epoch=10)])))
+    gone = merge(known, metadata_answer(topic("t", 0, error=error_codes.UNKNOWN_TOPIC_OR_PARTITION)))
+    back = merge(gone, metadata_answer(topic("t", [partition(0, 2, epoch=0)])))
+    assert leader(back) == (2, 0), "there is nothing better to keep"
+
+
+def test_epochs_of_old_brokers_are_not_relied_on() -> None:
+    known = merge(EMPTY, metadata_answer(topic("t", [partition(0, 1, epoch=10)])))
+    old = merge(known, metadata_answer(topic("t", [partition(0, 2, epoch=5)])), version=8)
+    assert leader(old) == (2, None)
+    assert old.epochs == {}
+
+
+def test_a_downgrade_that_loses_topic_ids_loses_ours() -> None:
+    known = merge(EMPTY, metadata_answer(topic("t", topic_id=ID_1)))
+    downgraded = merge(known, metadata_answer(topic("t")))
+    assert downgraded.snapshot.topic_id("t") is None
+
+
+def test_a_partial_answer_leaves_the_other_topics_alone() -> None:
+    known = merge(EMPTY, metadata_answer(topic("a", 2, topic_id=ID_1), topic("b")))
+    more = merge(known, metadata_answer(topic("b", 5), topic("c"), nodes=1), partial=True)
+    assert {name: more.snapshot.partition_count(name) for name in "abc"} == {"a": 2, "b": 5, "c": 1}
+    assert more.snapshot.topic_id("a") == ID_1
+    assert list(more.snapshot.nodes) == [0], "brokers are always told completely"
+
+
+def test_a_full_answer_is_all_there_is() -> None:
+    known = merge(EMPTY, metadata_answer(topic("a"), topic("b")))
+    assert set(merge(known, metadata_answer(topic("b"))).snapshot.topics) == {"b"}
+
+
+def test_topics_that_nobody_wants_any_more_are_left_out() -> None:
+    known = merge(EMPTY, metadata_answer(topic("a"), topic("b")))
+    for answer in (metadata_answer(topic("a"), topic("b")), metadata_answer(topic("b"))):
+        merged = merge(known, answer, partial=True, retain=lambda name: name == "b")
+        assert set(merged.snapshot.topics) == {"b"}
+        assert set(merged.epochs) == {("b", 0)}
+
+
+@pytest.mark.parametrize(
+    ("error", "kept", "again"),
+    [
+        (error_codes.LEADER_NOT_AVAILABLE, True, True),
+        (error_codes.REQUEST_TIMED_OUT, True, False),
+        (error_codes.UNKNOWN_TOPIC_OR_PARTITION, False, True),
+        (error_codes.TOPIC_AUTHORIZATION_FAILED, False, False),
+        (error_codes.INVALID_TOPIC_EXCEPTION, False, False),
+    ],
+)
+def test_a_topic_with_an_error_keeps_its_partitions_if_waiting_can_mend_it(error: int, kept: bool, again: bool) -> None:
+    known = merge(EMPTY, metadata_answer(topic("t", [partition(0, 1, epoch=3)], topic_id=ID_1)))
+    merged = merge(known, metadata_answer(topic("t", 0, error=error)))
+    assert merged.snapshot.topics["t"].error_code == error
+    assert merged.snapshot.partition_count("t") == (1 if kept else None)
+    assert merged.snapshot.topic_id("t") == (ID_1 if kept else None)
+    assert merged.refresh_again is again
+
+
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [(error_codes.LEADER_NOT_AVAILABLE, True), (error_codes.REPLICA_NOT_AVAILABLE, True), (0, False)],
+)
+def test_a_partition_without_a_leader_asks_for_another_refresh(error: int, again: bool) -> None:
+    merged = merge(EMPTY, metadata_answer(topic("t", [partition(0, -1, epoch=4, error=error), partition(1)])))
+    assert merged.refresh_again is again
+    assert leader(merged) == (None, 4)

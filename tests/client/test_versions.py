@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from spark_kafka_sink.client.versions import (
+    CLIENT_THROTTLES_FROM,
+    FinalizedFeatures,
+    NodeVersions,
+    api_versions_request,
+    newest_features,
+    node_versions,
+    older_api_versions_version,
+    software_version,
+    throttle_ms,
+    valid_software_text,
+)
+from spark_kafka_sink.errors import UnsupportedVersionError
+from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.protocol.messages import (
+    ApiVersion,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    ProduceRequest,
+    ProduceResponse,
+    SupportedFeatureKey,
+)
+
+# What brokers accept as a client's name and version (KIP-511).
+SOFTWARE_TEXT = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+PRODUCE = ProduceRequest.VERSIONS
+
+
+def speaking(produce: VersionRange | None) -> NodeVersions:
+    return NodeVersions("broker 1 (b:9092)", {} if produce is None else {ApiKey.PRODUCE: produce})
+
+
+def test_the_highest_common_version_is_used() -> None:
+    assert speaking(VersionRange(0, PRODUCE.max + 5)).usable(ApiKey.PRODUCE) == PRODUCE.max
+    assert speaking(VersionRange(0, 9)).usable(ApiKey.PRODUCE) == 9
+    assert speaking(VersionRange(5, 12)).usable(ApiKey.PRODUCE, VersionRange(0, 11)) == 11
+
+
+@pytest.mark.parametrize(
+    ("theirs", "allowed", "words"),
+    [
+        (VersionRange(90, 99), None, "too new: of the API PRODUCE (0) it speaks the versions 90-99"),
+        (VersionRange(0, PRODUCE.min - 1), None, f"too old: of the API PRODUCE (0) it speaks the versions 0-{PRODUCE.min - 1}"),
+        (VersionRange(5, 9), VersionRange(10, 12), "too old: of the API PRODUCE (0) it speaks the versions 5-9, and 10-12 would"),
+        (VersionRange(5, 9), VersionRange(3, 4), "too new"),
+        (None, None, "does not know the API PRODUCE (0)"),
+    ],
+)  # fmt: skip
+def test_without_a_common_version_the_error_names_broker_api_and_versions(
+    theirs: VersionRange | None, allowed: VersionRange | None, words: str
+) -> None:
+    with pytest.raises(UnsupportedVersionError) as failure:
+        speaking(theirs).usable(ApiKey.PRODUCE, allowed)
+    assert "broker 1 (b:9092)" in str(failure.value)
+    assert words in str(failure.value)
+
+
+def test_an_answer_gives_ranges_of_unknown_apis_too_and_features() -> None:
+    versions = node_versions(
+        "broker 1",
+        ApiVersionsResponse(
+            api_keys=[ApiVersion(api_key=0, min_version=3, max_version=11), ApiVersion(api_key=999, max_version=4)],
+            supported_features=[SupportedFeatureKey(name="transaction.version", min_version=0, max_version=2)],
+            finalized_features=[FinalizedFeatureKey(name="transaction.version", max_version_level=2)],
+            finalized_features_epoch=17,
+        ),
+    )
+    assert versions.ranges == {0: VersionRange(3, 11), 999: VersionRange(0, 4)}
+    assert versions.supported_features == {"transaction.version": VersionRange(0, 2)}
+    assert versions.finalized == FinalizedFeatures(17, {"transaction.version": 2})
+
+
+def test_the_features_of_the_highest_epoch_win_and_what_is_known_stays() -> None:
+    def node(epoch: int, level: int) -> NodeVersions:
+        return NodeVersions("b", {}, finalized=FinalizedFeatures(epoch, {"transaction.version": level}))
+
+    known = FinalizedFeatures(5, {"transaction.version": 1})
+    assert newest_features([node(4, 9), node(7, 2)], known).levels["transaction.version"] == 2
+    assert newest_features([node(4, 9)], known) is known
+    assert newest_features([NodeVersions("old broker", {})], known) is known
+
+
+def test_after_a_refusal_an_older_version_is_tried_which_the_broker_may_choose() -> None:
+    told = ApiVersionsResponse(error_code=35, api_keys=[ApiVersion(api_key=18, min_version=0, max_version=3)])
+    assert older_api_versions_version(told, 4) == 3
+    assert older_api_versions_version(ApiVersionsResponse(error_code=35), 4) == 0
+    contradiction = ApiVersionsResponse(error_code=35, api_keys=[ApiVersion(api_key=18, max_version=4)])
+    assert older_api_versions_version(contradiction, 4) == 3, "else it would be asked the same for ever"
+
+
+def test_our_software_is_named_in_characters_that_brokers_take() -> None:
+    request = api_versions_request(4)
+    assert SOFTWARE_TEXT.fullmatch(request.client_software_name)
+    assert SOFTWARE_TEXT.fullmatch(request.client_software_version)
+    assert api_versions_request(2).client_software_name == ""
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.1.0+local.7", "1!2.0", "-dev-", "", "é", "1.0\n"])
+def test_any_version_becomes_one_that_brokers_take(version: str) -> None:
+    assert SOFTWARE_TEXT.fullmatch(valid_software_text(version))
+    assert SOFTWARE_TEXT.fullmatch(software_version())
+
+
+def test_throttling_is_the_clients_part_only_from_certain_versions_on() -> None:
+    answer = ProduceResponse(throttle_time_ms=500)
+    first = CLIENT_THROTTLES_FROM[ApiKey.PRODUCE]
+    assert throttle_ms(answer, ApiKey.PRODUCE, first) == 500
+    assert throttle_ms(answer, ApiKey.PRODUCE, first - 1) == 0
+    assert throttle_ms(answer, ApiKey.SASL_HANDSHAKE, 1) == 0
