@@ -1,0 +1,126 @@
+"""Record batches across the border, with nothing in between: ours in a real broker and read by librdkafka; those of a
+real broker's own tools read by us."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from integration.kafka_cluster import KafkaCluster
+from integration.librdkafka import create_topic, read_topic
+from integration.wire import fetch_all, produce
+from spark_kafka_sink.records.compression import Codec
+from spark_kafka_sink.records.decoder import check_batches
+from tests.records.shapes import SHAPES, as_written, our_batches, plain_columns, read_by_us
+from tests.records.slow_encoder import Row
+
+CODECS = [codec.name.lower() for codec in Codec]
+BATCH_BYTES_MAX = str(8 << 20)
+
+
+@pytest.fixture(scope="module")
+def mock_cluster() -> Iterator[str]:
+    """librdkafka's own broker, in this process: it needs no Java."""
+    host = Producer({"bootstrap.servers": "localhost:1", "test.mock.num.brokers": 1, "log_level": 0})
+    (broker,) = host.list_topics(timeout=10).brokers.values()
+    yield f"{broker.host}:{broker.port}"
+    del host
+
+
+def write_and_read_by_librdkafka(bootstrap: str, topic: str, codec: Codec) -> None:
+    rows = [row for shape in SHAPES.values() for row in shape]
+    for shape in SHAPES.values():
+        # A batch for each call: the broker checks that a batch stands alone.
+        for batch in batches_of(our_batches(plain_columns(shape), codec)):
+            produce(bootstrap, topic, batch)
+    found = [Row(r.value, r.key, r.headers, r.timestamp) for r in read_topic(bootstrap, topic)]
+    assert found == [row for _, row in as_written(rows)]
+    assert [r.offset for r in read_topic(bootstrap, topic)] == list(range(len(rows)))
+
+
+def batches_of(buffer: bytes) -> list[bytes]:
+    return [bytes(batch) for _, batch in check_batches(buffer)]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_librdkafka_reads_every_shape_of_ours_from_its_mock_broker(mock_cluster: str, codec: str) -> None:
+    topic = f"shapes-{codec}"
+    Producer({"bootstrap.servers": mock_cluster}).list_topics(topic, timeout=10)
+    write_and_read_by_librdkafka(mock_cluster, topic, Codec[codec.upper()])
+
+
+@pytest.mark.needs("kafka")
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_real_broker_takes_every_shape_of_ours_and_librdkafka_reads_it(kafka: KafkaCluster, codec: str) -> None:
+    topic = create_topic(kafka.bootstrap(), max_message_bytes=BATCH_BYTES_MAX)
+    write_and_read_by_librdkafka(kafka.bootstrap(), topic, Codec[codec.upper()])
+
+
+@pytest.mark.needs("kafka")
+@pytest.mark.parametrize("codec", CODECS[1:])
+def test_a_real_broker_can_take_our_batches_apart(kafka: KafkaCluster, codec: str) -> None:
+    """A topic with another codec makes the broker decompress each record, check it, and compress it again."""
+    other = "gzip" if codec != "gzip" else "lz4"
+    topic = create_topic(kafka.bootstrap(), compression_type=other, max_message_bytes=BATCH_BYTES_MAX)
+    write_and_read_by_librdkafka(kafka.bootstrap(), topic, Codec[codec.upper()])
+    stored = check_batches(fetch_all(kafka.bootstrap(), topic, 100))
+    assert {header.codec for header, _ in stored} == {Codec[other.upper()]}
+
+
+@pytest.mark.needs("kafka")
+@pytest.mark.parametrize("codec", CODECS)
+def test_batches_of_kafkas_console_producer_are_read(kafka: KafkaCluster, codec: str) -> None:
+    topic = create_topic(kafka.bootstrap(), max_message_bytes=BATCH_BYTES_MAX)
+    rows = [
+        Row(f"wört-{n % 17}".encode() * (n % 40 + 1), f"k{n}".encode(), (("h", b"x"), ("n", b"%d" % n)))
+        for n in range(3_000)
+    ]
+    lines = b"".join(
+        b",".join(b"%s:%s" % (k.encode(), v) for k, v in row.headers or ()) + b"\t%s\t%s\n" % (row.key, row.value)
+        for row in rows
+    )
+    kafka.tool(
+        "org.apache.kafka.tools.ConsoleProducer", "--bootstrap-server", kafka.bootstrap(), "--topic", topic,
+        "--reader-property", "parse.key=true", "--reader-property", "parse.headers=true",
+        "--compression-codec", codec, stdin=lines,
+    )  # fmt: skip
+    stored = fetch_all(kafka.bootstrap(), topic, len(rows))
+    assert {header.codec for header, _ in check_batches(stored)} == {Codec[codec.upper()]}
+    found = read_by_us(stored)
+    assert [offset for offset, _ in found] == list(range(len(rows)))
+    assert [Row(row.value, row.key, row.headers) for _, row in found] == rows
+    assert min(row.timestamp or 0 for _, row in found) > 1_700_000_000_000
+
+
+@pytest.mark.needs("kafka")
+@pytest.mark.parametrize("codec", CODECS)
+def test_batches_of_kafkas_performance_tool_are_read(kafka: KafkaCluster, codec: str) -> None:
+    topic = create_topic(kafka.bootstrap(), max_message_bytes=BATCH_BYTES_MAX)
+    values = [f"line {n} ".encode() * (n % 9 + 1) for n in range(50)]
+    with tempfile.TemporaryDirectory() as folder:
+        payload = Path(folder) / "payload"
+        payload.write_bytes(b"\n".join(values))
+        kafka.tool(
+            "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", "20000",
+            "--throughput", "-1", "--payload-file", str(payload),
+            "--producer-props", f"bootstrap.servers={kafka.bootstrap()}", f"compression.type={codec}",
+        )  # fmt: skip
+    found = read_by_us(fetch_all(kafka.bootstrap(), topic, 20_000))
+    assert len(found) == 20_000
+    assert {row.value for _, row in found} <= set(values)
+
+
+@pytest.mark.needs("kafka")
+def test_a_topic_with_log_append_time_is_read_with_the_brokers_clock(kafka: KafkaCluster) -> None:
+    topic = create_topic(kafka.bootstrap(), message_timestamp_type="LogAppendTime")
+    (batch,) = batches_of(our_batches(plain_columns([Row(b"a", None, None, 5), Row(b"b", None, None, 6)]), Codec.LZ4))
+    produce(kafka.bootstrap(), topic, batch)
+    ((header, _),) = check_batches(fetch_all(kafka.bootstrap(), topic, 2))
+    assert header.log_append_time
+    found = read_by_us(fetch_all(kafka.bootstrap(), topic, 2))
+    assert [row.timestamp for _, row in found] == [header.max_timestamp] * 2
+    assert header.max_timestamp > 1_700_000_000_000

@@ -1,0 +1,76 @@
+"""Rows of every shape, as batches that we wrote, for readers that others wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.compression import Codec, compress
+from spark_kafka_sink.records.decoder import decode_batches
+from spark_kafka_sink.records.encoder import PartitionSlice, encode, plan_batches, record_size_bounds
+from spark_kafka_sink.records.header import stamp_header
+from tests.records.column_strategies import NOW
+from tests.records.slow_encoder import Row
+
+HEADERS = (("trace", b"\x00\xff"), ("empty", b""), ("none", None), ("trace", b"again"))
+SHAPES: dict[str, list[Row]] = {
+    "one": [Row(b"value", b"key")],
+    "even": [Row(b"v" * 100, b"%012d" % i) for i in range(300)],
+    "uneven": [Row(b"v" * (i % 200), b"k" * (i % 7)) for i in range(300)],
+    "nulls": [Row(None if i % 2 else b"v", None if i % 3 else b"k") for i in range(100)],
+    "tombstones": [Row(None, b"k%d" % i) for i in range(70)],
+    "empty": [Row(b"", b"")] * 70,
+    "headers": [Row(b"v", b"k", HEADERS[: i % 5], NOW - i) for i in range(100)],
+    "many headers": [Row(b"v", None, HEADERS * 50), Row(b"w", None, ())],
+    "unicode": [Row("straße 東京 🙂".encode(), "ключ".encode(), (("größe", "東".encode()),))] * 3,
+    "a megabyte": [Row(b"v" * (1 << 20), b"k"), Row(b"after")],
+    "times": [Row(b"v", None, None, t) for t in (NOW, NOW - 10_000, NOW + 64, 0, NOW)],
+}
+
+
+def our_batches(columns: RecordColumns, codec: Codec, batch_bytes: int = 1 << 21, level: int | None = None) -> bytes:
+    plan = plan_batches(record_size_bounds(columns), [PartitionSlice(0, columns.num_rows)], batch_bytes)
+    out = []
+    for part, piece in zip(plan, encode(columns, plan, NOW), strict=True):
+        body = compress(codec, [piece.segment], level)
+        out += [
+            stamp_header(
+                segments=[body],
+                record_count=piece.record_count,
+                base_timestamp=piece.base_timestamp,
+                max_timestamp=piece.max_timestamp,
+                codec=codec,
+                base_offset=part.start,
+            ),
+            body,
+        ]
+    return b"".join(out)
+
+
+def as_written(rows: Sequence[Row]) -> list[tuple[int, Row]]:
+    return [
+        (i, Row(row.value, row.key, row.headers or (), NOW if row.timestamp is None else row.timestamp))
+        for i, row in enumerate(rows)
+    ]
+
+
+def plain_columns(rows: Sequence[Row]) -> RecordColumns:
+    return RecordColumns(
+        pa.array([row.value for row in rows], pa.binary()),
+        pa.array([row.key for row in rows], pa.binary()),
+        pa.array([row.headers for row in rows], pa.map_(pa.string(), pa.binary())),
+        pa.array([row.timestamp for row in rows], pa.int64()),
+    )
+
+
+def read_by_us(buffer: bytes) -> list[tuple[int, Row]]:
+    rows = [row for batch in decode_batches(buffer) for row in batch.columns.to_pylist()]
+    return [
+        (
+            row["offset"],
+            Row(row["value"], row["key"], tuple((h["key"], h["value"]) for h in row["headers"]), row["timestamp"]),
+        )
+        for row in rows
+    ]
