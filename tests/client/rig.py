@@ -1,0 +1,102 @@
+"""A NetworkClient on a fake system with scripted brokers, and short ways to drive it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.metadata import Metadata
+from spark_kafka_sink.client.network_client import NetworkClient
+from spark_kafka_sink.client.requests import ClientRequest, ClientResponse
+from spark_kafka_sink.network.selector import Selector
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages import InitProducerIdRequest
+from tests.client.answers import metadata_answer
+from tests.client.scripted_broker import ScriptedBroker
+from tests.fake_system import FakeSystem
+
+BOOTSTRAP = Node(-1, "b0", 9092)
+CONFIG = ClientConfig(("b0:9092",), client_id="test", request_timeout_ms=30_000)
+
+
+class Rig:
+    """Brokers b0, b1 ... at port 9092, of which b0 is the bootstrap server."""
+
+    def __init__(self, brokers: int = 3, *, bootstrap: tuple[Node, ...] = (BOOTSTRAP,), **options: Any) -> None:
+        self.config = replace(CONFIG, **options)
+        self.system = FakeSystem()
+        self.brokers = [ScriptedBroker(metadata_answer(nodes=brokers)) for _ in range(brokers)]
+        for index, broker in enumerate(self.brokers):
+            self.system.listen(f"b{index}", 9092, broker)
+        self.metadata = Metadata(bootstrap, self.config, system=self.system, random=Random(1))
+        self.selector = Selector(
+            self.system,
+            connections_max_idle_ms=self.config.connections_max_idle_ms,
+            frame_bytes_max=self.config.receive_message_max_bytes,
+        )
+        self.client = NetworkClient(self.selector, self.metadata, self.config, system=self.system, random=Random(2))
+        self.responses: list[ClientResponse] = []
+
+    @property
+    def now(self) -> float:
+        return self.system.now()
+
+    @property
+    def broker(self) -> ScriptedBroker:
+        return self.brokers[0]
+
+    def node(self, node_id: int) -> Node:
+        return self.metadata.snapshot.nodes[node_id]
+
+    def poll(self, timeout_ms: float = 0.0) -> list[ClientResponse]:
+        responses = self.client.poll(timeout_ms, self.now)
+        self.responses.extend(responses)
+        return responses
+
+    def poll_until(self, done: Callable[[], bool], *, limit_ms: float = 600_000, step_ms: float = 1_000) -> None:
+        end = self.now + limit_ms
+        while not done():
+            assert self.now < end, "it did not happen"
+            self.poll(step_ms)
+
+    def pass_time(self, duration_ms: float) -> None:
+        end = self.now + duration_ms
+        while self.now < end:
+            self.poll(end - self.now)
+
+    def bootstrapped(self) -> Rig:
+        self.poll_until(lambda: not self.metadata.snapshot.is_bootstrap)
+        return self
+
+    def make_ready(self, node_id: int = 0) -> None:
+        self.poll_until(lambda: self.client.ready(self.node(node_id), self.now))
+
+    def send(self, node_id: int = 0, *, message: Message | None = None, **options: Any) -> ClientRequest:
+        """One that is held by the broker until the test answers it."""
+        sent = message if message is not None else InitProducerIdRequest(transaction_timeout_ms=1)
+        request = self.client.new_client_request(node_id, sent.API_KEY, lambda version: sent, self.now, **options)
+        self.client.send(request, self.now)
+        return request
+
+    def deliver(self, node_id: int = 0) -> None:
+        """Poll until the broker has got all that was sent to it."""
+        before = -1
+        while before != len(self.brokers[node_id].requests):
+            before = len(self.brokers[node_id].requests)
+            self.poll()
+            self.poll()
+
+
+def ready_rig(node_id: int = 0, **options: Any) -> Rig:
+    rig = Rig(**options).bootstrapped()
+    rig.make_ready(node_id)
+    return rig
+
+
+def answered_apis(rig: Rig) -> list[ApiKey]:
+    return [response.request.api_key for response in rig.responses if response.message is not None]

@@ -1,0 +1,90 @@
+"""A broker for tests of the client: it reads requests, remembers them, and answers by script.
+
+ApiVersions and Metadata are answered at once from what the test has set; all other requests are answered by
+`on_request`, or held until the test calls `answer`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.protocol.headers import RequestHeader, decode_request, encode_response
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages import (
+    REQUEST_TYPES,
+    ApiVersion,
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from tests.fake_system import FakeConnection, Peer
+
+
+@dataclass
+class Received:
+    connection: FakeConnection
+    header: RequestHeader
+    message: Message
+
+    @property
+    def api_key(self) -> ApiKey:
+        return ApiKey(self.header.api_key)
+
+    def answer(self, response: Message, *, correlation_id: int | None = None, after_ms: float = 0.0) -> None:
+        number = self.header.correlation_id if correlation_id is None else correlation_id
+        self.answer_bytes(b"".join(encode_response(response, self.header.api_version, number)), after_ms=after_ms)
+
+    def answer_bytes(self, payload: bytes, *, after_ms: float = 0.0) -> None:
+        self.connection.send(struct.pack(">i", len(payload)) + payload, after_ms=after_ms)
+
+
+def all_versions() -> dict[ApiKey, VersionRange]:
+    return {api_key: request.VERSIONS for api_key, request in REQUEST_TYPES.items()}
+
+
+class ScriptedBroker(Peer):
+    def __init__(self, metadata: MetadataResponse | None = None) -> None:
+        self.metadata = metadata if metadata is not None else MetadataResponse()
+        self.versions = all_versions()
+        self.api_versions = ApiVersionsResponse()
+        """Its api_keys are filled in from `versions`."""
+        self.requests: list[Received] = []
+        self.closed = 0
+        self.on_request: Callable[[Received], bool] = lambda received: False
+        """Whether it has seen to the request; asked first, about every one."""
+        self._bytes: dict[FakeConnection, bytes] = {}
+
+    def of(self, api_key: ApiKey) -> list[Received]:
+        return [received for received in self.requests if received.api_key is api_key]
+
+    def last(self, api_key: ApiKey) -> Received:
+        return self.of(api_key)[-1]
+
+    def on_bytes(self, connection: FakeConnection, data: bytes) -> None:
+        pending = self._bytes.get(connection, b"") + data
+        while len(pending) >= 4 and len(pending) >= 4 + struct.unpack_from(">i", pending)[0]:
+            size = struct.unpack_from(">i", pending)[0]
+            frame, pending = pending[4 : 4 + size], pending[4 + size :]
+            header, message = decode_request(frame)
+            self.requests.append(Received(connection, header, message))
+            self._serve(self.requests[-1])
+        self._bytes[connection] = pending
+
+    def on_close(self, connection: FakeConnection) -> None:
+        self.closed += 1
+
+    def _serve(self, received: Received) -> None:
+        if self.on_request(received):
+            return
+        if received.api_key is ApiKey.API_VERSIONS:
+            self.api_versions.api_keys = [
+                ApiVersion(api_key=key, min_version=known.min, max_version=known.max)
+                for key, known in self.versions.items()
+            ]
+            received.answer(self.api_versions)
+        elif received.api_key is ApiKey.METADATA:
+            assert isinstance(received.message, MetadataRequest)
+            received.answer(self.metadata)

@@ -1,0 +1,376 @@
+"""What goes well, and in which order. What goes wrong: test_network_client_failures.py."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.network_client import CORRELATION_ID_MAX
+from spark_kafka_sink.errors import DisconnectedError, IllegalStateError, UnsupportedVersionError
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.protocol.messages import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    InitProducerIdResponse,
+    MetadataRequest,
+    ProduceRequest,
+    ProduceResponse,
+)
+from tests.client.answers import metadata_answer, topic
+from tests.client.rig import Rig, ready_rig
+from tests.client.scripted_broker import Received
+
+PID = InitProducerIdResponse(producer_id=7)
+
+
+def test_the_first_poll_connects_asks_for_versions_and_then_for_metadata() -> None:
+    rig = Rig().bootstrapped()
+    assert [request.api_key for request in rig.broker.requests] == [ApiKey.API_VERSIONS, ApiKey.METADATA]
+    assert len(rig.system.connects) == 1
+    assert set(rig.metadata.snapshot.nodes) == {0, 1, 2}
+    assert rig.responses == [], "what the client asks for itself is for itself"
+
+
+def test_a_node_that_is_not_connected_becomes_ready_by_being_asked_for() -> None:
+    rig = Rig().bootstrapped()
+    assert not rig.client.ready(rig.node(1), rig.now)
+    assert not rig.client.is_ready(1, rig.now)
+    rig.poll_until(lambda: rig.client.ready(rig.node(1), rig.now))
+    assert rig.client.has_ready_nodes(rig.now)
+    assert len(rig.brokers[1].requests) == 1
+
+
+def test_sending_to_a_node_that_is_not_ready_is_refused() -> None:
+    rig = Rig().bootstrapped()
+    with pytest.raises(IllegalStateError, match="INIT_PRODUCER_ID request .* the node is not ready"):
+        rig.send(1)
+
+
+def test_a_request_comes_back_with_its_answer_and_tag() -> None:
+    rig = ready_rig()
+    request = rig.send(tag="mine")
+    rig.deliver()
+    assert rig.client.in_flight_request_count() == rig.client.in_flight_request_count(0) == 1
+    rig.broker.last(ApiKey.INIT_PRODUCER_ID).answer(PID, after_ms=20)
+    rig.poll_until(lambda: bool(rig.responses))
+    (response,) = rig.responses
+    assert (response.request, response.request.tag) == (request, "mine")
+    assert (response.message, response.latency_ms, response.failed) == (PID, 20, False)
+    assert not rig.client.has_in_flight_requests()
+
+
+def test_answers_come_back_in_the_order_of_the_requests() -> None:
+    rig = ready_rig()
+    requests = []
+    for _ in range(5):
+        requests.append(rig.send())
+        rig.deliver()
+    assert not rig.client.is_ready(0, rig.now), "five are in flight"
+    for received in rig.broker.of(ApiKey.INIT_PRODUCER_ID):
+        received.answer(PID)
+    rig.poll_until(lambda: len(rig.responses) == 5)
+    assert [response.request for response in rig.responses] == requests
+
+
+def test_a_request_that_is_not_fully_written_holds_back_the_next_one() -> None:
+    rig = ready_rig()
+    rig.system.connections[-1].stall()
+    rig.send(message=ProduceRequest(acks=1, transactional_id="x" * 20_000))
+    for _ in range(7):  # 20 kB each fill the window
+        rig.poll()
+        if rig.client.is_ready(0, rig.now):
+            rig.send(message=ProduceRequest(acks=1, transactional_id="x" * 30_000))
+    assert not rig.client.is_ready(0, rig.now)
+    waiting = rig.client.in_flight_request_count(0)
+    assert waiting <= 5
+    rig.system.connections[-1].resume()
+    rig.deliver()
+    assert len(rig.broker.of(ApiKey.PRODUCE)) == waiting
+
+
+def test_a_request_without_an_answer_is_complete_when_it_is_written() -> None:
+    rig = ready_rig()
+    request = rig.send(message=ProduceRequest(acks=0), expect_response=False)
+    rig.poll_until(lambda: bool(rig.responses))
+    (response,) = rig.responses
+    assert (response.request, response.message, response.failed) == (request, None, False)
+    assert not rig.client.has_in_flight_requests(0)
+
+
+def test_requests_with_and_without_answers_mix() -> None:
+    rig = ready_rig()
+    asked = rig.send(message=ProduceRequest(acks=1))
+    rig.deliver()
+    told = rig.send(message=ProduceRequest(acks=0), expect_response=False)
+    rig.deliver()
+    rig.broker.of(ApiKey.PRODUCE)[0].answer(ProduceResponse())
+    rig.poll_until(lambda: len(rig.responses) == 2)
+    assert [response.request for response in rig.responses] == [told, asked]
+
+
+def test_correlation_ids_ascend_and_stay_below_those_of_the_channels() -> None:
+    rig = Rig()
+    rig.client._correlation_id = CORRELATION_ID_MAX - 2
+    ids = [rig.client.new_client_request(0, ApiKey.METADATA, lambda v: MetadataRequest(), 0.0).correlation_id for _ in range(3)]  # fmt: skip
+    assert ids == [CORRELATION_ID_MAX - 1, 0, 1]
+
+
+def test_metadata_comes_first() -> None:
+    rig = ready_rig()
+    rig.metadata.request_update()
+    rig.system.advance(1_000)
+    assert not rig.client.is_ready(0, rig.now)
+    assert not rig.client.ready(rig.node(0), rig.now)
+    rig.poll_until(lambda: rig.client.ready(rig.node(0), rig.now))
+
+
+def test_metadata_is_refreshed_when_it_is_too_old() -> None:
+    rig = ready_rig(metadata_max_age_ms=60_000)
+    version = rig.metadata.version
+    rig.pass_time(59_000)
+    assert rig.metadata.version == version
+    rig.pass_time(2_000)
+    assert rig.metadata.version == version + 1
+
+
+def test_a_new_topic_is_asked_for_in_the_next_poll() -> None:
+    rig = ready_rig()
+    for broker in rig.brokers:
+        broker.metadata = metadata_answer(topic("t", 4))
+    rig.metadata.add_topic("t", rig.now)
+    rig.poll_until(lambda: rig.metadata.snapshot.partition_count("t") == 4, limit_ms=10)
+
+
+def test_an_answer_without_brokers_is_asked_for_again_later() -> None:
+    rig = Rig(1)
+    rig.broker.metadata = metadata_answer(nodes=0)
+    rig.pass_time(50)
+    assert rig.metadata.snapshot.is_bootstrap
+    assert len(rig.broker.of(ApiKey.METADATA)) == 1
+    rig.broker.metadata = metadata_answer(nodes=1)
+    rig.bootstrapped()
+    assert len(rig.broker.of(ApiKey.METADATA)) == 2
+
+
+def test_api_versions_name_our_software_and_give_the_features_of_the_cluster() -> None:
+    rig = Rig()
+    rig.broker.api_versions = ApiVersionsResponse(
+        finalized_features_epoch=3,
+        finalized_features=[FinalizedFeatureKey(name="transaction.version", max_version_level=2)],
+    )
+    assert rig.client.finalized_features.levels == {}
+    rig.bootstrapped()
+    asked = rig.broker.requests[0]
+    assert asked.header.api_version == ApiVersionsRequest.VERSIONS.max
+    assert isinstance(asked.message, ApiVersionsRequest)
+    assert asked.message.client_software_name == "spark-kafka-sink"
+    assert rig.client.finalized_features.levels == {"transaction.version": 2}
+
+
+def refuse_api_versions_above(accepted: int, *, told: bool) -> Rig:
+    rig = Rig(1)
+
+    def refuse(received: Received) -> bool:
+        if received.api_key is not ApiKey.API_VERSIONS or received.header.api_version <= accepted:
+            return False
+        response = ApiVersionsResponse(error_code=error_codes.UNSUPPORTED_VERSION)
+        if told:
+            response.api_keys = [ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=0, max_version=accepted)]
+        received.header = type(received.header)(18, 0, received.header.correlation_id, None)  # answered in version 0
+        received.answer(response)
+        return True
+
+    rig.broker.on_request = refuse
+    return rig
+
+
+def test_a_broker_that_tells_its_version_of_api_versions_is_asked_in_that() -> None:
+    rig = refuse_api_versions_above(3, told=True)
+    rig.bootstrapped()
+    assert len(rig.broker.of(ApiKey.API_VERSIONS)) == 2
+    assert rig.broker.last(ApiKey.API_VERSIONS).header.api_version == 3
+    assert len(rig.system.connects) == 1
+
+
+def test_a_broker_that_does_not_tell_is_asked_in_version_0() -> None:
+    rig = refuse_api_versions_above(2, told=False)
+    rig.bootstrapped()
+    assert [received.header.api_version for received in rig.broker.of(ApiKey.API_VERSIONS)] == [0, 0]
+    assert isinstance(rig.broker.last(ApiKey.API_VERSIONS).message, ApiVersionsRequest)
+    assert len(rig.system.connects) == 1
+
+
+def test_the_version_of_a_request_is_what_both_sides_know_and_the_caller_allows() -> None:
+    rig = Rig(1)
+    rig.broker.versions[ApiKey.PRODUCE] = VersionRange(3, 9)
+    rig.bootstrapped()
+    rig.make_ready()
+    assert rig.client.version_for(0, ApiKey.PRODUCE) == 9
+    assert rig.client.version_for(0, ApiKey.PRODUCE, VersionRange(0, 8)) == 8
+    known = rig.client.versions(0)
+    assert known is not None
+    assert known.ranges[ApiKey.PRODUCE] == VersionRange(3, 9)
+    assert rig.client.versions(99) is None
+    rig.send(message=ProduceRequest(acks=1), versions=VersionRange(3, 7))
+    rig.deliver()
+    assert rig.broker.last(ApiKey.PRODUCE).header.api_version == 7
+
+
+def test_a_request_for_which_there_is_no_version_is_never_sent_and_comes_back_with_the_reason() -> None:
+    rig = Rig(1)
+    rig.broker.versions[ApiKey.PRODUCE] = VersionRange(90, 99)
+    rig.bootstrapped()
+    rig.make_ready()
+    request = rig.send(message=ProduceRequest(acks=1))
+    (response,) = rig.poll(1_000)
+    assert response.request is request
+    assert isinstance(response.version_error, UnsupportedVersionError)
+    for words in ("broker 0 (b0:9092)", "PRODUCE", "90-99", "too new"):
+        assert words in response.reason
+    assert rig.broker.of(ApiKey.PRODUCE) == []
+
+
+def test_a_message_that_cannot_be_said_in_the_negotiated_version_comes_back_too() -> None:
+    rig = ready_rig()
+
+    def build(version: int) -> ProduceRequest:
+        raise UnsupportedVersionError("the topic has no id")
+
+    request = rig.client.new_client_request(0, ApiKey.PRODUCE, build, rig.now)
+    rig.client.send(request, rig.now)
+    (response,) = rig.poll()
+    assert (response.request, response.reason) == (request, "the topic has no id")
+    assert rig.client.is_ready(0, rig.now), "nothing was sent"
+
+
+def test_a_throttled_node_is_left_alone_and_its_requests_get_the_time() -> None:
+    rig = ready_rig(request_timeout_ms=1_000)
+    rig.send(message=ProduceRequest(acks=1))
+    rig.deliver()
+    second = rig.send(message=ProduceRequest(acks=1))
+    rig.deliver()
+    rig.broker.of(ApiKey.PRODUCE)[0].answer(ProduceResponse(throttle_time_ms=5_000))
+    rig.poll_until(lambda: len(rig.responses) == 1)
+    assert not rig.client.is_ready(0, rig.now)
+    assert rig.client.poll_delay(0, rig.now) == 5_000
+    rig.pass_time(4_000)
+    assert not rig.client.is_ready(0, rig.now)
+    assert rig.client.in_flight_request_count(0) == 1, "throttled time is no time-out"
+    rig.broker.of(ApiKey.PRODUCE)[1].answer(ProduceResponse())
+    rig.pass_time(1_000)
+    assert rig.responses[-1].request is second
+    assert rig.client.is_ready(0, rig.now)
+
+
+def test_after_the_throttled_time_the_usual_limit_holds() -> None:
+    rig = ready_rig(request_timeout_ms=1_000)
+    for _ in range(2):
+        rig.send(message=ProduceRequest(acks=1))
+        rig.deliver()
+    rig.broker.of(ApiKey.PRODUCE)[0].answer(ProduceResponse(throttle_time_ms=5_000))
+    rig.pass_time(5_999)
+    assert len(rig.responses) == 1
+    rig.pass_time(2)
+    assert rig.responses[-1].timed_out
+
+
+def test_an_old_broker_that_throttles_itself_is_not_throttled_again() -> None:
+    rig = Rig(1)
+    rig.broker.versions[ApiKey.PRODUCE] = VersionRange(3, 5)
+    rig.bootstrapped()
+    rig.make_ready()
+    rig.send(message=ProduceRequest(acks=1))
+    rig.deliver()
+    rig.broker.last(ApiKey.PRODUCE).answer(ProduceResponse(throttle_time_ms=5_000))
+    rig.poll_until(lambda: bool(rig.responses))
+    assert rig.client.is_ready(0, rig.now)
+
+
+def test_the_least_loaded_node_is_ready_and_idle_before_all_others() -> None:
+    rig = ready_rig()
+    rig.make_ready(1)
+    rig.send(0)
+    rig.deliver(0)
+    assert {rig.client.least_loaded_node(rig.now) for _ in range(20)} == {rig.node(1)}
+    for _ in range(2):
+        rig.send(1)
+        rig.deliver(1)
+    assert {rig.client.least_loaded_node(rig.now) for _ in range(20)} == {rig.node(0)}
+
+
+def test_a_node_on_its_way_is_preferred_to_one_that_was_never_tried() -> None:
+    rig = Rig().bootstrapped()
+    rig.client.ready(rig.node(2), rig.now)
+    assert {rig.client.least_loaded_node(rig.now) for _ in range(20)} == {rig.node(2)}
+
+
+def test_of_nodes_without_a_connection_the_one_tried_longest_ago_is_chosen() -> None:
+    rig = Rig().bootstrapped()
+    for node_id in (1, 0, 2):
+        rig.make_ready(node_id)
+        rig.client.disconnect(node_id, rig.now)
+        rig.system.advance(1_000)
+    assert {rig.client.least_loaded_node(rig.now) for _ in range(20)} == {rig.node(1)}
+
+
+def test_equals_are_chosen_at_random() -> None:
+    rig = Rig().bootstrapped()
+    assert {rig.client.least_loaded_node(rig.now) for _ in range(50)} == {rig.node(index) for index in range(3)}
+
+
+def test_a_throttled_node_is_not_asked_for_metadata() -> None:
+    rig = ready_rig(brokers=1)
+    rig.send(message=ProduceRequest(acks=1))
+    rig.deliver()
+    rig.broker.last(ApiKey.PRODUCE).answer(ProduceResponse(throttle_time_ms=5_000))
+    rig.poll_until(lambda: bool(rig.responses))
+    assert rig.client.least_loaded_node(rig.now) is None
+    rig.system.advance(5_000)
+    assert rig.client.least_loaded_node(rig.now) == rig.node(0)
+
+
+def test_while_one_connection_is_being_made_metadata_begins_no_other() -> None:
+    rig = Rig(bootstrap=tuple(Node(-1 - index, f"b{index}", 9092) for index in range(3)))
+    for index in range(3):
+        rig.system.swallow(f"b{index}", 9092)
+    rig.pass_time(5_000)
+    assert len(rig.system.connects) == 1
+
+
+def test_a_poll_waits_no_longer_than_it_is_told_and_ends_at_once_when_woken() -> None:
+    rig = ready_rig()
+    before = rig.now
+    rig.poll(250)
+    assert rig.now == before + 250
+    rig.client.wakeup()
+    rig.poll(10_000)
+    assert rig.now == before + 250
+
+
+def test_closing_ends_everything() -> None:
+    rig = ready_rig()
+    rig.send()
+    rig.deliver()
+    rig.client.initiate_close()
+    assert not rig.client.active
+    with pytest.raises(DisconnectedError):
+        rig.poll()
+    with pytest.raises(DisconnectedError):
+        rig.send()
+    rig.client.close()
+    rig.client.close()
+    assert not rig.system.open_sockets
+
+
+def test_closing_may_be_begun_by_another_thread() -> None:
+    rig = ready_rig()
+    thread = threading.Thread(target=rig.client.initiate_close)
+    thread.start()
+    thread.join()
+    with pytest.raises(DisconnectedError):
+        rig.poll()
