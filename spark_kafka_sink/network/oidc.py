@@ -1,0 +1,193 @@
+"""Tokens for OAUTHBEARER by the client-credentials grant (RFC 6749, section 4.4), and how long they are kept.
+
+The endpoint is asked when a connection authenticates and no token is at hand that still has a good part of its life.
+Only https is spoken, plain http to the loopback interface alone; redirects are not followed; the answer is bounded;
+what an endpoint says in an error is never repeated beyond its standard error code.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import ssl
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
+from spark_kafka_sink.sasl.oauthbearer import token_expiry_s, token_part
+
+ANSWER_BYTES_MAX = 1024 * 1024
+ATTEMPTS_MAX = 3
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_ERROR_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz_")
+
+
+@dataclass(frozen=True)
+class OidcConfig:
+    endpoint_url: str
+    client_id: str
+    client_secret: str = field(repr=False)
+    scope: str | None = None
+    header_urlencode: bool = False
+    connect_timeout_ms: int = 10_000
+    read_timeout_ms: int = 10_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 10_000
+    refresh_window_factor: float = 0.8
+
+
+def check_endpoint_url(url: str) -> None:
+    """ConfigurationError, which does not repeat the address: it may hold a password."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise ConfigurationError("sasl.oauthbearer.token.endpoint.url is not an address.") from error
+    if parts.scheme not in ("http", "https") or not host:
+        raise ConfigurationError("sasl.oauthbearer.token.endpoint.url must begin with https://.")
+    if parts.scheme == "http" and host not in _LOOPBACK:
+        raise ConfigurationError("sasl.oauthbearer.token.endpoint.url must be https: the client's secret goes there.")
+    if parts.username or parts.password or any(character <= " " for character in url):
+        raise ConfigurationError("sasl.oauthbearer.token.endpoint.url must have no user, password or blanks in it.")
+
+
+class TokenSource:
+    """One token for all connections of a configuration. The lock guards it; others wait while it is obtained."""
+
+    def __init__(
+        self,
+        config: OidcConfig,
+        *,
+        context: ssl.SSLContext | None = None,
+        now_s: Callable[[], float] = time.time,
+        wait_s: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._config = config
+        self._context = context
+        self._now_s = now_s
+        self._wait_s = wait_s
+        self._lock = threading.Lock()
+        self._token = ""
+        self._renew_s = 0.0
+
+    def token(self) -> str:
+        with self._lock:
+            if not self._token or self._now_s() >= self._renew_s:
+                self._token, self._renew_s = self._obtain()
+            return self._token
+
+    def _obtain(self) -> tuple[str, float]:
+        asked_s = self._now_s()
+        answer = self._ask_until_answered()
+        token = answer.get("access_token")
+        if not isinstance(token, str) or not token:
+            raise AuthenticationError("OAUTHBEARER: the token endpoint's answer has no access_token")
+        life_s = self._life_s(token, answer, asked_s)
+        return token, asked_s + life_s * self._config.refresh_window_factor
+
+    def _life_s(self, token: str, answer: dict[str, object], asked_s: float) -> float:
+        """By the answer, or by the token itself; a token that does not say is asked for each time."""
+        life_s = answer.get("expires_in")
+        if isinstance(life_s, int | float) and not isinstance(life_s, bool) and life_s > 0:
+            return float(min(life_s, 10 * 365 * 86400))
+        try:
+            expires_s = token_expiry_s(token_part(token, 1))
+        except AuthenticationError:
+            return 0.0  # opaque to us, which is allowed
+        return max(0.0, expires_s - asked_s) if expires_s is not None else 0.0
+
+    def _ask_until_answered(self) -> dict[str, object]:
+        """Nobody there, or a server's error, is tried again; a refusal is final."""
+        backoff_ms = self._config.retry_backoff_ms
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                return _ask(self._config, self._context)
+            except (OSError, http.client.HTTPException, _ServerBusy) as error:
+                if attempt == ATTEMPTS_MAX or isinstance(error, ssl.SSLCertVerificationError):
+                    raise AuthenticationError(
+                        f"OAUTHBEARER: no token from the endpoint: {type(error).__name__}"
+                        + (f" ({error})" if isinstance(error, _ServerBusy | OSError) else "")
+                    ) from error
+            self._wait_s(min(backoff_ms, self._config.retry_backoff_max_ms) / 1000)
+            backoff_ms *= 2
+        raise AssertionError("the last attempt returns or raises")
+
+
+class _ServerBusy(Exception):
+    """The endpoint answered with a 5xx or 429: later may be better."""
+
+
+def _ask(config: OidcConfig, context: ssl.SSLContext | None) -> dict[str, object]:
+    parts = urllib.parse.urlsplit(config.endpoint_url)
+    connection = _connect(parts, config, context)
+    try:
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        connection.request("POST", target, body=_form(config), headers=_headers(config))
+        response = connection.getresponse()
+        data = response.read(ANSWER_BYTES_MAX + 1)
+    finally:
+        connection.close()
+    if len(data) > ANSWER_BYTES_MAX:
+        raise AuthenticationError(f"OAUTHBEARER: the token endpoint's answer exceeds {ANSWER_BYTES_MAX} bytes")
+    if response.status >= 500 or response.status == 429:
+        raise _ServerBusy(f"status {response.status}")
+    answer = _json_object(data)
+    if response.status != 200:
+        raise AuthenticationError(
+            f"OAUTHBEARER: the token endpoint refused with status {response.status}{_error_code(answer)}"
+        )
+    return answer
+
+
+def _connect(
+    parts: urllib.parse.SplitResult, config: OidcConfig, context: ssl.SSLContext | None
+) -> http.client.HTTPConnection:
+    assert parts.hostname is not None
+    connect_s = config.connect_timeout_ms / 1000
+    if parts.scheme == "https":
+        tls = context or ssl.create_default_context()
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+            parts.hostname, parts.port, timeout=connect_s, context=tls
+        )
+    else:
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=connect_s)
+    connection.connect()
+    connection.sock.settimeout(config.read_timeout_ms / 1000)
+    return connection
+
+
+def _form(config: OidcConfig) -> bytes:
+    fields = {"grant_type": "client_credentials"}
+    if config.scope:
+        fields["scope"] = config.scope
+    return urllib.parse.urlencode(fields).encode()
+
+
+def _headers(config: OidcConfig) -> dict[str, str]:
+    identity, secret = config.client_id, config.client_secret
+    if config.header_urlencode:
+        identity, secret = urllib.parse.quote_plus(identity), urllib.parse.quote_plus(secret)
+    credentials = base64.b64encode(f"{identity}:{secret}".encode()).decode()
+    return {
+        "Authorization": f"Basic {credentials}",
+        "Content-Type": "application/x-www-form-urlencoded",
+        "Accept": "application/json",
+    }
+
+
+def _json_object(data: bytes) -> dict[str, object]:
+    try:
+        answer = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _error_code(answer: dict[str, object]) -> str:
+    """The standard's `error` (invalid_client, ...): a word; anything else is not repeated."""
+    code = answer.get("error")
+    return f": {code}" if isinstance(code, str) and len(code) < 64 and set(code) <= _ERROR_CHARACTERS else ""
