@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from uuid import UUID
 
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID
@@ -48,9 +48,5 @@ def metadata_answer(
     *topics: MetadataResponseTopic,
     nodes: int = 3,
     cluster_id: str | None = "cluster",
-    at: Mapping[int, tuple[str, int]] | None = None,
 ) -> MetadataResponse:
-    known = brokers(nodes)
-    for node_id, (host, port) in (at or {}).items():
-        known[node_id] = MetadataResponseBroker(node_id=node_id, host=host, port=port)
-    return MetadataResponse(brokers=known, topics=list(topics), cluster_id=cluster_id, controller_id=0)
+    return MetadataResponse(brokers=brokers(nodes), topics=list(topics), cluster_id=cluster_id, controller_id=0)

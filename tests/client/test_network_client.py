@@ -47,7 +47,7 @@ def test_a_node_that_is_not_connected_becomes_ready_by_being_asked_for() -> None
 
 def test_sending_to_a_node_that_is_not_ready_is_refused() -> None:
     rig = Rig().bootstrapped()
-    with pytest.raises(IllegalStateError, match="INIT_PRODUCER_ID request .* the node is not ready"):
+    with pytest.raises(IllegalStateError, match=r"INIT_PRODUCER_ID request .* the node is not ready"):
         rig.send(1)
 
 
@@ -116,7 +116,10 @@ def test_requests_with_and_without_answers_mix() -> None:
 def test_correlation_ids_ascend_and_stay_below_those_of_the_channels() -> None:
     rig = Rig()
     rig.client._correlation_id = CORRELATION_ID_MAX - 2
-    ids = [rig.client.new_client_request(0, ApiKey.METADATA, lambda v: MetadataRequest(), 0.0).correlation_id for _ in range(3)]  # fmt: skip
+    ids = []
+    for _ in range(3):
+        request = rig.client.new_client_request(0, ApiKey.METADATA, lambda version: MetadataRequest(), 0.0)
+        ids.append(request.correlation_id)
     assert ids == [CORRELATION_ID_MAX - 1, 0, 1]
 
 

@@ -46,20 +46,20 @@ def test_the_highest_common_version_is_used() -> None:
 @pytest.mark.parametrize(
     ("theirs", "allowed", "words"),
     [
-        (VersionRange(90, 99), None, "too new: of the API PRODUCE (0) it speaks the versions 90-99"),
-        (VersionRange(0, PRODUCE.min - 1), None, f"too old: of the API PRODUCE (0) it speaks the versions 0-{PRODUCE.min - 1}"),
-        (VersionRange(5, 9), VersionRange(10, 12), "too old: of the API PRODUCE (0) it speaks the versions 5-9, and 10-12 would"),
+        (VersionRange(90, 99), None, r"too new: of the API PRODUCE \(0\) it speaks the versions 90-99"),
+        (VersionRange(0, PRODUCE.min - 1), None, f"too old: .* the versions 0-{PRODUCE.min - 1}"),
+        (VersionRange(5, 9), VersionRange(10, 12), "it speaks the versions 5-9, and 10-12 would be needed"),
         (VersionRange(5, 9), VersionRange(3, 4), "too new"),
-        (None, None, "does not know the API PRODUCE (0)"),
+        (None, None, r"does not know the API PRODUCE \(0\)"),
     ],
-)  # fmt: skip
+)
 def test_without_a_common_version_the_error_names_broker_api_and_versions(
     theirs: VersionRange | None, allowed: VersionRange | None, words: str
 ) -> None:
     with pytest.raises(UnsupportedVersionError) as failure:
         speaking(theirs).usable(ApiKey.PRODUCE, allowed)
     assert "broker 1 (b:9092)" in str(failure.value)
-    assert words in str(failure.value)
+    assert re.search(words, str(failure.value))
 
 
 def test_an_answer_gives_ranges_of_unknown_apis_too_and_features() -> None:
