@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from integration.artifacts import connector_jars
 from integration.kafka_cluster import KafkaCluster
@@ -32,3 +33,11 @@ def kafka3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
 def spark_kafka_jars() -> list[Path]:
     """For `spark.jars`: what format("kafka") needs."""
     return connector_jars()
+
+
+@pytest.fixture(scope="session")
+def spark() -> SparkSession:
+    """The same one that tests/spark use, with Spark's own connector on its class path."""
+    from tests.spark_session import shared_spark  # not needed, and slow to import, without Spark
+
+    return shared_spark()
