@@ -118,7 +118,7 @@ class SimulatedCluster:
             self._resume(parked)
 
     def _abort_overdue(self) -> None:
-        self.core.abort_overdue(self.system.now())
+        self.core.tick(self.system.now())
         self._resume_parked()
 
 

@@ -115,9 +115,15 @@ class EmbeddedCluster:
                 self.create_topic(name, partitions)
 
     def handle(self, node: int, frame: memoryview, now: float) -> Outcome:
-        if self._next_timeout_ms is not None and now >= self._next_timeout_ms:
-            self.abort_overdue(now)
+        self.tick(now)
         return answer(self, node, frame, now)
+
+    def tick(self, now: float) -> None:
+        """What happens by itself as time passes: transactions are aborted that have lasted too long."""
+        if self._next_timeout_ms is not None and now >= self._next_timeout_ms:
+            with self.lock:
+                self.coordinator.abort_overdue(now)
+                self.note_transactions()
 
     # --- topics
 
@@ -246,11 +252,6 @@ class EmbeddedCluster:
         self._next_timeout_ms = self.coordinator.next_timeout_ms()
         self.save()
         self.note_progress()
-
-    def abort_overdue(self, now: float) -> None:
-        with self.lock:
-            if self.coordinator.abort_overdue(now):
-                self.note_transactions()
 
     def note_progress(self) -> None:
         self.progress += 1

@@ -1,0 +1,114 @@
+"""How clients of an embedded broker must connect: TLS, SASL, both or neither."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_kafka_sink.broker.handlers.api_18_api_versions import describe, unsupported_version
+from spark_kafka_sink.broker.spoken import spoken_versions
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.network.channel import ChannelBuilder
+from spark_kafka_sink.network.channels import plaintext_channels, server_channels
+from spark_kafka_sink.network.system import Buffer
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.headers import decode_request_header, encode_response
+from spark_kafka_sink.sasl.mechanism import ServerConversation
+from spark_kafka_sink.sasl.oauthbearer import OauthBearerServer, accept_unsecured
+from spark_kafka_sink.sasl.plain import PlainServer
+from spark_kafka_sink.sasl.scram import ScramCredential, scram_credential
+from spark_kafka_sink.sasl.scram_server import ScramServer
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.broker.cluster import EmbeddedCluster
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+SALT_BYTES = 16
+
+
+@dataclass(frozen=True)
+class ListenerSecurity:
+    """`certificate` is a PEM file with key and chain; `client_ca` asks for certificates of clients (mTLS).
+
+    OAUTHBEARER takes unsecured tokens: whoever comes is who he says he is, until the token expires.
+    """
+
+    protocol: str = "PLAINTEXT"
+    certificate: Path | None = None
+    client_ca: Path | None = None
+    users: Mapping[str, str] = field(default_factory=dict, repr=False)
+    mechanisms: Sequence[str] = MECHANISMS
+    connections_max_reauth_ms: float = 0
+
+    def __post_init__(self) -> None:
+        faults = []
+        if self.protocol not in PROTOCOLS:
+            faults.append(f"the security protocol is one of {', '.join(PROTOCOLS)}, not {self.protocol}")
+        if self.uses_tls and self.certificate is None:
+            faults.append(f"{self.protocol} needs a certificate: a PEM file with the key and the chain")
+        unknown = sorted(set(self.mechanisms) - set(MECHANISMS))
+        if unknown:
+            faults.append(f"SASL mechanisms are {', '.join(MECHANISMS)}, not {', '.join(unknown)}")
+        if self.uses_sasl and not self.users and set(self.mechanisms) - {"OAUTHBEARER"}:
+            faults.append(f"{self.protocol} needs users, or OAUTHBEARER as its only mechanism")
+        if faults:
+            raise ConfigurationError(faults)
+
+    @property
+    def uses_tls(self) -> bool:
+        return self.protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
+    def channels(self, cluster: EmbeddedCluster) -> ChannelBuilder:
+        if self.protocol == "PLAINTEXT":
+            return plaintext_channels
+        return server_channels(
+            ssl_context=self._ssl_context() if self.uses_tls else None,
+            mechanisms=self._conversations() if self.uses_sasl else None,
+            answer_api_versions=lambda frame: _answer_api_versions(cluster, frame),
+            connections_max_reauth_ms=self.connections_max_reauth_ms,
+        )
+
+    def _ssl_context(self) -> ssl.SSLContext:
+        assert self.certificate is not None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(self.certificate)
+            if self.client_ca is not None:
+                context.verify_mode = ssl.CERT_REQUIRED
+                context.load_verify_locations(self.client_ca)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigurationError(f"the certificates of the listener cannot be read: {error}") from error
+        return context
+
+    def _conversations(self) -> dict[str, Callable[[], ServerConversation]]:
+        return {name: self._conversation(name) for name in self.mechanisms}
+
+    def _conversation(self, mechanism: str) -> Callable[[], ServerConversation]:
+        if mechanism == "PLAIN":
+            return lambda: PlainServer(self.users)
+        if mechanism == "OAUTHBEARER":
+            return lambda: OauthBearerServer(lambda token: accept_unsecured(token, now_s=time.time()))
+        credentials = {name: _credential(mechanism, password) for name, password in self.users.items()}
+        return lambda: ScramServer(mechanism, credentials.get)
+
+
+def _credential(mechanism: str, password: str) -> ScramCredential:
+    return scram_credential(mechanism, password, salt=os.urandom(SALT_BYTES))
+
+
+def _answer_api_versions(cluster: EmbeddedCluster, frame: memoryview) -> Sequence[Buffer]:
+    header, _ = decode_request_header(frame)
+    if header.api_version in spoken_versions(cluster.config.version_limits)[ApiKey.API_VERSIONS]:
+        return encode_response(describe(cluster), header.api_version, header.correlation_id)
+    return encode_response(unsupported_version(cluster), 0, header.correlation_id)
