@@ -272,6 +272,8 @@ class ProducerBatch:
 
     def requeue(self, *, backoff_until_ms: float) -> None:
         """IN_FLIGHT -> CLOSED: to be sent again."""
+        if self.state is not BatchState.IN_FLIGHT:
+            raise IllegalStateError(f"{self!r} is not in flight.")
         self._move(BatchState.CLOSED)
         self.on_wire = False
         self.attempts += 1

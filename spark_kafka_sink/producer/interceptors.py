@@ -15,11 +15,11 @@ from typing import Generic, Protocol, TypeVar
 _log = logging.getLogger(__name__)
 
 Record = TypeVar("Record")
-Metadata = TypeVar("Metadata")
+Metadata = TypeVar("Metadata", contravariant=True)
 
 
 class Interceptor(Protocol[Record, Metadata]):
-    """What a user writes; a method that is not needed may return its argument, or nothing."""
+    """What a user writes. Both methods are called for each record."""
 
     def on_send(self, record: Record) -> Record:
         """The record to send instead; usually the same."""
@@ -41,15 +41,26 @@ class Interceptors(Generic[Record, Metadata]):
 
     def on_send(self, record: Record) -> Record:
         for interceptor in self._interceptors:
-            try:
-                record = interceptor.on_send(record)
-            except Exception:
-                _log.warning("on_send of %s failed; the record goes on.", type(interceptor).__name__, exc_info=True)
+            record = _on_send(interceptor, record)
         return record
 
     def on_acknowledgement(self, metadata: Metadata | None, error: Exception | None) -> None:
         for interceptor in self._interceptors:
-            try:
-                interceptor.on_acknowledgement(metadata, error)
-            except Exception:
-                _log.warning("on_acknowledgement of %s failed.", type(interceptor).__name__, exc_info=True)
+            _on_acknowledgement(interceptor, metadata, error)
+
+
+def _on_send(interceptor: Interceptor[Record, Metadata], record: Record) -> Record:
+    try:
+        return interceptor.on_send(record)
+    except Exception:
+        _log.warning("on_send of %s failed; the record goes on.", type(interceptor).__name__, exc_info=True)
+        return record
+
+
+def _on_acknowledgement(
+    interceptor: Interceptor[Record, Metadata], metadata: Metadata | None, error: Exception | None
+) -> None:
+    try:
+        interceptor.on_acknowledgement(metadata, error)
+    except Exception:
+        _log.warning("on_acknowledgement of %s failed.", type(interceptor).__name__, exc_info=True)

@@ -10,7 +10,7 @@ from spark_kafka_sink.producer.batch import BatchPart, ProducerBatch
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.decoder import decode_body
 from spark_kafka_sink.records.encoder import PartitionSlice, encode, plan_batches, record_size_bounds
-from spark_kafka_sink.records.header import parse_header
+from spark_kafka_sink.records.header import HEADER_BYTES, parse_header
 
 _SEQUENCE_MASK = 0x7FFF_FFFF
 
@@ -24,7 +24,7 @@ def split_batch(batch: ProducerBatch, batch_bytes_max: int, level: int | None = 
     whole = [PartitionSlice(0, columns.num_rows)]
     plan = plan_batches(sizes, whole, batch_bytes_max)
     if len(plan) == 1:
-        plan = plan_batches(sizes, whole, int(sizes.sum()) // 2)
+        plan = plan_batches(sizes, whole, HEADER_BYTES + (int(sizes.sum()) + 1) // 2)
     children: list[ProducerBatch] = []
     for cut, piece in zip(plan, encode(columns, plan, batch.max_timestamp), strict=True):
         child = ProducerBatch(batch.topic_partition, created_ms=batch.created_ms, deadline_ms=batch.deadline_ms)
