@@ -1,0 +1,324 @@
+"""Every security protocol and mechanism against a real broker: who is let in, who is not, and what it is told.
+
+One Selector and one channel speak for the client: what is shown here is the network's part, below topics and batches.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import deque
+from collections.abc import Mapping
+
+import pytest
+
+from integration.kafka_cluster import KafkaCluster
+from spark_kafka_sink.errors import AuthenticationError, DisconnectedError, TlsError
+from spark_kafka_sink.network import sasl_client
+from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind
+from spark_kafka_sink.network.channels import client_channels
+from spark_kafka_sink.network.frame import NetworkSend
+from spark_kafka_sink.network.security import SecurityConfig, security_config
+from spark_kafka_sink.network.selector import Selector
+from spark_kafka_sink.network.system import OperatingSystem
+from spark_kafka_sink.network.tls import TlsTransport
+from spark_kafka_sink.protocol.headers import decode_response, encode_request
+from spark_kafka_sink.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
+from spark_kafka_sink.sasl.mechanism import ClientConversation
+
+PATIENCE_S = 30.0
+REFUSED_WITHIN_S = 5.0
+"""A refusal takes the broker a tenth of a second (connection.failed.authentication.delay.ms); a timeout, thirty."""
+
+MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+BEARER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+
+
+class Link:
+    """One channel to one broker."""
+
+    def __init__(self, bootstrap: str, options: Mapping[str, str]) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        system = OperatingSystem()
+        self.selector = Selector(system, channels=client_channels(security_config(options), "link"))
+        # `localhost` may have an IPv6 address too; the brokers of the tests listen on one of them.
+        addresses = [found for found in system.resolve(host, int(port)) if _accepts(found.sockaddr, found.family)]
+        self.selector.connect("broker", addresses[0])
+        self._correlation_id = 0
+        self._unanswered: deque[int] = deque()
+        self.answers = 0
+
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.selector.close()
+
+    @property
+    def ready(self) -> bool:
+        return self.selector.is_channel_ready("broker")
+
+    def open(self) -> Link:
+        """Until the channel is ready, and an answer has shown it."""
+        end = self._poll_until_ready()
+        assert end is None, f"refused: {end}"
+        self.ask()
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.answers:
+            assert time.monotonic() < deadline
+            assert self.poll() is None
+        return self
+
+    def refusal(self) -> ChannelState:
+        """How the channel ends, which must be soon."""
+        started = time.monotonic()
+        end = self._poll_until_ready()
+        if end is None:
+            # With TLS 1.3 a client is told only with the first bytes that it reads.
+            self.ask()
+        while end is None:
+            assert time.monotonic() - started < PATIENCE_S, "neither let in nor refused"
+            end = self.poll()
+        assert time.monotonic() - started < REFUSED_WITHIN_S
+        return end
+
+    def ask(self) -> None:
+        self._correlation_id += 1
+        self._unanswered.append(self._correlation_id)
+        request = ApiVersionsRequest(client_software_name="link", client_software_version="1")
+        self.selector.send(NetworkSend("broker", encode_request(request, 3, self._correlation_id, "link")))
+
+    def poll(self) -> ChannelState | None:
+        """One poll; how the channel has ended, if it has. Answers must come in the order of their requests."""
+        self.selector.poll(50)
+        for receive in self.selector.completed_receives:
+            correlation_id, answer = decode_response(receive.payload, ApiVersionsResponse, 3)
+            assert correlation_id == self._unanswered.popleft()
+            assert answer.error_code == 0
+            self.answers += 1
+        return self.selector.disconnected.get("broker")
+
+    def keep_asking(self, seconds: float, in_flight: int) -> ChannelState | None:
+        """Requests without a pause, several of them unanswered at any time."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            channel = self.selector.channel("broker")
+            if channel is not None and not channel.has_send and self.ready and len(self._unanswered) < in_flight:
+                self.ask()
+            end = self.poll()
+            if end is not None:
+                return end
+        while self._unanswered:
+            end = self.poll()
+            if end is not None:
+                return end
+        return None
+
+    def _poll_until_ready(self) -> ChannelState | None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.ready:
+            assert time.monotonic() < deadline, "neither let in nor refused"
+            end = self.poll()
+            if end is not None:
+                return end
+        return None
+
+
+def _accepts(sockaddr: tuple[object, ...], family: int) -> bool:
+    with socket.socket(family) as probe:
+        return probe.connect_ex(sockaddr) == 0
+
+
+def trust(kafka: KafkaCluster, authority: str = "ca.pem") -> dict[str, str]:
+    return {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(kafka.certificates / authority)}
+
+
+def tls(kafka: KafkaCluster, authority: str = "ca.pem") -> dict[str, str]:
+    return {"security.protocol": "SSL", **trust(kafka, authority)}
+
+
+def sasl(mechanism: str, user: str = "alice", password: str = "alice-secret") -> dict[str, str]:
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.jaas.config": f'{MODULES[mechanism]} required username="{user}" password="{password}";',
+    }
+
+
+def test_plaintext(kafka: KafkaCluster) -> None:
+    with Link(kafka.bootstrap(), {}) as link:
+        link.open()
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+def test_tls_in_the_version_that_is_asked_for(kafka: KafkaCluster, version: str) -> None:
+    with Link(kafka.bootstrap("SSL"), tls(kafka) | {"ssl.enabled.protocols": version}) as link:
+        link.open()
+        channel = link.selector.channel("broker")
+        assert channel is not None
+        assert isinstance(channel.transport, TlsTransport)
+        assert channel.transport.version == version
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+def test_a_client_certificate_lets_in_where_one_is_demanded(kafka: KafkaCluster, version: str) -> None:
+    identity = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(kafka.certificates / "client.pem")}
+    options = tls(kafka) | identity | {"ssl.enabled.protocols": version}
+    with Link(kafka.bootstrap("MTLS"), options) as link:
+        link.open()
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+def test_without_a_client_certificate_the_broker_says_that_it_demands_one(kafka: KafkaCluster, version: str) -> None:
+    with Link(kafka.bootstrap("MTLS"), tls(kafka) | {"ssl.enabled.protocols": version}) as link:
+        end = link.refusal()
+        assert end.kind is ChannelStateKind.AUTHENTICATION_FAILED
+        assert "ssl.keystore" in str(end.error)
+
+
+@pytest.mark.parametrize(
+    ("listener", "host", "authority", "words"),
+    [
+        ("SSL", "localhost", "stranger-ca.pem", "ssl.truststore"),
+        ("SSL", "127.0.0.1", "ca.pem", "not for '127.0.0.1'"),
+        ("EXPIRED", "localhost", "ca.pem", "has expired"),
+    ],
+)
+def test_a_broker_that_cannot_be_trusted_is_refused(
+    kafka: KafkaCluster, listener: str, host: str, authority: str, words: str
+) -> None:
+    with Link(kafka.bootstrap(listener, host), tls(kafka, authority)) as link:
+        end = link.refusal()
+        assert end.kind is ChannelStateKind.AUTHENTICATION_FAILED
+        assert isinstance(end.error, TlsError)
+        assert words in str(end.error)
+
+
+def test_a_wrong_name_is_let_pass_only_when_the_check_is_switched_off(kafka: KafkaCluster) -> None:
+    options = tls(kafka) | {"ssl.endpoint.identification.algorithm": ""}
+    with Link(kafka.bootstrap("SSL", "127.0.0.1"), options) as link:
+        link.open()
+
+
+@pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
+@pytest.mark.parametrize("mechanism", list(MODULES))
+def test_a_password_lets_in(kafka: KafkaCluster, mechanism: str, listener: str) -> None:
+    options = sasl(mechanism) | {"security.protocol": listener} | (trust(kafka) if "SSL" in listener else {})
+    with Link(kafka.bootstrap(listener), options) as link:
+        link.open()
+
+
+@pytest.mark.parametrize("user", ["alice", "nobody"])
+@pytest.mark.parametrize("mechanism", list(MODULES))
+def test_a_wrong_password_and_an_unknown_user_are_refused_at_once(
+    kafka: KafkaCluster, mechanism: str, user: str
+) -> None:
+    with Link(kafka.bootstrap("SASL_PLAINTEXT"), sasl(mechanism, user, "wrong-secret")) as link:
+        end = link.refusal()
+        assert end.authentication_failed
+        assert type(end.error) is AuthenticationError
+        assert f"SASL {mechanism}: the broker refused: Authentication failed" in str(end.error)
+        assert "secret" not in repr(end)
+
+
+def test_a_bearer_token_lets_in(kafka: KafkaCluster) -> None:
+    # The test brokers take unsecured tokens, as Kafka's own development mode makes them.
+    options = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": f'{BEARER} required unsecuredLoginStringClaim_sub="alice";',
+    }
+    with Link(kafka.bootstrap("SASL_PLAINTEXT"), options) as link:
+        link.open()
+
+
+def test_a_bearer_token_that_has_expired_is_refused(kafka: KafkaCluster) -> None:
+    token = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhbGljZSIsImlhdCI6MSwiZXhwIjoyfQ."
+    # {"alg":"none"} . {"sub":"alice","iat":1,"exp":2}
+    options = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token": token,
+    }
+    with Link(kafka.bootstrap("SASL_PLAINTEXT"), options) as link:
+        end = link.refusal()
+        assert end.authentication_failed
+        assert token not in repr(end)
+
+
+# --- the wrong door
+
+
+def test_tls_at_a_plaintext_listener_is_a_disconnection_with_a_hint(kafka: KafkaCluster) -> None:
+    with Link(kafka.bootstrap(), tls(kafka)) as link:
+        end = link.refusal()
+        assert isinstance(end.error, DisconnectedError)
+        assert "may expect plaintext" in str(end.error)
+
+
+def test_plaintext_at_a_tls_listener_is_told_to_speak_tls(kafka: KafkaCluster) -> None:
+    with Link(kafka.bootstrap("SSL"), {}) as link:
+        assert "security.protocol" in str(link.refusal().error)
+
+
+def test_sasl_at_a_listener_without_it_is_told_so(kafka: KafkaCluster) -> None:
+    with Link(kafka.bootstrap(), sasl("PLAIN")) as link:
+        end = link.refusal()
+        assert end.authentication_failed
+        assert "expects no SASL" in str(end.error)
+
+
+def test_requests_without_sasl_at_a_listener_that_demands_it_are_cut_off(kafka: KafkaCluster) -> None:
+    with Link(kafka.bootstrap("SASL_PLAINTEXT"), {}) as link:
+        link.open()  # ApiVersions is answered to anyone, once
+        link.ask()
+        deadline = time.monotonic() + PATIENCE_S
+        end = None
+        while end is None and time.monotonic() < deadline:
+            end = link.poll()
+        assert end is not None
+        assert isinstance(end.error, DisconnectedError)
+
+
+# --- sessions of two seconds (KIP-368)
+
+
+@pytest.fixture
+def logins(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The hosts to which conversations were begun: the first, and one for each renewal."""
+    begun: list[str] = []
+    begin = SecurityConfig.conversation
+
+    def counted(security: SecurityConfig, host: str) -> ClientConversation:
+        begun.append(host)
+        return begin(security, host)
+
+    monkeypatch.setattr(SecurityConfig, "conversation", counted)
+    return begun
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_sessions_are_renewed_under_load_without_a_lost_answer(
+    kafka: KafkaCluster, mechanism: str, logins: list[str]
+) -> None:
+    with Link(kafka.bootstrap("REAUTH"), sasl(mechanism)) as link:
+        link.open()
+        assert link.keep_asking(seconds=7.0, in_flight=5) is None
+        assert len(logins) >= 3
+        assert link.answers > 100
+
+
+def test_a_session_that_is_not_renewed_is_cut_off_by_the_broker(
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the test above would see without renewals."""
+    monkeypatch.setattr(sasl_client, "REPEAT_AFTER_SHARE", (100.0, 100.0))
+    with Link(kafka.bootstrap("REAUTH"), sasl("PLAIN")) as link:
+        link.open()
+        end = link.keep_asking(seconds=10.0, in_flight=5)
+        assert end is not None
+        assert end.kind is ChannelStateKind.READY
