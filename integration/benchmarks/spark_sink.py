@@ -18,7 +18,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -26,12 +25,12 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 
 from integration.artifacts import connector_jars
+from integration.processes import cpu_seconds, descendants
 from spark_kafka_sink import register
 
 PARTITIONS = 12
 TASKS = 4
 TOPIC = "spark-sink-benchmark"
-CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class CountingWriter(DataSourceArrowWriter):
@@ -89,20 +88,9 @@ CONTENDERS: dict[str, Callable[[DataFrame, str], None]] = {
 }
 
 
-def cpu_seconds(without: int | None) -> float:
-    """User and system time of this process and all below it, save the one `without`; ended ones included."""
-    stats: dict[int, tuple[int, float]] = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            with contextlib.suppress(OSError):
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
-                stats[int(folder.name)] = int(fields[1]), sum(map(int, fields[11:15])) / CLOCK_TICKS
-    family = {os.getpid()}
-    while True:
-        more = {pid for pid, (parent, _) in stats.items() if parent in family and pid != without} - family
-        if not more:
-            return sum(stats[pid][1] for pid in family if pid in stats)
-        family |= more
+def client_cpu_seconds(broker: int | None) -> float:
+    """This process, the driver's JVM and the Python workers, ended ones included."""
+    return sum(cpu_seconds(pid) for pid in (os.getpid(), *descendants(os.getpid())) if pid != broker)
 
 
 @contextlib.contextmanager
@@ -148,9 +136,9 @@ def compare(rows: int, rounds: int, bootstrap: str | None) -> None:
         )
         for turn in range(rounds + 1):
             for name, write in CONTENDERS.items():
-                started, cpu_before = time.perf_counter(), cpu_seconds(broker)
+                started, cpu_before = time.perf_counter(), client_cpu_seconds(broker)
                 write(frame, bootstrap)
-                seconds, cpu = time.perf_counter() - started, cpu_seconds(broker) - cpu_before
+                seconds, cpu = time.perf_counter() - started, client_cpu_seconds(broker) - cpu_before
                 print(
                     f"round {turn}: {name}: {rows / seconds:,.0f} rows/s, {cpu / rows * 1e9:,.0f} ns", file=sys.stderr
                 )

@@ -5,8 +5,8 @@ it cannot learn that way, so `register(spark)` teaches them:
 
 - `save()` without a mode. Spark refuses its default mode, "fail if it exists", for every data source in Python; for a
   Kafka topic it means append, as in Spark's own sink.
-- Some secrets do not look like secrets to Spark: a private key in `kafka.ssl.keystore.key`, for example. Before 4.3
-  `query.explain(extended=True)` prints a stream's options, less those that Spark's redaction recognises.
+- Some secrets do not look like secrets to Spark: a private key in `kafka.ssl.keystore.key`, for example. Spark 4.1
+  prints a stream's options in `query.explain(extended=True)`, less those that its redaction recognises.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run by test_secrets.py in a process of its own: writes with secrets among the options, and shows all that Spark shows.
+"""Run by test_secrets.py in a process of its own: writes with secrets among the options, shown as Spark shows it all.
 
 `python -m tests.spark.secrets_job FOLDER`: logs at level INFO go to stdout and stderr, the event log and a checkpoint
 go to FOLDER. No broker is there: one write and one stream fail, another stream has no rows and goes on.

@@ -1,0 +1,180 @@
+"""Real Spark, real Kafka: what pykafka writes, Spark's own source and librdkafka read; and Spark's own sink agrees."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from integration.kafka_cluster import KafkaCluster
+from integration.librdkafka import create_topic, read_topic
+
+pytestmark = pytest.mark.needs("kafka", "connector")
+
+PARTITIONS = 5
+ROWS = 6_000
+
+
+@pytest.fixture(scope="module")
+def rows(spark: SparkSession) -> DataFrame:
+    """Keys, values and headers of all kinds; the rows of one key are in one task, and in the order of `n`."""
+    key = (
+        "CASE n % 40 WHEN 0 THEN NULL WHEN 1 THEN '' WHEN 2 THEN 'ключ-ключ' WHEN 3 THEN repeat('long', 100) "
+        "ELSE concat('key-', n % 40) END"
+    )
+    value = "CASE WHEN n % 97 = 0 THEN NULL ELSE concat(n, ' ', repeat('é', n % 50)) END"
+    header = "named_struct('key', concat('h', n % 3), 'value', CAST(n AS BINARY))"
+    headers = f"CASE n % 4 WHEN 0 THEN NULL WHEN 1 THEN array() WHEN 2 THEN array({header}) "
+    headers += f"ELSE array({header}, {header}) END"
+    numbered = (
+        spark.range(ROWS)
+        .selectExpr("id AS n")
+        .selectExpr("n", f"{key} AS key", f"{value} AS value", f"{headers} AS headers")
+    )
+    return numbered.repartition(3, "key").sortWithinPartitions("n").drop("n").cache()
+
+
+def stored(spark: SparkSession, kafka: KafkaCluster, topic: str) -> list[Any]:
+    """As Spark's own source reads it, by partition and offset."""
+    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap())
+    frame = reader.option("subscribe", topic).option("includeHeaders", "true").load()
+    return sorted(frame.collect(), key=lambda row: (row.partition, row.offset))
+
+
+def as_written(row: Any) -> tuple[Any, ...]:
+    """What can be compared and counted: bytes as bytes, and no difference between no headers and none."""
+    key, value = (part.encode() if isinstance(part, str) else part for part in (row.key, row.value))
+    headers = tuple((header.key, None if header.value is None else bytes(header.value)) for header in row.headers or ())
+    return (None if key is None else bytes(key), None if value is None else bytes(value), headers)
+
+
+def values_by_key(written: list[tuple[Any, ...]]) -> dict[Any, list[Any]]:
+    by_key = defaultdict(list)
+    for key, value, _ in written:
+        if key is not None:
+            by_key[key].append(value)
+    return by_key
+
+
+def write(frame: DataFrame, kafka: KafkaCluster, topic: str, sink: str = "pykafka") -> None:
+    frame.write.format(sink).option("kafka.bootstrap.servers", kafka.bootstrap()).option("topic", topic).save()
+
+
+def test_a_batch_is_read_back_by_sparks_own_source(spark: SparkSession, kafka: KafkaCluster, rows: DataFrame) -> None:
+    topic = create_topic(kafka.bootstrap(), partitions=PARTITIONS)
+    write(rows, kafka, topic)
+    source = [as_written(row) for row in rows.collect()]
+    read = [as_written(row) for row in stored(spark, kafka, topic)]
+    assert Counter(read) == Counter(source)
+    assert values_by_key(read) == values_by_key(source)
+
+
+def test_a_batch_is_read_back_by_librdkafka(kafka: KafkaCluster, rows: DataFrame) -> None:
+    topic = create_topic(kafka.bootstrap(), partitions=PARTITIONS)
+    write(rows, kafka, topic)
+    source = [as_written(row) for row in rows.collect()]
+    read = [(record.key, record.value, record.headers) for record in read_topic(kafka.bootstrap(), topic)]
+    assert Counter(read) == Counter(source)
+    assert values_by_key(read) == values_by_key(source)
+
+
+def test_sparks_own_sink_puts_the_same_records_into_the_same_partitions(
+    spark: SparkSession, kafka: KafkaCluster, rows: DataFrame
+) -> None:
+    ours, theirs = (create_topic(kafka.bootstrap(), partitions=PARTITIONS) for _ in range(2))
+    write(rows, kafka, ours)
+    write(rows, kafka, theirs, sink="kafka")
+    by_ours, by_theirs = stored(spark, kafka, ours), stored(spark, kafka, theirs)
+    placed_by_ours = Counter((row.partition, as_written(row)) for row in by_ours if row.key is not None)
+    assert placed_by_ours == Counter((row.partition, as_written(row)) for row in by_theirs if row.key is not None)
+    assert Counter(map(as_written, by_ours)) == Counter(map(as_written, by_theirs))
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_compressed_batches_are_read_back_by_sparks_own_source(
+    spark: SparkSession, kafka: KafkaCluster, rows: DataFrame, codec: str
+) -> None:
+    topic = create_topic(kafka.bootstrap(), partitions=PARTITIONS)
+    writer = rows.write.format("pykafka").option("kafka.bootstrap.servers", kafka.bootstrap()).option("topic", topic)
+    writer.option("kafka.compression.type", codec).save()
+    read = Counter(as_written(row) for row in stored(spark, kafka, topic))
+    assert read == Counter(as_written(row) for row in rows.collect())
+
+
+def test_a_stream_is_read_back_by_a_stream(
+    spark: SparkSession, kafka: KafkaCluster, rows: DataFrame, tmp_path: Path
+) -> None:
+    topic = create_topic(kafka.bootstrap(), partitions=PARTITIONS)
+    rows.write.parquet(str(tmp_path / "source"))
+    files = spark.readStream.schema(rows.schema).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "source"))
+    writer = files.writeStream.format("pykafka").option("kafka.bootstrap.servers", kafka.bootstrap())
+    writer = writer.option("topic", topic).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    batches = [progress for progress in query.recentProgress if progress.numInputRows]
+    assert len(batches) > 1
+    assert sum(progress.numInputRows for progress in batches) == ROWS
+
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap())
+    reader = reader.option("subscribe", topic).option("includeHeaders", "true").option("startingOffsets", "earliest")
+    echo = reader.load().writeStream.format("memory").queryName("echo")
+    echo.trigger(availableNow=True).start().awaitTermination()
+    read = spark.table("echo").collect()
+    assert Counter(map(as_written, read)) == Counter(as_written(row) for row in rows.collect())
+
+
+def test_a_stream_of_sparks_own_sink_goes_on_from_its_checkpoint(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    topic = create_topic(kafka.bootstrap())
+
+    def run(sink: str, start: int) -> None:
+        spark.range(start, start + 100).selectExpr("CAST(id AS STRING) AS value").write.mode("append").parquet(
+            str(tmp_path / "source")
+        )
+        files = spark.readStream.schema("value STRING").parquet(str(tmp_path / "source"))
+        writer = files.writeStream.format(sink).option("kafka.bootstrap.servers", kafka.bootstrap())
+        writer = writer.option("topic", topic).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    run("kafka", 0)
+    run("pykafka", 100)
+    values = [int(record.value or b"") for record in read_topic(kafka.bootstrap(), topic)]
+    assert sorted(values) == list(range(200))
+
+
+def test_records_that_a_broker_refuses_go_to_the_dead_letter_topic(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    topic = create_topic(kafka.bootstrap(), partitions=2, max_message_bytes="20000")
+    dead = create_topic(kafka.bootstrap())
+    frame = spark.range(300).selectExpr(
+        "CAST(id AS STRING) AS key", "CASE WHEN id % 100 = 7 THEN repeat('x', 50000) ELSE 'fine' END AS value"
+    )
+    writer = frame.write.format("pykafka").option("kafka.bootstrap.servers", kafka.bootstrap()).option("topic", topic)
+    writer.option("onRecordError", "deadLetter").option("deadLetterTopic", dead).save()
+    assert len(read_topic(kafka.bootstrap(), topic)) == 297
+    letters = read_topic(kafka.bootstrap(), dead)
+    assert sorted(letter.key or b"" for letter in letters) == [b"107", b"207", b"7"]
+    for letter in letters:
+        headers = dict(letter.headers)
+        assert headers["pykafka.topic"] == topic.encode()
+        assert headers["pykafka.partition"] in (b"0", b"1")
+        assert headers["pykafka.error"] == b"RecordTooLargeError"
+        assert letter.value == b"x" * 50_000
+
+
+def test_a_wrong_password_fails_the_task_with_the_brokers_words_and_without_the_password(
+    spark: SparkSession, kafka: KafkaCluster
+) -> None:
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    writer = spark.range(3).selectExpr("CAST(id AS STRING) AS value").write.format("pykafka").option("topic", "t")
+    writer = writer.option("kafka.bootstrap.servers", kafka.bootstrap("SASL_PLAINTEXT"))
+    writer = writer.option("kafka.security.protocol", "SASL_PLAINTEXT").option("kafka.sasl.mechanism", "PLAIN")
+    writer = writer.option("kafka.sasl.jaas.config", f'{login} username="alice" password="hush-hush";')
+    with pytest.raises(Exception, match=r"(?i)authentication") as refused:
+        writer.save()
+    assert "hush-hush" not in str(refused.value)

@@ -1,0 +1,81 @@
+"""The tables of docs/options.md, made from the code: `python -m tests.spark.options_document` writes them anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from spark_kafka_sink.network.security import SECURITY_OPTIONS
+from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerOption
+from spark_kafka_sink.spark.options import BULK_DEFAULTS, OPTIONS, SOURCE_OPTIONS
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "options.md"
+
+
+def sections() -> dict[str, str]:
+    """Name of a section -> its text."""
+    return {
+        "own": _table((option.name, option.default, option.meaning) for option in OPTIONS),
+        "producer": _table(
+            (f"kafka.{option.name}", _default(option), option.meaning)
+            for option in PRODUCER_OPTIONS.values()
+            if not option.refused
+        ),
+        "security": _table(
+            (f"kafka.{option.name}", _shown(option.default), option.doc + (" **Secret.**" if option.secret else ""))
+            for option in SECURITY_OPTIONS.values()
+            if not option.refused and not option.ignored
+        ),
+        "refused": _list(
+            f"`kafka.{name}`: {reason}"
+            for name, reason in sorted(
+                {
+                    option.name: option.refused for option in (*PRODUCER_OPTIONS.values(), *SECURITY_OPTIONS.values())
+                }.items()
+            )
+            if reason
+        ),
+        "jvm": _list(f"`kafka.{option.name}`" for option in SECURITY_OPTIONS.values() if option.ignored),
+        "source": _list(f"`{name}`" for name in SOURCE_OPTIONS),
+    }
+
+
+def written(document: str) -> str:
+    """The document with its sections as they must be."""
+    for name, text in sections().items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        before, found, rest = document.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not found or not closed:
+            raise ValueError(f"docs/options.md has no section {name}")
+        document = f"{before}{begin}\n{text}\n{end}{after}"
+    return document
+
+
+def _table(rows: Iterable[tuple[str, str, str]]) -> str:
+    lines = ["| option | default | meaning |", "| --- | --- | --- |"]
+    for name, default, meaning in rows:
+        lines.append(f"| `{name}` | {f'`{default}`' if default else ''} | {meaning.replace('|', chr(92) + '|')} |")
+    return "\n".join(lines) + "\n"
+
+
+def _list(items: Iterable[str]) -> str:
+    return "".join(f"- {item}\n" for item in items)
+
+
+def _default(option: ProducerOption) -> str:
+    if option.name == "acks":
+        return "all"
+    return _shown(BULK_DEFAULTS.get(option.name, option.default))
+
+
+def _shown(default: object) -> str:
+    if default in ((), None, ""):
+        return ""
+    if isinstance(default, bool):
+        return str(default).lower()
+    return str(default)
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(written(DOCUMENT.read_text()))

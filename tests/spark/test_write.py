@@ -1,0 +1,247 @@
+"""DataFrames, written to the embedded broker, read back and compared as DataFrames."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chispa import assert_df_equality
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_kafka_sink.spark.report import read_reports
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
+
+pytestmark = pytest.mark.needs("java")
+
+STORED = "key BINARY, value BINARY, topic STRING, partition INT, offset LONG, timestamp TIMESTAMP, timestampType INT"
+HEADERS = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded_broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> str:
+    """A topic of the test's own, with three partitions."""
+    name = f"topic-{abs(hash(request.node.name))}"
+    broker.create_topic(name, partitions=3)
+    return name
+
+
+def write(frame: DataFrame, broker: EmbeddedBroker, topic: str | None = None, **options: str) -> None:
+    writer = frame.write.format("pykafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    if topic is not None:
+        writer = writer.option("topic", topic)
+    writer.options(**{name.replace("__", "."): value for name, value in options.items()}).save()
+
+
+def stored(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> DataFrame:
+    return spark.createDataFrame(read_topic(broker.bootstrap_servers, topic))
+
+
+def assert_stored(spark: SparkSession, broker: EmbeddedBroker, topic: str, expected: DataFrame, *columns: str) -> None:
+    """The topic has exactly the rows of `expected`, in these columns of the topic."""
+    actual = stored(spark, broker, topic).selectExpr(*columns)
+    assert_df_equality(actual, expected, ignore_row_order=True, ignore_nullable=True, ignore_metadata=True)
+
+
+def test_strings_with_nulls_empty_ones_and_unicode(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+    rows = [("k", "v"), (None, "no key"), ("", ""), ("tombstone", None), ("ключ", "😀 日本語"), (None, None)]
+    frame = spark.createDataFrame(rows, "key STRING, value STRING")
+    write(frame, broker, topic)
+    assert_stored(spark, broker, topic, frame, "CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value")
+
+
+def test_binary_of_every_byte(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+    rows = [(bytes(range(256)), bytes(reversed(range(256)))), (b"", b"\x00"), (None, b"\xff\xfe")]
+    frame = spark.createDataFrame(rows, "key BINARY, value BINARY")
+    write(frame, broker, topic)
+    assert_stored(spark, broker, topic, frame, "key", "value")
+
+
+def test_columns_in_any_order_and_others_among_them(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+    frame = spark.range(10).selectExpr("id AS other", "CAST(id AS STRING) AS value", "array(id) AS more", "'k' AS key")
+    write(frame, broker, topic)
+    expected = frame.select("key", "value")
+    assert_stored(spark, broker, topic, expected, "CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value")
+
+
+def test_headers_as_an_array_of_structs(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+    rows: list[tuple[str, Any]] = [
+        ("two", [("a", b"1"), ("a", b"2")]),
+        ("null value", [("n", None)]),
+        ("one", [("ünï", b"\x00\xff")]),
+    ]
+    frame = spark.createDataFrame(rows, f"value STRING, {HEADERS}")
+    write(frame, broker, topic)
+    assert_stored(spark, broker, topic, frame, "CAST(value AS STRING) AS value", "headers")
+
+
+@pytest.mark.parametrize("kind", ["STRING", "BINARY"])
+def test_headers_as_a_map(spark: SparkSession, broker: EmbeddedBroker, topic: str, kind: str) -> None:
+    frame = spark.range(6).selectExpr(
+        "CAST(id AS STRING) AS value",
+        f"CASE WHEN id % 2 = 0 THEN map('id', CAST(CAST(id AS STRING) AS {kind})) END AS headers",
+    )
+    write(frame, broker, topic)
+    actual = stored(spark, broker, topic).selectExpr(
+        "CAST(value AS STRING) AS value", "CAST(filter(headers, h -> h.key = 'id')[0].value AS STRING) AS id"
+    )
+    expected = frame.selectExpr("value", "CASE WHEN value % 2 = 0 THEN value END AS id")
+    assert_df_equality(actual, expected, ignore_row_order=True, ignore_nullable=True)
+
+
+def test_rows_without_headers_have_none(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+    frame = spark.createDataFrame([("a", None), ("b", [])], f"value STRING, {HEADERS}")
+    write(frame, broker, topic)
+    assert [row.headers or [] for row in stored(spark, broker, topic).collect()] == [[], []]
+
+
+def test_the_topic_of_each_row(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+    others = [f"{topic}-{n}" for n in range(3)]
+    for other in others:
+        broker.create_topic(other, partitions=2)
+    frame = spark.range(300).selectExpr(f"concat('{topic}-', id % 3) AS topic", "CAST(id AS STRING) AS value")
+    write(frame, broker)
+    for number, other in enumerate(others):
+        expected = frame.where(f"value % 3 = {number}")
+        assert_stored(spark, broker, other, expected, "topic", "CAST(value AS STRING) AS value")
+
+
+def test_the_option_wins_over_the_topic_of_the_row(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+    frame = spark.range(5).selectExpr("'nowhere' AS topic", "CAST(id AS STRING) AS value")
+    write(frame, broker, f" {topic} ")
+    assert stored(spark, broker, topic).count() == 5
+
+
+def test_the_partition_of_each_row_and_of_its_key(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+    frame = spark.range(60).selectExpr(
+        "CAST(id AS STRING) AS value",
+        "concat('key-', id % 7) AS key",
+        "CAST(CASE WHEN id < 30 THEN id % 3 END AS INT) AS partition",
+    )
+    write(frame, broker, topic)
+    rows = stored(spark, broker, topic).selectExpr(
+        "CAST(value AS INT) AS id", "CAST(key AS STRING) AS key", "partition"
+    )
+    placed = {row.id: row for row in rows.collect()}
+    assert len(placed) == 60
+    assert all(placed[number].partition == number % 3 for number in range(30))
+    by_key = {(placed[number].key, placed[number].partition) for number in range(30, 60)}
+    assert len(by_key) == 7, "rows of one key are in one partition"
+
+
+def test_timestamps_of_both_types(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+    instants = [dt.datetime(2001, 2, 3, 4, 5, 6, 789_000), dt.datetime(1970, 1, 1, 0, 0, 0, 1_000)]
+    frame = spark.createDataFrame(
+        [(str(n), each) for n, each in enumerate(instants)], "value STRING, timestamp TIMESTAMP"
+    )
+    as_milliseconds = frame.selectExpr("concat('ms-', value) AS value", "unix_millis(timestamp) AS timestamp")
+    write(frame, broker, topic)
+    write(as_milliseconds, broker, topic)
+    expected = frame.union(frame.selectExpr("concat('ms-', value)", "timestamp"))
+    assert_stored(
+        spark, broker, topic, expected, "CAST(value AS STRING) AS value", "CAST(timestamp AS TIMESTAMP) AS timestamp"
+    )
+
+
+def test_a_null_timestamp_is_now(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+    before = time.time()
+    write(spark.range(3).selectExpr("'v' AS value", "CAST(NULL AS TIMESTAMP) AS timestamp"), broker, topic)
+    times = [row.ms / 1000 for row in stored(spark, broker, topic).selectExpr("unix_millis(timestamp) AS ms").collect()]
+    assert all(before - 1 <= each <= time.time() + 1 for each in times)
+
+
+def test_an_empty_frame_writes_nothing_and_needs_no_broker(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([], "value STRING")
+    writer = frame.write.format("pykafka").option("kafka.bootstrap.servers", "127.0.0.1:1").option("topic", "t")
+    writer.option("checkConnection", "false").save()
+
+
+def test_partitions_without_rows(spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:
+    report_path = str(tmp_path / "report.jsonl")
+    frame = spark.range(0, 100, 1, 8).where("id = 3").selectExpr("CAST(id AS STRING) AS value")
+    write(frame, broker, topic, reportPath=report_path)
+    (report,) = read_reports(report_path)
+    assert (report.tasks, report.rows) == (8, 1)
+
+
+def test_wide_rows_are_written_by_their_named_columns(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+    wide = [f"id * {number} AS column_{number}" for number in range(300)]
+    frame = spark.range(20).selectExpr("CAST(id AS STRING) AS value", *wide)
+    write(frame, broker, topic)
+    assert_stored(spark, broker, topic, frame.select("value"), "CAST(value AS STRING) AS value")
+
+
+def test_values_of_a_megabyte(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+    frame = spark.range(20).selectExpr("CAST(id AS STRING) AS key", "repeat(CAST(id % 10 AS STRING), 1000000) AS value")
+    write(frame, broker, topic)
+    assert_stored(spark, broker, topic, frame, "CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value")
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_every_codec(spark: SparkSession, broker: EmbeddedBroker, topic: str, codec: str) -> None:
+    frame = spark.range(5_000).selectExpr("CAST(id AS STRING) AS key", "repeat('abc', CAST(id % 100 AS INT)) AS value")
+    write(frame, broker, topic, kafka__compression__type=codec)
+    assert_stored(spark, broker, topic, frame, "CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value")
+
+
+def test_large_arrow_types(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
+    try:
+        frame = spark.range(50).selectExpr("CAST(id AS STRING) AS value", "map('h', 'x') AS headers")
+        write(frame, broker, topic)
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
+    assert_stored(spark, broker, topic, frame.select("value"), "CAST(value AS STRING) AS value")
+
+
+def test_the_report_tells_offsets_rows_and_bytes(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "report.jsonl"
+    frame = spark.range(0, 1000, 1, 4).selectExpr("CAST(id AS STRING) AS key", "'0123456789' AS value")
+    write(frame, broker, topic, reportPath=str(path))
+    (report,) = read_reports(str(path))
+    assert (report.tasks, report.rows, report.dead_letters) == (4, 1000, 0)
+    assert report.bytes > 10_000
+    found = stored(spark, broker, topic).groupBy("partition").agg({"offset": "max", "*": "count"}).collect()
+    told = {partition: (written.last_offset, written.rows) for partition, written in report.partitions[topic].items()}
+    assert told == {row.partition: (row["max(offset)"], row["count(1)"]) for row in found}
+    assert json.loads(path.read_text())["rows"] == 1000
+
+
+def test_a_stream_tells_what_each_micro_batch_wrote(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
+) -> None:
+    spark.range(0, 300, 1, 3).selectExpr("CAST(id AS STRING) AS value").write.parquet(str(tmp_path / "source"))
+    files = spark.readStream.schema("value STRING").option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "source"))
+    writer = files.writeStream.format("pykafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    writer = writer.option("topic", topic).option("reportPath", str(tmp_path / "report.jsonl"))
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    reports = read_reports(str(tmp_path / "report.jsonl"))
+    assert [report.rows for report in reports] == [100, 100, 100]
+    assert [report.batch for report in reports] == [f"{query.id}/{number}" for number in range(3)]
+    expected = spark.range(300).selectExpr("CAST(id AS STRING) AS value")
+    assert_stored(spark, broker, topic, expected, "CAST(value AS STRING) AS value")
+
+
+def test_output_mode_complete_writes_the_whole_result(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
+) -> None:
+    spark.range(10).write.parquet(str(tmp_path / "source"))
+    counts = spark.readStream.schema("id LONG").parquet(str(tmp_path / "source")).groupBy().count()
+    writer = counts.selectExpr("CAST(count AS STRING) AS value").writeStream.format("pykafka").outputMode("complete")
+    writer = writer.option("kafka.bootstrap.servers", broker.bootstrap_servers).option("topic", topic)
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    assert [bytes(row.value) for row in stored(spark, broker, topic).collect()] == [b"10"]
