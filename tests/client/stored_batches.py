@@ -1,0 +1,60 @@
+"""Batches as a broker stores them, written down plainly: at any offset, of transactions, and control batches."""
+
+from __future__ import annotations
+
+import struct
+
+from spark_kafka_sink.records.header import stamp_header
+from tests.records.slow_encoder import Row, slow_record
+
+BASE_TIME = 1_700_000_000_000
+
+
+def batch(
+    offset: int,
+    *values: bytes,
+    producer_id: int = -1,
+    transactional: bool = False,
+    log_append_time: int | None = None,
+    headers: tuple[tuple[str, bytes | None], ...] = (),
+) -> bytes:
+    """Records with the values given, keyed k<offset>, one millisecond apart."""
+    rows = [Row(value, b"k%d" % (offset + delta), headers) for delta, value in enumerate(values)]
+    segment = b"".join(slow_record(row, delta, delta) for delta, row in enumerate(rows))
+    header = stamp_header(
+        segments=[segment],
+        record_count=len(rows),
+        base_timestamp=BASE_TIME,
+        max_timestamp=log_append_time if log_append_time is not None else BASE_TIME + len(rows) - 1,
+        producer_id=producer_id,
+        producer_epoch=0 if producer_id >= 0 else -1,
+        transactional=transactional,
+        base_offset=offset,
+        log_append_time=log_append_time is not None,
+    )
+    return header + segment
+
+
+def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
+    """The control batch that ends a transaction."""
+    segment = slow_record(Row(struct.pack(">hi", 0, 0), struct.pack(">hh", 0, int(commit))), 0, 0)
+    header = stamp_header(
+        segments=[segment],
+        record_count=1,
+        base_timestamp=BASE_TIME,
+        max_timestamp=BASE_TIME,
+        producer_id=producer_id,
+        producer_epoch=0,
+        transactional=True,
+        control=True,
+        base_offset=offset,
+    )
+    return header + segment
+
+
+def compacted(first: int, last: int) -> bytes:
+    """A batch of which compaction has left nothing but its place."""
+    return stamp_header(
+        segments=[], record_count=0, base_timestamp=BASE_TIME, max_timestamp=BASE_TIME, base_offset=first,
+        last_offset_delta=last - first,
+    )  # fmt: skip
