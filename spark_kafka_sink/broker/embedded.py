@@ -64,6 +64,9 @@ class EmbeddedBroker:
         """Faults on demand."""
         return self.cluster.control
 
+    def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+        self.cluster.create_topic(topic, partitions, config)
+
     def close(self) -> None:
         """End all threads and close all sockets and files."""
         self._server.close()
