@@ -1,0 +1,203 @@
+"""ProducerConfig: Java's names and defaults, all faults at once, and no secret shown."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+
+import pytest
+
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerConfig
+from spark_kafka_sink.records.compression import Codec
+
+SERVERS = {"bootstrap.servers": "a:9092, b:9093"}
+
+
+def parse(**options: object) -> ProducerConfig:
+    return ProducerConfig.parse({**SERVERS, **{name.replace("_", "."): value for name, value in options.items()}})
+
+
+def faults_of(**options: object) -> tuple[str, ...]:
+    with pytest.raises(ConfigurationError) as caught:
+        parse(**options)
+    return caught.value.faults
+
+
+def test_defaults_are_those_of_the_java_producer() -> None:
+    config = parse()
+    assert (config.acks, config.retries, config.enable_idempotence) == (-1, 2**31 - 1, True)
+    assert (config.batch_size, config.linger_ms, config.buffer_memory) == (16384, 5, 33554432)
+    assert (config.delivery_timeout_ms, config.request_timeout_ms, config.max_block_ms) == (120000, 30000, 60000)
+    assert (config.max_request_size, config.max_in_flight_requests_per_connection) == (1048576, 5)
+    assert (config.retry_backoff_ms, config.retry_backoff_max_ms) == (100, 1000)
+    assert (config.reconnect_backoff_ms, config.reconnect_backoff_max_ms) == (50, 1000)
+    assert (config.metadata_max_age_ms, config.metadata_max_idle_ms) == (300000, 300000)
+    assert (config.send_buffer_bytes, config.receive_buffer_bytes) == (131072, 32768)
+    assert (config.metadata_recovery_strategy, config.connections_max_idle_ms) == ("rebootstrap", 540000)
+    assert (config.codec, config.compression_level) == (Codec.NONE, None)
+    assert config.bootstrap_servers == ("a:9092", "b:9093")
+
+
+def test_values_may_be_strings_or_python_values() -> None:
+    assert parse(linger_ms="7", enable_idempotence="FALSE", acks=1) == parse(
+        linger_ms=7, enable_idempotence=False, acks="1"
+    )
+    assert ProducerConfig.parse({"bootstrap.servers": ["a:1", "b:2"]}).bootstrap_servers == ("a:1", "b:2")
+    assert parse(acks="ALL").acks == parse(acks=" -1 ").acks == -1
+
+
+def test_all_faults_come_in_one_error() -> None:
+    faults = faults_of(linger_ms=-1, acks=2, batch_size="large", buffer_memroy=5, retries=True, compression_type="br")
+    assert len(faults) == 6
+    for name in ("linger.ms", "acks", "batch.size", "buffer.memroy", "retries", "compression.type"):
+        assert sum(fault.startswith(name) for fault in faults) == 1
+
+
+@pytest.mark.parametrize("value", ["1.5", 1.5, "", "1_000", "٣", True, [1], 2**31])
+def test_what_is_not_a_whole_number_in_bounds_is_refused(value: object) -> None:
+    (fault,) = faults_of(request_timeout_ms=value)
+    assert fault == "request.timeout.ms must be a whole number from 0 to 2147483647."
+
+
+def test_a_misspelt_name_is_refused_with_the_one_that_is_meant() -> None:
+    assert faults_of(linger_msec=3) == ("linger.msec is not an option of the Kafka producer. Is linger.ms meant?",)
+    (fault,) = faults_of(xyzzy="hunter2")
+    assert "hunter2" not in fault
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("transactional.id", "job", "transactions are not available yet"),
+        ("key.serializer", "org.apache.kafka.common.serialization.StringSerializer", "key_serializer="),
+        ("value.serializer", str, "value_serializer="),
+        ("interceptor.classes", "com.example.Audit", "interceptors="),
+        ("metric.reporters", ["com.example.Reporter"], "metrics()"),
+        ("partitioner.class", "com.example.Mine", "Python callable"),
+        ("enable.metrics.push", "true", "KIP-714"),
+        ("metrics.recording.level", "DEBUG", "INFO"),
+        ("config.providers", "file", "Java classes"),
+    ],
+)
+def test_what_only_java_can_do_is_refused_with_the_reason(name: str, value: object, words: str) -> None:
+    (fault,) = faults_of(**{name: value})
+    assert fault.startswith(name)
+    assert words in fault
+
+
+def test_java_only_options_at_their_harmless_value_are_accepted() -> None:
+    config = parse(interceptor_classes="", metric_reporters=[], enable_metrics_push=False)
+    assert config == parse(metrics_recording_level="info")
+
+
+def test_none_means_not_given() -> None:
+    assert parse(linger_ms=None, client_id=None) == parse()
+
+
+@pytest.mark.parametrize("servers", [None, "", " , ", "broker", "broker:0", "broker:70000", "a:1,b"])
+def test_bootstrap_servers_must_name_host_and_port(servers: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"bootstrap\.servers"):
+        ProducerConfig.parse({"bootstrap.servers": servers})
+
+
+def test_bootstrap_servers_may_be_ipv6() -> None:
+    assert ProducerConfig.parse({"bootstrap.servers": "[::1]:9092"}).bootstrap_servers == ("[::1]:9092",)
+
+
+def test_delivery_timeout_must_cover_linger_and_one_request_if_it_was_set() -> None:
+    (fault,) = faults_of(delivery_timeout_ms=1000, linger_ms=100, request_timeout_ms=901)
+    assert "linger.ms + request.timeout.ms, which is 1001" in fault
+    assert parse(delivery_timeout_ms=1000, linger_ms=100, request_timeout_ms=900).delivery_timeout_ms == 1000
+
+
+def test_delivery_timeout_that_was_not_set_is_raised_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert parse(linger_ms=100_000, request_timeout_ms=100_000).delivery_timeout_ms == 200_000
+    assert "delivery.timeout.ms" in caplog.text
+    assert parse(linger_ms=2**40).delivery_timeout_ms == 2**31 - 1
+
+
+@pytest.mark.parametrize("conflict", [{"acks": 1}, {"acks": 0}, {"retries": 0}])
+def test_idempotence_is_switched_off_by_a_conflict_unless_it_was_asked_for(
+    conflict: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not parse(**conflict).enable_idempotence
+    assert "Idempotence is off" in caplog.text
+    (fault,) = faults_of(enable_idempotence=True, **conflict)
+    assert next(iter(conflict)) in fault
+
+
+def test_more_than_five_in_flight_need_idempotence_switched_off_by_hand() -> None:
+    assert "enable.idempotence" in faults_of(**{"max.in.flight.requests.per.connection": 6})[0]
+    assert len(faults_of(**{"max.in.flight.requests.per.connection": 6, "enable.idempotence": True})) == 1
+    config = parse(**{"max.in.flight.requests.per.connection": 6, "enable.idempotence": False})
+    assert config.max_in_flight_requests_per_connection == 6
+
+
+def test_idempotence_can_be_switched_off() -> None:
+    assert not parse(enable_idempotence="false", acks=0).enable_idempotence
+
+
+def test_a_first_backoff_above_the_longest_is_brought_into_line_as_in_java() -> None:
+    assert parse(retry_backoff_ms=5000).retry_backoff_max_ms == 5000
+    config = parse(reconnect_backoff_ms=5000, reconnect_backoff_max_ms=2000)
+    assert (config.reconnect_backoff_ms, config.reconnect_backoff_max_ms) == (2000, 2000)
+
+
+@pytest.mark.parametrize(
+    ("codec", "good", "bad"), [("gzip", (-1, 1, 9), (0, 10)), ("lz4", (1, 17), (0, 18)), ("zstd", (-131072, 22), (23,))]
+)
+def test_compression_levels_have_javas_bounds(codec: str, good: tuple[int, ...], bad: tuple[int, ...]) -> None:
+    for level in good:
+        config = parse(**{"compression.type": codec, f"compression.{codec}.level": level})
+        assert config.compression_level == level
+    for level in bad:
+        assert faults_of(**{"compression.type": codec, f"compression.{codec}.level": level})
+
+
+def test_only_the_level_of_the_codec_in_use_counts() -> None:
+    config = parse(**{"compression.type": "gzip", "compression.lz4.level": 3})
+    assert (config.codec, config.compression_level) == (Codec.GZIP, None)
+    assert parse(**{"compression.type": "snappy"}).compression_level is None
+
+
+@pytest.mark.parametrize("prefix", ["", "org.apache.kafka.clients.producer."])
+def test_javas_own_partitioners_are_known_by_name(prefix: str) -> None:
+    assert parse(partitioner_class=prefix + "RoundRobinPartitioner").partitioner_class == "RoundRobinPartitioner"
+    assert parse(partitioner_class=prefix + "UniformStickyPartitioner").partitioner_ignore_keys
+
+
+@pytest.mark.parametrize("value", ["ssl", "Sasl_Ssl"])
+def test_the_security_protocol_is_read_in_any_case(value: str) -> None:
+    jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="p";'
+    more = {"sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas} if "sasl" in value.lower() else {}
+    assert parse(security_protocol=value, **more).security.protocol == value.upper()
+
+
+def test_an_unknown_security_protocol_is_one_fault_among_the_others() -> None:
+    faults = faults_of(security_protocol="SSH", linger_ms="x")
+    assert any("security.protocol" in fault for fault in faults)
+    assert any("linger.ms" in fault for fault in faults)
+
+
+def test_secrets_are_in_neither_repr_nor_faults_and_survive_pickling() -> None:
+    jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="hunter2";'
+    options = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas}
+    config = parse(**options)
+    assert "hunter2" not in repr(config)
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert "hunter2" not in " ".join(faults_of(**options, acks=9))
+
+
+def test_what_the_client_needs_is_the_same_in_its_own_configuration() -> None:
+    client = parse(client_id="me", request_timeout_ms=5000).client_config()
+    assert (client.client_id, client.request_timeout_ms, client.bootstrap_servers) == ("me", 5000, ("a:9092", "b:9093"))
+
+
+@pytest.mark.parametrize("option", PRODUCER_OPTIONS.values(), ids=lambda option: option.name)
+def test_every_option_says_what_it_means_and_has_a_default_that_its_own_parser_accepts(option: object) -> None:
+    assert option.meaning  # type: ignore[attr-defined]
+    default = option.default  # type: ignore[attr-defined]
+    if default is not None:
+        assert option.parse(default) == default  # type: ignore[attr-defined]

@@ -1,0 +1,244 @@
+"""Partitioner: equal to the Java client's for keys, sticky and adaptive for the rest, a column at a time."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.partitioner.default import murmur2 as reference
+
+from spark_kafka_sink.client.cluster import ClusterSnapshot
+from spark_kafka_sink.errors import MetadataTimeoutError, SchemaError
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.murmur2 import murmur2, partition_of_key, partitions_of_keys
+from spark_kafka_sink.producer.partitioner import Partitioner, PartitionLoads
+from spark_kafka_sink.records.byte_column import byte_column
+from spark_kafka_sink.records.columns import RecordColumns
+from tests.producer.accumulator_harness import TOPIC, cluster
+
+SNAPSHOT = cluster([0, 1] * 6)
+ROOM = 1000
+"""Bytes of records in a batch."""
+
+
+def expected(key: bytes, count: int) -> int:
+    return int((reference(key) & 0x7FFF_FFFF) % count)
+
+
+def partitioner(**options: object) -> Partitioner:
+    given_ = {"bootstrap.servers": "a:9092", "batch.size": ROOM + 61}
+    given_.update({name.replace("_", "."): value for name, value in options.items()})
+    return Partitioner(ProducerConfig.parse(given_), random.Random(5))
+
+
+def assign(
+    made: Partitioner,
+    keys: list[bytes | None] | pa.Array | int,
+    explicit: object = None,
+    *,
+    size: int = 100,
+    snapshot: ClusterSnapshot = SNAPSHOT,
+    loads: PartitionLoads | None = None,
+) -> list[int]:
+    key = None if isinstance(keys, int) else keys if isinstance(keys, pa.Array) else pa.array(keys, pa.binary())
+    count = keys if isinstance(keys, int) else len(keys)
+    columns = RecordColumns(pa.nulls(count, pa.binary()), key)
+    sizes = np.full(count, size, np.int64)
+    result = made.assign(TOPIC, columns, sizes, explicit, snapshot, lambda: loads)
+    assert result.dtype == np.int32
+    return result.tolist()  # type: ignore[no-any-return]
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+def test_murmur2_equals_the_reference_for_random_keys_of_0_to_300_bytes() -> None:
+    numbers = random.Random(1)
+    keys = [numbers.randbytes(numbers.randrange(301)) for _ in range(20_000)]
+    hashes = murmur2(byte_column(pa.array(keys)))
+    assert hashes.tolist() == [reference(key) & 0xFFFF_FFFF for key in keys]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=30), st.integers(1, 1000))
+def test_one_key_and_a_column_of_keys_get_the_same_partition(keys: list[bytes], count: int) -> None:
+    wanted = [expected(key, count) for key in keys]
+    assert partitions_of_keys(byte_column(pa.array(keys, pa.binary())), count).tolist() == wanted
+    assert [partition_of_key(key, count) for key in keys] == wanted
+
+
+def test_known_values_of_the_java_client() -> None:
+    known = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536, b"abc": 479470107}
+    hashes = murmur2(byte_column(pa.array(list(known))))
+    assert hashes.astype(np.int32).tolist() == list(known.values())
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.string_view(), pa.binary_view()]
+)
+def test_keys_of_every_arrow_type_sliced_or_not(kind: pa.DataType) -> None:
+    texts = ["", "a", "key-%s", "ü", "x" * 300, "abcd"]
+    data = [text if "string" in str(kind) else text.encode() for text in texts]
+    keys = pa.array(data, kind)
+    wanted = [expected(text.encode(), 12) for text in texts]
+    made = partitioner()
+    assert assign(made, keys) == wanted
+    assert assign(made, keys.slice(2, 3)) == wanted[2:5]
+
+
+def test_an_empty_key_is_a_key_and_a_null_key_is_none() -> None:
+    made = partitioner()
+    assigned = assign(made, [b"", None, b"", None])
+    assert assigned[0] == assigned[2] == expected(b"", 12)
+    assert assigned[1] == assigned[3]
+
+
+def test_a_key_goes_to_its_partition_even_if_that_has_no_leader() -> None:
+    snapshot = cluster([None] * 12)
+    assert assign(partitioner(), [b"k"], snapshot=snapshot) == [expected(b"k", 12)]
+
+
+def test_keys_in_several_chunks_are_all_hashed() -> None:
+    keys = pa.array([b"%d" % i for i in range(40_000)])
+    assert assign(partitioner(), keys) == [expected(key, 12) for key in keys.to_pylist()]
+
+
+def test_keys_can_be_ignored() -> None:
+    assert len(set(assign(partitioner(partitioner_ignore_keys=True), [b"%d" % i for i in range(8)]))) == 1
+
+
+def test_one_record_gets_what_a_column_would_get() -> None:
+    made = partitioner()
+    assert made.assign_one(TOPIC, b"key", 10, SNAPSHOT, lambda: None) == expected(b"key", 12)
+    sticky = [made.assign_one(TOPIC, None, 100, SNAPSHOT, lambda: None) for _ in range(30)]
+    runs = [len(list(run)) for run in _runs(sticky)]
+    assert max(runs) <= 30
+    assert len(runs) >= 2
+
+
+# -- explicit partitions ----------------------------------------------------------------------------------------------
+def test_rows_that_name_their_partition_get_it_and_others_are_decided() -> None:
+    explicit = pa.array([3, None, 11, None], pa.int32())
+    assigned = assign(partitioner(), [b"a", b"b", b"c", b"d"], explicit)
+    assert assigned == [3, expected(b"b", 12), 11, expected(b"d", 12)]
+
+
+def test_a_partition_that_the_topic_does_not_have_is_marked_row_by_row() -> None:
+    explicit = pa.chunked_array([pa.array([0, 12], pa.int64()), pa.array([-1, 2**40], pa.int64())])
+    assert assign(partitioner(), 4, explicit) == [0, -1, -1, -1]
+    assert assign(partitioner(), 2, 12) == [-1, -1]
+    assert assign(partitioner(), 2, 5) == [5, 5]
+
+
+def test_a_column_of_nulls_decides_nothing() -> None:
+    assert assign(partitioner(), [b"a"], pa.nulls(1)) == [expected(b"a", 12)]
+
+
+def test_explicit_partitions_and_null_keys_mix() -> None:
+    assigned = assign(partitioner(), [None, b"b", None], pa.array([7, None, None], pa.int32()))
+    assert assigned[:2] == [7, expected(b"b", 12)]
+    assert 0 <= assigned[2] < 12
+
+
+@pytest.mark.parametrize("column", [pa.array(["1"]), pa.array([1.0]), pa.array([1, 2])])
+def test_a_partition_column_of_another_type_or_length_is_a_schema_error(column: pa.Array) -> None:
+    with pytest.raises(SchemaError, match="partition"):
+        assign(partitioner(), [b"a"], column)
+
+
+def test_a_topic_that_is_not_known_is_an_error_that_names_it() -> None:
+    with pytest.raises(MetadataTimeoutError, match="missing"):
+        partitioner().assign_one("missing", None, 1, SNAPSHOT, lambda: None)
+
+
+# -- sticky -----------------------------------------------------------------------------------------------------------
+def _runs(values: list[int]) -> list[list[int]]:
+    runs: list[list[int]] = []
+    for value in values:
+        if runs and runs[-1][0] == value:
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    return runs
+
+
+def test_rows_without_a_key_change_the_partition_at_the_edges_of_batches_only() -> None:
+    assigned = assign(partitioner(), 1000)
+    assert all(len(run) % 10 == 0 for run in _runs(assigned))
+    assert len(set(assigned)) == 12
+
+
+def test_a_batch_begun_by_one_call_is_finished_by_the_next() -> None:
+    made = partitioner()
+    first, second = assign(made, 4), assign(made, 10)
+    assert first + second[:6] == [first[0]] * 10
+
+
+def test_a_row_larger_than_a_batch_has_one_for_itself() -> None:
+    made = partitioner()
+    assigned = assign(made, 50, size=5000)
+    assert len(set(assigned)) > 6
+
+
+def test_sticky_partitions_are_uniform_over_those_with_a_leader() -> None:
+    snapshot = cluster([0, None, 1, None, 0, 1])
+    counts = Counter(assign(partitioner(), 60_000, snapshot=snapshot))
+    assert set(counts) == {0, 2, 4, 5}
+    assert min(counts.values()) > 0.85 * 15_000
+
+
+def test_without_any_leader_all_partitions_are_used() -> None:
+    assert len(set(assign(partitioner(), 1000, snapshot=cluster([None] * 4)))) == 4
+
+
+def test_the_sticky_partition_is_left_when_the_topic_no_longer_has_it() -> None:
+    made = partitioner()
+    before = {assign(made, 1)[0] for _ in range(1)}
+    assert before <= set(range(12))
+    assert assign(made, 1, snapshot=cluster([0])) == [0]
+
+
+def test_longer_queues_get_less() -> None:
+    loads = PartitionLoads([0, 1, 2], [0, 3, 1], 3)
+    counts = Counter(assign(partitioner(), 120_000, snapshot=cluster([0, 0, 0]), loads=loads))
+    shares = [counts[i] / 120_000 for i in range(3)]
+    assert np.allclose(shares, [4 / 8, 1 / 8, 3 / 8], atol=0.03)
+
+
+def test_queues_of_equal_length_are_served_uniformly() -> None:
+    loads = PartitionLoads([0, 1, 2], [5, 5, 5], 3)
+    counts = Counter(assign(partitioner(), 60_000, snapshot=cluster([0, 0, 0]), loads=loads))
+    assert np.allclose([counts[i] / 60_000 for i in range(3)], 1 / 3, atol=0.03)
+
+
+def test_partitions_that_are_left_out_of_the_loads_get_nothing() -> None:
+    loads = PartitionLoads([0, 2], [1, 1], 3)
+    assert set(assign(partitioner(), 1000, snapshot=cluster([0, 0, 0]), loads=loads)) == {0, 2}
+    none_left = PartitionLoads([], [], 3)
+    assert set(assign(partitioner(), 1000, snapshot=cluster([0, 0, 0]), loads=none_left)) == {0, 1, 2}
+
+
+def test_adaptive_partitioning_can_be_switched_off() -> None:
+    made = partitioner(partitioner_adaptive_partitioning_enable=False)
+    loads = PartitionLoads([0], [0], 3)
+    assert set(assign(made, 1000, snapshot=cluster([0, 0, 0]), loads=loads)) == {0, 1, 2}
+
+
+def test_each_topic_has_a_sticky_partition_of_its_own() -> None:
+    made = partitioner()
+    other = cluster([0] * 12, topic="other")
+    both = ClusterSnapshot(nodes=SNAPSHOT.nodes, topics={**SNAPSHOT.topics, **other.topics})
+    first = made.assign_one(TOPIC, None, 100, both, lambda: None)
+    for _ in range(30):
+        made.assign_one("other", None, 100, both, lambda: None)
+    assert made.assign_one(TOPIC, None, 100, both, lambda: None) == first
+
+
+def test_the_round_robin_partitioner_takes_partitions_with_a_leader_in_turn_whatever_the_key() -> None:
+    made = partitioner(partitioner_class="RoundRobinPartitioner")
+    snapshot = cluster([0, None, 1])
+    assert assign(made, [b"k"] * 5, snapshot=snapshot) == [0, 2, 0, 2, 0]
+    assert made.assign_one(TOPIC, b"k", 1, snapshot, lambda: None) == 2

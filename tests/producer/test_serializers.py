@@ -1,0 +1,83 @@
+"""Serializers and interceptors: a user's code may fail, and only its own record is the worse for it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+import pytest
+
+from spark_kafka_sink.errors import InvalidRecordError
+from spark_kafka_sink.producer.interceptors import Interceptors
+from spark_kafka_sink.producer.serializers import apply, serialize_json, serialize_plain
+
+
+@pytest.mark.parametrize(
+    ("value", "wire"),
+    [(b"b", b"b"), ("ü", "ü".encode()), (None, None), (bytearray(b"x"), b"x"), (memoryview(b"y"), b"y"), ("", b"")],
+)
+def test_bytes_and_text_need_no_serializer(value: object, wire: bytes | None) -> None:
+    assert serialize_plain("t", value) == wire
+
+
+@pytest.mark.parametrize("value", [1, 1.5, {"a": 1}, [b"x"], True])
+def test_other_types_are_not_guessed_at(value: object) -> None:
+    with pytest.raises(InvalidRecordError, match=f"{type(value).__name__} is neither bytes nor str"):
+        serialize_plain("t", value)
+
+
+def test_json_is_compact_and_none_is_a_tombstone() -> None:
+    assert serialize_json("t", {"k": ["ü", 1]}) == '{"k":["ü",1]}'.encode()
+    assert serialize_json("t", None) is None
+    with pytest.raises(InvalidRecordError, match="JSON"):
+        serialize_json("t", {"k": object()})
+
+
+def test_a_serializer_that_raises_or_returns_no_bytes_is_one_clear_error() -> None:
+    def broken(topic: str, value: object) -> bytes:
+        raise ZeroDivisionError("oops")
+
+    with pytest.raises(InvalidRecordError, match=r"Topic orders: the serializer of the key failed: .*oops") as caught:
+        apply(broken, "key", "orders", 1)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    with pytest.raises(InvalidRecordError, match="the serializer of the value returned str"):
+        apply(lambda topic, value: str(value), "value", "orders", 1)  # type: ignore[arg-type, return-value]
+    assert apply(serialize_plain, "key", "orders", "k") == b"k"
+
+
+@dataclass(frozen=True)
+class Record:
+    value: str
+
+
+class Adds:
+    def __init__(self, text: str, seen: list[object]) -> None:
+        self.text, self.seen = text, seen
+
+    def on_send(self, record: Record) -> Record:
+        return replace(record, value=record.value + self.text)
+
+    def on_acknowledgement(self, metadata: object | None, error: Exception | None) -> None:
+        self.seen.append((self.text, metadata, error))
+
+
+class Breaks:
+    def on_send(self, record: Record) -> Record:
+        raise RuntimeError("no")
+
+    def on_acknowledgement(self, metadata: object | None, error: Exception | None) -> None:
+        raise RuntimeError("no")
+
+
+def test_interceptors_run_in_order_and_one_that_raises_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[object] = []
+    chain: Interceptors[Record, object] = Interceptors([Adds("a", seen), Breaks(), Adds("b", seen)])
+    with caplog.at_level(logging.WARNING):
+        assert chain.on_send(Record("x")) == Record("xab")
+        error = ValueError("e")
+        chain.on_acknowledgement("m", None)
+        chain.on_acknowledgement(None, error)
+    assert seen == [("a", "m", None), ("b", "m", None), ("a", None, error), ("b", None, error)]
+    assert caplog.text.count("Breaks") == 3
+    assert chain
+    assert not Interceptors([])
