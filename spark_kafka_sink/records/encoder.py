@@ -71,6 +71,8 @@ _BYTES_AT_A_TIME = 64 << 20
 """A chunk of large records is cut earlier than one of small ones."""
 
 _ZERO = constant(b"\0")
+LENGTH_BYTES_MAX = 5
+"""What the length of a record takes itself."""
 
 np.empty(2 << 20, np.uint8)
 """Allocated and freed once: from then on glibc keeps up to twice as much for the next allocations. By default it gives
@@ -98,24 +100,29 @@ class Rows(NamedTuple):
 def encode(columns: RecordColumns, plan: Sequence[BatchSlice], now_ms: int) -> list[EncodedPiece]:
     """One piece for each element of the plan, in its order. Rows must have passed `invalid_rows`."""
     pieces: list[EncodedPiece] = []
-    for part in _chunks_of(plan, columns):
-        first, stop = part[0].start, part[-1].stop
-        pieces += _encode_chunk(columns.slice(first, stop - first).contiguous(), part, now_ms)
+    for part in _chunks_of(plan):
+        pieces += _encode_part(columns, part, now_ms)
     return pieces
 
 
-def _chunks_of(plan: Sequence[BatchSlice], columns: RecordColumns) -> Iterator[Sequence[BatchSlice]]:
+def _chunks_of(plan: Sequence[BatchSlice]) -> Iterator[Sequence[BatchSlice]]:
     """Runs of the plan whose rows lie one after the other, of about the right size. A batch is never cut."""
-    if not plan:
-        return
-    row_bytes = max(1, columns.nbytes // max(1, columns.num_rows))
-    rows_max = max(1, min(ROWS_AT_A_TIME, _BYTES_AT_A_TIME // row_bytes))
     begin = 0
     for index in range(1, len(plan)):
-        if plan[index].start != plan[index - 1].stop or plan[index].stop - plan[begin].start > rows_max:
+        if plan[index].start != plan[index - 1].stop or plan[index].stop - plan[begin].start > ROWS_AT_A_TIME:
             yield plan[begin:index]
             begin = index
-    yield plan[begin:]
+    if plan:
+        yield plan[begin:]
+
+
+def _encode_part(columns: RecordColumns, part: Sequence[BatchSlice], now_ms: int) -> list[EncodedPiece]:
+    first, stop = part[0].start, part[-1].stop
+    chunk = columns.slice(first, stop - first)
+    if len(part) > 1 and chunk.nbytes > _BYTES_AT_A_TIME:
+        middle = len(part) // 2
+        return _encode_part(columns, part[:middle], now_ms) + _encode_part(columns, part[middle:], now_ms)
+    return _encode_chunk(chunk.contiguous(), part, now_ms)
 
 
 def _encode_chunk(chunk: RecordColumns, part: Sequence[BatchSlice], now_ms: int) -> list[EncodedPiece]:
@@ -165,7 +172,7 @@ def _encode_rows(chunk: RecordColumns, rows: Rows) -> tuple[memoryview, NDArray[
     even_value = value.fixed_length()
     even_headers = 0 if headers is None else None if headers.counts else headers.sections.fixed_length()
     if even_key is None or even_value is None or even_headers is None:
-        return _join(key, value, headers, rows)
+        return _join(key, even_key, value, headers, rows)
     columns = [(key, even_key), (value, even_value), (None if headers is None else headers.sections, even_headers)]
     return _store_even(columns, rows)
 
@@ -181,9 +188,14 @@ def _numbers(
     length: Any = 1 + header_bytes
     length = length + _payload(key_length) + _payload(value_length)
     length = length + total_width(timestamp + offset + before_key + middle)
-    if not isinstance(length, np.ndarray):
-        length = int(length)
+    _check_total(length, len(rows.offset_delta))
     return [*varint_fields(length), _ZERO, *timestamp, *offset, *before_key], middle
+
+
+def _check_total(length: NDArray[np.int64] | int, count: int) -> None:
+    total = int(length.sum()) if isinstance(length, np.ndarray) else length * count
+    if total + count * LENGTH_BYTES_MAX > OFFSETS_MAX:
+        raise RecordTooLargeError(f"{count} records of {total} bytes cannot be one batch: it holds less than 2 GiB")
 
 
 def _payload(length: NDArray[np.int64] | int) -> Any:
@@ -191,17 +203,19 @@ def _payload(length: NDArray[np.int64] | int) -> Any:
 
 
 def _join(
-    key: ByteColumn | None, value: ByteColumn, headers: EncodedHeaders | None, rows: Rows
+    key: ByteColumn | None, even_key: int | None, value: ByteColumn, headers: EncodedHeaders | None, rows: Rows
 ) -> tuple[memoryview, NDArray[Any]]:
     count = value.rows
     header_bytes: Any = 1 if headers is None else headers.sections.lengths
     if headers is not None and headers.counts:
         header_bytes = header_bytes + total_width(headers.counts)
-    prefix, middle = _numbers(rows, -1 if key is None else key.lengths, value.lengths, header_bytes)
+    key_length = key.lengths if key is not None and even_key is None else even_key or 0
+    prefix, middle = _numbers(rows, key_length, value.lengths, header_bytes)
     # Without headers, the count of each record stands in front of the next one; after the last there is a row of it.
     extra = 1 if headers is None else 0
     lead = [_ZERO] if extra else []
-    pieces = _before_value(lead + prefix, key, middle, count, extra)
+    pieces = _before_value(lead + prefix, key, even_key, middle, count, extra)
+    del prefix, middle
     pieces.append(value.array(extra))
     if headers is not None:
         if headers.counts:
@@ -211,19 +225,18 @@ def _join(
 
 
 def _before_value(
-    prefix: list[Field], key: ByteColumn | None, middle: list[Field], count: int, extra: int
+    prefix: list[Field], key: ByteColumn | None, even_key: int | None, middle: list[Field], count: int, extra: int
 ) -> list[pa.Array]:
     """Prefix, key and middle: in one piece where the lengths of the keys allow it, since pieces cost most in a join."""
-    if key is None:
+    if key is None or even_key == -1:
         return [_array(*pack(prefix + middle, count), b"\0" * extra)]
-    length = key.fixed_length()
-    if length is None or len(middle) > 1 or isinstance(middle[0].width, np.ndarray):
+    if even_key is None or len(middle) > 1 or isinstance(middle[0].width, np.ndarray):
         return [
             _array(*pack(prefix, count), b"\0" * extra),
             key.array(extra),
             _array(*pack(middle, count), b"", extra),
         ]
-    together = pack_before(prefix, [key.matrix(count, max(0, length)), table_of(middle[0])], count)
+    together = pack_before(prefix, [key.matrix(count, max(0, even_key)), table_of(middle[0])], count)
     return [_array(*together, b"\0" * extra)]
 
 
@@ -237,9 +250,6 @@ def _array(data: NDArray[np.uint8], at: NDArray[np.int64], last: bytes, rows: in
 
 
 def _joined(pieces: list[pa.Array], count: int, skip: int) -> tuple[memoryview, NDArray[Any]]:
-    total = sum(piece.nbytes for piece in pieces)
-    if total > OFFSETS_MAX:
-        raise RecordTooLargeError(f"{count} records of {total} bytes cannot be one batch: it holds less than 2 GiB")
     joined = pc.binary_join_element_wise(*pieces, EMPTY)
     _, offset_buffer, data = joined.buffers()
     at = np.frombuffer(offset_buffer, np.int32, count + 1)

@@ -5,14 +5,13 @@ first, the top bit of a byte saying that another follows. A column of such numbe
 encoded bytes of each row in the low bytes of a uint64 (little-endian, so the first byte is the lowest), and how many
 of them count. A number that needs 9 or 10 bytes takes two fields, of 8 bytes and of the rest.
 
-A number that is the same for all rows is a Field of scalars: numpy broadcasts it, and no column is made of it.
+A number that is the same for all rows is a Field of ints: numpy broadcasts them, and no column is made of it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -28,18 +27,17 @@ _RUN_ROWS = 1_500
 _LARGEST_8_BYTES = 1 << 56
 
 
-@dataclass(frozen=True)
-class Field:
-    """Bytes of a column. Arrays have one element per row; scalars stand for all rows."""
+class Field(NamedTuple):
+    """Bytes of a column. Arrays have one element per row; an int stands for all rows."""
 
-    word: NDArray[np.uint64] | np.uint64
-    width: NDArray[np.int64] | np.int64
+    word: NDArray[np.uint64] | int
+    width: NDArray[np.int64] | int
     width_max: int
 
 
 def constant(data: bytes) -> Field:
     """The same bytes (at most 8) in every row."""
-    return Field(U64(int.from_bytes(data, "little")), np.int64(len(data)), len(data))
+    return Field(int.from_bytes(data, "little"), len(data), len(data))
 
 
 def zigzag(value: int) -> int:
@@ -77,7 +75,7 @@ def varint_fields(values: NDArray[np.int64] | int) -> list[Field]:
     if top < 1 << _TABLE_BITS:
         places, width_max = coded.view(np.int64), int(_WIDTHS[top])
         if low >= 0 and _WIDTHS[zigzag(low)] == width_max:
-            return [Field(_WORDS.take(places), np.int64(width_max), width_max)]
+            return [Field(_WORDS.take(places), width_max, width_max)]
         return [Field(_WORDS.take(places), _WIDTHS.take(places), width_max)]
     if top < _LARGEST_8_BYTES:
         return [_spread(coded, top)]
@@ -124,12 +122,12 @@ def _spread(coded: NDArray[np.uint64], top: int) -> Field:
 
 def _spread_wide(coded: NDArray[np.uint64]) -> list[Field]:
     """As `_spread`, for numbers of up to 10 bytes: the first 8 bytes, then the others."""
-    low = _spread(coded & U64(_LARGEST_8_BYTES - 1), _LARGEST_8_BYTES - 1)
+    low_word, low_width, _ = _spread(coded & U64(_LARGEST_8_BYTES - 1), _LARGEST_8_BYTES - 1)
     rest = coded >> U64(56)
     longer = rest > U64(0)
     # A number that goes on has all of its first 8 bytes, each saying that another follows.
-    low_word = np.where(longer, low.word | U64(0x8080808080808080), low.word)
-    low_width = np.where(longer, 8, low.width)
+    low_word = np.where(longer, low_word | U64(0x8080808080808080), low_word)
+    low_width = np.where(longer, 8, low_width)
     ninth = rest & U64(0x7F)
     tenth = rest >> U64(7)
     high_word = np.where(tenth > U64(0), ninth | U64(0x80) | (tenth << U64(8)), ninth)
@@ -180,7 +178,7 @@ def pack_before(fields: list[Field], tables: list[NDArray[np.uint8]], rows: int)
     return data, at
 
 
-def _edges(width: NDArray[np.int64] | np.int64, rows: int) -> list[int]:
+def _edges(width: NDArray[np.int64] | int, rows: int) -> list[int]:
     """Where a run of rows with one width begins, and where the last one ends."""
     if not isinstance(width, np.ndarray):
         return [0, rows]
@@ -203,7 +201,7 @@ def _store_runs(
             end += width
 
 
-def total_width(fields: list[Field]) -> NDArray[np.int64] | np.int64:
+def total_width(fields: list[Field]) -> NDArray[np.int64] | int:
     width = fields[0].width
     for field in fields[1:]:
         width = width + field.width
@@ -236,9 +234,11 @@ def _words(fields: list[Field], rows: int) -> NDArray[np.uint8]:
     words = np.empty((rows, len(fields)), np.uint64)
     words[:, 0] = fields[0].word
     if len(fields) == 2:
-        bits = np.left_shift(fields[0].width, 3).astype(np.uint64)
-        words[:, 0] |= fields[1].word << bits
-        words[:, 1] = fields[1].word >> (U64(64) - bits)
+        second = words[:, 1]
+        second[:] = fields[1].word
+        bits = _bits(fields[0].width)
+        words[:, 0] |= second << bits
+        second >>= U64(64) - bits
     return words.view(np.uint8)
 
 
@@ -260,7 +260,7 @@ def items(table: NDArray[np.uint8]) -> NDArray[Any]:
 
 def table_of(field: Field) -> NDArray[np.uint8]:
     """A field of one width as a table; it has a single row if it is the same in all rows."""
-    return np.atleast_1d(field.word).view(np.uint8).reshape(-1, 8)[:, : field.width_max]
+    return np.atleast_1d(np.asarray(field.word, np.uint64)).view(np.uint8).reshape(-1, 8)[:, : field.width_max]
 
 
 def merge(fields: list[Field]) -> list[Field]:
@@ -271,12 +271,28 @@ def merge(fields: list[Field]) -> list[Field]:
         if last.width_max + field.width_max > 8:
             merged.append(field)
             continue
-        bits: Any = np.left_shift(last.width, 3).astype(np.uint64)
-        merged[-1] = Field(last.word | (field.word << bits), last.width + field.width, last.width_max + field.width_max)
+        merged[-1] = Field(_after(last, field), last.width + field.width, last.width_max + field.width_max)
     return merged
 
 
-def positions(widths: NDArray[np.int64] | np.int64, count: int) -> NDArray[np.int64]:
+def _after(first: Field, second: Field) -> NDArray[np.uint64] | int:
+    """The words of two fields, the second one behind the first."""
+    word: Any = second.word
+    if isinstance(word, int):
+        if word == 0:
+            return first.word
+        if not isinstance(first.width, int):
+            word = U64(word)
+    bits: Any = 8 * first.width if isinstance(word, int) else _bits(first.width)
+    behind: NDArray[np.uint64] | int = first.word | (word << bits)
+    return behind
+
+
+def _bits(width: NDArray[np.int64] | int) -> Any:
+    return U64(8 * width) if isinstance(width, int) else (width << 3).view(np.uint64)
+
+
+def positions(widths: NDArray[np.int64] | int, count: int) -> NDArray[np.int64]:
     """Where each of `count` pieces begins, and where the last one ends."""
     at = np.empty(count + 1, np.int64)
     at[0] = 0

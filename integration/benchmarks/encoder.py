@@ -1,0 +1,180 @@
+"""What encoding costs, as ratios to the bare join of the same pieces: python -m integration.benchmarks.encoder
+
+One process on one core; every variant in turn, round after round, and the median of the rounds. Nanoseconds depend on
+the machine and on what else it does; the ratios, taken in one run, do so much less.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.decoder import decode_batches
+from spark_kafka_sink.records.encoder import BatchSlice, PartitionSlice, encode, plan_batches, record_size_bounds
+from spark_kafka_sink.records.header import stamp_header
+
+ROWS = 10_000
+ROUNDS = 41
+CALLS = 5
+NOW = 1_790_000_000_000
+TOTALS = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
+
+HEADER_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def keys(rows: int = ROWS) -> pa.Array:
+    return pa.array([b"%012d" % i for i in range(rows)])
+
+
+def uneven_values(rows: int = ROWS) -> pa.Array:
+    """100 bytes on average."""
+    return pa.array([bytes([65 + i % 26]) * (97 + i % 7) for i in range(rows)])
+
+
+def even_values(rows: int = ROWS) -> pa.Array:
+    return pa.array([bytes([65 + i % 26]) * 100 for i in range(rows)])
+
+
+def headers(even: bool) -> pa.Array:
+    """A trace id and a source; `even` says whether all trace ids have one length."""
+    ids = [b"%016d" % i if even else b"%d" % (i * i) for i in range(ROWS)]
+    return pa.array([[{"key": "trace-id", "value": i}, {"key": "source", "value": b"spark"}] for i in ids], HEADER_TYPE)
+
+
+def bare_join() -> Callable[[], object]:
+    """The four pieces of a record, ready made: prefix, key, middle, value."""
+    prefix = pa.array([b"p" * (7 if i < 64 else 8 if i < 8192 else 9) for i in range(ROWS)])
+    pieces = (prefix, keys(), pa.array([b"mm"] * ROWS), uneven_values(), pa.scalar(b"", pa.binary()))
+    return lambda: pc.binary_join_element_wise(*pieces)
+
+
+def encoding(columns: RecordColumns, batch_bytes: int = 2 << 20) -> Callable[[], object]:
+    plan = plan_batches(record_size_bounds(columns), [PartitionSlice(0, columns.num_rows)], batch_bytes)
+    return lambda: encode(columns, plan, NOW)
+
+
+def planning(columns: RecordColumns, slices: list[PartitionSlice]) -> Callable[[], object]:
+    return lambda: plan_batches(record_size_bounds(columns), slices, 16_384)
+
+
+def thousand_partitions(columns: RecordColumns) -> Callable[[], object]:
+    plan = [BatchSlice(i, i * 10, i * 10 + 10) for i in range(ROWS // 10)]
+    return lambda: encode(columns, plan, NOW)
+
+
+def decoding(columns: RecordColumns) -> Callable[[], object]:
+    (piece,) = encode(columns, [BatchSlice(0, 0, ROWS)], NOW)
+    header = stamp_header(segments=[piece.segment], record_count=ROWS, base_timestamp=NOW, max_timestamp=NOW)
+    batch = header + bytes(piece.segment)
+    return lambda: list(decode_batches(batch))
+
+
+def variants() -> dict[str, Callable[[], object]]:
+    key, uneven, even = keys(), uneven_values(), even_values()
+    spread_keys = pa.array([b"%d" % (i * i) for i in range(ROWS)])
+    times = pa.array([NOW + i % 1000 for i in range(ROWS)])
+    general, strided = RecordColumns(uneven, key), RecordColumns(even, key)
+    return {
+        "bare join of the four pieces": bare_join(),
+        "general: values of 97 to 103 bytes": encoding(general),
+        "general, timestamps that vary": encoding(RecordColumns(uneven, key, timestamp=times)),
+        "general, keys of 1 to 8 bytes too": encoding(RecordColumns(uneven, spread_keys)),
+        "general, two headers": encoding(RecordColumns(uneven, key, headers(even=True))),
+        "general, two headers of any length": encoding(RecordColumns(uneven, key, headers(even=False))),
+        "general, batches of 16 kB": encoding(general, 16_384),
+        "general, 1,000 partitions": thousand_partitions(general),
+        "strided: values of 100 bytes": encoding(strided),
+        "strided, batches of 16 kB": encoding(strided, 16_384),
+        "strided, two headers": encoding(RecordColumns(even, key, headers(even=True))),
+        "sizes and plan, one partition": planning(general, [PartitionSlice(0, ROWS)]),
+        "decoding, uneven": decoding(general),
+        "decoding, even": decoding(strided),
+    }
+
+
+def measure(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Nanoseconds per record, each the median over the rounds of the mean over some calls."""
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            started = time.perf_counter()
+            for _ in range(CALLS):
+                call()
+            found[name].append((time.perf_counter() - started) / CALLS / ROWS * 1e9)
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+def cost_by_total() -> dict[int, float]:
+    """Nanoseconds per record where so many are encoded in all, in chunks of at most 10,000."""
+    chunk = RecordColumns(uneven_values(), keys())
+    found: dict[int, list[float]] = {total: [] for total in TOTALS}
+    for _ in range(5):
+        for total in TOTALS:
+            columns = RecordColumns.concat([chunk] * max(1, total // ROWS)).slice(0, total)
+            plan = [BatchSlice(0, start, min(start + ROWS, total)) for start in range(0, total, ROWS)]
+            repeats = max(1, 100_000 // total)
+            started = time.perf_counter()
+            for _ in range(repeats):
+                encode(columns, plan, NOW)
+            found[total].append((time.perf_counter() - started) / repeats / total * 1e9)
+    return {total: statistics.median(times) for total, times in found.items()}
+
+
+MEMORY_PROBE = """
+import resource, sys
+from integration.benchmarks.encoder import *
+rows = 200_000
+columns = RecordColumns(uneven_values(rows), keys(rows))
+if sys.argv[1] == "headers":
+    columns = RecordColumns(columns.value, columns.key, pa.concat_arrays([headers(even=False)] * (rows // ROWS)))
+encode(columns.slice(0, 10), [BatchSlice(0, 0, 10)], NOW)
+pa.default_memory_pool().release_unused()
+open("/proc/self/clear_refs", "w").write("5")
+before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+kept = encode(columns, [BatchSlice(0, start, start + int(sys.argv[2])) for start in range(0, rows, int(sys.argv[2]))], NOW)
+(peak,) = [int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")]
+print(columns.nbytes, peak - before)
+"""
+
+
+def peak_memory() -> dict[str, float]:
+    """What encoding takes at its peak besides the input, the result included, over the bytes of the input: resident
+    memory, in a process of its own. 200,000 rows as one single batch, and in batches of 8,000 rows."""
+    found = {}
+    for kind in ("plain", "headers"):
+        for rows in (200_000, 8_000):
+            probe = [sys.executable, "-c", MEMORY_PROBE, kind, str(rows)]
+            done = subprocess.run(probe, check=True, capture_output=True, text=True).stdout.split()
+            found[f"{kind}, batches of {rows:,} records"] = int(done[1]) / int(done[0])
+    return found
+
+
+def main() -> None:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    pa.set_cpu_count(1)
+    costs = measure(variants())
+    bare = costs["bare join of the four pieces"]
+    general = costs["general: values of 97 to 103 bytes"]
+    print("| 10,000 records, keys of 12 bytes | ns per record | to the bare join | to the general path |")
+    print("|---|---|---|---|")
+    for name, cost in costs.items():
+        print(f"| {name} | {cost:.0f} | {cost / bare:.2f} | {cost / general:.2f} |")
+    totals = cost_by_total()
+    print("\n| records in all | ns per record | to 10,000 |\n|---|---|---|")
+    for total, cost in totals.items():
+        print(f"| {total:,} | {cost:.0f} | {cost / totals[10_000]:.2f} |")
+    print("\n| peak memory besides 200,000 records of input | times their bytes |\n|---|---|")
+    for kind, ratio in peak_memory().items():
+        print(f"| {kind} | {ratio:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
