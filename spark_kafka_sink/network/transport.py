@@ -14,7 +14,7 @@ from typing import Protocol
 from spark_kafka_sink.errors import DisconnectedError
 from spark_kafka_sink.network.system import ByteSocket
 
-SEGMENTS_PER_WRITE = min(1024, os.sysconf("SC_IOV_MAX")) if hasattr(os, "sysconf") else 1024
+SEGMENTS_PER_WRITE = min(1024, os.sysconf("SC_IOV_MAX"))
 """As many segments as one sendmsg takes."""
 
 

@@ -1,0 +1,135 @@
+"""The four security protocols from a user's options to a request that arrives, our client at our listener."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from integration.certificates import write_certificates
+from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
+from spark_kafka_sink.network.channel import ChannelState
+from spark_kafka_sink.network.channels import client_channels, server_channels
+from spark_kafka_sink.network.frame import NetworkSend
+from spark_kafka_sink.network.security import security_config
+from spark_kafka_sink.network.selector import Selector
+from spark_kafka_sink.network.system import OperatingSystem, SocketAddress
+from spark_kafka_sink.sasl.mechanism import ServerConversation
+from spark_kafka_sink.sasl.plain import PlainServer
+from spark_kafka_sink.sasl.scram import scram_credential
+from spark_kafka_sink.sasl.scram_server import ScramServer
+from tests.network.test_sasl import answer_api_versions
+from tests.network.test_tls import server_context
+
+CREDENTIAL = scram_credential("SCRAM-SHA-256", "right-secret", salt=b"a salt of the test")
+MECHANISMS: dict[str, Callable[[], ServerConversation]] = {
+    "PLAIN": lambda: PlainServer({"alice": "right-secret"}),
+    "SCRAM-SHA-256": lambda: ScramServer("SCRAM-SHA-256", {"alice": CREDENTIAL}.get),
+}
+
+
+class Meeting:
+    """A client with these options and a listener of the same security.protocol."""
+
+    def __init__(self, options: Mapping[str, object], certificates: Path) -> None:
+        protocol = str(options.get("security.protocol", "PLAINTEXT"))
+        near, far = socket.socketpair()
+        for sock in (near, far):
+            sock.setblocking(False)
+        system = OperatingSystem()
+        self.client = Selector(system, channels=client_channels(security_config(options), "client"))
+        self.server = Selector(
+            system,
+            channels=server_channels(
+                ssl_context=server_context(certificates) if "SSL" in protocol else None,
+                mechanisms=MECHANISMS if "SASL" in protocol else None,
+                answer_api_versions=answer_api_versions,
+            ),
+        )
+        self.client.register("a", near, SocketAddress("localhost", 9092, socket.AF_UNIX, ("localhost",)))
+        self.server.register("a", far, SocketAddress("client", 1, socket.AF_UNIX, ("client",)))
+
+    def __enter__(self) -> Meeting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+        self.server.close()
+
+    def request_arrives(self) -> bytes:
+        for _ in range(200):
+            if self.client.is_channel_ready("a"):
+                break
+            self._step()
+        self.client.send(NetworkSend("a", [b"\0\3the request"]))
+        for _ in range(200):
+            self._step()
+            if self.server.completed_receives:
+                return bytes(self.server.completed_receives[0].payload)
+        raise AssertionError("nothing arrived")
+
+    def principal(self) -> str:
+        channel = self.server.channel("a")
+        assert channel is not None
+        return channel.principal
+
+    def end(self) -> ChannelState:
+        for _ in range(200):
+            self._step()
+            if self.client.disconnected:
+                return self.client.disconnected["a"]
+        raise AssertionError("not refused")
+
+    def _step(self) -> None:
+        self.client.poll(0)
+        self.server.poll(0)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificates")
+    write_certificates(folder)
+    return folder
+
+
+def options_for(protocol: str, certificates: Path, mechanism: str, password: str = "right-secret") -> dict[str, object]:
+    options: dict[str, object] = {"security.protocol": protocol}
+    if "SSL" in protocol:
+        options |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(certificates / "ca.pem")}
+    if "SASL" in protocol:
+        module = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
+        options |= {
+            "sasl.mechanism": mechanism,
+            "sasl.jaas.config": (
+                f'org.apache.kafka.common.security.{module}LoginModule required username="alice" password="{password}";'
+            ),
+        }
+    return options
+
+
+@pytest.mark.parametrize("mechanism", list(MECHANISMS))
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+def test_a_request_arrives_by_each_protocol(certificates: Path, protocol: str, mechanism: str) -> None:
+    with Meeting(options_for(protocol, certificates, mechanism), certificates) as meeting:
+        assert meeting.request_arrives() == b"\0\3the request"
+        assert meeting.principal() == ("alice" if "SASL" in protocol else "ANONYMOUS")
+
+
+@pytest.mark.parametrize("mechanism", list(MECHANISMS))
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+def test_a_wrong_password_is_an_authentication_error_without_it(
+    certificates: Path, protocol: str, mechanism: str
+) -> None:
+    with Meeting(options_for(protocol, certificates, mechanism, "wrong-secret"), certificates) as meeting:
+        state = meeting.end()
+        assert state.authentication_failed
+        assert type(state.error) is AuthenticationError
+        assert "secret" not in repr(state)
+
+
+def test_a_truststore_that_cannot_be_read_is_found_before_anything_is_connected(tmp_path: Path) -> None:
+    options = {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": str(tmp_path / "x")}
+    with pytest.raises(ConfigurationError, match=r"ssl\.truststore\.location"):
+        client_channels(security_config(options), "client")
