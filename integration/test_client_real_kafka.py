@@ -1,0 +1,233 @@
+"""The client's lower half against a real Kafka: versions, metadata, reading what librdkafka wrote, and restarts."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+
+from integration.kafka_cluster import USERS, KafkaCluster
+from integration.librdkafka import create_topic, delete_topic, read_topic
+from spark_kafka_sink.client.blocking_client import BlockingClient
+from spark_kafka_sink.client.config import client_config
+from spark_kafka_sink.client.fetched import ROWS_SCHEMA
+from spark_kafka_sink.client.metadata import Metadata, new_metadata
+from spark_kafka_sink.client.network_client import NetworkClient, new_network_client
+from spark_kafka_sink.client.reader import TopicReader, read_topic_table
+from spark_kafka_sink.errors import AuthenticationError, BrokerError, MetadataTimeoutError
+from spark_kafka_sink.network.system import OperatingSystem
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
+
+pytestmark = pytest.mark.needs("kafka")
+
+SYSTEM = OperatingSystem()
+
+
+def poll_until_known(client: NetworkClient, metadata: Metadata, topic: str, seconds: float = 30) -> None:
+    metadata.add_topic(topic, SYSTEM.now())
+    deadline = time.monotonic() + seconds
+    while metadata.snapshot.partition_count(topic) is None:
+        assert time.monotonic() < deadline, metadata.unreachable_words()
+        client.poll(100, SYSTEM.now())
+
+
+def rows(table: pa.Table) -> list[tuple[int, int, int, bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]]:
+    return [
+        (
+            row["partition"],
+            row["offset"],
+            round(row["timestamp"].timestamp() * 1000),
+            row["key"],
+            row["value"],
+            tuple((header["key"], header["value"]) for header in row["headers"] or ()),
+        )
+        for row in table.to_pylist()
+    ]
+
+
+def test_a_real_broker_introduces_itself_and_its_cluster(kafka: KafkaCluster) -> None:
+    config = client_config({"bootstrap.servers": kafka.bootstrap()})
+    topic = create_topic(kafka.bootstrap(), partitions=3)
+    metadata = new_metadata(config, system=SYSTEM)
+    client = new_network_client(config, metadata, system=SYSTEM)
+    try:
+        poll_until_known(client, metadata, topic)
+        snapshot = metadata.snapshot
+        assert snapshot.partition_count(topic) == 3
+        assert snapshot.cluster_id
+        assert snapshot.topic_name(snapshot.topic_id(topic) or snapshot.topics[topic].topic_id) == topic
+        leader = snapshot.leader(topic, 0)
+        assert leader is not None
+        assert snapshot.topics[topic].partitions[0].leader_epoch is not None
+        while not client.ready(leader, SYSTEM.now()):
+            client.poll(100, SYSTEM.now())
+        assert client.version_for(leader.id, ApiKey.PRODUCE) >= 11
+        assert client.version_for(leader.id, ApiKey.METADATA) >= 12
+        assert client.finalized_features.levels["transaction.version"] >= 1
+        assert client.finalized_features.epoch >= 0
+    finally:
+        client.close()
+
+
+def test_a_real_broker_takes_every_version_of_api_versions_that_we_speak(kafka: KafkaCluster) -> None:
+    with BlockingClient(client_config({"bootstrap.servers": kafka.bootstrap()})) as client:
+        topic = create_topic(kafka.bootstrap())
+        client.topic(topic)
+        node = client.leader(topic, 0)
+        assert node is not None
+        for version in range(ApiVersionsRequest.VERSIONS.min, ApiVersionsRequest.VERSIONS.max + 1):
+            only = type(ApiVersionsRequest.VERSIONS)(version, version)
+            answer = client.ask(
+                node,
+                ApiVersionsResponse,
+                lambda _: ApiVersionsRequest(client_software_name="test", client_software_version="1.0"),
+                versions=only,
+            )
+            assert answer.error_code == 0
+            assert len(answer.api_keys) > 10
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_what_librdkafka_wrote_is_read_as_it_reads_it(kafka: KafkaCluster, codec: str) -> None:
+    topic = create_topic(kafka.bootstrap(), partitions=3)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap(), "compression.type": codec, "linger.ms": 20})
+    for number in range(3_000):
+        key = b"k%d" % number if number % 5 else None
+        value = b"v" * (number % 300) if number % 7 else None
+        headers: list[tuple[str, str | bytes | None]] = [("n", b"%d" % number)] if number % 3 == 0 else []
+        producer.produce(topic, value=value, key=key, headers=headers, partition=number % 3)
+    producer.flush(60)
+    table = read_topic_table(kafka.bootstrap(), topic)
+    assert table.schema.equals(ROWS_SCHEMA)
+    witness = sorted(read_topic(kafka.bootstrap(), topic), key=lambda record: (record.partition, record.offset))
+    assert rows(table) == [(r.partition, r.offset, r.timestamp, r.key, r.value, r.headers) for r in witness]
+    assert table.num_rows == 3_000
+    assert set(table.column("timestampType").to_pylist()) == {0}
+
+
+def test_an_aborted_transaction_is_hidden_from_read_committed_alone(kafka: KafkaCluster) -> None:
+    topic = create_topic(kafka.bootstrap(), partitions=2)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap(), "transactional.id": f"tx-{topic}"})
+    producer.init_transactions(60)
+    for turn, commit in enumerate([True, False, True, False]):
+        producer.begin_transaction()
+        for number in range(50):
+            producer.produce(
+                topic, value=b"%s-%d-%d" % (b"kept" if commit else b"gone", turn, number), partition=number % 2
+            )
+        producer.flush(60)
+        if commit:
+            producer.commit_transaction(60)
+        else:
+            producer.abort_transaction(60)
+    committed = read_topic_table(kafka.bootstrap(), topic)
+    assert rows(committed) == [
+        (r.partition, r.offset, r.timestamp, r.key, r.value, r.headers)
+        for r in sorted(read_topic(kafka.bootstrap(), topic), key=lambda r: (r.partition, r.offset))
+    ]
+    assert committed.num_rows == 100
+    assert all(value.startswith(b"kept") for value in committed.column("value").to_pylist())
+    assert read_topic_table(kafka.bootstrap(), topic, isolation="read_uncommitted").num_rows == 200
+
+
+def test_an_open_transaction_ends_the_reading_before_it(kafka: KafkaCluster) -> None:
+    topic = create_topic(kafka.bootstrap())
+    plain = Producer({"bootstrap.servers": kafka.bootstrap()})
+    plain.produce(topic, value=b"before")
+    plain.flush(60)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap(), "transactional.id": f"tx-{topic}"})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(topic, value=b"open")
+    producer.flush(60)
+    config = client_config({"bootstrap.servers": kafka.bootstrap()})
+    with TopicReader(config) as reader:
+        assert reader.end_offsets(topic) == {0: 1}
+        assert reader.read(topic).column("value").to_pylist() == [b"before"]
+    with TopicReader(config, isolation="read_uncommitted") as reader:
+        assert reader.end_offsets(topic) == {0: 2}
+    producer.abort_transaction(60)
+
+
+def security(kafka: KafkaCluster, listener: str, password: str = USERS["alice"]) -> dict[str, object]:
+    options: dict[str, object] = {"bootstrap.servers": kafka.bootstrap(listener)}
+    if "SSL" in listener:
+        ca = Path(kafka.certificates) / "ca.pem"
+        options |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(ca)}
+    if "SASL" in listener:
+        login = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+        options["sasl.jaas.config"] = f'{login} username="alice" password="{password}";'
+        options["sasl.mechanism"] = "SCRAM-SHA-512"
+    return options | {"security.protocol": listener}
+
+
+@pytest.mark.parametrize("listener", ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+def test_a_topic_is_read_through_every_kind_of_listener(kafka: KafkaCluster, listener: str) -> None:
+    topic = create_topic(kafka.bootstrap())
+    producer = Producer({"bootstrap.servers": kafka.bootstrap()})
+    producer.produce(topic, value=b"hello")
+    producer.flush(60)
+    options = security(kafka, listener)
+    with TopicReader(client_config(options)) as reader:
+        assert reader.read(topic).column("value").to_pylist() == [b"hello"]
+
+
+def test_a_wrong_password_is_an_error_at_once_and_not_a_timeout(kafka: KafkaCluster) -> None:
+    config = client_config(security(kafka, "SASL_PLAINTEXT", password="not-this-one"))
+    began = time.monotonic()
+    with TopicReader(config, timeout_ms=30_000) as reader, pytest.raises(AuthenticationError) as failure:
+        reader.read("any")
+    assert time.monotonic() - began < 5, "the broker's own delay of failed log-ins is below a second"
+    assert "not-this-one" not in str(failure.value)
+
+
+def test_a_listener_of_another_protocol_is_an_error_that_says_so(kafka: KafkaCluster) -> None:
+    config = client_config({"bootstrap.servers": kafka.bootstrap("SSL")})
+    with TopicReader(config, timeout_ms=3_000) as reader, pytest.raises(MetadataTimeoutError) as failure:
+        reader.read("any")
+    assert "security.protocol" in str(failure.value)
+
+
+def test_a_topic_that_is_deleted_and_created_again_is_read_anew(kafka: KafkaCluster) -> None:
+    topic = create_topic(kafka.bootstrap(), partitions=2)
+    with TopicReader(client_config({"bootstrap.servers": kafka.bootstrap()})) as reader:
+        assert reader.partitions(topic) == [0, 1]
+        first = reader.end_offsets(topic)
+        delete_topic(kafka.bootstrap(), topic)
+        deadline = time.monotonic() + 60
+        while True:  # deletion goes on in the background for a while
+            try:
+                create_topic(kafka.bootstrap(), topic, partitions=2)
+                break
+            except Exception:
+                assert time.monotonic() < deadline
+        producer = Producer({"bootstrap.servers": kafka.bootstrap()})
+        producer.produce(topic, value=b"second life", partition=1)
+        producer.flush(60)
+        assert first == {0: 0, 1: 0}
+        assert reader.end_offsets(topic) == {0: 0, 1: 1}
+        assert reader.read(topic).column("value").to_pylist() == [b"second life"]
+
+
+def test_a_topic_that_does_not_exist_is_not_created_by_looking(kafka: KafkaCluster) -> None:
+    with TopicReader(client_config({"bootstrap.servers": kafka.bootstrap()})) as reader:
+        for _ in range(2):
+            with pytest.raises(BrokerError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+                reader.partitions("nobody-has-made-this")
+
+
+def test_a_broker_that_restarts_is_found_again(kafka: KafkaCluster) -> None:
+    topic = create_topic(kafka.bootstrap())
+    producer = Producer({"bootstrap.servers": kafka.bootstrap()})
+    producer.produce(topic, value=b"before")
+    producer.flush(60)
+    with TopicReader(client_config({"bootstrap.servers": kafka.bootstrap()})) as reader:
+        assert reader.read(topic).num_rows == 1
+        kafka.restart(1)
+        producer.produce(topic, value=b"after")
+        producer.flush(60)
+        assert reader.read(topic).column("value").to_pylist() == [b"before", b"after"]
