@@ -10,7 +10,7 @@ from spark_kafka_sink.errors import DeliveryError, KafkaSinkError
 from spark_kafka_sink.records.columns import RecordColumns, one_array
 from spark_kafka_sink.spark.dead_letters import is_about_the_record
 from spark_kafka_sink.spark.options import SinkOptions
-from spark_kafka_sink.spark.report import TaskIdentity
+from spark_kafka_sink.spark.report import TaskIdentity, counted
 
 _GROUPS_MAX = 10
 _KEY_CHARACTERS_MAX = 60
@@ -46,13 +46,15 @@ class Failures:
 
     def error(self, options: SinkOptions) -> DeliveryError:
         lines = [
-            f"{self._count:,} records were not written to Kafka by the task of partition {self._task.partition_id} "
-            f"(attempt {self._task.attempt_number}, stage {self._task.stage_id})."
+            f"Not written to Kafka: {counted(self._count, 'record')}, by the task of partition "
+            f"{self._task.partition_id} (attempt {self._task.attempt_number}, stage {self._task.stage_id})."
         ]
         for (topic, partition, words), group in self._groups.items():
             where = f"topic '{topic}'" + ("" if partition is None else f", partition {partition}")
             kind = type(group.error).__name__
-            lines.append(f"- {where}: {group.count:,} records, for example with {group.sample_key}. {kind}: {words}")
+            lines.append(
+                f"- {where}: {counted(group.count, 'record')}, for example with {group.sample_key}. {kind}: {words}"
+            )
         shown = sum(group.count for group in self._groups.values())
         if shown < self._count:
             lines.append(f"- and {self._count - shown:,} more, at other places or for other reasons.")

@@ -94,12 +94,12 @@ class WriteReport:
 
     def line(self) -> str:
         where = ", ".join(
-            f"{topic} ({_count(len(of_topic), 'partition')})" for topic, of_topic in sorted(self.partitions.items())
+            f"{topic} ({counted(len(of_topic), 'partition')})" for topic, of_topic in sorted(self.partitions.items())
         )
         words = (
-            f"wrote {_count(self.rows, 'row')} ({_size(self.bytes)}) to {where or 'no topic'}; "
-            f"{_count(self.tasks, 'task')}, the longest {self.longest_task_ms} ms; "
-            f"{_count(self.retries, 'record')} retried; {_count(self.dead_letters, 'dead letter')}"
+            f"wrote {counted(self.rows, 'row')} ({_size(self.bytes)}) to {where or 'no topic'}; "
+            f"{counted(self.tasks, 'task')}, the longest {self.longest_task_ms} ms; "
+            f"{counted(self.retries, 'record')} retried; {counted(self.dead_letters, 'dead letter')}"
         )
         if self.dead_letters_cut:
             words += f", {self.dead_letters_cut} of them cut to fit"
@@ -158,7 +158,7 @@ def _from_json(line: str) -> WriteReport:
     return WriteReport(**(plain | {"partitions": partitions}))
 
 
-def _count(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 

@@ -195,7 +195,10 @@ def _identity(context: TaskContext | None) -> TaskIdentity:
 
 def _idle_seconds(context: TaskContext | None) -> float:
     """Spark's own setting for its cache of Kafka producers. It reaches the task among its local properties."""
-    text = (context and context.getLocalProperty(IDLE_TIMEOUT)) or IDLE_TIMEOUT_DEFAULT
+    return seconds_of((context and context.getLocalProperty(IDLE_TIMEOUT)) or IDLE_TIMEOUT_DEFAULT)
+
+
+def seconds_of(text: str) -> float:
     match = _DURATION.fullmatch(text.strip().lower())
     if match is None:
         raise ConfigurationError(f"{IDLE_TIMEOUT} is {text!r}; it must be a time such as 30s, 10m or 1h")

@@ -26,15 +26,7 @@ def sections() -> dict[str, str]:
             for option in SECURITY_OPTIONS.values()
             if not option.refused and not option.ignored
         ),
-        "refused": _list(
-            f"`kafka.{name}`: {reason}"
-            for name, reason in sorted(
-                {
-                    option.name: option.refused for option in (*PRODUCER_OPTIONS.values(), *SECURITY_OPTIONS.values())
-                }.items()
-            )
-            if reason
-        ),
+        "refused": _list(f"`kafka.{name}`: {reason}" for name, reason in sorted(_refused().items())),
         "jvm": _list(f"`kafka.{option.name}`" for option in SECURITY_OPTIONS.values() if option.ignored),
         "source": _list(f"`{name}`" for name in SOURCE_OPTIONS),
     }
@@ -61,6 +53,12 @@ def _table(rows: Iterable[tuple[str, str, str]]) -> str:
 
 def _list(items: Iterable[str]) -> str:
     return "".join(f"- {item}\n" for item in items)
+
+
+def _refused() -> dict[str, str]:
+    reasons = {option.name: option.refused for option in PRODUCER_OPTIONS.values()}
+    reasons |= {option.name: option.refused for option in SECURITY_OPTIONS.values()}
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
 def _default(option: ProducerOption) -> str:

@@ -32,7 +32,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 def topic(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> str:
     """A topic of the test's own, with three partitions."""
     name = f"topic-{abs(hash(request.node.name))}"
-    broker.create_topic(name, partitions=3)
+    broker.control.create_topic(name, partitions=3)
     return name
 
 
@@ -108,7 +108,7 @@ def test_rows_without_headers_have_none(spark: SparkSession, broker: EmbeddedBro
 def test_the_topic_of_each_row(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     others = [f"{topic}-{n}" for n in range(3)]
     for other in others:
-        broker.create_topic(other, partitions=2)
+        broker.control.create_topic(other, partitions=2)
     frame = spark.range(300).selectExpr(f"concat('{topic}-', id % 3) AS topic", "CAST(id AS STRING) AS value")
     write(frame, broker)
     for number, other in enumerate(others):

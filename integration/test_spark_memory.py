@@ -1,0 +1,51 @@
+"""Twenty million rows through local[2]: the memory of the Python workers is bounded, and does not grow."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+from pyspark.sql import SparkSession
+
+from integration.benchmarks.spark_sink import TOPIC, discard_broker
+from integration.processes import python_workers, resident_bytes
+
+pytestmark = pytest.mark.needs("java")
+
+ROWS = 20_000_000
+TASKS = 4
+SAMPLE_SECONDS = 0.2
+WORKER_BYTES_MAX = 400_000_000
+GROWTH_BYTES_MAX = 40_000_000
+
+
+def test_the_memory_of_the_python_workers_is_flat_and_bounded(spark: SparkSession) -> None:
+    frame = spark.range(0, ROWS, 1, TASKS).selectExpr(
+        "lpad(CAST(id AS STRING), 12, '0') AS key", "rpad(CAST(id AS STRING), 100, 'x') AS value"
+    )
+    failures: list[BaseException] = []
+
+    def run(bootstrap: str) -> None:
+        try:
+            writer = frame.write.format("pykafka").option("kafka.bootstrap.servers", bootstrap)
+            writer.option("topic", TOPIC).save()
+        except BaseException as error:
+            failures.append(error)
+
+    largest: list[int] = []
+    with discard_broker() as (bootstrap, _):
+        writing = threading.Thread(target=run, args=(bootstrap,))
+        writing.start()
+        while writing.is_alive():
+            time.sleep(SAMPLE_SECONDS)
+            largest.append(max((resident_bytes(pid) for pid in python_workers(os.getpid())), default=0))
+    if failures:
+        raise failures[0]
+
+    early, late = largest[len(largest) // 4 : len(largest) // 2], largest[len(largest) // 2 :]
+    megabytes = [round(max(part) / 1e6) for part in (largest, early, late)]
+    print("largest worker, in the second quarter, and after it: {} {} {} MB".format(*megabytes))
+    assert max(largest) < WORKER_BYTES_MAX
+    assert max(late) < max(early) + GROWTH_BYTES_MAX
