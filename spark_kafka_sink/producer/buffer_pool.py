@@ -69,9 +69,13 @@ class BufferPool:
             return
         waiter = self._queue_up(count)
         started = self._clock()
-        if waiting is not None:
-            waiting()
-        waiter.served.wait(max(0.0, block_ms) / 1000)
+        try:
+            if waiting is not None:
+                waiting()
+            waiter.served.wait(max(0.0, block_ms) / 1000)
+        except BaseException:  # Ctrl-C: who is gone must not keep his place in the queue
+            self._cancel(waiter)
+            raise
         self._leave(waiter, block_ms, self._clock() - started)
 
     def release(self, count: int) -> None:
@@ -97,6 +101,13 @@ class BufferPool:
             self._waiters.append(waiter)
             self._serve()
             return waiter
+
+    def _cancel(self, waiter: _Waiter) -> None:
+        with self._lock:
+            if waiter.gathered < waiter.wanted:
+                self._waiters.remove(waiter)
+            self._free += waiter.gathered
+            self._serve()
 
     def _leave(self, waiter: _Waiter, block_ms: float, waited_ms: float) -> None:
         with self._lock:

@@ -105,6 +105,17 @@ def test_who_gives_up_hands_what_he_gathered_to_the_next() -> None:
     assert (patient.error, pool.free_bytes) == (None, 0)
 
 
+def test_an_interrupted_wait_leaves_no_place_in_the_queue_and_no_memory_behind() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    pool = pool_of(100)
+    pool.reserve(70, 0)
+    with pytest.raises(KeyboardInterrupt):
+        pool.reserve(50, LONG_MS, interrupt)
+    assert (pool.free_bytes, pool.waiters) == (30, 0)
+
+
 def test_closing_ends_all_waits_and_refuses_new_ones_but_takes_memory_back() -> None:
     pool = pool_of(100)
     pool.reserve(90, 0)

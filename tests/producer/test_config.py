@@ -201,3 +201,11 @@ def test_every_option_says_what_it_means_and_has_a_default_that_its_own_parser_a
     default = option.default  # type: ignore[attr-defined]
     if default is not None:
         assert option.parse(default) == default  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "name", ["metadata.recovery.strategy", "client.dns.lookup", "compression.type", "acks", "enable.idempotence"]
+)
+def test_all_choices_are_closed_lists(name: str) -> None:
+    (fault,) = faults_of(**{name: "whatever"})
+    assert fault.startswith(f"{name} must be")

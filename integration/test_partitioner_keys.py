@@ -1,0 +1,22 @@
+"""The partitioner against another client's, over as many keys as a unit test has no time for."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+from kafka.partitioner.default import murmur2 as reference
+
+from spark_kafka_sink.producer.murmur2 import murmur2
+from spark_kafka_sink.records.byte_column import byte_column
+
+KEYS = 1_000_000
+CHUNK = 50_000
+
+
+def test_murmur2_equals_kafka_pythons_for_a_million_random_keys_of_0_to_300_bytes() -> None:
+    numbers = random.Random(20261121)
+    for _ in range(KEYS // CHUNK):
+        keys = [numbers.randbytes(numbers.randrange(301)) for _ in range(CHUNK)]
+        hashes = murmur2(byte_column(pa.array(keys, pa.binary())))
+        assert hashes.tolist() == [reference(key) & 0xFFFF_FFFF for key in keys]
