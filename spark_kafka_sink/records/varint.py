@@ -27,6 +27,15 @@ _RUN_ROWS = 1_500
 _LARGEST_8_BYTES = 1 << 56
 
 
+_ITEMS: dict[int, np.dtype[Any]] = {
+    1: np.dtype(np.uint8),
+    2: np.dtype(np.uint16),
+    4: np.dtype(np.uint32),
+    8: np.dtype(np.uint64),
+}
+"""Sizes that are those of a number are copied faster as numbers."""
+
+
 class Field(NamedTuple):
     """Bytes of a column. Arrays have one element per row; an int stands for all rows."""
 
@@ -161,20 +170,22 @@ def pack_before(fields: list[Field], tables: list[NDArray[np.uint8]], rows: int)
     """As `pack`, with tables of bytes after the fields of each row. A table of a single row is the same in all rows."""
     merged = merge(fields)
     width = total_width(merged)
+    tables = [table for table in tables if table.shape[1]]
     tail = sum(table.shape[1] for table in tables)
     at = positions(width + tail, rows)
     # Arrow's allocator keeps what was freed; so much memory from the system would have to be mapped anew each time.
     data = np.frombuffer(pa.allocate_buffer(int(at[-1]) + SPARE_BYTES), np.uint8)
     edges = _edges(width, rows)
     if len(merged) <= 2 and len(edges) * _RUN_ROWS <= rows:
-        _store_runs(data, [_words(merged, rows), *tables], at[edges].tolist(), edges, tail)
+        full = [table if len(table) == rows else np.repeat(items(table), rows).view(np.uint8) for table in tables]
+        columns = [_words(merged, rows), *(table.reshape(rows, -1) for table in full)]
+        _store_runs(data, columns, at[edges].tolist(), edges, tail)
         return data, at
     scatter(data, merged, at[:-1])
     place = at[:-1] + width
     for table in tables:
-        if table.shape[1]:
-            store(data, table, place)
-            place = place + table.shape[1]
+        store(data, table, place)
+        place = place + table.shape[1]
     return data, at
 
 
@@ -194,10 +205,7 @@ def _store_runs(
         end = 0
         for index, table in enumerate(tables):
             width = table.shape[1] if index else run.shape[1] - tail
-            if width:
-                items(run[:, end : end + width])[:] = items(
-                    (table if len(table) == 1 else table[start:stop])[:, :width]
-                )
+            items(run[:, end : end + width])[:] = items(table[start:stop, :width])
             end += width
 
 
@@ -255,7 +263,8 @@ def store(data: NDArray[np.uint8], rows: NDArray[np.uint8], at: NDArray[np.int64
 
 def items(table: NDArray[np.uint8]) -> NDArray[Any]:
     """The rows of a table as items of one size, which numpy copies at once; a view."""
-    return table.view(np.dtype((np.void, table.shape[1])))[:, 0]
+    width = table.shape[1]
+    return table.view(_ITEMS.get(width) or np.dtype((np.void, width)))[:, 0]
 
 
 def table_of(field: Field) -> NDArray[np.uint8]:
