@@ -20,7 +20,7 @@ from spark_kafka_sink.sasl.mechanism import ServerConversation
 from spark_kafka_sink.sasl.plain import PlainServer
 from spark_kafka_sink.sasl.scram import scram_credential
 from spark_kafka_sink.sasl.scram_server import ScramServer
-from tests.network.test_sasl import answer_api_versions
+from tests.network.sasl_peers import answer_api_versions
 from tests.network.test_tls import server_context
 
 CREDENTIAL = scram_credential("SCRAM-SHA-256", "right-secret", salt=b"a salt of the test")

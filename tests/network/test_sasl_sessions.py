@@ -1,0 +1,91 @@
+"""Sessions that end, and are renewed before they do (KIP-368)."""
+
+from __future__ import annotations
+
+from tests.network.peers import poll_until, received
+from tests.network.sasl_peers import (
+    Mutual,
+    Password,
+    authenticated,
+    listener,
+    sasl_channels,
+    send_number,
+)
+
+
+def test_a_session_is_renewed_before_the_next_request_once_most_of_it_is_over() -> None:
+    peer = listener(connections_max_reauth_ms=1000)
+    system, selector = authenticated(peer, sasl_channels(Password, share=0.9))
+    system.advance(800)
+    first = send_number(selector, 1)
+    poll_until(selector, lambda: bool(selector.completed_receives))
+    system.advance(150)
+    del peer.log[:]
+    second = send_number(selector, 2)
+    poll_until(selector, lambda: bool(selector.completed_receives))
+    assert received(selector) == [("a", second)]
+    assert peer.requests == [first, second]
+    assert peer.log == ["17", "36", "data"]
+
+
+def test_sessions_are_renewed_again_and_again() -> None:
+    peer = listener(connections_max_reauth_ms=1000)
+    system, selector = authenticated(peer, sasl_channels(Mutual))
+    for number in range(40):
+        system.advance(300)
+        payload = send_number(selector, number)
+        poll_until(selector, lambda: bool(selector.completed_receives))
+        assert received(selector) == [("a", payload)]
+    assert peer.log.count("17") > 10
+
+
+def test_answers_to_earlier_requests_arrive_while_the_session_is_renewed() -> None:
+    peer = listener(connections_max_reauth_ms=1000)
+    system, selector = authenticated(peer, sasl_channels(Password, share=0.9))
+    system.advance(890)
+    peer.answer_after_ms = 50
+    first = send_number(selector, 1)
+    selector.poll(0)
+    system.advance(20)  # the session is nearly over, and the first answer on its way
+    second = send_number(selector, 2)
+    selector.poll(0)
+    assert not selector.is_channel_ready("a")
+    poll_until(selector, lambda: bool(selector.completed_receives))
+    assert received(selector) == [("a", first)]
+    assert not selector.is_channel_ready("a")
+    poll_until(selector, lambda: bool(selector.completed_receives))
+    assert received(selector) == [("a", second)]
+    assert peer.log[-4:] == ["data", "17", "36", "data"]
+
+
+def test_a_session_is_not_renewed_in_the_middle_of_a_send() -> None:
+    peer = listener(connections_max_reauth_ms=1000)
+    system, selector = authenticated(peer, sasl_channels(Password, share=0.9))
+    system.connections[0].socket.write_bytes_max = 3
+    payload = send_number(selector, 1)
+    selector.poll(0)
+    system.advance(950)
+    poll_until(selector, lambda: bool(selector.completed_receives))
+    assert received(selector) == [("a", payload)]
+    assert peer.log[-1] == "data"
+
+
+def test_a_refused_renewal_is_an_authentication_failure() -> None:
+    passwords = iter(["right-secret", "right-secret", "expired-secret"])
+    peer = listener(connections_max_reauth_ms=1000)
+    system, selector = authenticated(peer, sasl_channels(lambda: Password(next(passwords))))
+    system.advance(950)
+    send_number(selector, 1)
+    poll_until(selector, lambda: "a" in selector.disconnected)
+    assert selector.disconnected["a"].authentication_failed
+    assert peer.requests == []
+
+
+def test_without_an_end_of_session_nothing_is_renewed() -> None:
+    peer = listener()
+    system, selector = authenticated(peer, sasl_channels(Password))
+    del peer.log[:]
+    system.advance(100_000)
+    send_number(selector, 1)
+    poll_until(selector, lambda: bool(selector.completed_receives))
+    assert peer.log == ["data"]
