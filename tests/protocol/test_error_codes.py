@@ -12,7 +12,7 @@ from spark_kafka_sink.protocol.error_codes import ERROR_CODES, broker_error, err
 
 THEIR_CODES = sorted(code for code in kafka.errors.kafka_errors if isinstance(code, int))
 
-# kafka-python does not send a corrupted batch again. Kafka's own client does: the bytes here are not the corrupted ones.
+# kafka-python does not send a corrupted batch again; Kafka's own client does, for what it holds is whole.
 RETRIABLE_IN_JAVA_ONLY = {error_codes.CORRUPT_MESSAGE}
 
 # What a sink can meet, and must explain.
