@@ -45,7 +45,7 @@ from spark_kafka_sink.producer.incomplete import Flush, IncompleteBatches
 from spark_kafka_sink.producer.partition_queues import INFINITE_MS, DrainGate, PartitionQueues
 from spark_kafka_sink.producer.partitioner import PartitionLoads
 from spark_kafka_sink.producer.split import split_batch
-from spark_kafka_sink.producer.staging import Headers, Run, Stage, StagedRecord, compatible, group
+from spark_kafka_sink.producer.staging import Headers, Run, Stage, StagedRecord
 from spark_kafka_sink.records.columns import RecordColumns
 
 _CHUNK_ROWS_MAX = 16_384
@@ -395,8 +395,7 @@ class RecordAccumulator:
             with stage.group_lock, self._lock:  # nobody is grouping this topic now, so nothing of it is pinned
                 taken = stage.take()
                 self._pool.release(taken.reserved)
-                for runs in compatible(taken.runs):
-                    aborted += self._grouping.stillborn(stage.topic, group(runs), error)
+                aborted += self._grouping.stillborn(stage.topic, taken.runs, error)
                 aborted += self._abort_batches(stage.topic, error, in_flight_too=in_flight_too)
         return aborted
 

@@ -16,10 +16,14 @@ already, so that their calls are told like all others.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from spark_kafka_sink.producer.batch import ProducerBatch, TopicPartition
+import numpy as np
+
+from spark_kafka_sink.errors import DeliveryError
+from spark_kafka_sink.producer.batch import BatchPart, ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.buffer_pool import BufferPool, MemoryLease
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.incomplete import IncompleteBatches
@@ -28,6 +32,7 @@ from spark_kafka_sink.producer.staging import Grouped, Run, Stage, compatible, g
 from spark_kafka_sink.records.compression import Codec, CompressionRatios
 from spark_kafka_sink.records.encoder import BatchSlice, EncodedPiece, PartitionSlice, encode, plan_batches
 
+_log = logging.getLogger(__name__)
 _RATIO_SAFETY = 1.05  # an estimate of the compressed size is taken a little too high, as in Java
 
 
@@ -75,7 +80,10 @@ class Grouping:
 
     def close_batch(self, batch: ProducerBatch) -> None:
         """Compress, and learn from it how much more fits into the next batch."""
-        batch.close(self._codec, self._config.compression_level)
+        try:
+            batch.close(self._codec, self._config.compression_level)
+        except MemoryError:
+            _log.warning("There was no memory to compress %r: it is sent as it is.", batch)
         if self._codec is not Codec.NONE:
             ratio = batch.body_bytes / batch.uncompressed_bytes
             self._ratios.update(batch.topic_partition.topic, self._codec, ratio)
@@ -91,44 +99,55 @@ class Grouping:
         failed, self._failed = self._failed, []
         return failed
 
-    def stillborn(self, topic: str, grouped: Grouped, error: Exception) -> list[ProducerBatch]:
+    def stillborn(self, topic: str, runs: Sequence[Run], error: Exception) -> list[ProducerBatch]:
         """Batches without bytes, to tell the calls of rows that cannot be sent. Under the lock."""
         batches = []
-        for index, partition in enumerate(grouped.partitions):
-            start, stop = grouped.starts[index], grouped.starts[index + 1]
-            batch = ProducerBatch(TopicPartition(topic, partition), created_ms=0, deadline_ms=INFINITE_MS)
-            batch.record_count = stop - start
-            batch.parts = grouped.parts(start, stop, 0)
-            batch.fail(error)
-            self._incomplete.add(batch)
-            batches.append(batch)
+        for run in runs:
+            for partition in np.flatnonzero(np.bincount(run.partitions)).tolist():
+                rows = run.rows[run.partitions == partition]
+                batch = ProducerBatch(TopicPartition(topic, partition), created_ms=0, deadline_ms=INFINITE_MS)
+                batch.record_count = len(rows)
+                batch.parts = [BatchPart(run.call, rows, 0)]
+                batch.fail(error)
+                self._incomplete.add(batch)
+                batches.append(batch)
         return batches
 
     def _encode(self, topic: str, runs: Sequence[Run], oldest_ms: float, lease: MemoryLease) -> int:
         """Make batches of some runs; returns the bytes that they have become, the positions of rows included."""
-        grouped = group(runs)
-        with self._lock:
-            queues = [self._queues.get(TopicPartition(topic, partition)) for partition in grouped.partitions]
-            batches = [self._pin_open_batch(queue) for queue in queues]
+        pinned: list[ProducerBatch] = []
         bytes_max = self._batch_bytes_max(topic)
         try:
+            grouped = group(runs)
+            with self._lock:
+                queues = [self._queues.get(TopicPartition(topic, partition)) for partition in grouped.partitions]
+                batches = [self._pin_open_batch(queue) for queue in queues]
+                pinned += [batch for batch in batches if batch is not None]
             plan = plan_batches(grouped.sizes, _slices(grouped, batches), bytes_max)
             pieces = encode(grouped.columns, plan, self._wall_clock_ms())
-        except Exception as error:  # whatever it was: the rows must not vanish
-            with self._lock:
-                self._unpin([batch for batch in batches if batch is not None])
-                self._failed += self.stillborn(topic, grouped, error)
+        except BaseException as error:  # whatever it was, Ctrl-C included: the rows must not vanish
+            self._give_up(topic, runs, pinned, error)
+            if not isinstance(error, Exception):
+                raise
             return 0
         with self._lock:
             full = self._append(queues, batches, grouped, plan, pieces, oldest_ms, lease)
             full += [batch for batch in batches if batch is not None and _is_full(batch, bytes_max)]
             waiting = set(full)
             self._unpin([batch for batch in batches if batch is not None and batch not in waiting])
-        for batch in full:
-            self.close_batch(batch)
-        with self._lock:
-            self._unpin(full)
+        try:
+            for batch in full:
+                self.close_batch(batch)
+        finally:
+            with self._lock:
+                self._unpin(full)
         return grouped.rows.nbytes + sum(len(piece.segment) for piece in pieces)
+
+    def _give_up(self, topic: str, runs: Sequence[Run], pinned: Sequence[ProducerBatch], error: BaseException) -> None:
+        reason = error if isinstance(error, Exception) else DeliveryError(f"Interrupted by {type(error).__name__}.")
+        with self._lock:
+            self._unpin(pinned)
+            self._failed += self.stillborn(topic, runs, reason)
 
     def _append(
         self,
@@ -142,7 +161,8 @@ class Grouping:
     ) -> list[ProducerBatch]:
         """Put the pieces into the batches, and into new ones where those are full; returns the full ones."""
         full: list[ProducerBatch] = []
-        for cut, piece in zip(plan, pieces, strict=True):
+        parts_of = grouped.parts_of(plan)
+        for cut, piece, parts in zip(plan, pieces, parts_of, strict=True):
             batch = batches[cut.slice_index]
             if batch is None or not cut.first_offset_delta:
                 if batch is not None:
@@ -153,7 +173,7 @@ class Grouping:
                 record_count=piece.record_count,
                 base_timestamp=piece.base_timestamp,
                 max_timestamp=piece.max_timestamp,
-                parts=grouped.parts(cut.start, cut.stop, cut.first_offset_delta),
+                parts=parts,
                 leases=(lease,),
             )
         return full

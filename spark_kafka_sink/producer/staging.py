@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.producer.batch import BatchPart
 from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.plan import BatchSlice
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -148,19 +149,24 @@ class Grouped:
     rows: NDArray[np.int64]  # for each row its position in its call
     calls: Sequence[object] = field(repr=False)  # of each run
     part_starts: NDArray[np.int64] = field(repr=False)  # rows at which the run changes
-    part_runs: list[int] = field(repr=False)  # which run begins there
+    part_runs: NDArray[np.int64] = field(repr=False)  # which run begins there
 
-    def parts(self, start: int, stop: int, first_index: int) -> list[BatchPart]:
-        """Whose rows [start, stop) are; `start` becomes record `first_index` of its batch."""
-        shift = first_index - start
-        if len(self.calls) == 1:
-            return [BatchPart(self.calls[0], self.rows[start:stop], first_index)]
-        low = int(np.searchsorted(self.part_starts, start, "right")) - 1
-        high = int(np.searchsorted(self.part_starts, stop, "left"))
-        edges = [start, *self.part_starts[low + 1 : high].tolist(), stop]
+    def parts_of(self, cuts: Sequence[BatchSlice]) -> list[list[BatchPart]]:
+        """Whose rows each cut has. The edges of all parts are found at once; what remains is a step for each part."""
+        rows, calls = self.rows, self.calls
+        if len(calls) == 1:
+            return [[BatchPart(calls[0], rows[cut.start : cut.stop], cut.first_offset_delta)] for cut in cuts]
+        edges = np.unique(np.concatenate([self.part_starts, np.array([cut.start for cut in cuts], np.int64)]))
+        runs = self.part_runs[np.searchsorted(self.part_starts, edges, "right") - 1].tolist()
+        ends = [*edges[1:].tolist(), len(rows)]
+        firsts = np.searchsorted(edges, [cut.start for cut in cuts]).tolist()
+        starts = edges.tolist()
         return [
-            BatchPart(self.calls[run], self.rows[edges[i] : edges[i + 1]], edges[i] + shift)
-            for i, run in enumerate(self.part_runs[low:high])
+            [
+                BatchPart(calls[runs[at]], rows[starts[at] : ends[at]], starts[at] - cut.start + cut.first_offset_delta)
+                for at in range(first, stop)
+            ]
+            for cut, first, stop in zip(cuts, firsts, [*firsts[1:], len(starts)], strict=True)
         ]
 
 
@@ -194,10 +200,10 @@ def group(runs: Sequence[Run]) -> Grouped:
         order = np.argsort(_narrow(partitions), kind="stable")
         columns, sizes, rows = columns.take(order), sizes[order], rows[order]
         run_of = run_of[order] if run_of is not None else None
-    part_starts, part_runs = np.zeros(1, np.int64), [0]
+    part_starts, part_runs = np.zeros(1, np.int64), np.zeros(1, np.int64)
     if run_of is not None:
         part_starts = np.concatenate([part_starts, np.flatnonzero(run_of[1:] != run_of[:-1]) + 1])
-        part_runs = run_of[part_starts].tolist()
+        part_runs = run_of[part_starts]
     calls = [run.call for run in runs]
     return Grouped(columns, sizes, hit.tolist(), starts.tolist(), rows, calls, part_starts, part_runs)
 

@@ -308,6 +308,36 @@ def test_rows_that_cannot_be_encoded_are_told_and_their_memory_returns(monkeypat
     assert h.pool.free_bytes == h.pool.bytes_max
 
 
+def test_an_interrupted_grouping_tells_its_rows_and_blocks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    h = Harness()
+    h.append(0, BATCH_ROWS + 1, call="before")  # leaves an open batch, which the next grouping pins
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_kafka_sink.producer.grouping.encode", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            h.append(0, 20, call="interrupted")
+    (failed,) = h.accumulator.failed_batches()
+    assert [(part.call, len(part.rows)) for part in failed.parts] == [("interrupted", 20)]
+    h.accumulator.finish(failed)
+    h.clock.now += 10
+    assert sum(batch.record_count for _ in range(2) for batch in h.take()) == BATCH_ROWS + 1
+
+
+def test_a_batch_for_whose_compression_there_is_no_memory_is_sent_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_memory(*_: object) -> None:
+        raise MemoryError
+
+    h = Harness(compression_type="gzip", linger_ms=0)
+    h.append(0, 3)
+    monkeypatch.setattr("spark_kafka_sink.producer.batch.compress", out_of_memory)
+    (batch,) = h.take()
+    assert values_of(batch) == [b"v" * 100] * 3
+    h.acknowledge(batch)
+    assert h.pool.free_bytes == h.pool.bytes_max
+
+
 # -- drain ------------------------------------------------------------------------------------------------------------
 
 

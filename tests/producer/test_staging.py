@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.producer.staging import Run, Stage, StagedRecord, compatible, group, run_of_records
 from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.plan import BatchSlice
 
 
 def run_of(values: list[bytes], partitions: list[int], call: object, headers: pa.Array | None = None) -> Run:
@@ -39,11 +40,13 @@ def test_grouping_equals_sorting_row_by_row(calls: list[list[int]], spread: int)
     grouped = group(runs)
     assert grouped.partitions == sorted(slow)
     values = grouped.columns.value.to_pylist()
+    edges = grouped.starts
+    all_parts = grouped.parts_of([BatchSlice(i, edges[i], edges[i + 1], 7) for i in range(len(slow))])
     for index, partition in enumerate(grouped.partitions):
         start, stop = grouped.starts[index], grouped.starts[index + 1]
         assert values[start:stop] == [value for value, _, _ in slow[partition]]
         assert grouped.sizes[start:stop].tolist() == [len(value) for value, _, _ in slow[partition]]
-        parts = grouped.parts(start, stop, 7)
+        parts = all_parts[index]
         told = [(part.call, row) for part in parts for row in part.rows.tolist()]
         assert told == [(call, row) for _, call, row in slow[partition]]
         assert [part.first_index for part in parts] == [
@@ -51,13 +54,14 @@ def test_grouping_equals_sorting_row_by_row(calls: list[list[int]], spread: int)
         ]
 
 
-def test_parts_of_a_piece_in_the_middle_of_a_partition() -> None:
+def test_parts_of_batches_that_begin_in_the_middle_of_a_call() -> None:
     grouped = group([run_of([b"a", b"b", b"c"], [0, 0, 0], "x"), run_of([b"d", b"e"], [0, 0], "y")])
-    assert [(p.call, p.rows.tolist(), p.first_index) for p in grouped.parts(1, 4, 0)] == [
-        ("x", [10, 20], 0),
-        ("y", [0], 2),
+    cuts = [BatchSlice(0, 0, 1, 8), BatchSlice(0, 1, 4), BatchSlice(0, 4, 5)]
+    assert [[(p.call, p.rows.tolist(), p.first_index) for p in parts] for parts in grouped.parts_of(cuts)] == [
+        [("x", [0], 8)],
+        [("x", [10, 20], 0), ("y", [0], 2)],
+        [("y", [10], 0)],
     ]
-    assert [(p.call, p.rows.tolist()) for p in grouped.parts(3, 5, 0)] == [("y", [0, 10])]
 
 
 def test_single_records_become_one_run_with_all_their_calls() -> None:
