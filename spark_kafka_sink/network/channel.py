@@ -157,7 +157,7 @@ class KafkaChannel:
         """One attempt to write. The send that is complete by it, if one is."""
         if self._authentication_writer is None and self._send_is_untouched and self.authenticator.due(now):
             self._say(self.authenticator.start(now))
-        writer = self._authentication_writer or (self._send_writer if self.authenticator.complete else None)
+        writer = self._next_writer()
         if writer is None or writer.done:
             self.transport.flush()
         else:
@@ -173,6 +173,12 @@ class KafkaChannel:
     @property
     def _send_is_untouched(self) -> bool:
         return self._send_writer is not None and self._send_writer.written == 0 and not self.muted
+
+    def _next_writer(self) -> FrameWriter | None:
+        """A frame that is begun must be finished; else the conversation goes first."""
+        if self._send_writer is not None and self._send_writer.written > 0:
+            return self._send_writer
+        return self._authentication_writer or (self._send_writer if self.authenticator.complete else None)
 
     def _note_if_ready(self) -> None:
         if self.ready:

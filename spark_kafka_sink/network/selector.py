@@ -242,7 +242,6 @@ class Selector:
 
     def _end(self, channel: KafkaChannel, now: float) -> None:
         """The connection is over. Keep the channel as long as it has receives to hand out."""
-        was_ready = channel.ready
         self._forget(channel)
         if channel.id in self.connected:
             self.connected.remove(channel.id)
@@ -250,7 +249,7 @@ class Selector:
         more = any(receive.channel_id == channel.id for receive in self.completed_receives)
         if not more and channel.transport.ready and not channel.state.authentication_failed:
             more = self._read_from_closing(channel, now)
-        if more and was_ready:
+        if more and channel.state.kind in (ChannelStateKind.READY, ChannelStateKind.EXPIRED):
             self._closing[channel.id] = channel
         else:
             self._finish(channel)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.channel import ChannelBuilder, ChannelState, KafkaChannel
+from spark_kafka_sink.network.channels import server_channels
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.sasl_client import SaslClientAuthenticator
 from spark_kafka_sink.network.sasl_server import SaslServerAuthenticator
@@ -246,3 +247,34 @@ def stranger(*, connections_max_reauth_ms: float = 0) -> Stranger:
     return Stranger(
         SaslServerAuthenticator(mechanisms, answer_api_versions, connections_max_reauth_ms=connections_max_reauth_ms)
     )
+
+
+class ScriptedClient(FramePeer):
+    """A client of a Selector that listens: says the next of its frames after each answer."""
+
+    def __init__(self, *requests: tuple[Message, int]) -> None:
+        super().__init__(lambda connection, payload: self._say_next(connection))
+        self._requests = [b"".join(encode_request(message, version, 1, "x")) for message, version in requests]
+
+    def on_connect(self, connection: FakeConnection) -> None:
+        self._say_next(connection)
+
+    def _say_next(self, connection: FakeConnection) -> None:
+        if self._requests:
+            connection.send(frame(self._requests.pop(0)), after_ms=1)
+
+
+def serve(client: ScriptedClient, *, connections_max_reauth_ms: float = 0) -> Selector:
+    """A Selector with one accepted connection, whose other end is this client."""
+    system = FakeSystem()
+    system.listen("client", 1, client)
+    where = system.resolve("client", 1)[0]
+    mechanisms: dict[str, Callable[[], ServerConversation]] = {"PASSWORD": PasswordCheck}
+    channels = server_channels(
+        mechanisms=mechanisms,
+        answer_api_versions=answer_api_versions,
+        connections_max_reauth_ms=connections_max_reauth_ms,
+    )
+    selector = Selector(system, channels=channels)
+    selector.register("c", system.connect(where, -1, -1), where)
+    return selector

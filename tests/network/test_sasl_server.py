@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from spark_kafka_sink.errors import AuthenticationError
-from spark_kafka_sink.network.channels import server_channels
-from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import decode_request_header, encode_request
-from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.messages import (
     ApiVersionsRequest,
     MetadataRequest,
@@ -20,42 +15,13 @@ from spark_kafka_sink.protocol.messages import (
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
 )
-from spark_kafka_sink.sasl.mechanism import ServerConversation
-from tests.fake_system import FakeConnection, FakeSystem
-from tests.network.peers import FramePeer, frame, poll_until
+from tests.network.peers import poll_until
 from tests.network.sasl_peers import (
     PasswordCheck,
-    answer_api_versions,
+    ScriptedClient,
+    serve,
     stranger,
 )
-
-
-class ScriptedClient(FramePeer):
-    """A client of a Selector that listens: says the next of its frames after each answer."""
-
-    def __init__(self, *requests: tuple[Message, int]) -> None:
-        super().__init__(lambda connection, payload: self._say_next(connection))
-        self._requests = [b"".join(encode_request(message, version, 1, "x")) for message, version in requests]
-
-    def on_connect(self, connection: FakeConnection) -> None:
-        self._say_next(connection)
-
-    def _say_next(self, connection: FakeConnection) -> None:
-        if self._requests:
-            connection.send(frame(self._requests.pop(0)))
-
-
-def serve(client: ScriptedClient) -> Selector:
-    """A Selector with one accepted connection, whose other end is this client."""
-    system = FakeSystem()
-    system.listen("client", 1, client)
-    where = system.resolve("client", 1)[0]
-    mechanisms: dict[str, Callable[[], ServerConversation]] = {"PASSWORD": PasswordCheck}
-    selector = Selector(
-        system, channels=server_channels(mechanisms=mechanisms, answer_api_versions=answer_api_versions)
-    )
-    selector.register("c", system.connect(where, -1, -1), where)
-    return selector
 
 
 def test_a_listener_lets_a_client_in_and_hands_out_its_requests() -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from tests.network.peers import poll_until, received
+from spark_kafka_sink.network.frame import NetworkSend
+from spark_kafka_sink.protocol.messages import SaslAuthenticateRequest, SaslHandshakeRequest, SaslHandshakeResponse
+from tests.fake_system import FakeSocket
+from tests.network.peers import frame, poll_until, received
 from tests.network.sasl_peers import (
     Mutual,
     Password,
+    ScriptedClient,
     authenticated,
     listener,
     sasl_channels,
     send_number,
+    serve,
 )
 
 
@@ -89,3 +94,42 @@ def test_without_an_end_of_session_nothing_is_renewed() -> None:
     send_number(selector, 1)
     poll_until(selector, lambda: bool(selector.completed_receives))
     assert peer.log == ["data"]
+
+
+def test_answers_that_came_before_the_connection_broke_in_a_renewal_are_delivered() -> None:
+    peer = listener(connections_max_reauth_ms=1000)
+    system, selector = authenticated(peer, sasl_channels(Password, share=0.9))
+    system.advance(890)
+    first = send_number(selector, 1)
+    selector.poll(0)
+    system.advance(15)  # the answer is in the socket, the session nearly over
+    selector.mute("a")
+    second = send_number(selector, 2)
+    selector.unmute("a")
+    connection = system.connections[0]
+    connection.send(frame(b"\0\0\0\5more"))
+    connection.reset()
+    seen: list[bytes] = []
+    while "a" not in selector.disconnected:
+        selector.poll(10)
+        seen += [payload for _, payload in received(selector)]
+    assert seen == [first, b"\0\0\0\5more"]
+    assert second not in peer.requests
+
+
+def test_a_listener_finishes_the_frame_that_it_has_begun_before_it_answers_a_renewal() -> None:
+    client = ScriptedClient(
+        (SaslHandshakeRequest(mechanism="PASSWORD"), 1),
+        (SaslAuthenticateRequest(auth_bytes=b"right-secret"), 1),
+        (SaslHandshakeRequest(mechanism="PASSWORD"), 1),
+    )
+    selector = serve(client, connections_max_reauth_ms=1000)
+    poll_until(selector, lambda: selector.is_channel_ready("c"))
+    channel = selector.channel("c")
+    assert channel is not None
+    assert isinstance(channel.transport.socket, FakeSocket)
+    channel.transport.socket.write_bytes_max = 3
+    selector.send(NetworkSend("c", [b"the answer to an earlier request"]))
+    poll_until(selector, lambda: len(client.frames) == 4)
+    assert client.frames[2] == b"the answer to an earlier request"
+    assert SaslHandshakeResponse.decode(client.frames[3][4:], 1).error_code == 0
