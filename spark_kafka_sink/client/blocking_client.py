@@ -17,6 +17,7 @@ from spark_kafka_sink.client.requests import BuildMessage, ClientRequest, Client
 from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError, MetadataTimeoutError, NetworkError
 from spark_kafka_sink.network.system import OperatingSystem, System
 from spark_kafka_sink.protocol.api_keys import VersionRange
+from spark_kafka_sink.protocol.error_codes import broker_error
 from spark_kafka_sink.protocol.message import Message
 
 UNKNOWN_TOPIC_MS_MAX = 5_000.0
@@ -46,21 +47,25 @@ class BlockingClient:
     def close(self) -> None:
         self._client.close()
 
-    def topic(self, name: str) -> TopicInfo:
-        """Wait until the topic's partitions are known. BrokerError if it does not exist, or may not be read."""
+    def topic(self, name: str, *, fresh: bool = False) -> TopicInfo:
+        """Wait until the topic's partitions are known. BrokerError if it does not exist, or may not be read.
+
+        `fresh`: what is known is not enough, it may have been deleted, or got more partitions.
+        """
         patience = self.patience(f"metadata of topic {name}")
+        known = self.metadata.contains_topic(name)
         self.metadata.add_topic(name, self._system.now())
+        older = self.metadata.request_update(reset_backoff=True) if fresh and known else -1
         while True:
             info = self.metadata.snapshot.topics.get(name)
-            if info is not None and info.partitions:
-                return info
-            self.metadata.raise_for_topic(name)
-            error = self.metadata.topic_error(name)
-            if error is not None and patience.waited_ms > UNKNOWN_TOPIC_MS_MAX:
-                raise error
-            if info is not None:
+            if info is not None and self.metadata.version > older:
+                if info.partitions:
+                    return info
+                self.metadata.raise_for_topic(name)
+                if patience.waited_ms > UNKNOWN_TOPIC_MS_MAX:
+                    raise broker_error(info.error_code, f"topic {name}")
                 self.metadata.request_update()
-            patience.wait(error)
+            patience.wait(self.metadata.topic_error(name), self._backoff_ms)
 
     def leader(self, topic: str, partition: int) -> Node | None:
         """None if nobody is known to lead; then the next wait brings news."""
@@ -104,10 +109,10 @@ class BlockingClient:
     def now(self) -> float:
         return self._system.now()
 
-    def pause(self) -> None:
-        """Let the client work while there is nothing to ask."""
-        until = self._system.now() + self._backoff_ms
-        while (now := self._system.now()) < until:
+    def pause(self, pause_ms: float) -> None:
+        """Let the client work while there is nothing to ask; news of metadata end the pause."""
+        version, until = self.metadata.version, self._system.now() + pause_ms
+        while (now := self._system.now()) < until and self.metadata.version == version:
             self._poll(until - now)
 
     def _connect(self, node: Node) -> float:
@@ -152,7 +157,7 @@ class Patience:
         """There was progress."""
         self._since_ms = self._client.now()
 
-    def wait(self, failure: KafkaSinkError | None) -> None:
+    def wait(self, failure: KafkaSinkError | None, pause_ms: float) -> None:
         """Pause before the next attempt. `failure` is what became of the last one, if it was an error."""
         if self.waited_ms >= self._timeout_ms:
             words = f"{self._what}: nothing within {self._timeout_ms:.0f} ms. "
@@ -161,4 +166,4 @@ class Patience:
             )
             kind = NetworkError if isinstance(failure, NetworkError) else MetadataTimeoutError
             raise kind(words) from failure
-        self._client.pause()
+        self._client.pause(pause_ms)

@@ -95,7 +95,8 @@ def _merge_topic(old: ClusterSnapshot, answered: MetadataResponseTopic, version:
             for partition in sorted(answered.partitions, key=lambda partition: partition.partition_index)
         )
         return TopicInfo(name, answered.topic_id, error_codes.NONE, partitions, answered.is_internal)
-    _log.warning("Metadata of topic %s: %s. %s", name, error.name, error.advice)
+    news = known is None or known.error_code != answered.error_code
+    _log.log(logging.WARNING if news else logging.DEBUG, "Metadata of topic %s: %s. %s", name, error.name, error.advice)
     if known is not None and error.retriable and answered.error_code not in _GONE:
         return TopicInfo(name, known.topic_id, answered.error_code, known.partitions, known.internal)
     return TopicInfo(name, answered.topic_id, answered.error_code)

@@ -61,6 +61,7 @@ class TopicReader:
         if isolation not in ISOLATION_LEVELS:
             raise ConfigurationError(f"isolation is {isolation!r}, but must be one of {', '.join(ISOLATION_LEVELS)}")
         self._isolation = ISOLATION_LEVELS[isolation]
+        self._backoff_ms = config.retry_backoff_ms
         self._client = BlockingClient(config, timeout_ms=timeout_ms, system=system)
 
     def __enter__(self) -> TopicReader:
@@ -76,7 +77,7 @@ class TopicReader:
 
     def partitions(self, topic: str) -> list[int]:
         """The topic's partitions; BrokerError if it does not exist or may not be read."""
-        return [partition.index for partition in self._client.topic(topic).partitions]
+        return [partition.index for partition in self._client.topic(topic, fresh=True).partitions]
 
     def beginning_offsets(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, int]:
         return self._list_offsets(topic, self._chosen(topic, partitions), _EARLIEST)
@@ -109,9 +110,10 @@ class TopicReader:
         """The same as they come, each table from one partition. Where `start` or `stop` names no offset for a
         partition, that is its first one, or its end, at this moment."""
         chosen = self._chosen(topic, partitions)
-        ends = {**self.end_offsets(topic, chosen), **_among(stop, chosen)}
-        positions = {**self.beginning_offsets(topic, chosen), **_among(start, chosen)}
-        fetching = _Fetching(topic, self._isolation, positions, ends)
+        topic_id = self._client.topic(topic).topic_id
+        ends = {**self._list_offsets(topic, chosen, _LATEST), **_among(stop, chosen)}
+        positions = {**self._list_offsets(topic, chosen, _EARLIEST), **_among(start, chosen)}
+        fetching = _Fetching(topic, topic_id, self._isolation, positions, ends)
         patience = self._client.patience(f"records of topic {topic}")
         while fetching.pending:
             before = dict(positions)
@@ -127,7 +129,7 @@ class TopicReader:
                 patience.renew()
             elif fetching.pending:
                 self._client.metadata.request_update()
-                patience.wait(failure)
+                patience.wait(failure, self._backoff_ms)
 
     # --- parts
 
@@ -142,6 +144,7 @@ class TopicReader:
         return chosen
 
     def _by_leader(self, topic: str, partitions: Iterable[int]) -> dict[Node, list[int]]:
+        self._client.topic(topic)  # it may have been deleted meanwhile
         led: dict[Node, list[int]] = {}
         for partition in partitions:
             leader = self._client.leader(topic, partition)
@@ -166,21 +169,27 @@ class TopicReader:
                 patience.renew()
             else:
                 self._client.metadata.request_update()
-                patience.wait(failure)
+                patience.wait(failure, self._backoff_ms)
         return offsets
 
     def _fetch(self, fetching: _Fetching, leader: Node, partitions: list[int]) -> FetchResponse | NetworkError:
-        topic_id = self._client.metadata.snapshot.topic_id(fetching.topic)
-        request = fetching.request(partitions, topic_id or NO_TOPIC_ID)
-        versions = _FETCH_BY_NAME if topic_id is None else None
+        if self._client.metadata.snapshot.topic_id(fetching.topic) not in (None, fetching.topic_id):
+            # The offsets that we go by are of another topic.
+            context = f"topic {fetching.topic} was deleted and created again while it was read"
+            raise broker_error(error_codes.UNKNOWN_TOPIC_ID, context)
+        request = fetching.request(partitions)
+        versions = _FETCH_BY_NAME if fetching.topic_id == NO_TOPIC_ID else None
         return self._client.attempt(leader, FetchResponse, lambda _: request, versions=versions)
 
 
 class _Fetching:
     """Where the reading of one topic stands. `positions` and `ends` are offsets by partition."""
 
-    def __init__(self, topic: str, isolation: int, positions: dict[int, int], ends: dict[int, int]) -> None:
+    def __init__(
+        self, topic: str, topic_id: UUID, isolation: int, positions: dict[int, int], ends: dict[int, int]
+    ) -> None:
         self.topic = topic
+        self.topic_id = topic_id
         self.failure: KafkaSinkError | None = None
         self._isolation = isolation
         self._positions = positions
@@ -190,7 +199,7 @@ class _Fetching:
     def pending(self) -> list[int]:
         return [partition for partition, end in self._ends.items() if self._positions[partition] < end]
 
-    def request(self, partitions: list[int], topic_id: UUID) -> FetchRequest:
+    def request(self, partitions: list[int]) -> FetchRequest:
         wanted = [
             FetchPartition(
                 partition=partition, fetch_offset=self._positions[partition], partition_max_bytes=PARTITION_BYTES_MAX
@@ -202,7 +211,7 @@ class _Fetching:
             min_bytes=1,
             max_bytes=FETCH_BYTES_MAX,
             isolation_level=self._isolation,
-            topics=[FetchTopic(topic=self.topic, topic_id=topic_id, partitions=wanted)],
+            topics=[FetchTopic(topic=self.topic, topic_id=self.topic_id, partitions=wanted)],
         )
 
     def take(self, answer: FetchResponse) -> Iterator[pa.Table]:

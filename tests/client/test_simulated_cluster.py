@@ -1,0 +1,148 @@
+"""The client against the embedded broker's core, in virtual time: what one broker does to it, over real handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from spark_kafka_sink.broker.control import FaultFor
+from spark_kafka_sink.client.blocking_client import BlockingClient
+from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.reader import TopicReader
+from spark_kafka_sink.errors import BrokerError, DisconnectedError
+from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.protocol.error_codes import KAFKA_STORAGE_ERROR, LEADER_NOT_AVAILABLE
+from spark_kafka_sink.protocol.messages import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from tests.client.stored_batches import batch
+from tests.fake_system import FakeSystem
+from tests.simulated_cluster import SimulatedCluster
+
+BY_NAME = VersionRange(3, 12)
+
+FAULTS: dict[str, Callable[[FaultFor], object]] = {
+    "dropped before": lambda fault: fault.drop(),
+    "dropped after": lambda fault: fault.drop(applied=True),
+    "cut in mid-frame": lambda fault: fault.cut(),
+    "cut after two bytes": lambda fault: fault.cut(0.01),
+    "HTTP": lambda fault: fault.garbage(),
+    "2 GB announced": lambda fault: fault.announce_length(),
+    "-1 announced": lambda fault: fault.announce_length(-1),
+    "wrong correlation id": lambda fault: fault.wrong_correlation_id(),
+    "never answered": lambda fault: fault.never_answer(),
+    "throttled": lambda fault: fault.throttle(2_000),
+    "late": lambda fault: fault.delay(5_000),
+}
+
+
+def config(cluster: SimulatedCluster) -> ClientConfig:
+    return ClientConfig(tuple(cluster.bootstrap_servers.split(",")), request_timeout_ms=10_000)
+
+
+def write(cluster: SimulatedCluster, topic: str, partition: int, *values: bytes) -> None:
+    with BlockingClient(config(cluster), system=cluster.system) as client:
+        client.topic(topic)
+        leader = client.leader(topic, partition)
+        assert leader is not None
+        data = PartitionProduceData(index=partition, records=[batch(0, *values)])
+        request = ProduceRequest(
+            acks=-1, timeout_ms=1_000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
+        )
+        answer = client.ask(leader, ProduceResponse, lambda version: request, versions=BY_NAME)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+def read(cluster: SimulatedCluster, topic: str = "t") -> list[bytes]:
+    with TopicReader(config(cluster), system=cluster.system) as reader:
+        return reader.read(topic).column("value").to_pylist()  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def cluster() -> SimulatedCluster:
+    cluster = SimulatedCluster(FakeSystem(latency_ms=1), nodes=2, topics={"t": 2})
+    write(cluster, "t", 0, b"a", b"b")
+    write(cluster, "t", 1, b"c")
+    return cluster
+
+
+def test_what_was_written_is_read(cluster: SimulatedCluster) -> None:
+    assert read(cluster) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("api", [ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.LIST_OFFSETS, ApiKey.FETCH])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_one_fault_of_any_kind_in_any_answer_costs_time_and_nothing_else(
+    cluster: SimulatedCluster, api: ApiKey, fault: str
+) -> None:
+    rule = FAULTS[fault](cluster.control.when(api=api))
+    assert read(cluster) == [b"a", b"b", b"c"]
+    assert rule.struck == 1  # type: ignore[attr-defined]
+    assert not cluster.system.open_sockets
+
+
+def test_faults_by_chance_are_survived_too(cluster: SimulatedCluster) -> None:
+    for fault in FAULTS.values():
+        fault(cluster.control.when(times=None, probability=0.03))
+    for _ in range(10):
+        assert read(cluster) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("code", [LEADER_NOT_AVAILABLE, KAFKA_STORAGE_ERROR])
+def test_errors_that_pass_are_waited_out(cluster: SimulatedCluster, code: int) -> None:
+    cluster.control.when(api=ApiKey.FETCH, times=3).fail(code)
+    assert read(cluster) == [b"a", b"b", b"c"]
+
+
+def test_a_leader_that_moved_is_found(cluster: SimulatedCluster) -> None:
+    with TopicReader(config(cluster), system=cluster.system) as reader:
+        reader.partitions("t")
+        for partition in range(2):
+            for node in (1, 0, 1):
+                cluster.control.move_leader("t", partition, node)
+        assert reader.read("t").num_rows == 3
+
+
+def test_a_node_that_stops_and_starts_is_found_again(cluster: SimulatedCluster) -> None:
+    with TopicReader(config(cluster), system=cluster.system) as reader:
+        assert reader.read("t").num_rows == 3
+        cluster.control.stop_node(0)
+        cluster.system.after(3_000, partial(cluster.control.start_node, 0))
+        assert reader.read("t").num_rows == 3
+
+
+def test_a_topic_that_was_deleted_is_an_error_and_a_new_one_of_its_name_is_another(cluster: SimulatedCluster) -> None:
+    with TopicReader(config(cluster), system=cluster.system) as reader:
+        assert reader.read("t").num_rows == 3
+        cluster.control.delete_topic("t")
+        cluster.control.create_topic("t", 2)
+        write(cluster, "t", 1, b"new")
+        assert reader.read("t").column("value").to_pylist() == [b"new"]
+        cluster.control.delete_topic("t")
+        with pytest.raises(BrokerError, match="UNKNOWN_TOPIC"):
+            reader.read("t")
+
+
+def test_a_topic_created_again_while_it_is_read_is_an_error_and_not_a_mixture(cluster: SimulatedCluster) -> None:
+    write(cluster, "t", 0, b"d", b"e")
+    with TopicReader(config(cluster), system=cluster.system) as reader:
+        tables = reader.batches("t", partitions=[0], stop={0: 100})
+        assert next(tables).num_rows == 4
+        cluster.control.delete_topic("t")
+        cluster.control.create_topic("t", 2)
+        write(cluster, "t", 0, b"1", b"2", b"3", b"4")
+        with pytest.raises(BrokerError, match="deleted and created again while it was read"):
+            list(tables)
+        assert reader.read("t").column("value").to_pylist() == [b"1", b"2", b"3", b"4"]
+
+
+def test_a_request_that_is_lost_says_which_broker_lost_it(cluster: SimulatedCluster) -> None:
+    cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
+    with pytest.raises(DisconnectedError, match=r"broker[01]:909[23]"):
+        write(cluster, "t", 0, b"maybe")
+    assert read(cluster) == [b"a", b"b", b"maybe", b"c"], "lost was the answer alone"
