@@ -139,7 +139,8 @@ encode(columns.slice(0, 10), [BatchSlice(0, 0, 10)], NOW)
 pa.default_memory_pool().release_unused()
 open("/proc/self/clear_refs", "w").write("5")
 before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
-kept = encode(columns, [BatchSlice(0, start, start + int(sys.argv[2])) for start in range(0, rows, int(sys.argv[2]))], NOW)
+size = int(sys.argv[2])
+kept = encode(columns, [BatchSlice(0, start, start + size) for start in range(0, rows, size)], NOW)
 (peak,) = [int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")]
 print(columns.nbytes, peak - before)
 """

@@ -54,7 +54,7 @@ def zigzag(value: int) -> int:
 
 
 def encode_varint(value: int) -> bytes:
-    """One number; for tests of equality, constants and the like, never for rows."""
+    """One number that stands for a whole column."""
     rest = zigzag(value)
     out = bytearray()
     while rest > 0x7F:
@@ -62,10 +62,6 @@ def encode_varint(value: int) -> bytes:
         rest >>= 7
     out.append(rest)
     return bytes(out)
-
-
-def varint_width(value: int) -> int:
-    return max(1, (zigzag(value).bit_length() + 6) // 7)
 
 
 def varint_fields(values: NDArray[np.int64] | int) -> list[Field]:

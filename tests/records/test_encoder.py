@@ -120,6 +120,28 @@ def test_one_record_may_have_many_headers() -> None:
     assert_equal(encode(columns, whole(4), NOW), rows, whole(4))
 
 
+@pytest.mark.parametrize("longest", [0, 1, 62, 63, 64, 128, 8192])
+@pytest.mark.parametrize("spread", [0, 1, 3])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_every_row_with_as_many_headers(longest: int, spread: int, count: int) -> None:
+    """Values of one length, of several short ones, of several longer ones, and nulls: each has a path of its own."""
+
+    def value(row: int, place: int) -> bytes | None:
+        length = longest - (row + place) % (spread + 1)
+        return None if length < 0 else b"x" * length
+
+    rows = [
+        Row(b"v" * (i % 4), b"k", tuple((f"{i % 9}name{place}", value(i, place)) for place in range(count)))
+        for i in range(90)
+    ]
+    kind = pa.map_(pa.string(), pa.binary())
+    headers = pa.array([r.headers for r in rows], kind)
+    for values in ([r.value for r in rows], [b"even"] * 90):
+        written = [Row(v, r.key, r.headers) for v, r in zip(values, rows, strict=True)]
+        columns = RecordColumns(pa.array(values), pa.array([b"k"] * 90), headers)
+        assert_equal(encode(columns, whole(90), NOW), written, whole(90))
+
+
 def test_bytes_under_a_null_are_not_written() -> None:
     held = pa.array([b"secret", b"seen", b"secret"])
     masked = pa.BinaryArray.from_buffers(pa.binary(), 3, [pa.py_buffer(b"\x02"), *held.buffers()[1:]])

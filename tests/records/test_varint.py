@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.records.decoder import read_varints
-from spark_kafka_sink.records.varint import constant, encode_varint, pack, varint_fields, varint_width, varint_widths
+from spark_kafka_sink.records.varint import constant, encode_varint, pack, varint_fields, varint_widths
 from tests.records.slow_encoder import slow_varint
 
 borders = [sign * (1 << bits) + off for bits in range(0, 63, 7) for off in (-1, 0, 1) for sign in (1, -1)]
@@ -35,7 +35,6 @@ def test_columns_of_numbers_stand_one_after_the_other(column: list[int], constan
 def test_widths_are_known_before_the_bytes(column: list[int]) -> None:
     expected = [len(slow_varint(value)) for value in column]
     assert varint_widths(np.array(column, np.int64)).tolist() == expected
-    assert [varint_width(value) for value in column] == expected
     assert [encode_varint(value) for value in column] == [slow_varint(value) for value in column]
 
 
