@@ -42,6 +42,7 @@ from spark_kafka_sink.producer.buffer_pool import BufferPool
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.grouping import Grouping
 from spark_kafka_sink.producer.incomplete import Flush, IncompleteBatches
+from spark_kafka_sink.producer.node_latency import NodeLatency
 from spark_kafka_sink.producer.partition_queues import INFINITE_MS, DrainGate, PartitionQueues
 from spark_kafka_sink.producer.partitioner import PartitionLoads
 from spark_kafka_sink.producer.split import split_batch
@@ -102,7 +103,7 @@ class RecordAccumulator:
         self._grouping = Grouping(
             config, pool, self._lock, self._queues, self._incomplete, clock=clock, wall_clock_ms=wall_clock_ms
         )
-        self._node_times: dict[int, tuple[float, float]] = {}  # when last ready, when last drained
+        self._node_latency = NodeLatency(config.partitioner_availability_timeout_ms)
         self._closed = False
 
     # -- callers of send ----------------------------------------------------------------------------------------------
@@ -148,12 +149,14 @@ class RecordAccumulator:
         call: object,
     ) -> None:
         """Stage one record; `size` is a bound of its encoded size. Raises BufferExhaustedError after max.block.ms."""
-        reserved = self._reserve(size, size)
+        reserved = 2 * size
+        if not self._pool.try_reserve(reserved):
+            reserved = self._reserve(size, size)
         record = StagedRecord(key, value, headers, timestamp_ms, partition, size, call)
         with self._lock:
             stage = self._stage_of(topic, reserved)
             first = not stage.row_count
-            stage.add_record(record, reserved, self._clock())
+            stage.add_record(record, reserved, self._clock() if first else 0.0)
             full = self._is_full(stage)
         self._after_staging(stage, first=first, full=full)
 
@@ -164,14 +167,7 @@ class RecordAccumulator:
             return None
         with self._lock:
             lengths = self._queues.lengths(topic, [partition.index for partition in info.partitions])
-            if lengths is None:
-                return None
-            usable = [
-                (partition.index, length)
-                for partition, length in zip(info.partitions, lengths, strict=True)
-                if partition.leader in snapshot.nodes and not self._is_stuck(partition.leader)
-            ]
-        return PartitionLoads([one[0] for one in usable], [one[1] for one in usable], len(lengths))
+            return None if lengths is None else self._node_latency.usable(info, lengths, snapshot)
 
     def _stage_run(self, topic: str, run: Run, size: int) -> None:
         reserved = self._reserve(size, run.columns.nbytes)
@@ -299,6 +295,8 @@ class RecordAccumulator:
     def _put_back(self, batches: list[ProducerBatch], now: float) -> None:
         queue = self._queues.get(batches[0].topic_partition)
         for batch in reversed(batches):
+            if batch.leader_epoch != queue.leader_epoch:
+                batch.attempts_at_leader_change = batch.attempts
             queue.insert_in_sequence(batch)
         queue.aside = False
         self._queues.place(queue, now)
@@ -334,13 +332,7 @@ class RecordAccumulator:
     def node_latency(self, node_id: int, now: float, *, can_drain: bool) -> None:
         """Note when a node was last ready and last drained (partitioner.availability.timeout.ms)."""
         with self._lock:
-            _, drained_ms = self._node_times.get(node_id, (now, now))
-            self._node_times[node_id] = (now, now if can_drain else drained_ms)
-
-    def _is_stuck(self, node_id: int | None) -> bool:
-        timeout_ms = self._config.partitioner_availability_timeout_ms
-        times = self._node_times.get(node_id) if node_id is not None else None
-        return bool(timeout_ms) and times is not None and times[0] - times[1] > timeout_ms
+            self._node_latency.note(node_id, now, can_drain=can_drain)
 
     # -- flush and close ----------------------------------------------------------------------------------------------
 

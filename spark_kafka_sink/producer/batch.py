@@ -96,6 +96,7 @@ class ProducerBatch:
         "error",
         "ever_sent",
         "is_split",
+        "leader_epoch",
         "leases",
         "log_append_time",
         "max_timestamp",
@@ -132,6 +133,7 @@ class ProducerBatch:
         self.attempts = 0  # failed attempts so far
         self.attempts_at_leader_change = -1
         self.backoff_until_ms = 0.0
+        self.leader_epoch: int | None = None  # of the leader that it was last sent to
         self.drained_ms = 0.0  # when it was last taken for sending
         self.ever_sent = False  # may have reached a broker: its sequence must not be set again (rule 3)
         self.on_wire = False

@@ -126,9 +126,10 @@ class PartitionQueues:
             before = (queue.leader_id, queue.leader_epoch)
             self._unlist(queue)
             self._find_leader(queue)
-            if before != (queue.leader_id, queue.leader_epoch) and queue.batches:
+            if before != (queue.leader_id, queue.leader_epoch):
                 # KIP-951: what backs off need not wait longer once there is a new leader.
-                queue.batches[0].attempts_at_leader_change = queue.batches[0].attempts
+                for batch in queue.batches:
+                    batch.attempts_at_leader_change = batch.attempts
             self.place(queue, now)
 
     def set_hurry(self, hurry: bool, now: float) -> None:
@@ -202,6 +203,7 @@ class PartitionQueues:
                 self.place(queue, now)
             elif gate.admit(batch, node_id, now):
                 queue.batches.popleft()
+                batch.leader_epoch = queue.leader_epoch
                 size += batch.size_bytes
                 taken.append(batch)
                 self.place(queue, now)

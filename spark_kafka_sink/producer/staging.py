@@ -83,6 +83,7 @@ class Stage:
         self.hit.update(np.flatnonzero(np.bincount(run.partitions)).tolist())
 
     def add_record(self, record: StagedRecord, reserved: int, now: float) -> None:
+        """`now` counts for the first record of a stage only."""
         if not self.row_count:
             self.oldest_ms = now
         self.records.append(record)

@@ -498,6 +498,18 @@ def test_a_new_leader_ends_the_backoff_of_the_ongoing_retry_but_not_of_the_next(
     assert h.ready_nodes() == set()
 
 
+def test_a_leader_that_changed_while_the_batch_was_in_flight_needs_no_backoff() -> None:
+    h = Harness(leaders=(0,), retry_backoff_ms=100, retry_backoff_max_ms=100)
+    h.append(0, 3 * BATCH_ROWS)
+    sent = [h.take()[0] for _ in range(2)]
+    h.snapshot = cluster((1,), epoch=2)
+    h.ready()
+    for batch in reversed(sent):
+        batch.off_wire()
+        h.accumulator.reenqueue(batch, h.clock.now)
+    assert [h.take()[0] for _ in range(2)] == sent
+
+
 def test_retried_batches_return_in_the_order_of_their_sequences() -> None:
     h = Harness(retry_backoff_ms=0, retry_backoff_max_ms=0)
     h.append(0, 5 * BATCH_ROWS)
