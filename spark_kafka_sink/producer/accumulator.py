@@ -377,32 +377,23 @@ class RecordAccumulator:
         self._pool.close()
         self._wakeup()
 
-    def abort_incomplete(self, error: Exception) -> list[ProducerBatch]:
+    def abort_incomplete(self, error: Exception, *, in_flight_too: bool = True) -> list[ProducerBatch]:
         """Fail everything staged, queued and in flight. Sender thread; it tells the calls and then calls finish()."""
-        return self._abort(error, in_flight_too=True)
-
-    def abort_undrained(self, error: Exception) -> list[ProducerBatch]:
-        """Fail everything that is not in flight. Sender thread; it tells the calls and then calls finish()."""
-        return self._abort(error, in_flight_too=False)
-
-    def _abort(self, error: Exception, *, in_flight_too: bool) -> list[ProducerBatch]:
         aborted: list[ProducerBatch] = []
         for stage in list(self._stages.values()):
             with stage.group_lock, self._lock:  # nobody is grouping this topic now, so nothing of it is pinned
                 taken = stage.take()
                 self._pool.release(taken.reserved)
                 aborted += self._grouping.stillborn(stage.topic, taken.runs, error)
-                aborted += self._abort_batches(stage.topic, error, in_flight_too=in_flight_too)
+                now = self._clock()
+                for batch in self._incomplete:
+                    flying = batch.state is BatchState.IN_FLIGHT
+                    if batch.topic_partition.topic == stage.topic and not batch.done and (in_flight_too or not flying):
+                        self._queues.remove(batch, now)
+                        batch.fail(error)
+                        aborted.append(batch)
         return aborted
 
-    def _abort_batches(self, topic: str, error: Exception, *, in_flight_too: bool) -> list[ProducerBatch]:
-        now = self._clock()
-        aborted = []
-        for batch in self._incomplete:
-            if batch.topic_partition.topic != topic or batch.done:
-                continue
-            if in_flight_too or batch.state is not BatchState.IN_FLIGHT:
-                self._queues.remove(batch, now)
-                batch.fail(error)
-                aborted.append(batch)
-        return aborted
+    def abort_undrained(self, error: Exception) -> list[ProducerBatch]:
+        """Fail everything that is not in flight. Sender thread; it tells the calls and then calls finish()."""
+        return self.abort_incomplete(error, in_flight_too=False)
