@@ -13,6 +13,8 @@ from collections.abc import Mapping
 import pytest
 
 from integration.kafka_cluster import KafkaCluster
+from spark_kafka_sink.client.blocking_client import BlockingClient
+from spark_kafka_sink.client.config import client_config
 from spark_kafka_sink.errors import AuthenticationError, DisconnectedError, TlsError
 from spark_kafka_sink.network import sasl_client
 from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind
@@ -23,7 +25,12 @@ from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import OperatingSystem
 from spark_kafka_sink.network.tls import TlsTransport
 from spark_kafka_sink.protocol.headers import decode_response, encode_request
-from spark_kafka_sink.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
+from spark_kafka_sink.protocol.messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
 from spark_kafka_sink.sasl.mechanism import ClientConversation
 
 PATIENCE_S = 30.0
@@ -310,6 +317,22 @@ def test_sessions_are_renewed_under_load_without_a_lost_answer(
         assert link.keep_asking(seconds=7.0, in_flight=5) is None
         assert len(logins) >= 3
         assert link.answers > 100
+
+
+def test_the_network_client_does_not_notice_that_its_sessions_are_renewed(
+    kafka: KafkaCluster, logins: list[str]
+) -> None:
+    config = client_config({"bootstrap.servers": kafka.bootstrap("REAUTH"), **sasl("SCRAM-SHA-512")})
+    questions, deadline = 0, time.monotonic() + 6.0
+    with BlockingClient(config) as client:
+        while time.monotonic() < deadline:
+            node = client.any_node()
+            assert node is not None
+            answer = client.ask(node, MetadataResponse, lambda version: MetadataRequest(topics=[]))
+            assert answer.brokers
+            questions += 1
+    assert questions > 100
+    assert len(logins) >= 4, "one for the bootstrap address, one for the node, the others are renewals"
 
 
 def test_a_session_that_is_not_renewed_is_cut_off_by_the_broker(
