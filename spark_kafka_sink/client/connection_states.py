@@ -137,6 +137,10 @@ class ConnectionStates:
         """There was an attempt, or a connection, and there is none now."""
         return self._is_in(node_id, _WITHOUT_CONNECTION)
 
+    def is_unreachable(self, node_id: int) -> bool:
+        """The last attempt to connect has failed. One that was lost, or idle, and not tried again, does not count."""
+        return self.has_failed(node_id) and self._nodes[node_id].failed_setups > 0
+
     def has_ready_nodes(self, now: float) -> bool:
         return any(self.is_ready(node_id, now) for node_id in self._nodes)
 

@@ -2,9 +2,7 @@
 
 `poll` is the one place where anything happens. It does what is due, lets the Selector work, turns what came of that
 into responses, and returns them: nothing calls back. In between, `ready` asks for a connection and `send` hands over
-requests, for nodes that are ready only.
-
-Before all else the client keeps itself informed: on each new connection it asks for the broker's API versions, and
+requests, for nodes that are ready only. Before all else the client keeps itself informed: on each new connection it asks for the broker's API versions, and
 while metadata is due nobody is `is_ready`, so that the question for metadata comes first.
 
 A connection is given up, and all its requests fail in their order as `disconnected`, when an answer is late, cannot be
@@ -160,9 +158,8 @@ class NetworkClient:
         try:
             self._send(request, self.version_for(request.node_id, request.api_key, request.versions), now)
         except UnsupportedVersionError as error:
-            self._unreported.append(
-                ClientResponse(request, now, now - request.created_ms, version_error=error, reason=str(error))
-            )
+            latency_ms = now - request.created_ms
+            self._unreported.append(ClientResponse(request, now, latency_ms, version_error=error, reason=str(error)))
 
     def version_for(self, node_id: int, api_key: ApiKey, versions: VersionRange | None = None) -> int:
         """The version in which a node is spoken to; UnsupportedVersionError if there is none in common."""
@@ -240,7 +237,7 @@ class NetworkClient:
             return wait_ms
         self._fetch.wanted(now)
         choice = self._choose_node(now)
-        if choice.node is None and not choice.any_ready and self._fetch.rebootstrap(now):
+        if self._all_are_gone(choice) and self._fetch.rebootstrap(now):
             choice = self._choose_node(now)
         node = choice.node
         if node is None:
@@ -248,13 +245,9 @@ class NetworkClient:
         if self._can_send(node.id, now):
             self._send_metadata_request(node, now)
             return self._config.request_timeout_ms
-        # One attempt at a time: to connect to many brokers only to use one of them would be a waste of all.
-        if any(self._states.is_connecting(known) for known in self._metadata.snapshot.nodes):
-            return self._config.reconnect_backoff_ms
         if self._states.can_connect(node.id, now):
             self._connect(node, now)
-            return self._config.reconnect_backoff_ms
-        return self._config.request_timeout_ms
+        return self._config.reconnect_backoff_ms
 
     def _handle_completed_sends(self, responses: list[ClientResponse], now: float) -> None:
         for send in self._selector.completed_sends:
@@ -324,8 +317,16 @@ class NetworkClient:
         return self._connections.is_ready(node_id, now) and self._in_flight.can_send_more(node_id)
 
     def _choose_node(self, now: float) -> NodeChoice:
-        nodes = list(self._metadata.snapshot.nodes.values())
-        return choose_node(nodes, self._connections, self._in_flight, self._random, now)
+        return choose_node(
+            list(self._metadata.snapshot.nodes.values()), self._connections, self._in_flight, self._random, now
+        )
+
+    def _all_are_gone(self, choice: NodeChoice) -> bool:
+        """Nobody can be asked or tried now; or the last attempt to reach each of them has failed."""
+        known = self._metadata.snapshot
+        if choice.node is None:
+            return not choice.any_ready
+        return not known.is_bootstrap and all(self._states.is_unreachable(node_id) for node_id in known.nodes)
 
     def _wait_ms(self, wanted_ms: float, now: float) -> float:
         """No longer than until the first time limit is reached."""

@@ -222,6 +222,7 @@ def test_a_single_address_is_resolved_again_for_each_attempt(states: ConnectionS
 
 
 def test_after_a_connection_that_stood_the_name_is_resolved_again(states: ConnectionStates, names: Names) -> None:
+    names.ips["broker"] = ["10.0.0.1", "10.0.0.2"]
     make_ready(states)
     names.ips["broker"] = ["10.9.9.9"]
     states.disconnected(1, 10)
@@ -267,3 +268,16 @@ def test_a_removed_node_is_as_good_as_new(states: ConnectionStates) -> None:
     assert not states.has_failed(1)
     assert states.connection_delay(1, 0) == 0
     assert states.last_attempt_ms(1) == -math.inf
+
+
+def test_a_node_is_unreachable_only_if_the_last_attempt_failed(states: ConnectionStates) -> None:
+    assert not states.is_unreachable(1)
+    make_ready(states)
+    states.disconnected(1, 10)
+    assert not states.is_unreachable(1), "it was lost, and has not been tried again"
+    states.connecting(NODE, 100)
+    assert not states.is_unreachable(1)
+    states.disconnected(1, 110)
+    assert states.is_unreachable(1)
+    make_ready(states, NODE, 1_000)
+    assert not states.is_unreachable(1)

@@ -255,6 +255,13 @@ def test_a_leader_hint_is_taken_if_it_is_newer_and_its_broker_known(metadata: Me
     assert metadata.snapshot.leader("t", 0) == Node(1, "b1", 9092), "an older answer does not undo the hint"
 
 
+def test_a_hint_without_an_epoch_is_not_taken_even_if_no_epoch_is_known(metadata: Metadata) -> None:
+    metadata.add_topic("t", 0)
+    answer(metadata, metadata_answer(topic("t", [partition(0, 0, epoch=-1)])), 0)
+    assert metadata.update_leaders([LeaderHint("t", 0, leader_id=1, leader_epoch=-1)], []) == set()
+    assert metadata.update_leaders([LeaderHint("t", 0, leader_id=1, leader_epoch=0)], []) == {("t", 0)}
+
+
 def test_rebootstrapping_forgets_brokers_and_leaders_but_not_what_is_wanted(metadata: Metadata) -> None:
     settled(metadata, "t")
     metadata.rebootstrap()

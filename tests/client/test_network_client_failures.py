@@ -376,19 +376,25 @@ def test_an_idle_connection_that_was_closed_is_nobodys_fault() -> None:
 
 
 def test_if_no_known_broker_can_be_tried_the_configured_addresses_are() -> None:
-    rig = ready_rig(brokers=2)
+    rig = Rig(2, bootstrap=(Node(-1, "boot", 9092),))
+    rig.system.listen("boot", 9092, rig.broker)
+    rig.bootstrapped()
+    rig.make_ready()
     moved = MetadataResponse(brokers=[MetadataResponseBroker(node_id=7, host="fresh", port=9092)])
-    fresh = ScriptedBroker(moved)
-    rig.system.listen("fresh", 9092, fresh)
+    rig.system.listen("boot", 9092, ScriptedBroker(moved))
+    rig.system.listen("fresh", 9092, ScriptedBroker(moved))
     for index in range(2):
         rig.system.refuse(f"b{index}", 9092)
     for connection in rig.system.connections:
         connection.reset()
-    rig.system.names["b0"] = ["10.7.7.7"]
-    rig.system.listen("10.7.7.7", 9092, ScriptedBroker(moved))
     rig.poll_until(lambda: 7 in rig.metadata.snapshot.nodes, limit_ms=10_000)
     rig.make_ready(7)
-    assert fresh.requests
+
+
+def test_many_addresses_that_refuse_are_tried_one_after_the_other_with_pauses() -> None:
+    rig = Rig(1, bootstrap=tuple(Node(-1 - index, f"gone{index}", 9092) for index in range(50)))
+    rig.pass_time(2_000)
+    assert 2 <= len(rig.system.connects) <= 8
 
 
 def test_without_the_recovery_strategy_the_known_brokers_are_all_there_is() -> None:
