@@ -1,0 +1,192 @@
+"""The list of decoders that `make fuzz` covers: whoever writes a decoder of foreign bytes adds it here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pyarrow as pa
+
+from spark_kafka_sink.errors import AuthenticationError, ConfigurationError, DecodeError, UnsupportedVersionError
+from spark_kafka_sink.network.frame import FrameReader
+from spark_kafka_sink.network.keystores import read_store
+from spark_kafka_sink.protocol.headers import (
+    decode_request,
+    decode_request_header,
+    decode_response,
+    encode_request,
+    encode_response,
+    peek_correlation_id,
+)
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages import ApiVersionsResponse, MetadataRequest, MetadataResponse
+from spark_kafka_sink.protocol.primitives import Reader
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.compression import Codec, compress, decompress
+from spark_kafka_sink.records.decoder import check_batches, decode_batches, decode_body
+from spark_kafka_sink.records.encoder import encode
+from spark_kafka_sink.records.header import HEADER_BYTES, parse_header, stamp_header
+from spark_kafka_sink.records.plan import PartitionSlice, plan_batches, record_size_bounds
+from spark_kafka_sink.sasl.jaas import parse_jaas
+from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, OauthBearerServer, accept_unsecured, unsecured_token
+from spark_kafka_sink.sasl.plain import PlainServer
+from spark_kafka_sink.sasl.scram import ScramClient, ScramCredential, scram_credential
+from spark_kafka_sink.sasl.scram_server import ScramServer
+from tests.fuzz import Target
+from tests.protocol.kafka_python import MESSAGE_VERSIONS
+from tests.protocol.populated import populated
+
+DECOMPRESSED_BYTES_MAX = 1 << 20
+JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required username=\"a\" password='b';"
+
+
+def all_targets() -> list[Target]:
+    return [*protocol_targets(), *record_targets(), *network_targets(), *sasl_targets()]
+
+
+def protocol_targets() -> Iterator[Target]:
+    for message_type, version in MESSAGE_VERSIONS:
+        seeds = [_bytes_of(populated(message_type, version), version), _bytes_of(message_type(), version)]
+        decode = partial(_decode_message, message_type, version)
+        yield Target(f"{message_type.__name__} v{version}", decode, seeds, (DecodeError,))
+    request = b"".join(encode_request(populated(MetadataRequest, 12), 12, 7, "me"))
+    response = b"".join(encode_response(populated(MetadataResponse, 12), 12, 7))
+    unknown = (DecodeError, UnsupportedVersionError)
+    yield Target("request header", decode_request_header, [request], (DecodeError,))
+    yield Target("request", decode_request, [request], unknown)
+    yield Target("response", partial(_decode_response, MetadataResponse, 12), [response], (DecodeError,))
+    yield Target("ApiVersions", partial(_decode_response, ApiVersionsResponse, 3), [response], (DecodeError,))
+    yield Target("correlation id", peek_correlation_id, [response], (DecodeError,))
+    for read in (Reader.unsigned_varint, Reader.varint, Reader.varlong):
+        yield Target(read.__name__, partial(_read, read), [b"\x01", b"\xff\xff\x01"], (DecodeError,))
+
+
+def record_targets() -> Iterator[Target]:
+    batch = _batch()
+    yield Target("batch header", parse_header, [batch], (DecodeError,))
+    yield Target("batches", check_batches, [batch, batch * 2], (DecodeError,))
+    yield Target("batches to columns", _decode_batches, [batch, batch * 2], (DecodeError,))
+    # Past the checksum, which nearly every mutation breaks.
+    body = partial(_decode_body, batch[:HEADER_BYTES])
+    yield Target("records", body, [batch[HEADER_BYTES:]], (DecodeError,))
+    for codec in Codec:
+        decode = partial(_decompress, codec)
+        yield Target(f"decompress {codec.name}", decode, [bytes(compress(codec, [batch * 20]))], (DecodeError,))
+
+
+def network_targets() -> Iterator[Target]:
+    yield Target("frame", _read_frames, [b"\0\0\0\x05hello\0\0\0\0", b"HTTP/1.1 400 Bad"], (DecodeError,))
+    for name in ("PEM", "JKS", "PKCS12"):
+        seeds = [b"\xfe\xed\xfe\xed" + bytes(3) + b"\x02" + bytes(60), b"\x30\x82\x01\x00" + bytes(40)]
+        seeds.append(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+        decode = partial(read_store, type_name=name, password=None, key_password="k")
+        yield Target(f"store {name}", decode, seeds, (ConfigurationError,))
+    yield Target("jaas", lambda data: parse_jaas(data.decode("latin-1")), [JAAS.encode()], (ConfigurationError,))
+
+
+def sasl_targets() -> Iterator[Target]:
+    refused = (AuthenticationError,)
+    credential = scram_credential("SCRAM-SHA-256", "secret", salt=b"salt")
+    token = unsecured_token({"sub": "alice", "exp": 2_000_000_000})
+    first = b"n,,n=alice,r=abcdef"
+    challenge = b"r=fixed-and-more,s=c2FsdA==,i=4096"
+    bearer = OauthBearerClient(token, {"pool": "p"}).start()
+    yield Target("PLAIN server", lambda data: PlainServer({"a": "b"}).step(data), [b"\0a\0b"], refused)
+    yield Target(
+        "SCRAM server", lambda data: ScramServer("SCRAM-SHA-256", lambda name: credential).step(data), [first], refused
+    )
+    yield Target(
+        "SCRAM server, last message", lambda data: _scram_last(credential, data), [b"c=biws,r=f,p=cA=="], refused
+    )
+    yield Target("SCRAM client", _scram_client, [challenge], refused)
+    yield Target(
+        "OAUTHBEARER server",
+        lambda data: OauthBearerServer(lambda text: accept_unsecured(text, now_s=0)).step(data),
+        [bearer],
+        refused,
+    )
+    yield Target("OAUTHBEARER client", _oauth_client, [b"", b'{"status":"invalid_token"}'], refused)
+    yield Target(
+        "unsecured token", lambda data: accept_unsecured(data.decode("latin-1"), now_s=0), [token.encode()], refused
+    )
+
+
+def _bytes_of(message: Message, version: int) -> bytes:
+    return b"".join(message.encode(version))
+
+
+def _decode_message(message_type: type[Message], version: int, data: bytes) -> object:
+    return message_type.decode(data, version)
+
+
+def _decode_response(message_type: type[Message], version: int, data: bytes) -> object:
+    return decode_response(data, message_type, version)
+
+
+def _read(read: Callable[[Reader], int], data: bytes) -> int:
+    return read(Reader(data))
+
+
+def _batch() -> bytes:
+    """A batch with nulls, headers and values of several sizes."""
+    rows = 20
+    headers = pa.array(
+        [[] if row % 3 else [{"key": "k", "value": None}, {"key": "", "value": b"v" * row}] for row in range(rows)],
+        pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    )
+    columns = RecordColumns(
+        pa.array([None if row % 5 == 0 else b"v" * row * 3 for row in range(rows)], pa.binary()),
+        key=pa.array([None if row % 2 else f"key {row}".encode() for row in range(rows)], pa.binary()),
+        headers=headers,
+    )
+    plan = plan_batches(record_size_bounds(columns), [PartitionSlice(0, rows)], 1 << 20)
+    (piece,) = encode(columns, plan, 1_700_000_000_000)
+    header = stamp_header(
+        segments=[piece.segment],
+        record_count=piece.record_count,
+        base_timestamp=piece.base_timestamp,
+        max_timestamp=piece.max_timestamp,
+    )
+    return bytes(header) + bytes(piece.segment)
+
+
+def _decode_batches(data: bytes) -> object:
+    return list(decode_batches(data, bytes_max=DECOMPRESSED_BYTES_MAX))
+
+
+def _decode_body(header: bytes, data: bytes) -> object:
+    return decode_body(parse_header(header), data, bytes_max=DECOMPRESSED_BYTES_MAX)
+
+
+def _decompress(codec: Codec, data: bytes) -> object:
+    return decompress(codec, data, DECOMPRESSED_BYTES_MAX)
+
+
+def _read_frames(data: bytes) -> None:
+    reader = FrameReader(1 << 20)
+    while data:
+        space = reader.space()
+        taken = min(len(space), len(data))
+        space[:taken] = data[:taken]
+        del space
+        if reader.advance(taken) is not None:
+            reader = FrameReader(1 << 20)
+        data = data[taken:]
+
+
+def _scram_last(credential: ScramCredential, data: bytes) -> bytes:
+    server = ScramServer("SCRAM-SHA-256", lambda name: credential, nonce="f")
+    server.step(b"n,,n=alice,r=abc")
+    return server.step(data)
+
+
+def _scram_client(data: bytes) -> object:
+    client = ScramClient("SCRAM-SHA-256", "alice", "secret", nonce="fixed")
+    client.start()
+    return client.step(data)
+
+
+def _oauth_client(data: bytes) -> object:
+    client = OauthBearerClient("token")
+    client.start()
+    return client.step(data)

@@ -1,0 +1,168 @@
+"""What the encoder promises beyond the right bytes: payloads are not copied, and nothing is left out silently."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_kafka_sink.errors import UnsupportedVersionError
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages import (
+    CreateTopicsRequest,
+    FindCoordinatorRequest,
+    InitProducerIdRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    SaslHandshakeRequest,
+    TopicProduceData,
+)
+from spark_kafka_sink.protocol.primitives import Reader, Writer, unsigned_varint_size, varint_size
+from spark_kafka_sink.protocol.schema import FieldSpec, field_specs
+from tests.protocol.kafka_python import MESSAGE_VERSIONS
+
+BITS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
+
+
+def produce(*records: Any) -> ProduceRequest:
+    partitions = [PartitionProduceData(index=index, records=one) for index, one in enumerate(records)]
+    return ProduceRequest(
+        acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(name="t", partition_data=partitions)]
+    )
+
+
+@pytest.mark.parametrize("version", [3, 9, 13])
+def test_record_payloads_pass_through_uncopied(version: int) -> None:
+    first, second, third = bytearray(b"one"), memoryview(b"two"), b"three"
+    segments = produce([first, second], third).encode(version)
+    for payload in (first, second, third):
+        assert any(segment is payload for segment in segments)
+
+
+@pytest.mark.parametrize("version", [3, 9])
+def test_segments_of_records_are_one_field(version: int) -> None:
+    joined = b"".join(produce([b"ab", b"", b"cd"], None, b"").encode(version))
+    assert joined == b"".join(produce(b"abcd", None, []).encode(version))
+    partitions = ProduceRequest.decode(joined, version).topic_data[0].partition_data
+    assert [partition.records for partition in partitions] == [b"abcd", None, b""]
+
+
+def test_no_empty_segment_goes_to_the_socket() -> None:
+    assert all(len(segment) for segment in produce([b"", b"x"], [b""], b"").encode(3))
+
+
+def test_an_ignorable_field_that_a_version_lacks_is_left_out() -> None:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="t")], include_topic_authorized_operations=False)
+    assert MetadataRequest.decode(b"".join(request.encode(1)), 1) == request
+
+
+@pytest.mark.parametrize(
+    ("message", "version", "name"),
+    [
+        (MetadataRequest(allow_auto_topic_creation=False), 3, "allow_auto_topic_creation"),
+        (CreateTopicsRequest(validate_only=True), 0, "versions we speak"),
+        (InitProducerIdRequest(producer_id=7), 2, "producer_id"),
+        (FindCoordinatorRequest(coordinator_keys=["a"]), 3, "coordinator_keys"),
+        (FindCoordinatorRequest(key="a"), 4, "key"),
+    ],
+)
+def test_a_value_that_a_version_cannot_say_is_refused(message: Message, version: int, name: str) -> None:
+    with pytest.raises(UnsupportedVersionError, match=name):
+        message.encode(version)
+
+
+def test_null_is_refused_where_a_version_has_none() -> None:
+    assert MetadataRequest(topics=None).encode(1)
+    with pytest.raises(UnsupportedVersionError, match="topics must not be null in version 0"):
+        MetadataRequest(topics=None).encode(0)
+
+
+@pytest.mark.parametrize("message", [ProduceRequest(acks=40_000), ProduceRequest(timeout_ms=1 << 31)])
+def test_a_number_out_of_range_is_a_value_error_that_names_the_message(message: Message) -> None:
+    with pytest.raises(ValueError, match="ProduceRequest v9"):
+        message.encode(9)
+
+
+def test_a_string_too_long_for_its_prefix_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="SaslHandshakeRequest"):
+        SaslHandshakeRequest(mechanism="x" * 40_000).encode(1)
+
+
+@given(value=st.integers(-(1 << 63), (1 << 63) - 1))
+def test_varlongs_come_back(value: int) -> None:
+    writer = Writer(varint_size(value))
+    writer.varint(value)
+    (data,) = writer.segments()
+    assert Reader(data).varlong() == value
+
+
+@given(value=st.integers(-(1 << 31), (1 << 31) - 1))
+def test_varints_come_back(value: int) -> None:
+    writer = Writer(varint_size(value))
+    writer.varint(value)
+    (data,) = writer.segments()
+    assert Reader(data).varint() == value
+
+
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [(0, "00"), (127, "7f"), (128, "8001"), (300, "ac02"), (16_383, "ff7f"), (0xFFFFFFFF, "ffffffff0f")],
+)
+def test_unsigned_varints_are_little_groups_of_seven_bits(value: int, data: str) -> None:
+    writer = Writer(unsigned_varint_size(value))
+    writer.unsigned_varint(value)
+    assert bytes(writer.segments()[0]).hex() == data
+    assert Reader(bytes.fromhex(data)).unsigned_varint() == value
+
+
+@pytest.mark.parametrize(("value", "data"), [(0, "00"), (-1, "01"), (1, "02"), (-2, "03"), (63, "7e"), (-65, "8101")])
+def test_signed_varints_are_zigzag(value: int, data: str) -> None:
+    assert Reader(bytes.fromhex(data)).varint() == value
+    assert Reader(bytes.fromhex(data)).varlong() == value
+    assert varint_size(value) == len(data) // 2
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> tuple[Message, int]:
+    message_type, version = draw(st.sampled_from(MESSAGE_VERSIONS))
+    return _draw(draw, message_type, version), version
+
+
+def _draw(draw: st.DrawFn, struct_type: Any, version: int) -> Any:
+    values = {
+        name: _value(draw, spec, version) for name, spec in field_specs(struct_type).items() if version in spec.versions
+    }
+    return struct_type(**values)
+
+
+def _value(draw: st.DrawFn, spec: FieldSpec, version: int) -> Any:
+    if spec.nullable is not None and version in spec.nullable and draw(st.booleans()):
+        return None
+    if spec.kind == "array":
+        return [_scalar(draw, spec.element, version) for _ in range(draw(st.integers(0, 2)))]
+    return _scalar(draw, spec.element if spec.kind == "struct" else spec.kind, version)
+
+
+def _scalar(draw: st.DrawFn, kind: Any, version: int) -> Any:
+    if isinstance(kind, type):
+        return _draw(draw, kind, version)
+    if kind in BITS:
+        return draw(st.integers(-(1 << BITS[kind]), (1 << BITS[kind]) - 1))
+    strategies: dict[str, st.SearchStrategy[Any]] = {
+        "bool": st.booleans(),
+        "string": st.text(max_size=20),
+        "uuid": st.uuids(),
+    }
+    return draw(strategies.get(kind, st.binary(max_size=200)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(case=messages())
+def test_every_message_comes_back_equal(case: tuple[Message, int]) -> None:
+    message, version = case
+    data = b"".join(message.encode(version))
+    assert type(message).decode(data, version) == message

@@ -1,0 +1,202 @@
+"""Whatever bytes arrive, a decoder ends in a value or in DecodeError, soon, and without allocating on a peer's word."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_kafka_sink.errors import DecodeError, UnsupportedVersionError
+from spark_kafka_sink.protocol.headers import (
+    decode_request,
+    decode_request_header,
+    decode_response,
+    peek_correlation_id,
+)
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages import (
+    ApiVersionsResponse,
+    FetchResponse,
+    FindCoordinatorRequest,
+    ListTransactionsRequest,
+    MetadataRequest,
+    MetadataResponse,
+    ProduceRequest,
+    SaslAuthenticateRequest,
+    TopicProduceData,
+)
+from spark_kafka_sink.protocol.primitives import ELEMENTS_MAX, Reader
+from tests.fuzz import run
+from tests.fuzz_targets import all_targets
+from tests.protocol.kafka_python import MESSAGE_VERSIONS, name_of
+from tests.protocol.populated import populated
+
+INT32_MAX = b"\x7f\xff\xff\xff"
+VARINT_MAX = b"\xff\xff\xff\xff\x0f"
+
+
+@pytest.mark.parametrize(("message_type", "version"), MESSAGE_VERSIONS, ids=name_of)
+def test_a_message_cut_off_anywhere_is_refused_or_whole(message_type: type[Message], version: int) -> None:
+    data = b"".join(populated(message_type, version).encode(version))
+    step = max(1, len(data) // 60)  # everywhere in the short ones
+    for size in range(0, len(data), step):
+        with pytest.raises(DecodeError):
+            message_type.decode(data[:size], version)
+    assert message_type.decode(data + b"more", version) == message_type.decode(data, version)
+
+
+def test_every_decoder_survives_a_sample_of_the_fuzzer() -> None:
+    outcomes = run(all_targets(), 6_000, seed=1)
+    assert outcomes["DecodeError"] > 1_000
+    assert outcomes["value"] > 500
+
+
+@settings(max_examples=200)
+@given(data=st.binary(max_size=200), case=st.sampled_from(MESSAGE_VERSIONS))
+def test_any_bytes_give_a_message_or_decode_error(data: bytes, case: tuple[type[Message], int]) -> None:
+    message_type, version = case
+    try:
+        message = message_type.decode(data, version)
+    except DecodeError:
+        return
+    # What was understood can be said again, and means the same.
+    assert message_type.decode(b"".join(message.encode(version)), version) == message
+
+
+@pytest.mark.parametrize(
+    ("message_type", "version", "data"),
+    [
+        (MetadataRequest, 1, INT32_MAX),
+        (MetadataRequest, 9, VARINT_MAX),
+        (FindCoordinatorRequest, 4, b"\0" + VARINT_MAX),
+        (ListTransactionsRequest, 0, b"\x01" + VARINT_MAX),
+        (ApiVersionsResponse, 0, b"\0\0" + INT32_MAX),
+        (SaslAuthenticateRequest, 0, INT32_MAX),
+        (SaslAuthenticateRequest, 2, VARINT_MAX),
+        (MetadataRequest, 9, b"\0\0\0\0" + VARINT_MAX),  # tags
+        (MetadataRequest, 9, b"\0\0\0\0\x01\x63" + VARINT_MAX),  # bytes of one tag
+    ],
+)
+def test_a_count_or_length_beyond_the_bytes_left_allocates_nothing(
+    message_type: type[Message], version: int, data: bytes
+) -> None:
+    message_type.decode(b"".join(message_type().encode(version)), version)  # the plan is made once
+    tracemalloc.start()
+    try:
+        with pytest.raises(DecodeError):
+            message_type.decode(data + bytes(50), version)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_for_many_tiny_elements_is_bounded_by_their_number() -> None:
+    count = ELEMENTS_MAX + 1
+    data = b"\0" + _varint(count + 1) + b"\x01" * count  # so many empty strings
+    with pytest.raises(DecodeError, match="array elements"):
+        FindCoordinatorRequest.decode(data, 4)
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff\xff\xff", b"\xff\xff\xff\xfe", b"\x80\x00\x00\x00"])
+def test_negative_counts_are_refused_where_null_is_not_allowed(data: bytes) -> None:
+    with pytest.raises(DecodeError):
+        MetadataRequest.decode(data, 0)
+
+
+def test_minus_two_is_not_null() -> None:
+    assert MetadataRequest.decode(b"\xff\xff\xff\xff", 1).topics is None
+    with pytest.raises(DecodeError):
+        MetadataRequest.decode(b"\xff\xff\xff\xfe", 1)
+
+
+@pytest.mark.parametrize(
+    ("read", "bytes_max"), [(Reader.unsigned_varint, 5), (Reader.varint, 5), (Reader.varlong, 10)], ids=["u", "s", "l"]
+)
+def test_a_varint_without_an_end_is_refused_at_its_bound(read: Callable[[Reader], int], bytes_max: int) -> None:
+    reader = Reader(b"\x80" * 1_000_000)
+    with pytest.raises(DecodeError, match=f"within {bytes_max} bytes"):
+        read(reader)
+    with pytest.raises(DecodeError):
+        read(Reader(b"\xff" * (bytes_max - 1) + b"\x7f"))  # more bits than the type has
+    with pytest.raises(DecodeError):
+        read(Reader(b""))
+
+
+def test_a_string_that_is_not_utf8_is_refused() -> None:
+    with pytest.raises(DecodeError, match="UTF-8"):
+        FindCoordinatorRequest.decode(b"\0\x02\xff\xfe", 0)
+
+
+def test_a_tagged_field_must_fill_its_size() -> None:
+    good = b"".join(ApiVersionsResponse(finalized_features_epoch=5).encode(3))
+    epoch = b"\x01\x08" + struct.pack(">q", 5)
+    assert epoch in good
+    for size in (b"\x07", b"\x09"):
+        with pytest.raises(DecodeError):
+            ApiVersionsResponse.decode(good.replace(epoch, b"\x01" + size + epoch[2:]) + b"\0", 3)
+
+
+def test_unknown_tags_are_kept_and_written_again() -> None:
+    message = MetadataRequest(unknown_tags={7: b"seven", 900: b""})
+    data = b"".join(message.encode(9))
+    assert MetadataRequest.decode(data, 9) == message
+    assert b"".join(MetadataRequest.decode(data, 9).encode(9)) == data
+
+
+def test_bytes_after_the_end_are_not_an_error() -> None:
+    assert MetadataRequest.decode(b"\0\0\0\0" + b"later versions of Kafka", 0) == MetadataRequest(topics=[])
+
+
+def test_the_header_of_a_request_is_read_even_if_nobody_knows_the_api() -> None:
+    frame = struct.pack(">hhih", 999, 3, 12, 2) + b"me" + b"body"
+    header, body = decode_request_header(frame)
+    assert (header.api_key, header.api_version, header.correlation_id, header.client_id) == (999, 3, 12, "me")
+    assert bytes(body) == b"body"
+    with pytest.raises(UnsupportedVersionError, match="999"):
+        decode_request(frame)
+
+
+def test_a_version_that_we_do_not_speak_says_which_ones_we_do() -> None:
+    with pytest.raises(UnsupportedVersionError, match=r"ProduceRequest v2 .* 3-13"):
+        ProduceRequest().encode(2)
+    with pytest.raises(UnsupportedVersionError):
+        ProduceRequest.decode(b"", 14)
+
+
+@pytest.mark.parametrize("data", [b"", b"\0\0", b"\0\0\0"])
+def test_a_response_shorter_than_its_header_is_refused(data: bytes) -> None:
+    for decode in (peek_correlation_id, lambda frame: decode_response(frame, MetadataResponse, 1), decode_request):
+        with pytest.raises(DecodeError):
+            decode(data)
+
+
+def test_records_are_a_view_of_the_frame() -> None:
+    response = populated(FetchResponse, 17)
+    frame = b"".join(response.encode(17))
+    records = FetchResponse.decode(frame, 17).responses[0].partitions[0].records
+    assert isinstance(records, memoryview)
+    assert records.obj is frame
+
+
+def test_a_frame_that_is_not_of_plain_bytes_is_read_all_the_same() -> None:
+    data = b"".join(MetadataRequest(topics=None).encode(9))
+    assert MetadataRequest.decode(memoryview(data).cast("b"), 9) == MetadataRequest(topics=None)
+
+
+def test_a_uuid_survives() -> None:
+    wanted = UUID(int=1 << 127 | 5)
+    data = b"".join(ProduceRequest(topic_data=[TopicProduceData(topic_id=wanted)]).encode(13))
+    assert ProduceRequest.decode(data, 13).topic_data[0].topic_id == wanted
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
