@@ -10,14 +10,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from spark_kafka_sink.errors import KafkaSinkError
+    from spark_kafka_sink.producer.producer import KafkaProducer
+    from spark_kafka_sink.producer.record import ProducerRecord
+    from spark_kafka_sink.producer.results import ColumnsResult, RecordMetadata
+    from spark_kafka_sink.records.columns import RecordColumns
     from spark_kafka_sink.spark.datasource import KafkaDataSource, register
 
 _HOME = {
+    "ColumnsResult": "spark_kafka_sink.producer.results",
     "KafkaDataSource": "spark_kafka_sink.spark.datasource",
+    "KafkaProducer": "spark_kafka_sink.producer.producer",
+    "KafkaSinkError": "spark_kafka_sink.errors",
+    "ProducerRecord": "spark_kafka_sink.producer.record",
+    "RecordColumns": "spark_kafka_sink.records.columns",
+    "RecordMetadata": "spark_kafka_sink.producer.results",
     "register": "spark_kafka_sink.spark.datasource",
 }
 
-__all__ = ["KafkaDataSource", "register"]
+__all__ = [
+    "ColumnsResult",
+    "KafkaDataSource",
+    "KafkaProducer",
+    "KafkaSinkError",
+    "ProducerRecord",
+    "RecordColumns",
+    "RecordMetadata",
+    "register",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -1,0 +1,284 @@
+"""Idempotence: who the producer is, the sequences of each partition, and which batch may leave when.
+
+A broker remembers, for each producer id and partition, the epoch and the last five batches. It takes a batch whose
+first sequence follows the last one, and answers DUPLICATE to one that it remembers. It has nothing to compare with
+when it knows nothing of the producer, and then takes any sequence. All rules below come from these three facts.
+
+`admit` is the gate through which every batch leaves (see partition_queues.DrainGate). A batch may go when
+
+    an identity is known                                            else a producer id is asked for
+    the partition's earlier requests are all at the same leader     rule 2: else two logs would be filled at once
+    fewer than max.in.flight of them are open, over all brokers     rule 2: the broker remembers five
+    none is open, as long as nothing has succeeded since the        rule 1: a broker that knows nothing takes the
+      connection, the leader or the identity is new, or since         second although it has refused the first
+      something failed
+    it is the first of those that are not settled, if it is a retry
+    the partition's sequences are in order, if it is new            no gap, no unresolved expiry, no old epoch in flight
+
+When a batch was refused for good, the ones behind it have a gap before them: the broker refuses them as well. Then all
+that is before the gap is finished first, and the rest goes on under the next epoch, with sequences from 0 (KIP-360).
+That is the only place where a batch that was sent gets another sequence (rule 3): the batch at the gap was refused by
+every broker that answered for it, nothing before it is in flight, and what was sent behind it could not be accepted.
+
+A batch that failed in doubt leaves the partition unresolved: nothing new leaves until all is settled. If the records
+turn out to be stored, nothing is lost; else the partition goes on under the next epoch, as nothing of it is left.
+
+A partition's state is kept under the topic's name for as long as the producer lives, whatever metadata says of the
+topic (rule 4). A topic that was deleted and created again has a log that knows nothing of us, and takes the sequences
+as they go on.
+
+Sequences count modulo 2^31. Sender thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from spark_kafka_sink.producer.batch import ProducerBatch, TopicPartition
+
+SEQUENCE_MASK = 0x7FFF_FFFF
+EPOCH_MAX = 32_767
+_HALF = 0x4000_0000
+
+
+class Identity(NamedTuple):
+    producer_id: int
+    epoch: int
+
+
+NOBODY = Identity(-1, -1)
+
+
+def follows(later: int, earlier: int) -> bool:
+    """On the circle of sequences: 0 follows 2^31 - 1."""
+    return 0 < ((later - earlier) & SEQUENCE_MASK) < _HALF
+
+
+class PartitionState:
+    """What is known of one partition's batches."""
+
+    __slots__ = (
+        "confirmed_by",
+        "gap",
+        "identity",
+        "in_doubt",
+        "last_acked_sequence",
+        "next_sequence",
+        "on_wire",
+        "topic_partition",
+        "unresolved",
+        "unsettled",
+    )
+
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
+        self.identity = NOBODY
+        self.next_sequence = 0
+        self.last_acked_sequence = -1
+        self.unsettled: list[ProducerBatch] = []  # have a sequence and no outcome, in the order of their sequences
+        self.on_wire: dict[ProducerBatch, int] = {}  # and the node; also those that have expired since
+        self.in_doubt: set[ProducerBatch] = set()  # unsettled ones that may be stored
+        self.confirmed_by: object = None  # the connection of the last success, if nothing has failed since
+        self.gap: int | None = None  # the first sequence that was refused for good
+        self.unresolved = False
+
+    def begin(self, identity: Identity) -> None:
+        """Sequences from 0 under an identity that this partition's leader has not seen."""
+        self.identity = identity
+        self.next_sequence = 0
+        self.last_acked_sequence = -1
+        self.confirmed_by = None
+        self.gap = None
+        self.unresolved = False
+
+    def is_head(self, batch: ProducerBatch) -> bool:
+        return bool(self.unsettled) and self.unsettled[0] is batch
+
+
+# --- the rules, one function each
+
+
+def may_have_another_on_wire(state: PartitionState, connection: object) -> bool:
+    """Rule 1: one request at a time, until this very connection has brought a success under this identity."""
+    return not state.on_wire or (state.confirmed_by is not None and state.confirmed_by is connection)
+
+
+def may_go_to(state: PartitionState, leader_id: int, in_flight_max: int) -> bool:
+    """Rule 2: so many open requests of a partition over all brokers, and all of them at one."""
+    return len(state.on_wire) < in_flight_max and all(node == leader_id for node in state.on_wire.values())
+
+
+def may_begin_again(state: PartitionState) -> bool:
+    """Rule 3: may what is unsettled get new sequences? Only from a gap on, and when nothing before it is left."""
+    if state.on_wire or state.gap is None:
+        return False
+    return all(not follows(state.gap, batch.base_sequence) for batch in state.unsettled)
+
+
+class Idempotence:
+    """See the module's docstring. When idempotence is off, the rules about the open requests still hold."""
+
+    def __init__(self, *, enabled: bool, in_flight_max: int, connection_of: Callable[[int], object]) -> None:
+        """`connection_of` gives a node's present connection: an object that is another one after a reconnect."""
+        self.enabled = enabled
+        self.identity = NOBODY
+        self._in_flight_max = in_flight_max
+        self._connection_of = connection_of
+        self._partitions: dict[TopicPartition, PartitionState] = {}
+
+    # --- the identity
+
+    @property
+    def needs_identity(self) -> bool:
+        return self.enabled and self.identity == NOBODY
+
+    def adopt(self, identity: Identity) -> None:
+        """A producer id from a broker. Partitions whose sequences had to begin again do so now."""
+        self.identity = identity
+        for state in self._partitions.values():
+            self._mend(state)
+
+    def _next_identity(self) -> None:
+        """The next epoch, of which no broker need be asked; after the last one another producer id is."""
+        if self.identity.epoch < EPOCH_MAX:
+            self.identity = Identity(self.identity.producer_id, self.identity.epoch + 1)
+        else:
+            self.identity = NOBODY
+
+    # --- the gate
+
+    def admit(self, batch: ProducerBatch, leader_id: int, now: float) -> bool:
+        """May this batch, the first of its partition's queue, be sent now? If so, it is counted as sent."""
+        state = self.state(batch.topic_partition)
+        if not may_go_to(state, leader_id, self._in_flight_max):
+            return False
+        if self.enabled and not self._admit_sequence(state, batch, leader_id):
+            return False
+        state.on_wire[batch] = leader_id
+        return True
+
+    def _admit_sequence(self, state: PartitionState, batch: ProducerBatch, leader_id: int) -> bool:
+        if not may_have_another_on_wire(state, self._connection_of(leader_id)):
+            return False
+        if batch.has_sequence:
+            return state.is_head(batch) and (state.gap is None or follows(state.gap, batch.base_sequence))
+        if self.identity == NOBODY or state.unresolved or state.gap is not None:
+            return False
+        if state.identity != self.identity:
+            if state.unsettled or state.on_wire:
+                return False
+            state.begin(self.identity)
+        self._give_sequence(state, batch)
+        state.unsettled.append(batch)
+        return True
+
+    def _give_sequence(self, state: PartitionState, batch: ProducerBatch) -> None:
+        batch.set_producer_state(*state.identity, state.next_sequence)
+        state.next_sequence = (state.next_sequence + batch.record_count) & SEQUENCE_MASK
+
+    # --- what came of the batches
+
+    def state(self, topic_partition: TopicPartition) -> PartitionState:
+        state = self._partitions.get(topic_partition)
+        if state is None:
+            state = self._partitions[topic_partition] = PartitionState(topic_partition)
+        return state
+
+    def __iter__(self) -> Iterator[PartitionState]:
+        return iter(self._partitions.values())
+
+    def off_wire(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
+        """The request is over. First of all that is told about a batch after it was admitted."""
+        state = self.state(batch.topic_partition)
+        state.on_wire.pop(batch, None)
+        if in_doubt and self.enabled and batch in state.unsettled:
+            state.in_doubt.add(batch)
+
+    def stored(self, batch: ProducerBatch) -> None:
+        """The broker has it; also told of a batch that has expired since."""
+        state = self._settle(batch)
+        if (batch.producer_id, batch.producer_epoch) != state.identity or not batch.has_sequence:
+            return
+        if state.last_acked_sequence < 0 or follows(batch.last_sequence, state.last_acked_sequence):
+            state.last_acked_sequence = batch.last_sequence
+        self._mend(state)
+
+    def confirm(self, topic_partition: TopicPartition, node_id: int) -> None:
+        """A broker has answered with success under the identity in use."""
+        self.state(topic_partition).confirmed_by = self._connection_of(node_id)
+
+    def retried(self, batch: ProducerBatch, *, new_sequence: bool) -> None:
+        """It goes back into its queue."""
+        state = self.state(batch.topic_partition)
+        state.confirmed_by = None
+        if new_sequence:
+            self._note_gap(state, batch)
+        self._mend(state)
+
+    def split(self, batch: ProducerBatch, children: list[ProducerBatch]) -> None:
+        """The children stand in its place, with its sequences and its doubts."""
+        state = self.state(batch.topic_partition)
+        state.confirmed_by = None
+        if batch in state.unsettled:
+            at = state.unsettled.index(batch)
+            state.unsettled[at : at + 1] = children
+        if batch in state.in_doubt:
+            state.in_doubt.discard(batch)
+            state.in_doubt.update(children)
+        self._mend(state)
+
+    def failed(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
+        """It will not be sent again. `in_doubt`: it may be stored, or its request is still open."""
+        state = self._settle(batch)
+        state.confirmed_by = None
+        if not self.enabled or not batch.has_sequence or (batch.producer_id, batch.producer_epoch) != state.identity:
+            return
+        if in_doubt:
+            state.unresolved = True
+        else:
+            self._note_gap(state, batch)
+        self._mend(state)
+
+    def is_in_doubt(self, batch: ProducerBatch) -> bool:
+        return batch in self.state(batch.topic_partition).in_doubt
+
+    def is_head(self, batch: ProducerBatch) -> bool:
+        return self.state(batch.topic_partition).is_head(batch)
+
+    # --- mending
+
+    def _settle(self, batch: ProducerBatch) -> PartitionState:
+        state = self.state(batch.topic_partition)
+        if batch in state.unsettled:
+            state.unsettled.remove(batch)
+        state.in_doubt.discard(batch)
+        return state
+
+    def _note_gap(self, state: PartitionState, batch: ProducerBatch) -> None:
+        if state.gap is None or follows(state.gap, batch.base_sequence):
+            state.gap = batch.base_sequence
+
+    def settled(self, topic_partition: TopicPartition) -> None:
+        """A request of the partition is over and its batch had its outcome before."""
+        self._mend(self.state(topic_partition))
+
+    def _mend(self, state: PartitionState) -> None:
+        """Go on under a new epoch, once that cannot double anything."""
+        if not self.enabled or state.on_wire:
+            return
+        if state.unresolved and not state.unsettled:
+            state.unresolved = False
+            acknowledged = (state.last_acked_sequence + 1) & SEQUENCE_MASK
+            if state.gap is None and acknowledged != state.next_sequence:
+                state.gap = acknowledged
+        if not may_begin_again(state):
+            return
+        if state.identity == self.identity:
+            self._next_identity()
+        if self.identity == NOBODY:
+            return  # adopt() comes back here
+        state.begin(self.identity)
+        state.in_doubt.clear()
+        for batch in state.unsettled:
+            self._give_sequence(state, batch)

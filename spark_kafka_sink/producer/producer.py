@@ -1,0 +1,370 @@
+"""KafkaProducer: the public face. It checks, finds partitions, hands rows to the accumulator, and waits where asked to.
+
+    caller's thread     metadata -> serializers, partitioner -> accumulator (memory, staging, grouping)
+    sender's thread     batches -> brokers -> outcomes -> futures, callbacks
+
+A call blocks for two reasons only, each for at most max.block.ms: the topic's partitions are not known yet, or
+buffer.memory is full. Everything else is told by the future.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_kafka_sink.client.cluster import ClusterSnapshot, PartitionInfo
+from spark_kafka_sink.client.metadata import new_metadata
+from spark_kafka_sink.client.network_client import new_network_client
+from spark_kafka_sink.errors import (
+    IllegalStateError,
+    InvalidRecordError,
+    KafkaSinkError,
+    MetadataTimeoutError,
+    ProducerClosedError,
+    RecordTooLargeError,
+)
+from spark_kafka_sink.network.system import OperatingSystem, System
+from spark_kafka_sink.producer.accumulator import RecordAccumulator
+from spark_kafka_sink.producer.buffer_pool import BufferPool
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.interceptors import Interceptor, Interceptors
+from spark_kafka_sink.producer.metrics import ProducerMetrics
+from spark_kafka_sink.producer.partitioner import LoadsOf, Partitioner
+from spark_kafka_sink.producer.record import ProducerRecord, check_record, check_topic, header_bytes
+from spark_kafka_sink.producer.results import Callback, ColumnsFuture, ColumnsResult, RecordMetadata, SendFuture
+from spark_kafka_sink.producer.sender import Sender
+from spark_kafka_sink.producer.sender_thread import SenderLoop, SenderThread
+from spark_kafka_sink.producer.serializers import Serializer, apply, serialize_plain
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.encoder import invalid_rows, record_size_bounds
+from spark_kafka_sink.records.header import HEADER_BYTES
+
+_log = logging.getLogger(__name__)
+_numbers = itertools.count(1)
+
+_RECORD_OVERHEAD_MAX = 36
+"""Length, attributes, deltas and the lengths of key and value, at most."""
+
+RecordPartitioner = Callable[[str, "bytes | None", "bytes | None", Sequence[PartitionInfo]], int]
+"""(topic, key, value, partitions) -> partition: a user's own, for send()."""
+
+
+class KafkaProducer:
+    """Thread-safe. The options are the Java producer's, by their names; see producer/config.py."""
+
+    def __init__(
+        self,
+        config: Mapping[str, object],
+        *,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        interceptors: Sequence[Interceptor[ProducerRecord, RecordMetadata]] = (),
+        partitioner: RecordPartitioner | None = None,
+        system: System | None = None,
+        loop: SenderLoop | None = None,
+        random: Random | None = None,
+    ) -> None:
+        """`system`, `loop` and `random` are for tests: another network and clock, no thread, repeatable chance."""
+        parsed = ProducerConfig.parse(config)
+        self.config = replace(parsed, client_id=parsed.client_id or f"producer-{next(_numbers)}")
+        self._system = system if system is not None else OperatingSystem()
+        self._loop = loop if loop is not None else SenderThread()
+        random = random if random is not None else Random()
+        self._serialize_key = key_serializer or serialize_plain
+        self._serialize_value = value_serializer or serialize_plain
+        self._interceptors: Interceptors[ProducerRecord, RecordMetadata] = Interceptors(interceptors)
+        self._record_partitioner = partitioner
+        self._partitioner = Partitioner(self.config, random)
+        self._metrics = ProducerMetrics(self.config.metrics_sample_window_ms, self.config.metrics_num_samples)
+        client_config = self.config.client_config()
+        self._metadata = new_metadata(client_config, system=self._system)
+        self._client = client = new_network_client(client_config, self._metadata, system=self._system)
+        self._pool = BufferPool(self.config.buffer_memory, self._system.now)
+        wake = self._loop.wakeup
+        self._accumulator = RecordAccumulator(
+            self.config,
+            self._pool,
+            clock=self._system.now,
+            wall_clock_ms=_wall_clock_ms,
+            wakeup=lambda: wake(client),
+        )
+        self._sender = Sender(
+            self.config,
+            self._client,
+            self._metadata,
+            self._accumulator,
+            self._metrics,
+            system=self._system,
+            random=random,
+        )
+        self._pid = os.getpid()
+        self._closed = False
+        # Knows the sender, not the producer: else it would keep the producer alive for ever.
+        self._finalizer = weakref.finalize(self, _abandon, self._sender, self._accumulator, self._pid)
+        self._loop.start(self._sender, f"kafka-producer-network-thread | {self.config.client_id}")
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return f"KafkaProducer({self.config.client_id}, {','.join(self.config.bootstrap_servers)}, {state})"
+
+    def __enter__(self) -> KafkaProducer:
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        self.close()
+
+    # --- sending
+
+    def send(self, record: ProducerRecord, callback: Callback | None = None) -> Future[RecordMetadata]:
+        """Send one record. What is wrong with the record is told by the future, wrong types and use by the call."""
+        self._ensure_usable()
+        record = self._interceptors.on_send(check_record(record)) if self._interceptors else check_record(record)
+        callbacks = self._callbacks(callback)
+        try:
+            return self._send(record, callbacks)
+        except KafkaSinkError as error:
+            if isinstance(error, ProducerClosedError | IllegalStateError):
+                raise
+            future = SendFuture(record.topic, -1, -1, (-1, -1), callbacks)
+            future.failed(error)
+            return future
+
+    def send_columns(
+        self, topic: str, columns: RecordColumns, partition: int | pa.Array | None = None
+    ) -> Future[ColumnsResult]:
+        """Send all rows of the columns. Rows that cannot be written are in the result; the others go on."""
+        self._ensure_usable()
+        check_topic(topic)
+        if not isinstance(columns, RecordColumns):
+            raise InvalidRecordError(f"send_columns() takes RecordColumns, not {type(columns).__name__}.")
+        call = ColumnsFuture(topic, columns.num_rows)
+        if not columns.num_rows:
+            return call
+        snapshot = self._await_topic(topic)
+        sizes = record_size_bounds(columns)
+        partitions = self._partitioner.assign(
+            topic, columns, sizes, partition, snapshot, self._loads_of(topic, snapshot)
+        )
+        good = self._refuse_bad_rows(call, topic, columns, sizes, partitions)
+        rows = np.arange(columns.num_rows, dtype=np.int64)
+        if not good.all():
+            rows = np.flatnonzero(good)
+            columns, sizes, partitions = columns.take(rows), sizes[rows], partitions[rows]
+        if not len(rows):
+            return call
+        self._metrics.rows_given(len(rows), int(sizes.sum()), int(sizes.max()), self._system.now())
+        appended = self._accumulator.append_columns(topic, columns, sizes, partitions, rows, call)
+        if appended.error is not None:
+            call.failed(rows[appended.rows :], None, appended.error)
+        return call
+
+    def _send(self, record: ProducerRecord, callbacks: tuple[Callback, ...]) -> SendFuture:
+        topic = record.topic
+        snapshot = self._await_topic(topic, record.partition)
+        key = apply(self._serialize_key, "key", topic, record.key)
+        value = apply(self._serialize_value, "value", topic, record.value)
+        size = _RECORD_OVERHEAD_MAX + len(key or b"") + len(value or b"") + header_bytes(record.headers)
+        if size + HEADER_BYTES > self.config.max_request_size:
+            raise _too_large(topic, size, self.config.max_request_size)
+        partition = self._partition_of(record, key, value, size, snapshot)
+        timestamp_ms = record.timestamp_ms if record.timestamp_ms is not None else _wall_clock_ms()
+        sizes = (len(key) if key is not None else -1, len(value) if value is not None else -1)
+        future = SendFuture(topic, partition, timestamp_ms, sizes, callbacks)
+        self._accumulator.append_record(topic, partition, key, value, record.headers, timestamp_ms, size, future)
+        self._metrics.rows_given(1, size, size, self._system.now())
+        return future
+
+    def _partition_of(
+        self, record: ProducerRecord, key: bytes | None, value: bytes | None, size: int, snapshot: ClusterSnapshot
+    ) -> int:
+        topic, partition = record.topic, record.partition
+        if partition is None and self._record_partitioner is not None:
+            known = snapshot.topics[topic].partitions
+            try:
+                partition = self._record_partitioner(topic, key, value, known)
+            except Exception as error:
+                raise InvalidRecordError(f"Topic {topic}: the partitioner failed: {error!r}") from error
+        if partition is None:
+            return self._partitioner.assign_one(topic, key, size, snapshot, self._loads_of(topic, snapshot))
+        if snapshot.partition(topic, partition) is None:
+            raise InvalidRecordError(
+                f"Topic {topic} has no partition {partition}: it has {snapshot.partition_count(topic)}."
+            )
+        return partition
+
+    def _refuse_bad_rows(
+        self,
+        call: ColumnsFuture,
+        topic: str,
+        columns: RecordColumns,
+        sizes: NDArray[np.int64],
+        partitions: NDArray[np.int32],
+    ) -> NDArray[np.bool_]:
+        """Tell the rows that cannot be written; which are left?"""
+        good = np.ones(len(sizes), np.bool_)
+        for bad in invalid_rows(columns):
+            rows = bad.rows[good[bad.rows]]
+            good[rows] = False
+            call.failed(rows, None, InvalidRecordError(f"Topic {topic}: {bad.reason}."))
+        limit = min(self.config.max_request_size - HEADER_BYTES, self.config.buffer_memory)
+        large = np.flatnonzero(good & (sizes > limit))
+        if len(large):
+            good[large] = False
+            call.failed(large, None, _too_large(topic, int(sizes[large].max()), self.config.max_request_size))
+        nowhere = np.flatnonzero(good & (partitions < 0))
+        if len(nowhere):
+            good[nowhere] = False
+            call.failed(nowhere, None, InvalidRecordError(f"Topic {topic} does not have the partition of the row."))
+        return good
+
+    def _callbacks(self, callback: Callback | None) -> tuple[Callback, ...]:
+        callbacks = () if callback is None else (callback,)
+        return (*callbacks, self._interceptors.on_acknowledgement) if self._interceptors else callbacks
+
+    def _loads_of(self, topic: str, snapshot: ClusterSnapshot) -> LoadsOf:
+        return lambda: self._accumulator.partition_loads(topic, snapshot)
+
+    # --- waiting
+
+    def partitions_for(self, topic: str) -> list[PartitionInfo]:
+        """The topic's partitions and their leaders; waits for at most max.block.ms."""
+        self._ensure_usable()
+        return list(self._await_topic(check_topic(topic)).topics[topic].partitions)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Send everything that was given so far without lingering, and wait until each has its outcome (seconds).
+
+        That it returns is no proof of success: the futures tell that. Raises TimeoutError when the time is up.
+        """
+        self._ensure_usable()
+        if self._loop.is_current():
+            raise IllegalStateError("flush() in a callback would wait for itself.")
+        started = self._system.now()
+        flush = self._accumulator.begin_flush()
+        timeout_ms = None if timeout is None else timeout * 1000
+        try:
+            done = self._loop.wait(flush.done, timeout_ms)
+        finally:
+            self._accumulator.await_flush(flush, 0)
+            self._metrics.waited("flush-time", self._system.now() - started)
+        if not done:
+            raise TimeoutError(f"flush: not everything had an outcome within {timeout} seconds.")
+
+    def close(self, timeout: float | None = None) -> None:
+        """Wait until everything has its outcome, for at most so many seconds; fail the rest, and end the thread."""
+        self._closed = True
+        if os.getpid() != self._pid:
+            return  # a forked child: thread and sockets are the parent's
+        self._finalizer.detach()
+        self._accumulator.close()
+        in_callback = self._loop.is_current()
+        self._sender.initiate_close(force=in_callback or timeout == 0)
+        if in_callback:
+            return  # the thread ends by itself when the callback has returned
+        if not self._loop.join(None if timeout is None else timeout * 1000):
+            _log.warning("%r was not done within %s seconds; what is left fails.", self, timeout)
+            self._sender.initiate_close(force=True)
+            self._loop.join(None)
+
+    def metrics(self) -> dict[str, float]:
+        """Everything that is counted, under the Java producer's names."""
+        in_flight = self._client.in_flight_request_count()
+        return self._metrics.snapshot(self._system.now(), self._pool, requests_in_flight=in_flight)
+
+    def _await_topic(self, topic: str, partition: int | None = None) -> ClusterSnapshot:
+        """Until the topic's partitions are known, and the one that is asked for is among them."""
+        now = self._system.now()
+        if not self._metadata.contains_topic(topic) or (self._metadata.snapshot.partition_count(topic) is None):
+            self._metadata.add_topic(topic, now)
+        if self._knows(topic, partition):
+            self._metadata.add_topic(topic, now)
+            return self._metadata.snapshot
+        if self._loop.is_current():
+            raise MetadataTimeoutError(f"Topic {topic} is not known yet, and a callback cannot wait for it.")
+        deadline_ms = now + self.config.max_block_ms
+        try:
+            while not self._knows(topic, partition):
+                self._metadata.raise_for_topic(topic)
+                version = self._metadata.request_update_for_topic(topic)
+                self._loop.wakeup(self._client)
+                remaining_ms = deadline_ms - self._system.now()
+                if remaining_ms <= 0 or not self._await_metadata(version, remaining_ms):
+                    raise self._unknown(topic, partition)
+        finally:
+            self._metrics.waited("metadata-wait-time", self._system.now() - now)
+        return self._metadata.snapshot
+
+    def _await_metadata(self, version: int, timeout_ms: float) -> bool:
+        try:
+            self._loop.await_metadata(self._metadata, version, timeout_ms)
+        except MetadataTimeoutError:
+            return False
+        except ProducerClosedError:
+            raise self._closed_error() from None
+        return True
+
+    def _knows(self, topic: str, partition: int | None) -> bool:
+        snapshot = self._metadata.snapshot
+        if partition is None:
+            return snapshot.partition_count(topic) is not None
+        return snapshot.partition(topic, partition) is not None
+
+    def _unknown(self, topic: str, partition: int | None) -> KafkaSinkError:
+        count = self._metadata.snapshot.partition_count(topic)
+        limit = f"within max.block.ms ({self.config.max_block_ms} ms)"
+        if count is not None:
+            return InvalidRecordError(f"Topic {topic} has no partition {partition}: it has {count}, also {limit}.")
+        reason = self._metadata.topic_error(topic)
+        why = str(reason) if reason is not None else self._metadata.unreachable_words()
+        error = MetadataTimeoutError(f"The partitions of topic {topic} did not become known {limit}. {why}")
+        error.__cause__ = reason
+        return error
+
+    # --- state
+
+    def _ensure_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise IllegalStateError(
+                "This producer was made in another process, before a fork: its thread and its connections did not come "
+                "along. Make a producer in each process."
+            )
+        if self._closed or self._sender.fatal_error is not None:
+            raise self._closed_error()
+
+    def _closed_error(self) -> ProducerClosedError:
+        cause = self._sender.fatal_error
+        words = f"failed for good: {cause}" if cause is not None else "was closed."
+        error = ProducerClosedError(f"The producer {words}")
+        error.__cause__ = cause
+        return error
+
+
+def _too_large(topic: str, size: int, limit: int) -> RecordTooLargeError:
+    return RecordTooLargeError(
+        f"Topic {topic}: a record of up to {size} bytes is larger than max.request.size ({limit}) or buffer.memory allow."
+    )
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _abandon(sender: Sender, accumulator: RecordAccumulator, pid: int) -> None:
+    """Nobody holds the producer any more, or the interpreter ends: end the thread and tell what was lost."""
+    if os.getpid() != pid:
+        return
+    if accumulator.has_incomplete():
+        _log.warning("A KafkaProducer was dropped without close(): records that were not acknowledged yet are lost.")
+    accumulator.close()
+    sender.initiate_close(force=True)

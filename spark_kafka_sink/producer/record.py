@@ -1,0 +1,63 @@
+"""ProducerRecord, and the checks of one record and of its topic."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from spark_kafka_sink.errors import InvalidRecordError
+
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+class ProducerRecord(NamedTuple):
+    """One record to send. Key and value are what the producer's serializers take; bytes and str need none."""
+
+    topic: str
+    value: object = None
+    key: object = None
+    headers: Sequence[tuple[str, bytes | None]] | None = None
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+def check_topic(topic: object) -> str:
+    """The topic's name, if a broker could have a topic of that name."""
+    if not isinstance(topic, str) or topic in (".", "..") or _TOPIC_NAME.fullmatch(topic) is None:
+        raise InvalidRecordError(
+            f"{topic!r} is not the name of a topic: 1 to 249 letters, digits, '.', '_' and '-' are allowed."
+        )
+    return topic
+
+
+def check_record(record: object) -> ProducerRecord:
+    """Wrong types are told at the call, where the traceback shows who is wrong."""
+    if not isinstance(record, ProducerRecord):
+        raise InvalidRecordError(f"send() takes a ProducerRecord, not {type(record).__name__}.")
+    topic = check_topic(record.topic)
+    partition, timestamp = record.partition, record.timestamp_ms
+    if partition is not None and (not _is_int(partition) or partition < 0):
+        raise InvalidRecordError(f"Topic {topic}: {partition!r} is not a partition: a number from 0 on is expected.")
+    if timestamp is not None and (not _is_int(timestamp) or not 0 <= timestamp < 1 << 63):
+        raise InvalidRecordError(f"Topic {topic}: {timestamp!r} is not a timestamp: milliseconds since 1970.")
+    for header in record.headers or ():
+        _check_header(topic, header)
+    return record
+
+
+def header_bytes(headers: Sequence[tuple[str, bytes | None]] | None) -> int:
+    """How much the headers take at most."""
+    return 5 + sum(10 + 3 * len(key) + len(value or b"") for key, value in headers or ())
+
+
+def _check_header(topic: str, header: object) -> None:
+    if isinstance(header, tuple) and len(header) == 2:
+        key, value = header
+        if isinstance(key, str) and (value is None or isinstance(value, bytes)):
+            return
+    raise InvalidRecordError(f"Topic {topic}: a header is a tuple of a str and bytes (or None), not {header!r:.100}.")
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

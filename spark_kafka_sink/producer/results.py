@@ -1,0 +1,207 @@
+"""What callers of send get back: futures, and what they resolve to.
+
+A future is made per call: one for a record of send(), one for all the columns of a send_columns(). Batches cut across
+calls, so outcomes come in pieces: `tell_stored` and `tell_failed` hand a batch's outcome to the calls whose rows it
+carries. They run on the sender's thread, batch by batch in the order in which a partition's batches are settled.
+
+Columns resolve even when rows fail: the failures are part of the result, with the rows' positions.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spark_kafka_sink.errors import DeliveryError, KafkaSinkError
+from spark_kafka_sink.producer.batch import ProducerBatch
+
+_log = logging.getLogger(__name__)
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record is. `offset` is -1 if the broker did not tell: acks=0, or a duplicate of a lost answer."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    serialized_key_size: int = -1
+    serialized_value_size: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionWritten:
+    """What one call has written to one partition. Other writers' records may lie between; -1: offsets not known."""
+
+    first_offset: int
+    last_offset: int
+    rows: int
+
+    def merged(self, first_offset: int, last_offset: int, rows: int) -> PartitionWritten:
+        if first_offset < 0:
+            return PartitionWritten(self.first_offset, self.last_offset, self.rows + rows)
+        first = first_offset if self.first_offset < 0 else min(self.first_offset, first_offset)
+        return PartitionWritten(first, max(self.last_offset, last_offset), self.rows + rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowFailures:
+    """Rows that were not written, by their positions in the columns that were given, and why."""
+
+    rows: NDArray[np.int64]
+    partition: int | None
+    error: KafkaSinkError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnsResult:
+    """What became of the rows of one send_columns()."""
+
+    topic: str
+    partitions: dict[int, PartitionWritten]
+    failures: tuple[RowFailures, ...]
+
+    @property
+    def rows_written(self) -> int:
+        return sum(part.rows for part in self.partitions.values())
+
+    @property
+    def rows_failed(self) -> int:
+        return sum(len(failure.rows) for failure in self.failures)
+
+    def raise_for_failures(self) -> None:
+        """Raise DeliveryError, with the first failure as its cause, if any row was not written."""
+        if self.failures:
+            first = self.failures[0]
+            raise DeliveryError(
+                f"{self.rows_failed} of {self.rows_written + self.rows_failed} rows were not written to topic "
+                f"{self.topic}. The first of them is row {int(first.rows[0])}: {first.error}"
+            ) from first.error
+
+
+Callback = Callable[[RecordMetadata | None, Exception | None], None]
+
+
+class SendFuture(Future[RecordMetadata]):
+    """Of one record. It cannot be cancelled: the record may be on its way."""
+
+    def __init__(
+        self, topic: str, partition: int, timestamp_ms: int, sizes: tuple[int, int], callbacks: tuple[Callback, ...]
+    ) -> None:
+        super().__init__()
+        self._topic = topic
+        self._partition = partition
+        self._timestamp_ms = timestamp_ms
+        self._sizes = sizes
+        self._callbacks = callbacks
+
+    def cancel(self) -> bool:
+        return False
+
+    def stored(self, offset: int, log_append_time: int) -> None:
+        timestamp_ms = log_append_time if log_append_time >= 0 else self._timestamp_ms
+        metadata = RecordMetadata(self._topic, self._partition, offset, timestamp_ms, *self._sizes)
+        self._call_back(metadata, None)
+        self.set_result(metadata)
+
+    def failed(self, error: Exception) -> None:
+        self._call_back(None, error)
+        self.set_exception(error)
+
+    def _call_back(self, metadata: RecordMetadata | None, error: Exception | None) -> None:
+        for callback in self._callbacks:
+            try:
+                callback(metadata, error)
+            except Exception:
+                _log.exception("A callback for topic %s failed; the other records go on.", self._topic)
+
+
+class ColumnsFuture(Future[ColumnsResult]):
+    """Of all rows of one call. Told from the caller's thread and from the sender's; the fields are under _lock."""
+
+    def __init__(self, topic: str, rows: int) -> None:
+        super().__init__()
+        self._topic = topic
+        self._lock = threading.Lock()
+        self._pending = rows
+        self._partitions: dict[int, PartitionWritten] = {}
+        self._failures: list[RowFailures] = []
+        if not rows:
+            self.set_result(ColumnsResult(topic, {}, ()))
+
+    def cancel(self) -> bool:
+        return False
+
+    def stored(self, partition: int, first_offset: int, rows: int) -> None:
+        last_offset = first_offset + rows - 1 if first_offset >= 0 else -1
+        with self._lock:
+            known = self._partitions.get(partition)
+            self._partitions[partition] = (
+                PartitionWritten(first_offset, last_offset, rows)
+                if known is None
+                else known.merged(first_offset, last_offset, rows)
+            )
+        self._told(rows)
+
+    def failed(self, rows: NDArray[np.int64], partition: int | None, error: KafkaSinkError) -> None:
+        if not len(rows):
+            return
+        with self._lock:
+            self._failures.append(RowFailures(rows, partition, error))
+        self._told(len(rows))
+
+    def _told(self, rows: int) -> None:
+        with self._lock:
+            self._pending -= rows
+            if self._pending:
+                return
+            result = ColumnsResult(self._topic, self._partitions, tuple(self._failures))
+        self.set_result(result)
+
+
+def tell_stored(batch: ProducerBatch) -> None:
+    """Tell the calls of a batch that is complete."""
+    partition = batch.topic_partition.partition
+    for part in batch.parts:
+        if isinstance(part.call, ColumnsFuture):
+            part.call.stored(partition, batch.offset_of(part.first_index), len(part.rows))
+        elif isinstance(part.call, list):
+            for index, row in enumerate(part.rows.tolist(), part.first_index):
+                part.call[row].stored(batch.offset_of(index), batch.log_append_time)
+
+
+def tell_failed(
+    batch: ProducerBatch, error: KafkaSinkError, by_record: Mapping[int, KafkaSinkError] | None = None
+) -> None:
+    """Tell the calls of a batch that failed, record by record where the broker named some (rule 6)."""
+    named = by_record or {}
+    for part in batch.parts:
+        if isinstance(part.call, ColumnsFuture):
+            _columns_failed(part.call, batch.topic_partition.partition, part.rows, part.first_index, error, named)
+        elif isinstance(part.call, list):
+            for index, row in enumerate(part.rows.tolist(), part.first_index):
+                part.call[row].failed(named.get(index, error))
+
+
+def _columns_failed(
+    call: ColumnsFuture,
+    partition: int,
+    rows: NDArray[np.int64],
+    first_index: int,
+    error: KafkaSinkError,
+    named: Mapping[int, KafkaSinkError],
+) -> None:
+    others = np.ones(len(rows), np.bool_)
+    for index, reason in named.items():
+        place = index - first_index
+        if 0 <= place < len(rows):
+            others[place] = False
+            call.failed(rows[place : place + 1], partition, reason)
+    call.failed(rows[others], partition, error)

@@ -1,0 +1,121 @@
+"""A whole producer in the thread of the test: virtual time, simulated brokers, no thread.
+
+    system = FakeSystem(latency_ms=1)
+    cluster = SimulatedCluster(system, topics={"t": 3})
+    producer = simulated_producer(cluster, linger_ms=5)
+    future = producer.send(ProducerRecord("t", b"v"))
+    outcome(producer, future)
+
+Where a caller would block, the sender is run until what the caller waits for has come.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from random import Random
+from typing import TypeVar
+
+from spark_kafka_sink.client.metadata import Metadata
+from spark_kafka_sink.client.network_client import NetworkClient
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.sender import Sender
+from tests.fake_system import FakeSystem
+from tests.simulated_cluster import SimulatedCluster
+
+T = TypeVar("T")
+ROUNDS_MAX = 200_000
+"""A sender that spins in virtual time never ends: this many rounds without the end of a wait are a fault."""
+
+
+class InlineLoop:
+    """A SenderLoop without a thread."""
+
+    def __init__(self, system: FakeSystem) -> None:
+        self.system = system
+        self.rounds = 0
+        self._sender: Sender | None = None
+        self._running = False
+        self._ended = False
+
+    def start(self, sender: Sender, name: str) -> None:
+        self._sender = sender
+
+    @property
+    def sender(self) -> Sender:
+        assert self._sender is not None
+        return self._sender
+
+    def run_once(self) -> None:
+        self._running = True
+        self.rounds += 1
+        try:
+            self.sender.run_once(self.system.now())
+        finally:
+            self._running = False
+
+    def run_until(self, condition: Callable[[], bool], timeout_ms: float | None = None) -> bool:
+        deadline_ms = float("inf") if timeout_ms is None else self.system.now() + timeout_ms
+        if timeout_ms is not None and deadline_ms < float("inf"):
+            self.system.at(deadline_ms, lambda: None)
+        for _ in range(ROUNDS_MAX):
+            if condition():
+                return True
+            if self.system.now() >= deadline_ms or self.sender.finished:
+                return False
+            self.run_once()
+        raise AssertionError("the sender spins")
+
+    def wakeup(self, client: NetworkClient) -> None:
+        client.wakeup()
+        if not self._running and self._sender is not None:
+            pool = self._sender._accumulator._pool
+            if pool.waiters:
+                self.run_until(lambda: not pool.waiters, self._sender._config.max_block_ms)
+
+    def await_metadata(self, metadata: Metadata, last_version: int, timeout_ms: float) -> None:
+        def told() -> bool:
+            metadata.raise_if_fatal()
+            return metadata.version > last_version
+
+        if not self.run_until(told, timeout_ms):
+            metadata.await_update(last_version, 0)
+
+    def wait(self, event: threading.Event, timeout_ms: float | None) -> bool:
+        return self.run_until(event.is_set, timeout_ms)
+
+    def join(self, timeout_ms: float | None) -> bool:
+        if self._ended:
+            return True
+        if not self.sender.finished and not self.run_until(lambda: self.sender.finished, timeout_ms):
+            return False
+        self._ended = True
+        self.sender.shut_down()
+        return True
+
+    def is_current(self) -> bool:
+        return self._running
+
+
+def simulated_producer(cluster: SimulatedCluster, *, seed: int = 0, **options: object) -> KafkaProducer:
+    """Options by their names with underscores."""
+    given: dict[str, object] = {"bootstrap.servers": cluster.bootstrap_servers, "client.id": "test"}
+    given.update({name.replace("_", "."): value for name, value in options.items()})
+    loop = InlineLoop(cluster.system)
+    return KafkaProducer(given, system=cluster.system, loop=loop, random=Random(seed))
+
+
+def loop_of(producer: KafkaProducer) -> InlineLoop:
+    assert isinstance(producer._loop, InlineLoop)
+    return producer._loop
+
+
+def run_until(producer: KafkaProducer, condition: Callable[[], bool], timeout_ms: float = 600_000) -> None:
+    assert loop_of(producer).run_until(condition, timeout_ms), "it did not happen"
+
+
+def outcome(producer: KafkaProducer, future: Future[T]) -> T:
+    """Run the sender until the future is done."""
+    run_until(producer, future.done)
+    return future.result(0)
