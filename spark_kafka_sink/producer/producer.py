@@ -352,7 +352,7 @@ class KafkaProducer:
 
 def _too_large(topic: str, size: int, limit: int) -> RecordTooLargeError:
     return RecordTooLargeError(
-        f"Topic {topic}: a record of up to {size} bytes is larger than max.request.size ({limit}) or buffer.memory allow."
+        f"Topic {topic}: a record of up to {size} bytes is more than max.request.size ({limit}) or buffer.memory allow."
     )
 
 

@@ -117,10 +117,14 @@ class SendFuture(Future[RecordMetadata]):
 
     def _call_back(self, metadata: RecordMetadata | None, error: Exception | None) -> None:
         for callback in self._callbacks:
-            try:
-                callback(metadata, error)
-            except Exception:
-                _log.exception("A callback for topic %s failed; the other records go on.", self._topic)
+            _call(callback, self._topic, metadata, error)
+
+
+def _call(callback: Callback, topic: str, metadata: RecordMetadata | None, error: Exception | None) -> None:
+    try:
+        callback(metadata, error)
+    except Exception:
+        _log.exception("A callback for topic %s failed; the other records go on.", topic)
 
 
 class ColumnsFuture(Future[ColumnsResult]):
