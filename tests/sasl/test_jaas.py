@@ -1,0 +1,67 @@
+"""sasl.jaas.config is read as the Java client reads it, and never quoted in an error."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.sasl.jaas import parse_jaas
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        (f'{PLAIN} required username="alice" password="s3";', {"username": "alice", "password": "s3"}),
+        (f"{PLAIN} required username='alice' password='it\"s';", {"username": "alice", "password": 'it"s'}),
+        (f"{PLAIN} REQUIRED username=alice password=bare-word_1$ ;", {"username": "alice", "password": "bare-word_1$"}),
+        (f'{PLAIN} required\n  username="a"\n\tpassword = "b" ;\n', {"username": "a", "password": "b"}),
+        (f'{PLAIN} required password="a=b;c \\"d\\" \\\\e";', {"password": 'a=b;c "d" \\e'}),
+        (f'{PLAIN} required /* none */ username="a" // end\n;', {"username": "a"}),
+        (f'{PLAIN} required password=";";', {"password": ";"}),
+        (f'{PLAIN} required password="";', {"password": ""}),
+        (f"{PLAIN} required;", {}),
+        ('kafkashaded.org.apache.kafka.common.security.plain.PlainLoginModule required a="b";', {"a": "b"}),
+    ],
+)
+def test_a_login_module_with_its_options_is_read(text: str, options: dict[str, str]) -> None:
+    module = parse_jaas(text)
+    assert module.mechanisms == ("PLAIN",)
+    assert module.options == options
+
+
+@pytest.mark.parametrize(
+    ("name", "mechanisms"),
+    [
+        ("scram.ScramLoginModule", ("SCRAM-SHA-256", "SCRAM-SHA-512")),
+        ("oauthbearer.OAuthBearerLoginModule", ("OAUTHBEARER",)),
+        ("com.sun.security.auth.module.Krb5LoginModule", ("GSSAPI",)),
+    ],
+)
+def test_the_class_name_says_which_mechanism(name: str, mechanisms: tuple[str, ...]) -> None:
+    assert parse_jaas(f"org.{name} required;").mechanisms == mechanisms
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "begin with a login module"),
+        ("com.evil.JndiLoginModule required hush=hush;", "begin with a login module"),
+        (f"{PLAIN} username=hush;", "'required'"),
+        (f'{PLAIN} required username="hush"', "semicolon"),
+        (f'{PLAIN} required username="hush;', "quote that is not closed"),
+        (f"{PLAIN} required username hush;", "name=value"),
+        (f"{PLAIN} required username=;", "without a value"),
+        (f"{PLAIN} required password=hush; {PLAIN} required;", "one login module only"),
+        ("hush", "begin with a login module"),
+    ],
+)
+def test_a_text_that_is_no_login_module_is_refused_without_being_quoted(text: str, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason) as caught:
+        parse_jaas(text)
+    assert "hush" not in str(caught.value)
+
+
+def test_options_are_not_in_the_repr() -> None:
+    assert "hush" not in repr(parse_jaas(f"{PLAIN} required password=hush;"))
