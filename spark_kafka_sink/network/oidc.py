@@ -127,8 +127,8 @@ def _ask(config: OidcConfig, context: ssl.SSLContext | None) -> dict[str, object
     try:
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         connection.request("POST", target, body=_form(config), headers=_headers(config))
-        response = connection.getresponse()
-        data = response.read(ANSWER_BYTES_MAX + 1)
+        with connection.getresponse() as response:
+            data = response.read(ANSWER_BYTES_MAX + 1)
     finally:
         connection.close()
     if len(data) > ANSWER_BYTES_MAX:

@@ -67,6 +67,8 @@ def client_context(config: TlsConfig) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = config.check_hostname
     context.verify_mode = ssl.CERT_REQUIRED
+    # As in Java, whatever is in the truststore is trusted: also an intermediate authority, or the broker's certificate.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     _set_versions(context, config)
     if config.trust is None:
         context.load_default_certs()

@@ -27,6 +27,7 @@ def _trust(given: Mapping[str, str], faults: list[str]) -> StoreConfig | None:
     location, pem = given.get("ssl.truststore.location"), given.get("ssl.truststore.certificates")
     kind = _store_type(given, "truststore", faults)
     if not location and not pem:
+        _check_no_password(given, "truststore", faults)
         return None
     if location and pem:
         faults.append("ssl.truststore.location and ssl.truststore.certificates exclude each other.")
@@ -38,6 +39,7 @@ def _identity(given: Mapping[str, str], faults: list[str]) -> StoreConfig | None
     chain = given.get("ssl.keystore.certificate.chain")
     kind = _store_type(given, "keystore", faults)
     if not location and not key and not chain:
+        _check_no_password(given, "keystore", faults)
         return None
     if location and (key or chain):
         faults.append("ssl.keystore.location excludes ssl.keystore.key and ssl.keystore.certificate.chain.")
@@ -63,6 +65,11 @@ def _password(given: Mapping[str, str], store: str, kind: str | None, faults: li
     if kind == "PEM" and name in given:
         faults.append(f"{name} has no meaning for PEM" + ("; use ssl.key.password." if store == "keystore" else "."))
     return given.get(name)
+
+
+def _check_no_password(given: Mapping[str, str], store: str, faults: list[str]) -> None:
+    if f"ssl.{store}.password" in given:
+        faults.append(f"ssl.{store}.password is set, but there is no ssl.{store}.location.")
 
 
 def _check_hostname(given: Mapping[str, str], faults: list[str]) -> bool:
