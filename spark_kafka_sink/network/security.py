@@ -73,10 +73,10 @@ def security_config(options: Mapping[str, object]) -> SecurityConfig:
     protocol = given.get("security.protocol", PROTOCOLS[0]).upper()
     if protocol not in PROTOCOLS:
         faults.append(f"security.protocol must be one of {', '.join(PROTOCOLS)}.")
-    tls = parse_tls(given, faults)
-    login = (
-        parse_login(given, options.get("sasl.oauthbearer.token.callback"), faults) if "SASL" in protocol else Login()
-    )
+    # As in Java, what the protocol has no use for may be there, and is not looked at.
+    tls = parse_tls(given, faults) if "SSL" in protocol else TlsConfig()
+    callback = options.get("sasl.oauthbearer.token.callback")
+    login = parse_login(given, callback, faults) if "SASL" in protocol else Login()
     if faults:
         raise ConfigurationError(faults)
     config = SecurityConfig(protocol, tls, login)

@@ -107,10 +107,7 @@ NETWORK_EXCEPTION = _row(
     "The connection was lost before the answer came. The records may be stored all the same.",
 )
 COORDINATOR_LOAD_IN_PROGRESS = _row(
-    14,
-    "COORDINATOR_LOAD_IN_PROGRESS",
-    RETRIABLE,
-    "The coordinator is still reading its log after a restart; it will answer soon.",
+    14, "COORDINATOR_LOAD_IN_PROGRESS", RETRIABLE, "The coordinator still reads its log after a restart."
 )
 COORDINATOR_NOT_AVAILABLE = _row(
     15,
@@ -118,7 +115,7 @@ COORDINATOR_NOT_AVAILABLE = _row(
     RETRIABLE,
     "Check that the internal topics __transaction_state and __consumer_offsets are healthy.",
 )
-NOT_COORDINATOR = _row(16, "NOT_COORDINATOR", RETRIABLE, "The coordinator has moved; the new one is looked up.")
+NOT_COORDINATOR = _row(16, "NOT_COORDINATOR", RETRIABLE, "The coordinator has moved.")
 INVALID_TOPIC_EXCEPTION = _row(
     17,
     "INVALID_TOPIC_EXCEPTION",
@@ -194,17 +191,15 @@ UNSUPPORTED_VERSION = _row(
     FATAL,
     "The broker does not speak the version that is needed; upgrade it, or switch off the feature.",
 )
-TOPIC_ALREADY_EXISTS = _row(36, "TOPIC_ALREADY_EXISTS", OTHER, "The topic exists already.")
-INVALID_PARTITIONS = _row(37, "INVALID_PARTITIONS", OTHER, "The number of partitions is not allowed.")
+TOPIC_ALREADY_EXISTS = _row(36, "TOPIC_ALREADY_EXISTS")
+INVALID_PARTITIONS = _row(37, "INVALID_PARTITIONS")
 INVALID_REPLICATION_FACTOR = _row(
     38, "INVALID_REPLICATION_FACTOR", OTHER, "The replication factor exceeds the number of brokers."
 )
-INVALID_REPLICA_ASSIGNMENT = _row(39, "INVALID_REPLICA_ASSIGNMENT", OTHER, "The replica assignment is not allowed.")
+INVALID_REPLICA_ASSIGNMENT = _row(39, "INVALID_REPLICA_ASSIGNMENT")
 INVALID_CONFIG = _row(40, "INVALID_CONFIG", OTHER, "The broker refused a setting; its message names it.")
-NOT_CONTROLLER = _row(41, "NOT_CONTROLLER", RETRIABLE, "The controller has moved; the new one is looked up.")
-INVALID_REQUEST = _row(
-    42, "INVALID_REQUEST", OTHER, "The broker could not make sense of the request; its own log says why."
-)
+NOT_CONTROLLER = _row(41, "NOT_CONTROLLER", RETRIABLE, "The controller has moved.")
+INVALID_REQUEST = _row(42, "INVALID_REQUEST", OTHER, "The broker could not read the request; its own log says why.")
 UNSUPPORTED_FOR_MESSAGE_FORMAT = _row(
     43,
     "UNSUPPORTED_FOR_MESSAGE_FORMAT",
@@ -241,23 +236,16 @@ INVALID_TRANSACTION_TIMEOUT = _row(
     50, "INVALID_TRANSACTION_TIMEOUT", FATAL, "transaction.timeout.ms exceeds the broker's transaction.max.timeout.ms."
 )
 CONCURRENT_TRANSACTIONS = _row(
-    51,
-    "CONCURRENT_TRANSACTIONS",
-    RETRIABLE,
-    "The transaction before this one is still being completed; it will be tried again.",
+    51, "CONCURRENT_TRANSACTIONS", RETRIABLE, "The transaction before this one is still being completed."
 )
-TRANSACTION_COORDINATOR_FENCED = _row(
-    52, "TRANSACTION_COORDINATOR_FENCED", OTHER, "The transaction's coordinator has moved; the new one is looked up."
-)
+TRANSACTION_COORDINATOR_FENCED = _row(52, "TRANSACTION_COORDINATOR_FENCED")
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED = _row(
     53,
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
     FATAL,
     "Grant this user the rights Write and Describe on the transactional id.",
 )
-SECURITY_DISABLED = _row(
-    54, "SECURITY_DISABLED", OTHER, "The broker has no security configured that this request needs."
-)
+SECURITY_DISABLED = _row(54, "SECURITY_DISABLED")
 OPERATION_NOT_ATTEMPTED = _row(
     55,
     "OPERATION_NOT_ATTEMPTED",
@@ -290,9 +278,7 @@ DELEGATION_TOKEN_NOT_FOUND = _row(
 DELEGATION_TOKEN_OWNER_MISMATCH = _row(63, "DELEGATION_TOKEN_OWNER_MISMATCH")
 DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = _row(64, "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED")
 DELEGATION_TOKEN_AUTHORIZATION_FAILED = _row(65, "DELEGATION_TOKEN_AUTHORIZATION_FAILED")
-DELEGATION_TOKEN_EXPIRED = _row(
-    66, "DELEGATION_TOKEN_EXPIRED", OTHER, "The delegation token has expired; obtain a new one."
-)
+DELEGATION_TOKEN_EXPIRED = _row(66, "DELEGATION_TOKEN_EXPIRED", OTHER, "Obtain a new delegation token.")
 INVALID_PRINCIPAL_TYPE = _row(67, "INVALID_PRINCIPAL_TYPE")
 NON_EMPTY_GROUP = _row(68, "NON_EMPTY_GROUP")
 GROUP_ID_NOT_FOUND = _row(69, "GROUP_ID_NOT_FOUND")
@@ -305,7 +291,7 @@ LISTENER_NOT_FOUND = _row(
     "Every broker must offer the listener that clients connect to; the leader does not.",
 )
 TOPIC_DELETION_DISABLED = _row(73, "TOPIC_DELETION_DISABLED")
-FENCED_LEADER_EPOCH = _row(74, "FENCED_LEADER_EPOCH", STALE, "The partition has a newer leader; it is looked up.")
+FENCED_LEADER_EPOCH = _row(74, "FENCED_LEADER_EPOCH", STALE, "The partition has a newer leader.")
 UNKNOWN_LEADER_EPOCH = _row(
     75, "UNKNOWN_LEADER_EPOCH", RETRIABLE, "The broker has not heard of the newest leader yet; it will."
 )
@@ -330,14 +316,9 @@ INVALID_RECORD = _row(
     OTHER,
     "The broker refused records: a compacted topic needs keys, for one; its message may say more.",
 )
-UNSTABLE_OFFSET_COMMIT = _row(
-    88, "UNSTABLE_OFFSET_COMMIT", RETRIABLE, "The partition has offsets in open transactions; it will be tried again."
-)
+UNSTABLE_OFFSET_COMMIT = _row(88, "UNSTABLE_OFFSET_COMMIT", RETRIABLE, "There are offsets in open transactions.")
 THROTTLING_QUOTA_EXCEEDED = _row(
-    89,
-    "THROTTLING_QUOTA_EXCEEDED",
-    RETRIABLE,
-    "A quota for changes of topics is used up; it will be tried again later.",
+    89, "THROTTLING_QUOTA_EXCEEDED", RETRIABLE, "A quota for changes of topics is used up."
 )
 PRODUCER_FENCED = _row(
     90, "PRODUCER_FENCED", FATAL, "Another producer with the same transactional.id has taken over; this one must stop."
@@ -349,10 +330,7 @@ INCONSISTENT_VOTER_SET = _row(94, "INCONSISTENT_VOTER_SET")
 INVALID_UPDATE_VERSION = _row(95, "INVALID_UPDATE_VERSION")
 FEATURE_UPDATE_FAILED = _row(96, "FEATURE_UPDATE_FAILED")
 PRINCIPAL_DESERIALIZATION_FAILURE = _row(
-    97,
-    "PRINCIPAL_DESERIALIZATION_FAILURE",
-    OTHER,
-    "The brokers could not forward the request among themselves; look at their logs.",
+    97, "PRINCIPAL_DESERIALIZATION_FAILURE", OTHER, "Brokers failed to forward it; look at their logs."
 )
 SNAPSHOT_NOT_FOUND = _row(98, "SNAPSHOT_NOT_FOUND")
 POSITION_OUT_OF_RANGE = _row(99, "POSITION_OUT_OF_RANGE")

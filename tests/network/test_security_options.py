@@ -160,7 +160,7 @@ def test_client_credentials_are_taken_from_either_place(given: dict[str, object]
         ({"ssl.truststore.location": "a", "ssl.truststore.certificates": "b"}, "exclude each other"),
         ({"ssl.keystore.key": "a"}, "must be set together"),
         ({"ssl.keystore.key": "a", "ssl.keystore.location": "b"}, "excludes ssl.keystore.key"),
-        ({"ssl.truststore.password": "hush"}, "ssl.truststore.password is set, but there is no ssl.truststore.location"),
+        ({"ssl.truststore.password": "hush"}, "truststore.password is set, but there is no ssl.truststore.location"),
         ({"ssl.keystore.password": "hush"}, "ssl.keystore.password is set, but there is no ssl.keystore.location"),
         (
             {"ssl.truststore.location": "a", "ssl.truststore.type": "PEM", "ssl.truststore.password": "hush"},
