@@ -58,7 +58,7 @@ class InlineLoop:
     def run_until(self, condition: Callable[[], bool], timeout_ms: float | None = None) -> bool:
         deadline_ms = float("inf") if timeout_ms is None else self.system.now() + timeout_ms
         if timeout_ms is not None and deadline_ms < float("inf"):
-            self.system.at(deadline_ms, lambda: None)
+            self.system.at(deadline_ms, self.sender._client.wakeup)  # ends the wait of a poll
         for _ in range(ROUNDS_MAX):
             if condition():
                 return True

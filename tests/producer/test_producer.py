@@ -1,0 +1,211 @@
+"""KafkaProducer: what a caller can do wrong, and what close, flush and callbacks promise."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import (
+    BrokerError,
+    IllegalStateError,
+    InvalidRecordError,
+    KafkaSinkError,
+    MetadataTimeoutError,
+    ProducerClosedError,
+    RecordTooLargeError,
+)
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.results import RecordMetadata
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.records.columns import RecordColumns
+from tests.fake_system import FakeSystem
+from tests.producer.virtual_time import loop_of, outcome, simulated_producer
+from tests.simulated_cluster import SimulatedCluster
+
+
+def simulated(*, auto_create_topics: bool = False, **options: object) -> tuple[SimulatedCluster, KafkaProducer]:
+    cluster = SimulatedCluster(
+        FakeSystem(latency_ms=1), nodes=2, topics={"t": 2}, auto_create_topics=auto_create_topics
+    )
+    return cluster, simulated_producer(cluster, max_block_ms=2000, **options)
+
+
+def error_of(producer: KafkaProducer, record: ProducerRecord) -> Exception:
+    future = producer.send(record)
+    with pytest.raises(KafkaSinkError) as caught:
+        outcome(producer, future)
+    return caught.value
+
+
+def test_records_and_columns_come_back_with_their_offsets() -> None:
+    cluster, producer = simulated()
+    one = producer.send(ProducerRecord("t", "v", key=b"k", headers=[("h", b"1")], partition=1, timestamp_ms=5))
+    many = producer.send_columns("t", RecordColumns(pa.array([b"a", b"b"])), 1)
+    assert outcome(producer, one) == RecordMetadata("t", 1, 0, 5, 1, 1)
+    written = outcome(producer, many).partitions[1]
+    assert (written.first_offset, written.last_offset, written.rows) == (1, 2, 2)
+    producer.close()
+    assert cluster.values("t", 1) == [b"v", b"a", b"b"]
+    assert not cluster.system.open_sockets
+
+
+def test_an_unknown_topic_is_told_within_max_block_ms() -> None:
+    cluster, producer = simulated()
+    started = cluster.system.now()
+    error = error_of(producer, ProducerRecord("missing", b"v"))
+    assert isinstance(error, MetadataTimeoutError)
+    assert "missing" in str(error)
+    assert cluster.system.now() - started <= 2100
+
+
+def test_an_unknown_topic_is_created_where_the_broker_does_so() -> None:
+    _, producer = simulated(auto_create_topics=True)
+    assert outcome(producer, producer.send(ProducerRecord("made", b"v"))).offset == 0
+
+
+def test_a_partition_that_does_not_exist_is_named() -> None:
+    _, producer = simulated()
+    assert "no partition 7" in str(error_of(producer, ProducerRecord("t", b"v", partition=7)))
+    result = outcome(
+        producer, producer.send_columns("t", RecordColumns(pa.array([b"a", b"b"])), pa.array([0, 7], pa.int32()))
+    )
+    assert (result.rows_written, result.rows_failed) == (1, 1)
+
+
+def test_a_record_above_max_request_size_fails_alone() -> None:
+    _, producer = simulated(max_request_size=1000)
+    good = producer.send(ProducerRecord("t", b"v"))
+    assert isinstance(error_of(producer, ProducerRecord("t", b"v" * 1000)), RecordTooLargeError)
+    assert outcome(producer, good).offset == 0
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        ProducerRecord(None, b"v"),  # type: ignore[arg-type]
+        ProducerRecord("", b"v"),
+        ProducerRecord("a/b", b"v"),
+        ProducerRecord("t", b"v", timestamp_ms=-1),
+        ProducerRecord("t", b"v", partition=-1),
+        ProducerRecord("t", b"v", partition="0"),  # type: ignore[arg-type]
+        ProducerRecord("t", b"v", headers=[("h", "text")]),  # type: ignore[list-item]
+        b"not a record",
+    ],
+)
+def test_wrong_types_and_values_are_told_at_the_call(record: ProducerRecord) -> None:
+    _, producer = simulated()
+    with pytest.raises(InvalidRecordError):
+        producer.send(record)
+
+
+def test_a_serializer_that_raises_fails_its_record_alone() -> None:
+    _, producer = simulated()
+    assert isinstance(error_of(producer, ProducerRecord("t", object())), InvalidRecordError)
+    assert outcome(producer, producer.send(ProducerRecord("t", b"v"))).offset == 0
+
+
+def test_callbacks_run_in_order_and_one_that_raises_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    _, producer = simulated()
+    seen: list[int] = []
+
+    def note(metadata: RecordMetadata | None, error: Exception | None) -> None:
+        assert metadata is not None
+        seen.append(metadata.offset)
+        if metadata.offset == 1:
+            raise ValueError("a user's fault")
+
+    futures = [producer.send(ProducerRecord("t", b"v", partition=0), note) for _ in range(4)]
+    assert [outcome(producer, future).offset for future in futures] == [0, 1, 2, 3]
+    assert seen == [0, 1, 2, 3]
+    assert "a user's fault" in caplog.text
+
+
+def test_a_closed_producer_refuses_and_can_be_closed_again() -> None:
+    _, producer = simulated()
+    producer.close()
+    producer.close()
+    with pytest.raises(ProducerClosedError):
+        producer.send(ProducerRecord("t", b"v"))
+
+
+def test_close_with_a_timeout_fails_what_is_left_and_gives_its_memory_back() -> None:
+    cluster, producer = simulated()
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    future = producer.send(ProducerRecord("t", b"v"))
+    producer.close(timeout=1)
+    assert isinstance(future.exception(0), ProducerClosedError)
+    assert producer._pool.free_bytes == producer._pool.bytes_max
+    assert not cluster.system.open_sockets
+
+
+def test_close_in_a_callback_does_not_wait_for_itself() -> None:
+    _, producer = simulated()
+    first: Future[RecordMetadata] = producer.send(ProducerRecord("t", b"v"), lambda metadata, error: producer.close())
+    assert outcome(producer, first).offset == 0
+    assert loop_of(producer).join(0)
+
+
+def test_flush_in_a_callback_is_refused() -> None:
+    _, producer = simulated()
+    caught: list[Exception] = []
+
+    def flush(metadata: RecordMetadata | None, error: Exception | None) -> None:
+        try:
+            producer.flush()
+        except IllegalStateError as refused:
+            caught.append(refused)
+
+    outcome(producer, producer.send(ProducerRecord("t", b"v"), flush))
+    assert len(caught) == 1
+
+
+def test_flush_with_a_timeout_says_that_not_everything_has_an_outcome() -> None:
+    cluster, producer = simulated()
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    producer.send(ProducerRecord("t", b"v"))
+    with pytest.raises(TimeoutError):
+        producer.flush(timeout=1)
+
+
+def test_a_producer_from_before_a_fork_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, producer = simulated()
+    producer._pid += 1
+    with pytest.raises(IllegalStateError, match="fork"):
+        producer.send(ProducerRecord("t", b"v"))
+    producer.close()
+
+
+def test_a_refused_topic_fails_its_records_and_the_others_go_on() -> None:
+    cluster, producer = simulated()
+    cluster.control.when(api=ApiKey.PRODUCE, topic="t", partition=0).fail(codes.TOPIC_AUTHORIZATION_FAILED)
+    bad = producer.send(ProducerRecord("t", b"v", partition=0))
+    good = producer.send(ProducerRecord("t", b"v", partition=1))
+    with pytest.raises(BrokerError, match="topic t"):
+        outcome(producer, bad)
+    assert outcome(producer, good).partition == 1
+
+
+def test_with_acks_0_a_record_is_done_when_it_is_written() -> None:
+    cluster, producer = simulated(acks="0")
+    assert outcome(producer, producer.send(ProducerRecord("t", b"v", partition=0))).offset == -1
+    producer.close()
+    cluster.system.advance(10)
+    assert cluster.values("t", 0) == [b"v"]
+
+
+def test_a_blocked_partition_stalls_no_other_and_the_sender_does_not_spin() -> None:
+    cluster, producer = simulated(request_timeout_ms=5000)
+    cluster.control.when(api=ApiKey.PRODUCE, topic="t", partition=0).delay(3000)
+    producer.partitions_for("t")
+    for partition in (0, 1):
+        cluster.control.move_leader("t", partition, partition)
+    held = [producer.send(ProducerRecord("t", b"v", partition=0)) for _ in range(3)]
+    rounds = loop_of(producer).rounds
+    assert outcome(producer, producer.send(ProducerRecord("t", b"v", partition=1))).offset == 0
+    assert not held[0].done()
+    outcome(producer, held[2])
+    assert loop_of(producer).rounds - rounds < 60

@@ -1,0 +1,65 @@
+"""With a real thread and real sockets, against the embedded broker: what virtual time cannot show."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+
+import pyarrow as pa
+
+from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
+from spark_kafka_sink.errors import IllegalStateError
+from spark_kafka_sink.testing import embedded_broker
+
+
+def senders() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if "kafka-producer" in thread.name]
+
+
+def test_a_hundred_thousand_rows_and_no_thread_or_descriptor_is_left() -> None:
+    with embedded_broker(topics={"t": 3}) as broker:
+        before = len(os.listdir("/dev/fd"))
+        with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
+            single = producer.send(ProducerRecord("t", b"first"))
+            columns = producer.send_columns("t", RecordColumns(pa.array([b"v"] * 100_000)))
+            assert single.result(20).offset >= 0
+            assert columns.result(20).rows_written == 100_000
+        assert senders() == []
+        assert len(os.listdir("/dev/fd")) == before
+
+
+def test_a_producer_that_nobody_holds_ends_its_thread() -> None:
+    with embedded_broker(topics={"t": 1}) as broker:
+        producer = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers})
+        producer.send(ProducerRecord("t", b"v")).result(20)
+        threads = senders()
+        assert len(threads) == 1
+        del producer
+        gc.collect()
+        threads[0].join(20)
+        assert not threads[0].is_alive()
+
+
+def test_close_in_a_callback_ends_the_thread() -> None:
+    with embedded_broker(topics={"t": 1}) as broker:
+        producer = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers})
+        threads = senders()
+        producer.send(ProducerRecord("t", b"v"), lambda metadata, error: producer.close()).result(20)
+        threads[0].join(20)
+        assert not threads[0].is_alive()
+
+
+def test_a_child_process_is_told_to_make_its_own_producer() -> None:
+    with (
+        embedded_broker(topics={"t": 1}) as broker,
+        KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer,
+    ):
+        child = os.fork()
+        if not child:
+            try:
+                producer.send(ProducerRecord("t", b"v"))
+            except IllegalStateError as error:
+                os._exit(0 if "fork" in str(error) else 1)
+            os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
