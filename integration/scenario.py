@@ -72,17 +72,26 @@ def run(
     heal: Callable[[], None] = lambda: None,
     *,
     records: int = RECORDS,
+    survives: bool = False,
+    check: Callable[[KafkaProducer], None] = lambda _: None,
 ) -> list[Any]:
-    """A third, the fault, a third in the middle of it, the cure, the rest. Returns what send_columns told."""
+    """A third, the fault, a third in the middle of it, the cure, the rest. Returns what send_columns told.
+
+    `survives`: the third in the middle must be acknowledged before the cure. `check` looks at the producer at the end.
+    """
     with KafkaProducer(config) as producer:
         writer = Writer(producer, topic, records)
         writer.third()
         producer.flush(RESULT_SECONDS)
         fault()
         writer.third()
+        if survives:
+            writer.results()
         heal()
         writer.rest()
-        return writer.results()
+        results = writer.results()
+        check(producer)
+        return results
 
 
 def assert_all_stored_once_in_order(bootstrap: str, topic: str, results: list[Any], records: int = RECORDS) -> None:

@@ -8,15 +8,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    NewPartitions,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from confluent_kafka.cimpl import NewPartitions
 
 from integration.kafka_cluster import USERS, KafkaCluster
 from integration.librdkafka import create_topic, delete_topic, read_topic
@@ -48,7 +43,11 @@ def _as_alice(cluster: KafkaCluster, password: str = USERS["alice"]) -> dict[str
 
 def test_11_batches_above_the_brokers_limit_are_split_and_arrive_in_order(kafka: KafkaCluster) -> None:
     topic = create_topic(kafka.bootstrap(), partitions=2, max_message_bytes="10000")
-    results = run(_config(kafka, **{"batch.size": 100_000}), topic, fault=lambda: None)
+
+    def was_split(producer: KafkaProducer) -> None:
+        assert producer.metrics()["batch-split-total"] > 0
+
+    results = run(_config(kafka, **{"batch.size": 100_000}), topic, fault=lambda: None, check=was_split)
     assert_all_stored_once_in_order(kafka.bootstrap(), topic, results)
 
 
@@ -165,12 +164,16 @@ def test_21_a_throttled_producer_is_slow_and_not_wrong(kafka: KafkaCluster) -> N
         kafka.tool(CONFIG_TOOL, "--bootstrap-server", kafka.bootstrap(), "--alter", *entity, change, *value)
 
     def throttle() -> None:
-        quota("--add-config", "producer_byte_rate=100000")
+        quota("--add-config", "producer_byte_rate=10000")
 
     def release() -> None:
         quota("--delete-config", "producer_byte_rate")
 
     records = min(RECORDS, 9_000)
     config = _config(kafka, **{"client.id": "throttled", "request.timeout.ms": 5_000})
-    results = run(config, topic, fault=throttle, heal=release, records=records)
+
+    def was_throttled(producer: KafkaProducer) -> None:
+        assert producer.metrics()["produce-throttle-time-max"] > 0
+
+    results = run(config, topic, fault=throttle, heal=release, records=records, survives=True, check=was_throttled)
     assert_all_stored_once_in_order(kafka.bootstrap(), topic, results, records=records)
