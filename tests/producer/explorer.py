@@ -58,7 +58,7 @@ class Run:
         self.cluster = SimulatedCluster(self.system, nodes=self.nodes, topics={TOPIC: self.partitions}, seed=seed)
         self.producer: KafkaProducer = simulated_producer(
             self.cluster,
-            seed=seed,
+            seed,
             linger_ms=random.choice((0, 5)),
             batch_size=random.choice((120, 400, 4000)),
             compression_type=random.choice(("none", "none", "lz4")),

@@ -63,6 +63,7 @@ def refuse_the_first_of_two() -> list[bytes | None]:
     cluster, producer = simulated()
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.NOT_ENOUGH_REPLICAS)
     leader = cluster.core.topic("t").partitions[0].leader
+    assert leader is not None
     loop_of(producer).run_until(lambda: producer._client.is_ready(leader, cluster.system.now()), 1)
     one_batch_each(producer, b"1")
     run_until(producer, lambda: producer._client.in_flight_request_count() > 0 and bool(producer_requests(producer)))

@@ -98,7 +98,7 @@ class InlineLoop:
         return self._running
 
 
-def simulated_producer(cluster: SimulatedCluster, *, seed: int = 0, **options: object) -> KafkaProducer:
+def simulated_producer(cluster: SimulatedCluster, seed: int = 0, /, **options: object) -> KafkaProducer:
     """Options by their names with underscores."""
     given: dict[str, object] = {"bootstrap.servers": cluster.bootstrap_servers, "client.id": "test"}
     given.update({name.replace("_", "."): value for name, value in options.items()})
