@@ -181,6 +181,17 @@ def explore(seed: int) -> None:
     Run(seed).run()
 
 
+def survives(seed: int, *, explain: bool) -> bool:
+    try:
+        explore(seed)
+    except Exception:
+        print(f"seed {seed} fails", flush=True)
+        if explain:
+            traceback.print_exc()
+        return False
+    return True
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0:1000", help="from:to")
@@ -188,15 +199,7 @@ def main() -> int:
     options = parser.parse_args()
     logging.disable(logging.NOTSET if options.seed is not None else logging.CRITICAL)
     start, stop = (options.seed, options.seed + 1) if options.seed is not None else map(int, options.seeds.split(":"))
-    failed = []
-    for seed in range(start, stop):
-        try:
-            explore(seed)
-        except Exception:
-            failed.append(seed)
-            print(f"seed {seed} fails", flush=True)
-            if options.seed is not None:
-                traceback.print_exc()
+    failed = [seed for seed in range(start, stop) if not survives(seed, explain=options.seed is not None)]
     print(f"{stop - start} runs, {len(failed)} failed: {failed[:20]}")
     return 1 if failed else 0
 

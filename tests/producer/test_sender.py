@@ -31,7 +31,7 @@ def simulated(nodes: int = 2, **options: object) -> tuple[SimulatedCluster, Kafk
     return cluster, simulated_producer(cluster, **given)
 
 
-def send_each(producer: KafkaProducer, *values: bytes) -> list[Exception | None]:
+def send_each(producer: KafkaProducer, *values: bytes) -> list[BaseException | None]:
     """One request for each value, all under way at once where the rules allow it; the errors."""
     futures = []
     for value in values:

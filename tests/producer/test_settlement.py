@@ -1,0 +1,25 @@
+"""Errors record by record (KIP-467), rule 6."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spark_kafka_sink.errors import DeliveryError, InvalidRecordError
+from spark_kafka_sink.producer.batch import BatchPart, ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.results import ColumnsFuture, tell_failed
+from spark_kafka_sink.producer.settlement import Answer, record_errors
+from spark_kafka_sink.protocol import error_codes as codes
+
+
+def test_records_that_the_broker_names_get_its_words_and_the_others_are_innocent() -> None:
+    batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
+    call = ColumnsFuture("t", 4)
+    batch.record_count = 4
+    batch.parts = [BatchPart(call, np.array([10, 11]), 0), BatchPart(call, np.array([20, 21]), 2)]
+    named, innocent = record_errors(batch, Answer(codes.INVALID_RECORD, record_words={2: "has no key"}))
+    assert innocent is not None
+    tell_failed(batch, innocent, named)
+    errors = {int(row): failure.error for failure in call.result(0).failures for row in failure.rows}
+    assert isinstance(errors[20], InvalidRecordError)
+    assert "has no key" in str(errors[20])
+    assert {row for row, error in errors.items() if isinstance(error, DeliveryError)} == {10, 11, 21}
