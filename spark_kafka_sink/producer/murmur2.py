@@ -31,38 +31,56 @@ def partitions_of_keys(keys: ByteColumn, partition_count: int) -> NDArray[np.int
 def murmur2(keys: ByteColumn) -> NDArray[np.uint32]:
     """The hash of each key; null is taken for empty."""
     lengths = np.maximum(keys.lengths, 0)
-    data = np.frombuffer(keys.data, np.uint8)
-    starts = keys.offsets[:-1].astype(np.int64)
-    hashes: NDArray[np.uint32] = _SEED ^ lengths.astype(np.uint32)
-    words = lengths >> 2
-    longest = int(words.max(initial=0))
-    shortest = int(words.min(initial=0)) if len(words) else 0
-    rows: NDArray[np.int64] | None = None
-    for index in range(longest):
-        if index >= shortest:
-            rows = np.flatnonzero(words > index) if rows is None else rows[words[rows] > index]
-        _mix_words(hashes, data, starts + 4 * index if rows is None else starts[rows] + 4 * index, rows)
-    _mix_tails(hashes, data, starts + 4 * words, lengths & 3)
+    shortest, longest = (int(lengths.min()), int(lengths.max())) if len(lengths) else (0, 0)
+    hashes = _of_one_length(keys, longest) if shortest == longest else _of_many_lengths(keys, lengths, shortest >> 2)
     hashes ^= hashes >> np.uint32(13)
     hashes *= _M
     hashes ^= hashes >> np.uint32(15)
     return hashes
 
 
-def _mix_words(
-    hashes: NDArray[np.uint32], data: NDArray[np.uint8], at: NDArray[np.int64], rows: NDArray[np.int64] | None
-) -> None:
-    word = data[at].astype(np.uint32)
-    for byte in (1, 2, 3):
-        word |= data[at + byte].astype(np.uint32) << np.uint32(8 * byte)
+def _of_one_length(keys: ByteColumn, length: int) -> NDArray[np.uint32]:
+    """Word i of all keys is a column of a table: nothing has to be gathered."""
+    hashes = np.full(keys.rows, _SEED ^ np.uint32(length), np.uint32)
+    table = keys.matrix(keys.rows, length)
+    whole = length & ~3
+    for at in range(0, whole, 4):
+        word: NDArray[np.uint32] = np.ndarray((keys.rows,), "<u4", keys.data, int(keys.offsets[0]) + at, (length,))
+        _mix(hashes, word.copy())
+    for at in range(whole, length):
+        hashes ^= table[:, at].astype(np.uint32) << np.uint32(8 * (at - whole))
+    if length > whole:
+        hashes *= _M
+    return hashes
+
+
+def _of_many_lengths(keys: ByteColumn, lengths: NDArray[np.int64], words_min: int) -> NDArray[np.uint32]:
+    data = np.frombuffer(keys.data, np.uint8)
+    starts = keys.offsets[:-1].astype(np.int64)
+    hashes: NDArray[np.uint32] = _SEED ^ lengths.astype(np.uint32)
+    words = lengths >> 2
+    # Word at any byte: the array's items overlap.
+    word_at: NDArray[np.uint32] = np.ndarray((max(0, len(data) - 3),), "<u4", data, strides=(1,))
+    rows: NDArray[np.int64] | None = None
+    for index in range(int(words.max(initial=0))):
+        if index < words_min:
+            _mix(hashes, word_at[starts + 4 * index])
+            continue
+        rows = np.flatnonzero(words > index) if rows is None else rows[words[rows] > index]
+        some = hashes[rows]
+        _mix(some, word_at[starts[rows] + 4 * index])
+        hashes[rows] = some
+    _mix_tails(hashes, data, starts + 4 * words, lengths & 3)
+    return hashes
+
+
+def _mix(hashes: NDArray[np.uint32], word: NDArray[np.uint32]) -> None:
+    """One step of the hash, in place; the words are used up."""
     word *= _M
     word ^= word >> np.uint32(24)
     word *= _M
-    if rows is None:
-        hashes *= _M
-        hashes ^= word
-    else:
-        hashes[rows] = hashes[rows] * _M ^ word
+    hashes *= _M
+    hashes ^= word
 
 
 def _mix_tails(

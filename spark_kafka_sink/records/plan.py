@@ -20,7 +20,7 @@ from spark_kafka_sink.records.byte_column import byte_column
 from spark_kafka_sink.records.columns import NO_TIMESTAMP, ArrowColumn, RecordColumns, one_array
 from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.header_column import header_column, rows_with_bad_headers
-from spark_kafka_sink.records.varint import varint_widths
+from spark_kafka_sink.records.varint import encode_varint, varint_widths
 
 ROWS_AT_A_TIME = 10_000
 """Larger chunks fall out of the processor's cache and cost more per record."""
@@ -89,18 +89,28 @@ def invalid_rows(columns: RecordColumns) -> list[InvalidRows]:
 
 
 def record_size_bounds(columns: RecordColumns) -> NDArray[np.int64]:
-    """For each row, the bytes that it takes in a batch at most, wherever it stands in it."""
+    """For each row, the bytes that it takes in a batch at most, wherever it stands in it.
+
+    Every length is counted as wide as the longest of its chunk: a byte too much here and there costs nothing, while
+    exact widths would cost more than all the rest of the planning.
+    """
     out = np.empty(columns.num_rows, np.int64)
     fixed = _ATTRIBUTES_BYTES + _OFFSET_DELTA_BYTES + _timestamp_delta_bytes(columns.timestamp)
     done = 0
     for chunk in columns.chunks(ROWS_AT_A_TIME):
         body = out[done : done + chunk.num_rows]
         done += chunk.num_rows
-        body[:] = fixed
-        body += _field_bytes(_lengths(chunk.value))
-        body += 1 if chunk.key is None else _field_bytes(_lengths(chunk.key))
-        body += 1 if chunk.headers is None else _header_bytes(chunk.headers)
-        body += varint_widths(body)
+        width = fixed
+        body[:], widest = _payload(chunk.value)
+        width += widest
+        if chunk.key is None:
+            width += 1
+        else:
+            payload, widest = _payload(chunk.key)
+            body += payload
+            width += widest
+        body += width + 1 if chunk.headers is None else width + _header_bytes(chunk.headers)
+        body += len(encode_varint(int(body.max(initial=0))))
     return out
 
 
@@ -155,6 +165,13 @@ def _timestamp_delta_bytes(timestamp: ArrowColumn | None) -> int:
 
 def _lengths(array: Any) -> NDArray[np.int64]:
     return byte_column(array).lengths
+
+
+def _payload(array: Any) -> tuple[NDArray[np.int64], int]:
+    """The bytes of each row, none for null, and how many bytes the longest one's length takes."""
+    lengths = _lengths(array)
+    payload = np.maximum(lengths, 0) if array.null_count else lengths
+    return payload, len(encode_varint(int(payload.max(initial=0))))
 
 
 def _field_bytes(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
