@@ -1,0 +1,37 @@
+"""Run by test_connect.py: `python -m tests.spark.connect_job BOOTSTRAP TOPIC` writes through Spark Connect."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_kafka_sink import register
+from spark_kafka_sink.errors import ConfigurationError
+
+
+def refusal(frame: DataFrame, options: dict[str, str], mode: str) -> str:
+    try:
+        frame.write.format("pykafka").options(**options).mode(mode).save()
+    except (PySparkException, ConfigurationError) as error:
+        return str(error)
+    return "it was not refused"
+
+
+def main(bootstrap: str, topic: str) -> None:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+    register(spark)
+    print(f"session: {type(spark).__module__}")
+    options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
+    frame = spark.range(100).selectExpr("CAST(id AS STRING) AS key", "CAST(id * 2 AS STRING) AS value")
+    frame.write.format("pykafka").options(**options).save()
+    for mode in ("overwrite", "ignore"):
+        print(f"{mode}: {refusal(frame, options, mode)}")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,233 @@
+"""One task's promises, without a JVM: a real producer, and the embedded broker at the other end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import ConfigurationError, DeliveryError, InvalidRecordError
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.spark import write_task
+from spark_kafka_sink.spark.columns import ColumnPlan
+from spark_kafka_sink.spark.options import SinkOptions, parse_options
+from spark_kafka_sink.spark.pool import ProducerPool
+from spark_kafka_sink.spark.report import OffsetRange, TaskReport
+from spark_kafka_sink.spark.write_task import write_rows
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
+
+TOPIC = "orders"
+PLAN = ColumnPlan(value=0, key=1, fixed_topic=TOPIC)
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded_broker(topics={TOPIC: 2, "dead": 1}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def pool() -> Iterator[ProducerPool]:
+    pool = ProducerPool()
+    yield pool
+    pool.close()
+
+
+def options(broker: EmbeddedBroker, **more: str) -> SinkOptions:
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": TOPIC}
+    return parse_options(given | {name.replace("__", "."): value for name, value in more.items()})
+
+
+def batch(start: int, rows: int = 100) -> pa.RecordBatch:
+    numbers = range(start, start + rows)
+    return pa.record_batch({"value": [b"%d" % n for n in numbers], "key": [f"key-{n}" for n in numbers]})
+
+
+def values(broker: EmbeddedBroker, topic: str = TOPIC) -> list[bytes]:
+    found: list[bytes] = read_topic(broker.bootstrap_servers, topic).column("value").to_pylist()
+    return found
+
+
+def threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate()}
+
+
+def test_a_task_tells_what_was_acknowledged(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+    plan = ColumnPlan(value=0, key=1, partition=2, fixed_topic=TOPIC)
+    batches = [
+        each.append_column("partition", pa.array([n % 2 for n in range(each.num_rows)], pa.int32()))
+        for each in (batch(0), batch(100))
+    ]
+    report = write_rows(options(broker), plan, iter(batches), pool)
+    assert report.partitions == {TOPIC: {0: OffsetRange(0, 99, 100), 1: OffsetRange(0, 99, 100)}}
+    assert (report.rows, report.retries, report.dead_letters) == (200, 0, 0)
+    assert report.bytes == sum(each.select(["value", "key"]).nbytes for each in batches)
+    assert len(pool) == 1
+
+
+def test_the_next_task_writes_with_the_same_producer(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+    write_rows(options(broker), PLAN, iter([batch(0)]), pool)
+    before = threads()
+    write_rows(options(broker), PLAN, iter([batch(100)]), pool)
+    assert threads() == before
+    assert len(pool) == 1
+    assert len(values(broker)) == 200
+
+
+def test_a_task_without_rows_makes_no_producer(pool: ProducerPool) -> None:
+    nowhere = parse_options({"kafka.bootstrap.servers": "no-such-host.invalid:1", "topic": TOPIC})
+    report = write_rows(nowhere, PLAN, iter([batch(0, 0), batch(0, 0)]), pool)
+    assert (report.rows, len(pool)) == (0, 0)
+
+
+def test_retries_are_counted(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+    broker.control.when(api=ApiKey.PRODUCE).fail(error_codes.NOT_LEADER_OR_FOLLOWER)
+    report = write_rows(options(broker), PLAN, iter([batch(0)]), pool)
+    assert report.retries > 0
+    assert len(values(broker)) == 100
+
+
+def failed(broker: EmbeddedBroker, pool: ProducerPool, batches: list[pa.RecordBatch], **more: str) -> str:
+    with pytest.raises(DeliveryError) as error:
+        write_rows(options(broker, **more), PLAN, iter(batches), pool)
+    assert len(pool) == 0, "a producer whose task failed is dropped"
+    return str(error.value)
+
+
+def test_an_error_names_topic_partition_reason_count_and_a_key(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+    broker.control.when(api=ApiKey.PRODUCE, topic=TOPIC, times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
+    words = failed(broker, pool, [batch(0)])
+    assert words.startswith("Not written to Kafka: 100 records, by the task of partition 0 (attempt 0, stage 0).")
+    assert "topic 'orders', partition 0: " in words
+    assert "topic 'orders', partition 1: " in words
+    assert "TOPIC_AUTHORIZATION_FAILED" in words
+    assert "key 'key-" in words
+
+
+def test_a_record_that_is_too_large_fails_the_task_and_says_what_to_do(
+    broker: EmbeddedBroker, pool: ProducerPool
+) -> None:
+    big = pa.record_batch({"value": [b"small", b"x" * 5_000, b"small"], "key": ["a", "k" * 500, None]})
+    words = failed(broker, pool, [big], kafka__max__request__size="2000")
+    assert words.startswith("Not written to Kafka: 1 record,")
+    assert "max.request.size" in words
+    assert '.option("onRecordError", "deadLetter")' in words
+    assert "k" * 60 not in words
+
+
+def test_an_unknown_topic_is_named(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+    broker.control.hide_topic(TOPIC)
+    broker.control.when(api=ApiKey.METADATA, times=None).fail(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+    assert "'orders'" in failed(broker, pool, [batch(0)], kafka__max__block__ms="500")
+
+
+def dead_letters(broker: EmbeddedBroker) -> list[dict[str, bytes | None]]:
+    table = read_topic(broker.bootstrap_servers, "dead")
+    return [{header["key"]: header["value"] for header in row} for row in table.column("headers").to_pylist()]
+
+
+def test_records_that_are_too_large_go_to_the_dead_letter_topic(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+    broker.control.delete_topic(TOPIC)
+    broker.control.create_topic(TOPIC, 1, {"max.message.bytes": "1000"})
+    big = pa.record_batch({"value": [b"a", b"x" * 5_000, b"b", b"y" * 6_000], "key": ["1", "2", "3", "4"]})
+    more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead"}
+    report = write_rows(options(broker, **more), PLAN, iter([big]), pool)
+    assert (report.rows, report.dead_letters, report.dead_letters_cut) == (2, 2, 0)
+    assert values(broker) == [b"a", b"b"]
+    assert sorted(values(broker, "dead")) == [b"x" * 5_000, b"y" * 6_000]
+    for letter in dead_letters(broker):
+        assert letter["pykafka.topic"] == b"orders"
+        assert letter["pykafka.partition"] == b"0"
+        assert letter["pykafka.error"] == b"RecordTooLargeError"
+        assert letter["pykafka.batch"] == b"None/stage-0"
+
+
+def test_a_dead_letter_that_is_too_large_itself_is_cut_and_counted(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+    big = pa.record_batch({"value": [b"fine", b"x" * 300_000], "key": ["1", "2"]})
+    more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead", "kafka__max__request__size": "200000"}
+    report = write_rows(options(broker, **more), PLAN, iter([big]), pool)
+    assert (report.rows, report.dead_letters, report.dead_letters_cut) == (1, 1, 1)
+    assert values(broker, "dead") == [b"x" * 65_536]
+    assert dead_letters(broker)[0]["pykafka.value.bytes"] == b"300000"
+
+
+def test_a_dead_letter_that_cannot_be_written_either_fails_the_task(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+    broker.control.when(api=ApiKey.PRODUCE, topic="dead", times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
+    big = pa.record_batch({"value": [b"x" * 300_000], "key": ["1"]})
+    more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead", "kafka__max__request__size": "200000"}
+    words = failed(broker, pool, [big], **more)
+    assert "dead-letter topic did not take it either" in words
+    assert "TOPIC_AUTHORIZATION_FAILED" in words
+
+
+def test_a_partition_that_does_not_exist_makes_a_dead_letter(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+    plan = ColumnPlan(value=0, partition=1, fixed_topic=TOPIC)
+    rows = pa.record_batch({"value": [b"a", b"b"], "partition": pa.array([0, 77], pa.int32())})
+    more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead"}
+    report = write_rows(options(broker, **more), plan, iter([rows]), pool)
+    assert (report.rows, report.dead_letters) == (1, 1)
+    assert values(broker, "dead") == [b"b"]
+
+
+def test_the_rows_of_other_topics_are_not_failed_by_one(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+    broker.control.when(api=ApiKey.PRODUCE, topic="dead", times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
+    rows = pa.record_batch({"value": [b"a", b"b"], "topic": [TOPIC, "dead"]})
+    with pytest.raises(DeliveryError, match="Not written to Kafka: 1 record,"):
+        write_rows(options(broker), ColumnPlan(value=0, topic=1), iter([rows]), pool)
+    assert values(broker) == [b"a"]
+
+
+def test_a_null_topic_fails_the_task(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+    rows = pa.record_batch({"value": [b"a"], "topic": pa.array([None], pa.string())})
+    with pytest.raises(InvalidRecordError, match="null topic present in the data"):
+        write_rows(options(broker), ColumnPlan(value=0, topic=1), iter([rows]), pool)
+
+
+@pytest.mark.parametrize("end", [EOFError, KeyboardInterrupt, GeneratorExit, SystemExit])
+def test_a_task_that_is_killed_leaves_neither_threads_nor_connections(
+    broker: EmbeddedBroker, pool: ProducerPool, end: type[BaseException]
+) -> None:
+    before = threads()
+
+    def interrupted() -> Iterator[pa.RecordBatch]:
+        yield batch(0)
+        raise end
+
+    def task() -> TaskReport:
+        return write_rows(options(broker), PLAN, interrupted(), pool)
+
+    with pytest.raises(end):
+        task()
+    assert threads() == before
+    assert len(pool) == 0
+
+
+def test_what_waits_for_its_answer_is_bounded(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+    """A slow broker holds the task back, so that memory does not grow with the input."""
+    broker.control.when(api=ApiKey.PRODUCE, times=None).delay(20)
+    waiting: list[int] = []
+
+    def watched(writing: write_task._Writing, rows: object) -> None:
+        send(writing, rows)  # type: ignore[arg-type]
+        waiting.append(writing._waiting_bytes)
+
+    send = write_task._Writing.send
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(write_task._Writing, "send", watched)
+        more = {"kafka__buffer__memory": "300000", "kafka__batch__size": "20000"}
+        write_rows(options(broker, **more), PLAN, (batch(n * 1000, 1000) for n in range(60)), pool)
+    assert max(waiting) <= 300_000
+    assert len(values(broker)) == 60_000
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("10m", 600), ("30s", 30), ("1h", 3600), ("2 min", 120), ("500", 0.5)])
+def test_the_time_of_sparks_producer_cache_is_read_as_spark_reads_it(text: str, seconds: float) -> None:
+    assert write_task.seconds_of(text) == seconds
+
+
+def test_a_time_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"spark\.kafka\.producer\.cache\.timeout is 'soon'"):
+        write_task.seconds_of("soon")
