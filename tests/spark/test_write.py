@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,9 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def topic(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> str:
+def topic(broker: EmbeddedBroker) -> str:
     """A topic of the test's own, with three partitions."""
-    name = f"topic-{abs(hash(request.node.name))}"
+    name = f"topic-{uuid.uuid4().hex[:12]}"
     broker.control.create_topic(name, partitions=3)
     return name
 
@@ -130,7 +131,7 @@ def test_the_partition_of_each_row_and_of_its_key(spark: SparkSession, broker: E
     )
     write(frame, broker, topic)
     rows = stored(spark, broker, topic).selectExpr(
-        "CAST(value AS INT) AS id", "CAST(key AS STRING) AS key", "partition"
+        "CAST(CAST(value AS STRING) AS INT) AS id", "CAST(key AS STRING) AS key", "partition"
     )
     placed = {row.id: row for row in rows.collect()}
     assert len(placed) == 60
