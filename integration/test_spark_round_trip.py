@@ -26,7 +26,7 @@ def rows(spark: SparkSession) -> DataFrame:
         "ELSE concat('key-', n % 40) END"
     )
     value = "CASE WHEN n % 97 = 0 THEN NULL ELSE concat(n, ' ', repeat('é', n % 50)) END"
-    header = "named_struct('key', concat('h', n % 3), 'value', CAST(n AS BINARY))"
+    header = "named_struct('key', concat('h', n % 3), 'value', CAST(CAST(n AS STRING) AS BINARY))"
     headers = f"CASE n % 4 WHEN 0 THEN NULL WHEN 1 THEN array() WHEN 2 THEN array({header}) "
     headers += f"ELSE array({header}, {header}) END"
     numbered = (

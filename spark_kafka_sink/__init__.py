@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.record import ProducerRecord
     from spark_kafka_sink.producer.results import ColumnsResult, RecordMetadata
     from spark_kafka_sink.records.columns import RecordColumns
-    from spark_kafka_sink.spark.datasource import KafkaDataSource, register
+    from spark_kafka_sink.spark.datasource import KafkaDataSource
+    from spark_kafka_sink.spark.drop_in import register
 
 _HOME = {
     "ColumnsResult": "spark_kafka_sink.producer.results",
@@ -25,7 +26,7 @@ _HOME = {
     "ProducerRecord": "spark_kafka_sink.producer.record",
     "RecordColumns": "spark_kafka_sink.records.columns",
     "RecordMetadata": "spark_kafka_sink.producer.results",
-    "register": "spark_kafka_sink.spark.datasource",
+    "register": "spark_kafka_sink.spark.drop_in",
 }
 
 __all__ = [

@@ -5,10 +5,11 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.readwriter import DataFrameWriter
 
@@ -115,3 +116,18 @@ def test_the_data_source_is_found_without_register(rows: DataFrame) -> None:
     other = rows.sparkSession.newSession()
     with pytest.raises(AnalysisException, match=r"bootstrap\.servers is not set"):
         other.range(1).selectExpr("CAST(id AS STRING) AS value").write.format("pykafka").mode("append").save()
+
+
+def test_threads_that_did_not_make_the_session_can_write(rows: DataFrame, tmp_path: Path) -> None:
+    """Spark looks data sources in Python up in the active session, which such a thread does not have."""
+
+    def write() -> None:
+        with pytest.raises(AnalysisException, match=r"bootstrap\.servers is not set"):
+            rows.write.format("pykafka").save()
+        source = rows.sparkSession.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
+        query = source.writeStream.format("pykafka").option("checkpointLocation", str(tmp_path)).start()
+        with pytest.raises(StreamingQueryException, match=r"bootstrap\.servers is not set"):
+            query.awaitTermination()
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(write).result()
