@@ -1,0 +1,145 @@
+"""What a log takes, what it stores, and what it shows to whom."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from spark_kafka_sink.broker.log import LogConfig, PartitionLog
+from spark_kafka_sink.broker.producer_state import Refusal
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.records.decoder import decode_batches
+from spark_kafka_sink.records.header import parse_header, stamp_header
+from tests.broker.wire import batch, record
+from tests.simulated_cluster import stored_records
+
+INVALID = error_codes.INVALID_RECORD
+CORRUPT = error_codes.CORRUPT_MESSAGE
+
+
+def refusal(data: bytes, config: LogConfig | None = None) -> int:
+    log = PartitionLog(config or LogConfig())
+    with pytest.raises(Refusal) as caught:
+        log.append(data, wall_ms=1)
+    assert (log.next_offset, log.batches_appended) == (0, 0), "a refused batch leaves no trace"
+    return caught.value.code
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        pytest.param(flipped(batch(b"abc"), 70), CORRUPT, id="a bit of a record has changed"),
+        pytest.param(flipped(batch(b"abc"), 30), CORRUPT, id="a bit of the header has changed"),
+        pytest.param(batch(b"abc")[:-1], CORRUPT, id="cut off"),
+        pytest.param(b"", INVALID, id="empty"),
+        pytest.param(batch(b"a") + batch(b"b"), INVALID, id="two batches"),
+        pytest.param(batch(b"a", record_count=2), INVALID, id="more records are announced than there are"),
+        pytest.param(batch(b"a", b"b", record_count=1, last_offset_delta=0), INVALID, id="more records than announced"),
+        pytest.param(batch(b"a", last_offset_delta=3), INVALID, id="a last offset that the count does not give"),
+        pytest.param(batch(b"a", record_count=0, last_offset_delta=-1), INVALID, id="no records"),
+        pytest.param(batch(b"a", control=True), INVALID, id="a control batch of a client"),
+        pytest.param(batch(b"a", producer=(1, 0)), INVALID, id="a producer without a sequence"),
+        pytest.param(batch(b"a", transactional=True), INVALID, id="transactional without a producer"),
+        pytest.param(batch(b"a", codec=1), INVALID, id="gzip that is none"),
+        pytest.param(batch(b"a", codec=7), INVALID, id="an unknown codec"),
+        pytest.param(
+            batch(b"a")[:16] + b"\x01" + batch(b"a")[17:], error_codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, id="format v1"
+        ),
+    ],
+)
+def test_what_is_not_exactly_a_batch_is_refused(data: bytes, code: int) -> None:
+    assert refusal(data) == code
+
+
+def test_a_batch_above_the_limit_is_too_large_and_one_at_it_is_not() -> None:
+    data = batch(b"abc")
+    assert refusal(data, LogConfig(message_bytes_max=len(data) - 1)) == error_codes.MESSAGE_TOO_LARGE
+    assert PartitionLog(LogConfig(message_bytes_max=len(data))).append(data, wall_ms=1).base_offset == 0
+
+
+def test_bytes_are_stored_as_they_came_but_for_offset_and_leader_epoch() -> None:
+    log = PartitionLog(LogConfig())
+    data = batch(b"a", b"b")
+    log.append(batch(b"first"), wall_ms=1)
+    log.append(data, wall_ms=1, leader_epoch=3)
+    stored = bytes(log.read(1, 10_000).batches[0])
+    header = parse_header(stored)
+    assert (header.base_offset, header.partition_leader_epoch) == (1, 3)
+    assert (stored[8:12], stored[16:]) == (data[8:12], data[16:])
+
+
+def test_log_append_time_replaces_the_times_of_the_records() -> None:
+    log = PartitionLog(LogConfig(log_append_time=True))
+    assert log.append(batch(b"a", b"b"), wall_ms=5000).log_append_time == 5000
+    (decoded,) = decode_batches(log.read(0, 10_000).batches[0])
+    assert decoded.columns.column("timestamp").to_pylist() == [5000, 5000]
+
+
+def test_a_read_gives_whole_batches_within_its_bound_and_at_least_one() -> None:
+    log = PartitionLog(LogConfig())
+    size = len(batch(b"a", b"b"))
+    for _ in range(3):
+        log.append(batch(b"a", b"b"), wall_ms=1)
+    assert [parse_header(b).base_offset for b in log.read(0, 2 * size).batches] == [0, 2]
+    assert [parse_header(b).base_offset for b in log.read(3, 1).batches] == [2], "the batch that holds the offset"
+    assert not log.read(0, 1, at_least_one=False).batches
+    assert not log.read(6, 1000).batches
+
+
+def test_an_open_transaction_holds_back_readers_of_committed_records() -> None:
+    log = PartitionLog(LogConfig())
+    log.append(batch(b"before"), wall_ms=1)
+    log.append(batch(b"open", sequence=0, producer=(7, 0), transactional=True), wall_ms=1)
+    log.append(batch(b"after"), wall_ms=1)
+    assert log.last_stable_offset == 1
+    assert stored_records(log, committed=True).column("value").to_pylist() == [b"before"]
+    assert stored_records(log).column("value").to_pylist() == [b"before", b"open", b"after"]
+    log.end_transaction(7, 0, commit=True, wall_ms=1)
+    assert log.last_stable_offset == log.next_offset == 4
+    assert stored_records(log, committed=True).column("value").to_pylist() == [b"before", b"open", b"after"]
+
+
+def test_an_aborted_transaction_is_named_to_those_who_read_its_range_and_to_no_others() -> None:
+    log = PartitionLog(LogConfig())
+    log.append(batch(b"bad", sequence=0, producer=(7, 0), transactional=True), wall_ms=1)
+    log.end_transaction(7, 0, commit=False, wall_ms=1)
+    log.append(batch(b"good"), wall_ms=1)
+    (aborted,) = log.read(0, 10_000, committed=True).aborted
+    assert (aborted.producer_id, aborted.first_offset) == (7, 0)
+    assert not log.read(2, 10_000, committed=True).aborted
+    assert not log.read(0, 10_000).aborted
+    assert stored_records(log, committed=True).column("value").to_pylist() == [b"good"]
+
+
+def test_the_marker_is_the_control_record_that_kafka_knows() -> None:
+    log = PartitionLog(LogConfig())
+    log.append(batch(b"a", sequence=0, producer=(7, 2), transactional=True), wall_ms=1)
+    log.end_transaction(7, 2, commit=True, wall_ms=9)
+    (decoded,) = decode_batches(log.read(1, 10_000).batches[0])
+    header = decoded.header
+    assert (header.control, header.transactional, header.producer_id, header.producer_epoch) == (True, True, 7, 2)
+    assert decoded.columns.column("key").to_pylist() == [struct.pack(">hh", 0, 1)]
+    assert decoded.columns.column("value").to_pylist() == [struct.pack(">hi", 0, 0)]
+
+
+def test_an_offset_is_found_by_time_within_a_batch() -> None:
+    log = PartitionLog(LogConfig())
+    later = bytes([18, 0, 10, 2, 1, 6]) + b"b.b\0"  # timestamp delta 5, offset delta 1
+    body = record(b"a") + later[:1] + later[1:]
+    header = stamp_header(segments=[body], record_count=2, base_timestamp=100, max_timestamp=105)
+    log.append(header + body, wall_ms=1)
+    assert [log.offset_for_time(time) for time in (0, 100, 101, 106)] == [(100, 0), (100, 0), (105, 1), (-1, -1)]
+    assert log.max_timestamp() == (105, 1)
+
+
+def test_discarding_counts_and_keeps_nothing() -> None:
+    log = PartitionLog(LogConfig(discard=True))
+    data = batch(b"a", b"b")
+    assert [log.append(data, wall_ms=1).base_offset for _ in range(3)] == [0, 2, 4]
+    assert (log.records_appended, log.bytes_appended, log.batches_appended) == (6, 3 * len(data), 3)
+    assert not log.read(0, 10_000).batches

@@ -1,0 +1,103 @@
+"""Which batch of a producer is appended, which one is known already, and which one is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.broker.log import LogConfig, PartitionLog
+from spark_kafka_sink.broker.producer_state import Refusal
+from spark_kafka_sink.protocol import error_codes
+from tests.broker.wire import batch
+
+SEQUENCE_MAX = 2**31 - 1
+GAP = error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER
+FENCED = error_codes.INVALID_PRODUCER_EPOCH
+
+
+def append(log: PartitionLog, sequence: int, *, epoch: int = 0, count: int = 1, **options: bool) -> str | int:
+    """What became of a batch of producer 7: "offset", "duplicate of offset", or the code of its refusal."""
+    values = [b"x"] * count
+    try:
+        appended = log.append(batch(*values, sequence=sequence, producer=(7, epoch)), wall_ms=1, **options)
+    except Refusal as refusal:
+        return refusal.code
+    return f"duplicate of {appended.base_offset}" if appended.duplicate else str(appended.base_offset)
+
+
+@pytest.mark.parametrize(
+    ("batches", "expected"),
+    [
+        pytest.param([(0, 0, 1), (0, 1, 1)], ["0", "1"], id="one after the other"),
+        pytest.param([(0, 0, 2), (0, 2, 3)], ["0", "2"], id="sequences count records"),
+        pytest.param([(0, 0, 1), (0, 0, 1)], ["0", "duplicate of 0"], id="the last one again"),
+        pytest.param([(0, 0, 1), (0, 2, 1)], ["0", GAP], id="a gap"),
+        pytest.param([(0, 0, 2), (0, 1, 2)], ["0", GAP], id="an overlap"),
+        pytest.param([(0, 0, 2), (0, 0, 1)], ["0", GAP], id="the same start with fewer records is no duplicate"),
+        pytest.param([(0, 41, 1), (0, 42, 1)], ["0", "1"], id="an unknown producer may begin anywhere"),
+        pytest.param([(0, 0, 1), (1, 0, 1)], ["0", "1"], id="a new epoch begins at 0"),
+        pytest.param([(0, 0, 1), (1, 1, 1)], ["0", GAP], id="a new epoch does not begin elsewhere"),
+        pytest.param([(1, 0, 1), (0, 1, 1)], ["0", FENCED], id="an old epoch"),
+        pytest.param([(0, 0, 1), (1, 0, 1), (0, 0, 1)], ["0", "1", FENCED], id="duplicates of an old epoch"),
+        pytest.param(
+            [(0, SEQUENCE_MAX, 1), (0, 0, 1), (0, SEQUENCE_MAX, 1)],
+            ["0", "1", "duplicate of 0"],
+            id="after the last sequence comes 0",
+        ),
+        pytest.param(
+            [(0, SEQUENCE_MAX - 1, 4), (0, 2, 1), (0, SEQUENCE_MAX - 1, 4)],
+            ["0", "4", "duplicate of 0"],
+            id="a batch across the wrap",
+        ),
+    ],
+)
+def test_a_batch_is_judged_by_epoch_and_sequence(
+    batches: list[tuple[int, int, int]], expected: list[str | int]
+) -> None:
+    log = PartitionLog(LogConfig())
+    got = [append(log, sequence, epoch=epoch, count=count) for epoch, sequence, count in batches]
+    assert got == expected
+
+
+def test_the_last_five_batches_are_remembered_and_the_sixth_is_not() -> None:
+    log = PartitionLog(LogConfig())
+    for sequence in range(6):
+        append(log, sequence)
+    again = [append(log, sequence) for sequence in range(6)]
+    assert again == [GAP, *(f"duplicate of {offset}" for offset in range(1, 6))]
+    assert log.next_offset == 6
+
+
+def test_producers_do_not_see_each_other() -> None:
+    log = PartitionLog(LogConfig())
+    append(log, 0)
+    log.append(batch(b"a", sequence=5, producer=(8, 0)), wall_ms=1)
+    assert append(log, 1) == "2"
+
+
+def test_an_unknown_producer_begins_at_zero_where_that_is_asked_for() -> None:
+    log = PartitionLog(LogConfig())
+    assert append(log, 3, begins_at_zero=True) == GAP
+    assert append(log, 0, begins_at_zero=True) == "0"
+
+
+def test_a_producer_whose_state_is_gone_may_go_on() -> None:
+    log = PartitionLog(LogConfig())
+    append(log, 0)
+    log.forget_producers()
+    assert append(log, 7) == "1"
+
+
+def test_deleting_records_forgets_producers_that_have_no_others() -> None:
+    log = PartitionLog(LogConfig())
+    append(log, 0)
+    log.append(batch(b"other", sequence=0, producer=(8, 0)), wall_ms=1)
+    log.delete_records(1)
+    assert log.log_start_offset == 1
+    assert (log.producer_epoch(7), log.producer_epoch(8)) == (-1, 0)
+    assert append(log, 9) == "2"
+
+
+def test_an_open_transaction_takes_transactional_batches_only() -> None:
+    log = PartitionLog(LogConfig())
+    log.append(batch(b"a", sequence=0, producer=(7, 0), transactional=True), wall_ms=1)
+    assert append(log, 1) == error_codes.INVALID_TXN_STATE

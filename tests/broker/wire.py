@@ -1,0 +1,92 @@
+"""A plain client for the tests of the broker: batches made by hand, requests sent one by one in virtual time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spark_kafka_sink.network.frame import NetworkSend
+from spark_kafka_sink.network.selector import Selector
+from spark_kafka_sink.protocol.headers import decode_response, encode_request, peek_correlation_id
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages import RESPONSE_TYPES, ProduceRequest
+from spark_kafka_sink.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceData,
+)
+from spark_kafka_sink.records.header import stamp_header
+from tests.fake_system import FakeSystem
+
+
+def record(value: bytes, offset_delta: int = 0) -> bytes:
+    """A record with a short value, no key and no headers."""
+    body = bytes([0, 0, offset_delta * 2, 1, len(value) * 2]) + value + b"\0"
+    assert len(body) < 64
+    return bytes([len(body) * 2]) + body
+
+
+def batch(*values: bytes, sequence: int = -1, producer: tuple[int, int] = (-1, -1), **fields: Any) -> bytes:
+    body = b"".join(record(value, index) for index, value in enumerate(values))
+    header = {"base_timestamp": 1000, "max_timestamp": 1000, "record_count": len(values), **fields}
+    return (
+        stamp_header(
+            segments=[body], producer_id=producer[0], producer_epoch=producer[1], base_sequence=sequence, **header
+        )
+        + body
+    )
+
+
+def produce(data: bytes, topic: str = "t", partition: int = 0, **fields: Any) -> ProduceRequest:
+    fields = {"acks": -1, "timeout_ms": 1000, **fields}
+    partitions = [PartitionProduceData(index=partition, records=data)]
+    return ProduceRequest(topic_data=[TopicProduceData(name=topic, partition_data=partitions)], **fields)
+
+
+def result(response: Message) -> PartitionProduceResponse:
+    """The answer for the one partition that was asked for."""
+    assert isinstance(response, ProduceResponse)
+    (topic,) = response.responses
+    (partition,) = topic.partition_responses
+    return partition
+
+
+class WireClient:
+    """One connection per node, made when it is needed."""
+
+    def __init__(self, system: FakeSystem, client_id: str = "tests") -> None:
+        self.selector = Selector(system)
+        self._system = system
+        self._client_id = client_id
+        self._correlation_id = 0
+
+    def send(self, request: Message, version: int, node: int = 0) -> int:
+        channel_id = str(node)
+        if not self.selector.is_channel_ready(channel_id):
+            self.selector.connect(channel_id, self._system.resolve(f"broker{node}", 9092 + node)[0])
+            self.selector.poll(1000)
+            assert self.selector.connected == [channel_id], "refused"
+        self._correlation_id += 1
+        self.selector.send(
+            NetworkSend(channel_id, encode_request(request, version, self._correlation_id, self._client_id))
+        )
+        return self._correlation_id
+
+    def ask(self, request: Message, version: int | None = None, node: int = 0) -> Any:
+        """The answer, under the id of the request; None if the connection ends in place of it."""
+        spoken = type(request).VERSIONS.max if version is None else version
+        correlation_id = self.send(request, spoken, node)
+        payload = self.wait()
+        if payload is None:
+            return None
+        assert peek_correlation_id(payload) == correlation_id
+        return decode_response(payload, RESPONSE_TYPES[request.API_KEY], spoken)[1]
+
+    def wait(self, polls_max: int = 100) -> memoryview | None:
+        for _ in range(polls_max):
+            self.selector.poll(1_000)
+            if self.selector.completed_receives:
+                return self.selector.completed_receives[0].payload
+            if self.selector.disconnected:
+                return None
+        raise AssertionError("neither an answer nor the end of the connection")
