@@ -85,10 +85,13 @@ class InFlightRequests:
         return not waiting or (waiting[-1].written and len(waiting) < self._per_node_max)
 
     def answered(self, node_id: int, frame: memoryview) -> tuple[InFlightRequest, Message]:
-        """Take off the oldest, whose answer this must be. DecodeError if it is not; then nothing is taken off."""
+        """Take off the oldest, whose answer this must be. DecodeError, and nothing taken off, if it is not."""
         waiting = self._nodes.get(node_id)
         if not waiting:
             raise DecodeError("an answer, although nothing was asked")
+        if not waiting[0].written:
+            # To believe it would give the request's memory back while the socket is still reading from it.
+            raise DecodeError(f"an answer to request {waiting[0].request.correlation_id} before it was written")
         message = waiting[0].decode(frame)
         self._count -= 1
         return waiting.popleft(), message

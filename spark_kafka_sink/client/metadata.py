@@ -33,7 +33,13 @@ from spark_kafka_sink.client.cluster import (
 )
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.metadata_answer import Epochs, SeenEpoch, merge_answer
-from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError, MetadataTimeoutError, ProducerClosedError
+from spark_kafka_sink.errors import (
+    IllegalStateError,
+    InvalidRecordError,
+    KafkaSinkError,
+    MetadataTimeoutError,
+    ProducerClosedError,
+)
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import broker_error
@@ -42,6 +48,9 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataRequestTopic
 
 ADDRESSES_REMEMBERED = 16
 """So many addresses that could not be reached are named in an error, the latest ones."""
+
+TOPIC_NAME_BYTES_MAX = 2**15 - 1
+"""No longer one can be written in all versions of the protocol. Brokers take 249 characters."""
 
 _FINAL_TOPIC_ERRORS = frozenset({error_codes.INVALID_TOPIC_EXCEPTION, error_codes.TOPIC_AUTHORIZATION_FAILED})
 
@@ -130,6 +139,7 @@ class Metadata:
 
     def add_topic(self, topic: str, now: float) -> None:
         """The topic is in use: keep what is known of it for another metadata.max.idle.ms."""
+        _check_name(topic)
         with self._lock:
             known = topic in self._topics
             self._topics[topic] = now + self._max_idle_ms
@@ -333,6 +343,19 @@ class Metadata:
         if not self._unreachable:
             return "No broker has answered, and no connection has failed either."
         return "Tried: " + "; ".join(f"{address}: {reason}" for address, reason in self._unreachable.items())
+
+
+def _check_name(topic: str) -> None:
+    """What is wrong with a name is the broker's to say, if it can be asked; one that cannot would end every request
+    for metadata, also about the other topics."""
+    try:
+        writable = len(topic.encode()) <= TOPIC_NAME_BYTES_MAX
+    except UnicodeEncodeError:
+        writable = False
+    if not writable:
+        raise InvalidRecordError(
+            f"topic {ascii(topic[:40])}: a topic's name must be text of at most {TOPIC_NAME_BYTES_MAX} bytes in UTF-8"
+        )
 
 
 def new_metadata(config: ClientConfig, *, system: System, allow_auto_topic_creation: bool = True) -> Metadata:

@@ -325,7 +325,7 @@ class NetworkClient:
         """Nobody can be asked or tried now; or the last attempt to reach each of them has failed."""
         known = self._metadata.snapshot
         if choice.node is None:
-            return not choice.any_ready
+            return not choice.any_connected
         return not known.is_bootstrap and all(self._states.is_unreachable(node_id) for node_id in known.nodes)
 
     def _wait_ms(self, wanted_ms: float, now: float) -> float:

@@ -14,8 +14,8 @@ from spark_kafka_sink.client.in_flight import InFlightRequests
 @dataclass(frozen=True)
 class NodeChoice:
     node: Node | None
-    any_ready: bool
-    """Some connection stands, although it may be too busy to be chosen."""
+    any_connected: bool
+    """Some connection stands, although it may be too busy, or throttled, to be chosen."""
 
 
 def choose_node(
@@ -25,12 +25,12 @@ def choose_node(
     the first is made; else the one that was tried least recently. Equals are shuffled."""
     nodes = random.sample(nodes, len(nodes))
     states = connections.states
-    any_ready = any(connections.is_ready(node.id, now) for node in nodes)
+    any_connected = any(states.is_connected(node.id) for node in nodes)
     sendable = [node for node in nodes if connections.is_ready(node.id, now) and in_flight.can_send_more(node.id)]
     if sendable:
-        return NodeChoice(min(sendable, key=lambda node: in_flight.count(node.id)), any_ready)
+        return NodeChoice(min(sendable, key=lambda node: in_flight.count(node.id)), any_connected)
     preparing = next((node for node in nodes if states.is_preparing(node.id)), None)
     if preparing is not None:
-        return NodeChoice(preparing, any_ready)
+        return NodeChoice(preparing, any_connected)
     connectable = [node for node in nodes if states.can_connect(node.id, now)]
-    return NodeChoice(min(connectable, key=lambda node: states.last_attempt_ms(node.id), default=None), any_ready)
+    return NodeChoice(min(connectable, key=lambda node: states.last_attempt_ms(node.id), default=None), any_connected)

@@ -1,0 +1,106 @@
+"""Brokers that lie: answers before their time, orders to go elsewhere, silence that was announced."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.errors import InvalidRecordError
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.headers import encode_response
+from spark_kafka_sink.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
+from tests.client.answers import metadata_answer, topic
+from tests.client.rig import Rig, ready_rig
+
+PID = InitProducerIdResponse(producer_id=7)
+
+
+def half_written(rig: Rig) -> int:
+    """A request of which the socket took only the first bytes; its correlation id."""
+    connection = rig.broker.last(ApiKey.API_VERSIONS).connection
+    connection.stall()
+    message = InitProducerIdRequest(transactional_id="x" * 30_000, transaction_timeout_ms=1)
+    connection.socket.write_bytes_max = 10_000
+    request = rig.send(message=message)
+    rig.poll()
+    connection.socket.write_bytes_max = 0
+    return request.correlation_id
+
+
+def test_an_answer_to_a_request_that_is_still_being_written_ends_the_connection() -> None:
+    """Else its memory would be given back while the socket reads from it, and the next request find a busy channel."""
+    rig = ready_rig()
+    correlation_id = half_written(rig)
+    payload = b"".join(encode_response(PID, 5, correlation_id))
+    rig.broker.last(ApiKey.API_VERSIONS).answer_bytes(payload)
+    rig.poll_until(lambda: bool(rig.responses), limit_ms=1_000)
+    [response] = rig.responses
+    assert response.disconnected
+    assert "before it was written" in response.reason
+    assert rig.client.connection_failed(0)
+
+
+def test_a_broker_may_send_us_away_already_when_asked_for_its_versions() -> None:
+    rig = Rig(brokers=2).bootstrapped()
+    rig.broker.api_versions.error_code = error_codes.REBOOTSTRAP_REQUIRED
+    rig.brokers[1].api_versions.error_code = error_codes.REBOOTSTRAP_REQUIRED
+    node = rig.node(1)
+    rig.poll_until(lambda: rig.client.ready(node, rig.now) or rig.metadata.snapshot.is_bootstrap, limit_ms=1_000)
+    assert rig.metadata.snapshot.is_bootstrap
+    polls, begin = 0, rig.now
+    before = len(rig.system.connects)
+    while rig.now < begin + 10_000:
+        rig.poll(1_000)
+        polls += 1
+    assert polls < 1_000, "being sent away again and again does not spin"
+    assert len(rig.system.connects) - before < 40, "and is backed off"
+    for broker in rig.brokers:
+        broker.api_versions.error_code = error_codes.NONE
+    rig.bootstrapped()
+
+
+def test_with_metadata_recovery_switched_off_nobody_can_send_us_away() -> None:
+    rig = Rig(brokers=2, metadata_recovery_strategy="none").bootstrapped()
+    rig.brokers[1].api_versions.error_code = error_codes.REBOOTSTRAP_REQUIRED
+    node = rig.node(1)
+    rig.poll_until(lambda: rig.client.ready(node, rig.now) or rig.client.connection_failed(1), limit_ms=1_000)
+    rig.pass_time(1_000)
+    assert not rig.metadata.snapshot.is_bootstrap
+
+
+def test_a_throttled_broker_is_not_taken_for_gone() -> None:
+    """The only broker wants to be left alone while metadata is due: what is known of the cluster must stay."""
+    rig = ready_rig(brokers=1)
+    rig.broker.metadata = metadata_answer(topic("t"), nodes=1)
+    rig.metadata.add_topic("t", rig.now)
+    rig.poll_until(lambda: rig.metadata.snapshot.partition_count("t") == 1)
+    # The connection by the configured address would answer otherwise: only the broker's own is left.
+    rig.client.close_node(-1, rig.now)
+    rig.make_ready()
+    rig.send()
+    rig.deliver()
+    throttling = InitProducerIdResponse(producer_id=7, throttle_time_ms=5_000)
+    rig.broker.last(ApiKey.INIT_PRODUCER_ID).answer(throttling)
+    rig.poll_until(lambda: bool(rig.responses))
+    connects = len(rig.system.connects)
+    rig.metadata.request_update()
+    asked = len(rig.broker.of(ApiKey.METADATA))
+    polls, begin = 0, rig.now
+    while rig.now < begin + 4_900:
+        rig.poll(1_000)
+        polls += 1
+        assert not rig.metadata.snapshot.is_bootstrap
+    assert polls < 500, "waiting for the end of the throttling does not spin"
+    assert len(rig.system.connects) == connects, "no second connection gets around the throttling"
+    assert len(rig.broker.of(ApiKey.METADATA)) == asked
+    rig.poll_until(lambda: len(rig.broker.of(ApiKey.METADATA)) > asked, limit_ms=1_000)
+
+
+@pytest.mark.parametrize("name", ["\udc80", "x" * 40_000])
+def test_a_topic_name_that_cannot_be_written_down_harms_nobody_else(name: str) -> None:
+    rig = ready_rig(brokers=1)
+    with pytest.raises(InvalidRecordError, match="topic's name must be"):
+        rig.metadata.add_topic(name, rig.now)
+    rig.broker.metadata = metadata_answer(topic("t"), nodes=1)
+    rig.metadata.add_topic("t", rig.now)
+    rig.poll_until(lambda: rig.metadata.snapshot.partition_count("t") == 1, limit_ms=5_000)
