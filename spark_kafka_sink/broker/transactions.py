@@ -205,8 +205,11 @@ class TransactionCoordinator:
         return min(ends, default=None)
 
     def _fence_and_abort(self, transaction: Transaction) -> None:
-        transaction.epoch += 1
+        """Version 2 bumps the epoch once to fence and once for the end: so nobody takes it for his own end's bump."""
+        bumps = 2 if self.version >= 2 else 1
+        transaction.epoch = min(transaction.epoch + bumps, EPOCH_MAX)
         transaction.last_epoch = -1
+        transaction.version = self.version
         self._write_end(transaction, commit=False)
 
     def _finish(self, transaction: Transaction, *, commit: bool, version: int) -> None:

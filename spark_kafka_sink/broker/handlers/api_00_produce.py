@@ -25,6 +25,7 @@ from spark_kafka_sink.protocol.messages.produce import (
 
 TOPIC_ID_VERSION = 13
 TRANSACTIONS_V2_VERSION = 12
+LEADER_HINT_VERSION = 10
 ABORTABLE_ERROR_VERSION = 11
 
 
@@ -79,6 +80,8 @@ def _partition(
 
 def _hint(context: RequestContext, topic: Topic, result: PartitionProduceResponse) -> None:
     partition = topic.partitions[result.index]
+    if context.version < LEADER_HINT_VERSION:
+        return
     # A scripted error says nothing of the leader: the leader has not moved.
     if partition.leader is not None and not context.injected(topic.name, result.index):
         result.current_leader = LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch)

@@ -13,6 +13,7 @@ from spark_kafka_sink.protocol.messages.list_offsets import (
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
 READ_COMMITTED = 1
+LEADER_EPOCH_VERSION = 4
 
 
 def handle(context: RequestContext, request: ListOffsetsRequest) -> Handled:
@@ -34,7 +35,8 @@ def _partition(
     result = ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=error)
     if partition is not None:
         result.timestamp, result.offset = _find(partition.log, asked.timestamp, committed)
-        result.leader_epoch = partition.leader_epoch
+        if context.version >= LEADER_EPOCH_VERSION:
+            result.leader_epoch = partition.leader_epoch
     return result
 
 

@@ -15,6 +15,7 @@ from spark_kafka_sink.protocol.messages.metadata import (
 )
 
 AUTO_CREATION_FLAG_VERSION = 4
+ERROR_CODE_VERSION = 13
 NO_LEADER = -1
 
 
@@ -35,7 +36,7 @@ def handle(context: RequestContext, request: MetadataRequest) -> Handled:
             topics=topics,
         )
     injected = context.injected()
-    if injected and not any(topic.error_code for topic in topics):
+    if injected and context.version >= ERROR_CODE_VERSION and not any(topic.error_code for topic in topics):
         response.error_code = injected
     return response
 

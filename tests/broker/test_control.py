@@ -1,0 +1,293 @@
+"""Each fault, as it is seen on the wire; and that the same requests meet the same faults."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.broker.control import HTTP_ANSWER
+from spark_kafka_sink.errors import DecodeError
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.headers import peek_correlation_id
+from spark_kafka_sink.protocol.messages import (
+    FindCoordinatorRequest,
+    InitProducerIdRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+)
+from tests.broker.wire import WireClient, batch, produce, result
+from tests.fake_system import FakeConnection, FakeSystem
+from tests.simulated_cluster import SimulatedCluster
+
+NOT_LEADER = error_codes.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.fixture
+def system() -> FakeSystem:
+    return FakeSystem(latency_ms=1)
+
+
+@pytest.fixture
+def cluster(system: FakeSystem) -> SimulatedCluster:
+    return SimulatedCluster(system, nodes=2, topics={"t": 2, "other": 1})
+
+
+@pytest.fixture
+def client(system: FakeSystem, cluster: SimulatedCluster) -> WireClient:
+    return WireClient(system)
+
+
+def write(client: WireClient, value: bytes = b"a", topic: str = "t", version: int = 9) -> int | None:
+    """The error code of the answer; None if the connection ended in place of it."""
+    response = client.ask(produce(batch(value), topic), version)
+    return None if response is None else result(response).error_code
+
+
+def test_the_nth_request_that_fits_is_struck_and_no_other(client: WireClient, cluster: SimulatedCluster) -> None:
+    rule = cluster.control.when(api=ApiKey.PRODUCE, topic="t", nth=2, times=2).fail(NOT_LEADER)
+    assert write(client, topic="other") == 0
+    assert [write(client) for _ in range(4)] == [0, NOT_LEADER, NOT_LEADER, 0]
+    assert (rule.struck, len(cluster.values("t"))) == (2, 2)
+
+
+def test_a_rule_strikes_until_it_is_removed(client: WireClient, cluster: SimulatedCluster) -> None:
+    rule = cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(NOT_LEADER)
+    assert [write(client), write(client)] == [NOT_LEADER, NOT_LEADER]
+    rule.remove()
+    assert write(client) == 0
+    cluster.control.when(times=None).fail(NOT_LEADER)
+    cluster.control.clear()
+    assert write(client) == 0
+
+
+def test_a_rule_is_for_one_node_one_client_one_partition(client: WireClient, cluster: SimulatedCluster) -> None:
+    cluster.control.when(node=1).fail(NOT_LEADER)
+    cluster.control.when(client_id="somebody else").fail(NOT_LEADER)
+    cluster.control.when(topic="t", partition=1).fail(NOT_LEADER)
+    assert write(client) == 0
+
+
+def test_an_error_may_come_after_the_records_were_stored(client: WireClient, cluster: SimulatedCluster) -> None:
+    code = error_codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    cluster.control.when(api=ApiKey.PRODUCE).fail(code, after_applying=True)
+    assert write(client) == code
+    assert cluster.values("t") == [b"a"]
+
+
+@pytest.mark.parametrize(("applied", "stored"), [(False, []), (True, [b"a"])])
+def test_a_dropped_request_ends_the_connection(
+    client: WireClient, cluster: SimulatedCluster, applied: bool, stored: list[bytes]
+) -> None:
+    cluster.control.when(api=ApiKey.PRODUCE).drop(applied=applied)
+    assert write(client) is None
+    assert cluster.values("t") == stored
+
+
+def test_a_cut_answer_ends_in_the_middle(client: WireClient, cluster: SimulatedCluster, system: FakeSystem) -> None:
+    sent = recorded(system)
+    cluster.control.when(api=ApiKey.PRODUCE).cut()
+    assert write(client) is None
+    announced = int.from_bytes(sent[0][:4], "big")
+    assert 4 < len(sent[0]) < 4 + announced
+    assert cluster.values("t") == [b"a"]
+
+
+@pytest.mark.parametrize("length", [2**31 - 1, -1])
+def test_a_length_that_no_frame_has_is_refused_by_the_client(
+    client: WireClient, cluster: SimulatedCluster, length: int
+) -> None:
+    cluster.control.when(api=ApiKey.PRODUCE).announce_length(length)
+    client.send(produce(batch(b"a")), 9)
+    assert client.wait() is None
+
+
+def test_garbage_comes_as_it_is(client: WireClient, cluster: SimulatedCluster, system: FakeSystem) -> None:
+    sent = recorded(system)
+    cluster.control.when(api=ApiKey.PRODUCE).garbage()
+    assert write(client) is None
+    assert sent == [HTTP_ANSWER]
+
+
+def test_an_answer_may_carry_another_id(client: WireClient, cluster: SimulatedCluster) -> None:
+    cluster.control.when(api=ApiKey.PRODUCE).wrong_correlation_id()
+    correlation_id = client.send(produce(batch(b"a")), 9)
+    payload = client.wait()
+    assert payload is not None
+    assert peek_correlation_id(payload) != correlation_id
+
+
+@pytest.mark.parametrize(("applied", "stored"), [(False, []), (True, [b"a"])])
+def test_a_request_may_stay_unanswered_and_those_behind_it_unread(
+    client: WireClient, cluster: SimulatedCluster, system: FakeSystem, applied: bool, stored: list[bytes]
+) -> None:
+    cluster.control.when(api=ApiKey.PRODUCE).never_answer(applied=applied)
+    for _ in range(2):
+        client.send(produce(batch(b"a")), 9)
+        client.selector.poll(10)
+    system.advance(500_000)
+    client.selector.poll(0)
+    assert (client.selector.completed_receives, dict(client.selector.disconnected)) == ([], {})
+    assert cluster.values("t") == stored
+
+
+@pytest.mark.parametrize(("before_applying", "stored"), [(True, []), (False, [b"a"])])
+def test_a_delay_is_exact_and_says_whether_the_records_wait_too(
+    client: WireClient, cluster: SimulatedCluster, system: FakeSystem, before_applying: bool, stored: list[bytes]
+) -> None:
+    cluster.control.when(api=ApiKey.PRODUCE).delay(500, before_applying=before_applying)
+    start = system.now()
+    client.send(produce(batch(b"a")), 9)
+    sent_at = system.now()
+    for _ in range(3):
+        client.selector.poll(100)
+    assert cluster.values("t") == stored
+    assert client.wait() is not None
+    assert cluster.values("t") == [b"a"]
+    assert 500 <= system.now() - sent_at <= system.now() - start <= 510
+
+
+def test_a_throttle_time_is_in_the_answer(client: WireClient, cluster: SimulatedCluster) -> None:
+    cluster.control.when(api=ApiKey.PRODUCE).throttle(700)
+    assert client.ask(produce(batch(b"a")), 9).throttle_time_ms == 700
+    assert client.ask(produce(batch(b"a")), 9).throttle_time_ms == 0
+
+
+def test_errors_are_for_every_api(client: WireClient, cluster: SimulatedCluster) -> None:
+    code = error_codes.COORDINATOR_NOT_AVAILABLE
+    cluster.control.when(api=ApiKey.FIND_COORDINATOR).fail(code)
+    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).fail(code)
+    answer = client.ask(FindCoordinatorRequest(coordinator_keys=["x"], key_type=1))
+    assert [each.error_code for each in answer.coordinators] == [code]
+    assert client.ask(InitProducerIdRequest(transactional_id=None), 5).error_code == code
+
+
+def test_a_moved_leader_is_named_by_the_old_one_and_answers(client: WireClient, cluster: SimulatedCluster) -> None:
+    cluster.control.move_leader("t", 0, 1)
+    refused = client.ask(produce(batch(b"a")), 12)
+    assert result(refused).error_code == NOT_LEADER
+    assert (result(refused).current_leader.leader_id, result(refused).current_leader.leader_epoch) == (1, 1)
+    assert [(node.node_id, node.host, node.port) for node in refused.node_endpoints] == [(1, "broker1", 9093)]
+    assert result(client.ask(produce(batch(b"a")), 12, node=1)).error_code == 0
+
+
+def test_a_stopped_node_cuts_its_connections_refuses_new_ones_and_loses_its_partitions(
+    client: WireClient, cluster: SimulatedCluster, system: FakeSystem
+) -> None:
+    assert write(client) == 0
+    cluster.control.stop_node(0)
+    client.selector.poll(10)
+    assert list(client.selector.disconnected) == ["0"]
+    client.selector.connect("0", system.resolve("broker0", 9092)[0])
+    client.selector.poll(10)
+    assert list(client.selector.disconnected) == ["0"]
+    metadata = client.ask(MetadataRequest(topics=None), 9, node=1)
+    assert [node.node_id for node in metadata.brokers] == [1]
+    assert {p.leader_id for topic in metadata.topics for p in topic.partitions} == {1}
+    cluster.control.start_node(0)
+    assert write(client) == NOT_LEADER
+
+
+def test_refused_connections_leave_those_that_stand(
+    client: WireClient, cluster: SimulatedCluster, system: FakeSystem
+) -> None:
+    assert write(client) == 0
+    cluster.control.refuse_connections(0)
+    assert write(client) == 0
+    other = WireClient(system)
+    other.selector.connect("0", system.resolve("broker0", 9092)[0])
+    other.selector.poll(10)
+    assert list(other.selector.disconnected) == ["0"]
+    cluster.control.accept_connections(0)
+    assert write(other) == 0
+
+
+def test_too_few_replicas_in_sync_fail_acks_all_only(client: WireClient, cluster: SimulatedCluster) -> None:
+    cluster.control.create_topic("strict", 1, {"min.insync.replicas": "2"})
+    assert write(client, topic="strict") == 0
+    cluster.control.shrink_in_sync("strict", 1)
+    assert write(client, topic="strict") == error_codes.NOT_ENOUGH_REPLICAS
+    assert result(client.ask(produce(batch(b"a"), "strict", acks=1), 9)).error_code == 0
+    cluster.control.restore_in_sync("strict")
+    assert write(client, topic="strict") == 0
+
+
+def test_a_hidden_topic_is_unknown_to_metadata_alone(client: WireClient, cluster: SimulatedCluster) -> None:
+    ask = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=True)
+    cluster.control.hide_topic("t")
+    assert client.ask(ask, 9).topics[0].error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    assert write(client) == 0
+    cluster.control.show_topic("t")
+    assert client.ask(ask, 9).topics[0].error_code == 0
+
+
+def test_a_topic_created_again_has_another_id_and_no_records(client: WireClient, cluster: SimulatedCluster) -> None:
+    ask = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
+    write(client)
+    before = client.ask(ask, 12).topics[0].topic_id
+    cluster.control.delete_topic("t")
+    assert write(client) == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    cluster.control.create_topic("t", 1)
+    assert client.ask(ask, 12).topics[0].topic_id != before
+    assert cluster.values("t") == []
+
+
+def test_added_partitions_are_told_and_led(client: WireClient, cluster: SimulatedCluster) -> None:
+    cluster.control.add_partitions("t", 4)
+    (topic,) = client.ask(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9).topics
+    assert [(p.partition_index, p.leader_id) for p in topic.partitions] == [(0, 0), (1, 1), (2, 0), (3, 1)]
+
+
+def test_a_coordinator_may_be_moved(client: WireClient, cluster: SimulatedCluster) -> None:
+    for node in (0, 1):
+        cluster.control.move_coordinator("x", node)
+        found = client.ask(FindCoordinatorRequest(coordinator_keys=["x"], key_type=1)).coordinators[0]
+        assert found.node_id == node
+    ask = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000)
+    assert client.ask(ask, 5).error_code == error_codes.NOT_COORDINATOR
+    assert client.ask(ask, 5, node=1).error_code == 0
+
+
+def test_the_same_seed_gives_the_same_faults_and_another_seed_gives_others() -> None:
+    def outcome(seed: int) -> list[int | None]:
+        system = FakeSystem()
+        cluster = SimulatedCluster(system, topics={"t": 1}, seed=seed)
+        cluster.control.when(api=ApiKey.PRODUCE, times=None, probability=0.5).fail(NOT_LEADER)
+        client = WireClient(system)
+        return [write(client) for _ in range(40)]
+
+    assert outcome(1) == outcome(1)
+    assert outcome(1) != outcome(2)
+    assert set(outcome(1)) == {0, NOT_LEADER}
+
+
+def test_a_partition_without_its_topic_is_no_rule(cluster: SimulatedCluster) -> None:
+    with pytest.raises(ValueError, match="needs its topic"):
+        cluster.control.when(partition=1)
+
+
+def recorded(system: FakeSystem) -> list[bytes]:
+    """All that is sent to clients from now on."""
+    sent: list[bytes] = []
+    original = FakeConnection.send
+
+    def send(connection: FakeConnection, data: bytes, after_ms: float = 0.0) -> None:
+        sent.append(bytes(data))
+        original(connection, data, after_ms)
+
+    arrive = system._arrive
+
+    def arriving(sock: object) -> None:
+        arrive(sock)  # type: ignore[arg-type]
+        for connection in system.connections:
+            connection.send = send.__get__(connection)  # type: ignore[method-assign]
+
+    system._arrive = arriving  # type: ignore[method-assign]
+    return sent
+
+
+def test_the_client_says_what_an_enormous_length_is(client: WireClient, cluster: SimulatedCluster) -> None:
+    cluster.control.when(api=ApiKey.PRODUCE).announce_length()
+    client.send(produce(batch(b"a")), 9)
+    assert client.wait() is None
+    error = client.selector.disconnected["0"].error
+    assert isinstance(error, DecodeError)

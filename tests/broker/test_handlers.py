@@ -1,0 +1,333 @@
+"""Every API is answered in every version that ApiVersions promises, and what the handlers promise beyond that."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.broker.control import Control
+from spark_kafka_sink.broker.handlers import HANDLERS
+from spark_kafka_sink.broker.spoken import SPOKEN
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.protocol.headers import decode_response
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages import (
+    REQUEST_TYPES,
+    AddPartitionsToTxnRequest,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    CreateTopicsRequest,
+    DescribeTransactionsRequest,
+    EndTxnRequest,
+    FetchRequest,
+    FindCoordinatorRequest,
+    InitProducerIdRequest,
+    ListOffsetsRequest,
+    ListTransactionsRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    ProduceRequest,
+    TxnOffsetCommitRequest,
+)
+from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnTopic
+from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig
+from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchTopic
+from spark_kafka_sink.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsTopic
+from spark_kafka_sink.protocol.messages.offset_commit import OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from spark_kafka_sink.protocol.messages.offset_fetch import (
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from spark_kafka_sink.protocol.messages.produce import PartitionProduceData, TopicProduceData
+from spark_kafka_sink.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from tests.broker.wire import WireClient, batch, produce, result
+from tests.fake_system import FakeSystem
+from tests.simulated_cluster import SimulatedCluster
+
+
+@pytest.fixture
+def system() -> FakeSystem:
+    return FakeSystem()
+
+
+@pytest.fixture
+def cluster(system: FakeSystem) -> SimulatedCluster:
+    return SimulatedCluster(system, topics={"t": 2})
+
+
+@pytest.fixture
+def client(system: FakeSystem, cluster: SimulatedCluster) -> WireClient:
+    return WireClient(system)
+
+
+def some_request(api: ApiKey, version: int, cluster: SimulatedCluster) -> Message:
+    """A request that touches as many fields of its answer as it can."""
+    topic_id = cluster.core.topic("t").id
+    if api == ApiKey.PRODUCE:
+        parts = [PartitionProduceData(index=index, records=batch(b"a")) for index in (0, 5)]
+        topic = TopicProduceData(name="t" if version < 13 else "", partition_data=parts)
+        topic.topic_id = topic_id
+        return ProduceRequest(acks=-1, timeout_ms=1, topic_data=[topic])
+    if api == ApiKey.FETCH:
+        parts_ = [FetchPartition(partition=index, partition_max_bytes=1000) for index in (0, 5)]
+        return FetchRequest(
+            isolation_level=1, min_bytes=1, topics=[FetchTopic(topic="t", topic_id=topic_id, partitions=parts_)]
+        )
+    if api == ApiKey.LIST_OFFSETS:
+        wanted = [ListOffsetsPartition(partition_index=0, timestamp=time) for time in (-1, -2, 0)]
+        return ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=wanted)])
+    if api == ApiKey.METADATA:
+        return MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in ("t", "unknown")])
+    if api == ApiKey.OFFSET_COMMIT:
+        commit = OffsetCommitRequestPartition(partition_index=0, committed_offset=3)
+        return OffsetCommitRequest(
+            group_id="g", topics=[OffsetCommitRequestTopic(name="t", partitions=[commit])], retention_time_ms=-1
+        )
+    if api == ApiKey.OFFSET_FETCH and version >= 8:
+        topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
+        return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
+    if api == ApiKey.OFFSET_FETCH:
+        return OffsetFetchRequest(group_id="g", topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0])])
+    if api == ApiKey.FIND_COORDINATOR:
+        return FindCoordinatorRequest(coordinator_keys=["x"]) if version >= 4 else FindCoordinatorRequest(key="x")
+    if api == ApiKey.CREATE_TOPICS:
+        return CreateTopicsRequest(
+            topics=[CreatableTopic(name=n, num_partitions=1, replication_factor=1) for n in "tu"]
+        )
+    if api == ApiKey.INIT_PRODUCER_ID:
+        return InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000)
+    if api == ApiKey.DESCRIBE_TRANSACTIONS:
+        return DescribeTransactionsRequest(transactional_ids=["x"])
+    return REQUEST_TYPES[api]()
+
+
+@pytest.mark.parametrize(
+    ("api", "version"),
+    [
+        pytest.param(ApiKey(api), version, id=f"{ApiKey(api).name} v{version}")
+        for api, versions in SPOKEN.items()
+        for version in range(versions.min, versions.max + 1)
+    ],
+)
+def test_every_version_that_is_promised_is_answered(
+    client: WireClient, cluster: SimulatedCluster, api: ApiKey, version: int
+) -> None:
+    assert client.ask(some_request(api, version, cluster), version) is not None
+
+
+@pytest.mark.parametrize(
+    ("api", "version"),
+    [
+        pytest.param(ApiKey(api), version, id=f"{ApiKey(api).name} v{version}")
+        for api, versions in SPOKEN.items()
+        for version in range(versions.min, versions.max + 1)
+    ],
+)
+def test_every_version_can_be_made_to_fail(
+    client: WireClient, cluster: SimulatedCluster, api: ApiKey, version: int
+) -> None:
+    cluster.control.when(api=api).fail(error_codes.UNKNOWN_SERVER_ERROR)
+    assert client.ask(some_request(api, version, cluster), version) is not None
+
+
+def test_each_api_has_a_handler() -> None:
+    assert set(HANDLERS) == set(ApiKey) == set(SPOKEN)
+
+
+def test_an_unknown_version_of_api_versions_is_answered_in_version_0_and_others_end_the_connection(
+    system: FakeSystem,
+) -> None:
+    limits = {ApiKey.API_VERSIONS: VersionRange(0, 0), ApiKey.PRODUCE: VersionRange(3, 7)}
+    SimulatedCluster(system, topics={"t": 1}, version_limits=limits)
+    client = WireClient(system)
+    client.send(ApiVersionsRequest(), 3)
+    payload = client.wait()
+    assert payload is not None
+    _, answer = decode_response(payload, ApiVersionsResponse, 0)
+    assert answer.error_code == error_codes.UNSUPPORTED_VERSION
+    assert next((k.min_version, k.max_version) for k in answer.api_keys if k.api_key == ApiKey.PRODUCE) == (3, 7)
+    assert client.ask(produce(batch(b"a")), 8) is None
+
+
+def test_acks_0_gets_no_answer_and_an_error_ends_the_connection(client: WireClient, cluster: SimulatedCluster) -> None:
+    client.send(produce(batch(b"a"), acks=0), 9)
+    for _ in range(3):
+        client.selector.poll(10)
+    assert (client.selector.completed_receives, cluster.values("t")) == ([], [b"a"])
+    assert client.ask(produce(b"nonsense", acks=0), 9) is None
+
+
+def test_a_fetch_waits_for_records_and_no_longer_than_it_may(
+    client: WireClient, cluster: SimulatedCluster, system: FakeSystem
+) -> None:
+    request = fetch(max_wait_ms=5_000)
+    start = system.now()
+    answer = client.ask(request, 12)
+    assert (answer.responses[0].partitions[0].records, system.now() - start) == (b"", 5_000)
+    writer = WireClient(system)
+    client.send(request, 12)
+    client.selector.poll(0)
+    start = system.now()
+    writer.ask(produce(batch(b"a")), 9)
+    assert client.wait() is not None
+    assert system.now() - start < 100
+
+
+def test_an_offset_outside_the_log_is_out_of_range(client: WireClient, cluster: SimulatedCluster) -> None:
+    answer = client.ask(fetch(offset=1, max_wait_ms=5_000), 12)
+    assert answer.responses[0].partitions[0].error_code == error_codes.OFFSET_OUT_OF_RANGE
+
+
+def test_topics_are_made_on_request_only_where_that_is_switched_on(system: FakeSystem) -> None:
+    wanted = MetadataRequest(topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=True)
+    SimulatedCluster(system, auto_create_topics=True, default_partitions=2)
+    client = WireClient(system)
+    unwanted = MetadataRequest(topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=False)
+    assert client.ask(unwanted, 9).topics[0].error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    assert len(client.ask(wanted, 9).topics[0].partitions) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "code"),
+    [
+        ("t", {}, error_codes.TOPIC_ALREADY_EXISTS),
+        ("not a name", {}, error_codes.INVALID_TOPIC_EXCEPTION),
+        ("new", {"max.message.bytes": "many"}, error_codes.INVALID_CONFIG),
+        ("new", {"no.such.setting": "1"}, error_codes.INVALID_CONFIG),
+        ("new", {"max.message.bytes": "100", "message.timestamp.type": "LogAppendTime"}, 0),
+    ],
+)
+def test_a_topic_is_made_as_asked_or_refused_with_a_reason(
+    client: WireClient, cluster: SimulatedCluster, name: str, settings: dict[str, str], code: int
+) -> None:
+    configs = [CreatableTopicConfig(name=key, value=value) for key, value in settings.items()]
+    topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=configs)
+    (answer,) = client.ask(CreateTopicsRequest(topics=[topic]), 7).topics
+    assert (answer.error_code, bool(answer.error_message)) == (code, bool(code))
+    if not code:
+        assert result(client.ask(produce(batch(b"a" * 40), name), 9)).error_code == error_codes.MESSAGE_TOO_LARGE
+        stamped = result(client.ask(produce(batch(b"a"), name), 9))
+        assert stamped.log_append_time_ms > 0
+
+
+def test_in_version_1_a_batch_enters_a_transaction_only_after_its_partition(
+    client: WireClient, cluster: SimulatedCluster
+) -> None:
+    identity = init(client)
+    data = batch(b"a", sequence=0, producer=identity, transactional=True)
+    refused = {version: result(client.ask(produce(data, transactional_id="x"), version)) for version in (10, 11)}
+    assert refused[10].error_code == error_codes.INVALID_TXN_STATE
+    assert refused[11].error_code == error_codes.TRANSACTION_ABORTABLE
+    add = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id="x",
+        v3_and_below_producer_id=identity[0],
+        v3_and_below_producer_epoch=identity[1],
+        v3_and_below_topics=[AddPartitionsToTxnTopic(name="t", partitions=[0])],
+    )
+    added = client.ask(add, 3).results_by_topic_v3_and_below[0].results_by_partition[0]
+    assert added.partition_error_code == 0
+    assert result(client.ask(produce(data, transactional_id="x"), 11)).error_code == 0
+    assert cluster.values("t", committed=True) == []
+    assert client.ask(end(identity, commit=True), 4).error_code == 0
+    assert cluster.values("t", committed=True) == [b"a"]
+
+
+def test_in_version_2_the_batch_adds_its_partition_and_the_end_bumps_the_epoch(
+    client: WireClient, cluster: SimulatedCluster
+) -> None:
+    identity = init(client)
+    data = batch(b"a", sequence=0, producer=identity, transactional=True)
+    assert result(client.ask(produce(data, transactional_id="x"), 12)).error_code == 0
+    ended = client.ask(end(identity, commit=False), 5)
+    assert (ended.error_code, ended.producer_epoch) == (0, identity[1] + 1)
+    late = batch(b"late", sequence=1, producer=identity, transactional=True)
+    assert result(client.ask(produce(late, transactional_id="x"), 12)).error_code == error_codes.INVALID_PRODUCER_EPOCH
+    assert cluster.values("t", committed=True) == []
+    assert cluster.values("t") == [b"a"]
+
+
+def test_a_transaction_that_nobody_ends_is_aborted_when_its_time_is_over(
+    client: WireClient, cluster: SimulatedCluster, system: FakeSystem
+) -> None:
+    identity = init(client)
+    data = batch(b"a", sequence=0, producer=identity, transactional=True)
+    client.ask(produce(data, transactional_id="x"), 12)
+    system.advance(999)
+    assert cluster.log("t").last_stable_offset == 0
+    system.advance(2)
+    assert cluster.log("t").last_stable_offset == cluster.log("t").next_offset
+    assert client.ask(end(identity, commit=True), 5).error_code == error_codes.PRODUCER_FENCED
+
+
+def test_transactions_are_listed_and_described(client: WireClient, cluster: SimulatedCluster) -> None:
+    identity = init(client)
+    data = batch(b"a", sequence=0, producer=identity, transactional=True)
+    client.ask(produce(data, transactional_id="x"), 12)
+    described = client.ask(DescribeTransactionsRequest(transactional_ids=["x", "y"]), 0).transaction_states
+    assert [(each.transaction_state, each.error_code) for each in described] == [
+        ("Ongoing", 0),
+        ("", error_codes.TRANSACTIONAL_ID_NOT_FOUND),
+    ]
+    assert [(each.topic, each.partitions) for each in described[0].topics] == [("t", [0])]
+    for pattern, expected in (("x.*", ["x"]), ("z.*", [])):
+        listed = client.ask(ListTransactionsRequest(transactional_id_pattern=pattern), 2)
+        assert [each.transactional_id for each in listed.transaction_states] == expected
+    answer = client.ask(ListTransactionsRequest(transactional_id_pattern="("), 2)
+    assert answer.error_code == error_codes.INVALID_REGULAR_EXPRESSION
+
+
+def test_offsets_of_a_transaction_hold_once_it_commits(client: WireClient, cluster: SimulatedCluster) -> None:
+    identity = init(client)
+    commit = TxnOffsetCommitRequest(
+        transactional_id="x",
+        group_id="g",
+        producer_id=identity[0],
+        producer_epoch=identity[1],
+        topics=[
+            TxnOffsetCommitRequestTopic(
+                name="t", partitions=[TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=7)]
+            )
+        ],
+    )
+    assert client.ask(commit, 5).topics[0].partitions[0].error_code == 0
+    assert committed(client) == (-1, error_codes.UNSTABLE_OFFSET_COMMIT)
+    client.ask(end(identity, commit=True), 5)
+    assert committed(client) == (7, 0)
+
+
+def test_the_docstring_of_control_names_every_verb_and_lever() -> None:
+    from spark_kafka_sink.broker import control
+
+    levers = [
+        name for name in vars(Control) if not name.startswith("_") and name not in ("add", "effects", "has_rules")
+    ]
+    verbs = [name for name in vars(control.FaultFor) if not name.startswith("_")]
+    assert control.__doc__ is not None
+    assert [name for name in levers + verbs if name not in control.__doc__] == []
+
+
+def fetch(offset: int = 0, max_wait_ms: int = 0) -> FetchRequest:
+    partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1000)
+    return FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, topics=[FetchTopic(topic="t", partitions=[partition])])
+
+
+def init(client: WireClient) -> tuple[int, int]:
+    answer = client.ask(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000), 5)
+    return answer.producer_id, answer.producer_epoch
+
+
+def end(identity: tuple[int, int], *, commit: bool) -> EndTxnRequest:
+    return EndTxnRequest(transactional_id="x", producer_id=identity[0], producer_epoch=identity[1], committed=commit)
+
+
+def committed(client: WireClient) -> tuple[int, int]:
+    topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)], require_stable=True)
+    (partition,) = client.ask(request, 9).groups[0].topics[0].partitions
+    return partition.committed_offset, partition.error_code
