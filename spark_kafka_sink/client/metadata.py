@@ -354,7 +354,7 @@ def _check_name(topic: str) -> None:
         writable = False
     if not writable:
         raise InvalidRecordError(
-            f"topic {ascii(topic[:40])}: a topic's name must be text of at most {TOPIC_NAME_BYTES_MAX} bytes in UTF-8"
+            f"topic {topic[:40]!a}: a topic's name must be text of at most {TOPIC_NAME_BYTES_MAX} bytes in UTF-8"
         )
 
 

@@ -239,15 +239,15 @@ class NetworkClient:
         choice = self._choose_node(now)
         if self._all_are_gone(choice) and self._fetch.rebootstrap(now):
             choice = self._choose_node(now)
-        node = choice.node
-        if node is None:
-            return self._config.reconnect_backoff_ms
+        if (node := choice.node) is None:
+            return min(self._states.poll_delay(node_id, now) for node_id in self._metadata.snapshot.nodes)
         if self._can_send(node.id, now):
             self._send_metadata_request(node, now)
             return self._config.request_timeout_ms
         if self._states.can_connect(node.id, now):
             self._connect(node, now)
-        return self._config.reconnect_backoff_ms
+        # What becomes of an attempt is an event with a time limit; one that failed on the spot is followed by others.
+        return self._config.request_timeout_ms if self._states.is_preparing(node.id) else self._fetch.wait_ms(now)
 
     def _handle_completed_sends(self, responses: list[ClientResponse], now: float) -> None:
         for send in self._selector.completed_sends:

@@ -104,3 +104,22 @@ def test_a_topic_name_that_cannot_be_written_down_harms_nobody_else(name: str) -
     rig.broker.metadata = metadata_answer(topic("t"), nodes=1)
     rig.metadata.add_topic("t", rig.now)
     rig.poll_until(lambda: rig.metadata.snapshot.partition_count("t") == 1, limit_ms=5_000)
+
+
+@pytest.mark.parametrize("backoff_ms", [0, 50])
+@pytest.mark.parametrize("behaviour", ["swallows", "is silent", "refuses", "throttles"])
+def test_waiting_for_a_broker_never_spins(behaviour: str, backoff_ms: int) -> None:
+    rig = Rig(brokers=1, reconnect_backoff_ms=backoff_ms, reconnect_backoff_max_ms=backoff_ms)
+    if behaviour == "swallows":
+        rig.system.swallow("b0", 9092)
+    elif behaviour == "refuses":
+        rig.system.refuse("b0", 9092)
+    elif behaviour == "is silent":
+        rig.broker.on_request = lambda received: True
+    else:
+        rig.broker.api_versions.throttle_time_ms = 9_000
+    polls, begin = 0, rig.now
+    while rig.now < begin + 8_000 and polls < 1_000:
+        rig.poll(1_000)
+        polls += 1
+    assert polls < 60
