@@ -113,10 +113,11 @@ class SaslClientAuthenticator:
                 f"SASL {self._mechanism}: the answer is none of Kafka's ({error}): is this a SASL listener?"
             ) from error
         except Exception as error:
-            # A user's callback may stand behind the conversation, and raise anything; its words may hold a secret.
+            # A user's callback may stand behind the conversation, and raise anything; its words may hold a secret,
+            # and a traceback, which Spark shows to all, would repeat them.
             raise AuthenticationError(
                 f"SASL {self._mechanism}: the credentials could not be had: {type(error).__name__}"
-            ) from error
+            ) from None
 
     def _take_versions(self, frame: memoryview) -> Sequence[Buffer]:
         highest = {api.api_key: api.max_version for api in self._response(frame, ApiVersionsResponse, 0).api_keys}

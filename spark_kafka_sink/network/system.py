@@ -39,6 +39,8 @@ Buffer = bytes | bytearray | memoryview
 OS_DEFAULT_BUFFER = -1
 """send.buffer.bytes or receive.buffer.bytes that leaves the choice to the operating system."""
 
+PORT_MAX = 65535
+
 _CONNECT_GOES_ON = frozenset({errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR})
 
 
@@ -126,6 +128,9 @@ class OperatingSystem:
         return time.monotonic() * 1000.0
 
     def resolve(self, host: str, port: int) -> list[SocketAddress]:
+        if not 0 < port <= PORT_MAX:
+            # The resolver would take 65536 + n for n: another port than the one that a broker has advertised.
+            raise DisconnectedError(f"{host}:{port}: there is no such port")
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (socket.gaierror, UnicodeError) as error:

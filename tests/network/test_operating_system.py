@@ -110,6 +110,13 @@ def test_an_unknown_name_is_a_disconnection_that_names_it(monkeypatch: pytest.Mo
         OperatingSystem().resolve("no-such-host", 9092)
 
 
+@pytest.mark.parametrize("port", [-1, 0, 65536, 70_000])
+def test_a_port_that_does_not_exist_is_not_taken_for_another(port: int) -> None:
+    """It comes from a broker's metadata."""
+    with pytest.raises(DisconnectedError, match="no such port"):
+        OperatingSystem().resolve("127.0.0.1", port)
+
+
 def test_a_name_with_an_impossible_label_is_an_unknown_name() -> None:
     with pytest.raises(DisconnectedError, match="cannot be resolved"):
         OperatingSystem().resolve("x" * 100 + ".example", 9092)

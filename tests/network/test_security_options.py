@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 import ssl
+import sys
 
 import pytest
 
@@ -204,6 +205,15 @@ def test_secrets_travel_in_the_pickle_and_never_show(options: dict[str, object])
     assert "hush" not in repr(config) + str(config)
     if config.mechanism != "OAUTHBEARER" or config.login.oidc is None:
         assert "hush" not in repr(config.conversation("b"))
+
+
+def test_kerberos_without_its_package_is_a_fault_of_the_options_that_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    found = faults({"security.protocol": "SASL_SSL", "sasl.kerberos.service.name": "kafka"})
+    assert len(found) == 1
+    assert "pip install 'spark-kafka-sink[gssapi]'" in found[0]
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
