@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spark_kafka_sink.client.requests import ClientRequest, ClientResponse, Loss
 from spark_kafka_sink.client.versions import api_versions_layout
@@ -30,11 +30,10 @@ class InFlightRequest:
     sent_ms: float
     written: bool = False
     """All of it has been given to the socket."""
-    throttled_ms: float = 0.0
+    deadline_ms: float = field(init=False)
 
-    @property
-    def deadline_ms(self) -> float:
-        return self.sent_ms + self.throttled_ms + self.request.timeout_ms
+    def __post_init__(self) -> None:
+        self.deadline_ms = self.sent_ms + self.request.timeout_ms
 
     def completed(self, message: Message | None, now: float) -> ClientResponse:
         """Answered; or written, where no answer is expected."""
@@ -116,7 +115,7 @@ class InFlightRequests:
     def throttled(self, node_id: int, throttle_ms: float) -> None:
         """All that wait for this node may take so much longer."""
         for in_flight in self._nodes.get(node_id, ()):
-            in_flight.throttled_ms += throttle_ms
+            in_flight.deadline_ms += throttle_ms
 
     def nodes_with_timed_out_requests(self, now: float) -> list[int]:
         return [

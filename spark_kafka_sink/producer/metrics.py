@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from spark_kafka_sink.producer.batch import ProducerBatch
 from spark_kafka_sink.producer.buffer_pool import BufferPool
@@ -117,14 +117,17 @@ class ProducerMetrics:
         with self._lock:
             self._averages["record-size"].record(bytes_total, now, rows, bytes_largest)
 
-    def request_sent(self, batches: Iterable[ProducerBatch], now: float) -> None:
-        """A produce request with these batches goes out."""
+    def request_sent(self, batches: Sequence[ProducerBatch], now: float) -> None:
+        """A produce request with these batches goes out. Counted by topic, as most requests carry many batches of one."""
+        by_topic: dict[str, list[ProducerBatch]] = {}
+        for batch in batches:
+            by_topic.setdefault(batch.topic_partition.topic, []).append(batch)
         with self._lock:
             records = request_bytes = 0
-            for batch in batches:
-                records += batch.record_count
-                request_bytes += batch.size_bytes
-                self._batch_sent(batch, now)
+            for topic, its_batches in by_topic.items():
+                topic_records, topic_bytes = self._batches_sent(topic, its_batches, now)
+                records += topic_records
+                request_bytes += topic_bytes
             self._averages["records-per-request"].record(records, now)
             self._meters["record-send"].mark(records, now)
             self._meters["request"].mark(1, now)
@@ -154,15 +157,20 @@ class ProducerMetrics:
         with self._lock:
             self._nanoseconds[f"{name}-ns-total"] += milliseconds * 1_000_000
 
-    def _batch_sent(self, batch: ProducerBatch, now: float) -> None:
-        ratio = batch.body_bytes / max(1, batch.uncompressed_bytes)
-        self._averages["batch-size"].record(batch.size_bytes, now)
-        self._averages["compression-rate"].record(ratio, now)
-        self._averages["record-queue-time"].record(batch.drained_ms - batch.created_ms, now)
-        topic = self._topic(batch.topic_partition.topic)
-        topic.sent.mark(batch.record_count, now)
-        topic.bytes.mark(batch.size_bytes, now)
-        topic.compression.record(ratio, now)
+    def _batches_sent(self, name: str, batches: Sequence[ProducerBatch], now: float) -> tuple[int, int]:
+        """Records and bytes of these batches of one topic."""
+        sizes = [batch.size_bytes for batch in batches]
+        waits = [batch.drained_ms - batch.created_ms for batch in batches]
+        ratios = sum([batch.body_bytes / max(1, batch.uncompressed_bytes) for batch in batches])
+        records, size, count = sum([batch.record_count for batch in batches]), sum(sizes), len(batches)
+        self._averages["batch-size"].record(size, now, count, max(sizes))
+        self._averages["compression-rate"].record(ratios, now, count)
+        self._averages["record-queue-time"].record(sum(waits), now, count, max(waits))
+        topic = self._topic(name)
+        topic.sent.mark(records, now)
+        topic.bytes.mark(size, now)
+        topic.compression.record(ratios, now, count)
+        return records, size
 
     def _topic(self, name: str) -> _TopicMetrics:
         topic = self._topics.get(name)
