@@ -108,10 +108,11 @@ class TokenSource:
                 return _ask(self._config, self._context)
             except (OSError, http.client.HTTPException, _ServerBusy) as error:
                 if attempt == ATTEMPTS_MAX or isinstance(error, ssl.SSLCertVerificationError):
+                    # Not `from error`: a traceback would repeat what came in place of HTTP.
                     raise AuthenticationError(
                         f"OAUTHBEARER: no token from the endpoint: {type(error).__name__}"
                         + (f" ({error})" if isinstance(error, _ServerBusy | OSError) else "")
-                    ) from error
+                    ) from None
             self._wait_s(min(backoff_ms, self._config.retry_backoff_max_ms) / 1000)
             backoff_ms *= 2
         raise AssertionError("the last attempt returns or raises")

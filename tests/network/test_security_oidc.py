@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import threading
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -168,6 +170,19 @@ def test_an_answer_that_is_no_token_is_final_and_not_repeated(
         source(endpoint).token()
     assert "hush" not in str(caught.value)
     assert len(endpoint.asked) == 1
+
+
+def test_what_comes_in_place_of_http_is_not_repeated_in_a_traceback(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_http(connection: http.client.HTTPConnection) -> None:
+        raise http.client.BadStatusLine("hush-4")
+
+    monkeypatch.setattr(http.client.HTTPConnection, "getresponse", no_http)
+    endpoint.answer(b"")
+    with pytest.raises(AuthenticationError, match="no token from the endpoint: BadStatusLine") as caught:
+        source(endpoint, Clock()).token()
+    assert "hush" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_redirects_are_not_followed(endpoint: Endpoint) -> None:
