@@ -1,0 +1,68 @@
+"""A job that is cancelled while it writes: its tasks are killed, and leave no connection behind."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
+
+pytestmark = pytest.mark.needs("java")
+
+PATIENCE_SECONDS = 60.0
+ESTABLISHED = "01"
+
+
+def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for start in range(0, batch.num_rows, 100):
+            time.sleep(0.1)
+            yield batch.slice(start, 100)
+
+
+def connections(broker: EmbeddedBroker) -> int:
+    """Established connections of all processes to the broker, as the kernel lists them."""
+    port = int(broker.bootstrap_servers.rpartition(":")[2])
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[2].endswith(f":{port:04X}") and row[3] == ESTABLISHED for row in rows)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_cancelled_job_leaves_no_connection_and_the_next_one_writes(spark: SparkSession) -> None:
+    with embedded_broker(topics={"t": 2}) as broker:
+        slow = spark.range(0, 100_000, 1, 2).mapInArrow(slowly, "id LONG").selectExpr("CAST(id AS STRING) AS value")
+        writer = slow.write.format("pykafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+        failures: list[Exception] = []
+
+        def run() -> None:
+            try:
+                spark.sparkContext.setJobGroup("killed", "a job that is cancelled", interruptOnCancel=True)
+                writer.option("topic", "t").save()
+            except Exception as error:
+                failures.append(error)
+
+        job = threading.Thread(target=run)
+        job.start()
+        wait_until(lambda: read_topic(broker.bootstrap_servers, "t").num_rows > 0)
+        assert connections(broker) > 0
+        spark.sparkContext.cancelJobGroup("killed")
+        job.join(PATIENCE_SECONDS)
+        assert len(failures) == 1
+        wait_until(lambda: connections(broker) == 0)
+
+        before = read_topic(broker.bootstrap_servers, "t").num_rows
+        quick = spark.range(10).selectExpr("CAST(id AS STRING) AS value").write.format("pykafka")
+        quick.option("kafka.bootstrap.servers", broker.bootstrap_servers).option("topic", "t").save()
+        assert read_topic(broker.bootstrap_servers, "t").num_rows == before + 10
