@@ -89,6 +89,12 @@ demo: setup ## a million rows and a stream, from Spark to a broker, and what was
 bench: setup kafka ## every benchmark, as the tables of docs/benchmarks.md
 	for name in encoder network producer spark_sink; do $(BIN)/python -m integration.benchmarks.$$name || exit 1; done
 
+.PHONY: docs
+docs: setup ## write the tables that come from the code, and check every link
+	$(BIN)/python -m tests.error_document
+	$(BIN)/python -m tests.spark.options_document
+	$(BIN)/python -m pytest -q tests/test_documents.py
+
 .PHONY: build
 build: setup ## the wheel and the source distribution, into dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

@@ -1,0 +1,49 @@
+"""The table of docs/errors.md, made from the code: `python -m tests.error_document` writes it anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spark_kafka_sink.producer.outcome import BatchFacts, Done, Fail, Retry, Split, decide
+from spark_kafka_sink.protocol.error_codes import ERROR_CODES, ErrorCode
+
+DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "errors.md"
+ORDINARY_BATCH = BatchFacts(
+    record_count=100, attempts=0, retries_max=10, expired=False, idempotent=True, is_head=True, in_doubt=False
+)
+BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
+
+
+def table() -> str:
+    rows = [row for code, row in sorted(ERROR_CODES.items()) if row.advice]
+    lines = ["| code | name | what the producer does | what to do |", "|---:|---|---|---|"]
+    lines += [f"| {row.code} | `{row.name}` | {_reaction(row)} | {row.advice} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _reaction(row: ErrorCode) -> str:
+    """To the answer to a batch of some records, sent for the first time by an idempotent producer."""
+    outcome = decide(ORDINARY_BATCH, row.code)
+    match outcome:
+        case Done():
+            return "counts the records as written"
+        case Split():
+            return "splits the batch and sends the parts; a single record fails"
+        case Retry(new_sequence=True):
+            return "goes on under a new epoch"
+        case Retry():
+            return "asks who leads, and sends again" if row.refreshes_metadata else "sends again"
+        case Fail(fatal=True):
+            return "gives up"
+    return "fails the records"
+
+
+def written() -> str:
+    """The document with today's table."""
+    before, _, rest = DOCUMENT.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    return before + BEGIN + table() + END + after
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(written())
