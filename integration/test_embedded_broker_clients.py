@@ -1,0 +1,154 @@
+"""Clients that we did not write can write to the embedded broker and read from it (in all of their codecs)."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from integration.librdkafka import create_topic, read_topic
+from spark_kafka_sink import testing
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
+
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+SECONDS_MAX = 30
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded_broker(nodes=2) as broker:
+        yield broker
+        gc.collect()  # librdkafka's producers go before their broker does
+
+
+def librdkafka(broker: EmbeddedBroker, **options: object) -> Producer:
+    settings = {name.replace("_", "."): value for name, value in options.items()}
+    return Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 1, "log_level": 0, **settings})
+
+
+def write_all(producer: Producer, topic: str, values: list[bytes]) -> None:
+    failures: list[object] = []
+    for number, value in enumerate(values):
+        producer.produce(
+            topic,
+            value,
+            key=b"%d" % number,
+            headers={"n": b"%d" % number},
+            on_delivery=lambda error, _: failures.append(error) if error else None,
+        )
+    assert producer.flush(SECONDS_MAX) == 0
+    assert failures == []
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_librdkafka_writes_idempotently_and_reads_back(broker: EmbeddedBroker, codec: str) -> None:
+    topic = create_topic(broker.bootstrap_servers, partitions=3)
+    values = [f"{codec} {number} {'x' * 100}".encode() for number in range(300)]
+    write_all(librdkafka(broker, enable_idempotence=True, compression_type=codec), topic, values)
+    read = read_topic(broker.bootstrap_servers, topic)
+    assert sorted(record.value or b"" for record in read) == sorted(values)
+    assert {record.headers[0][0] for record in read} == {"n"}
+    assert {record.partition for record in read} == {0, 1, 2}
+    table = testing.read_topic(broker.bootstrap_servers, topic)
+    assert sorted(table.column("value").to_pylist()) == sorted(values)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_kafka_python_writes_and_reads_back(broker: EmbeddedBroker, codec: str) -> None:
+    topic = create_topic(broker.bootstrap_servers, partitions=2)
+    producer = KafkaProducer(
+        bootstrap_servers=broker.bootstrap_servers, compression_type=None if codec == "none" else codec
+    )
+    sent = [producer.send(topic, b"value %d" % number) for number in range(100)]
+    for future in sent:
+        future.get(SECONDS_MAX)
+    producer.close()
+    assert sorted(kafka_python_reads(broker, topic, 2)) == sorted(b"value %d" % number for number in range(100))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_only_committed_transactions_of_librdkafka_are_seen(version: int) -> None:
+    with embedded_broker({"t": 2}, transaction_version=version) as broker:
+        producer = librdkafka(broker, transactional_id="x")
+        producer.init_transactions(SECONDS_MAX)
+        for value, commit in ((b"first", True), (b"aborted", False), (b"second", True)):
+            producer.begin_transaction()
+            producer.produce("t", value, partition=0)
+            producer.flush(SECONDS_MAX)
+            if commit:
+                producer.commit_transaction(SECONDS_MAX)
+            else:
+                producer.abort_transaction(SECONDS_MAX)
+        committed = [record.value for record in read_topic(broker.bootstrap_servers, "t")]
+        everything = read_topic(broker.bootstrap_servers, "t", isolation="read_uncommitted")
+        by_kafka_python = kafka_python_reads(broker, "t", 2, isolation_level="read_committed")
+        by_ourselves = testing.read_topic(broker.bootstrap_servers, "t").column("value").to_pylist()
+        del producer
+        gc.collect()
+    assert committed == by_kafka_python == by_ourselves == [b"first", b"second"]
+    assert [record.value for record in everything] == [b"first", b"aborted", b"second"]
+
+
+def test_kafka_python_commits_a_transaction(broker: EmbeddedBroker) -> None:
+    topic = create_topic(broker.bootstrap_servers)
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id="kafka-python")
+    producer.init_transactions()
+    for value, commit in ((b"kept", True), (b"lost", False)):
+        producer.begin_transaction()
+        producer.send(topic, value)
+        producer.flush()
+        if commit:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+    producer.close()
+    assert [record.value for record in read_topic(broker.bootstrap_servers, topic)] == [b"kept"]
+
+
+def test_a_second_producer_fences_the_first(broker: EmbeddedBroker) -> None:
+    topic = create_topic(broker.bootstrap_servers)
+    first, second = (librdkafka(broker, transactional_id="fenced") for _ in range(2))
+    first.init_transactions(SECONDS_MAX)
+    first.begin_transaction()
+    first.produce(topic, b"zombie")
+    first.flush(SECONDS_MAX)
+    second.init_transactions(SECONDS_MAX)
+    with pytest.raises(KafkaException) as caught:
+        first.commit_transaction(SECONDS_MAX)
+    assert caught.value.args[0].fatal()
+    assert read_topic(broker.bootstrap_servers, topic) == []
+
+
+def test_librdkafka_comes_through_lost_answers_and_moved_leaders_without_loss_or_double() -> None:
+    with embedded_broker({"t": 1}, nodes=2) as broker:
+        control = broker.control
+        control.when(api=ApiKey.PRODUCE, topic="t", nth=2).drop(applied=True)
+        control.when(api=ApiKey.PRODUCE, topic="t", nth=4).fail(error_codes.NOT_ENOUGH_REPLICAS)
+        producer = librdkafka(broker, enable_idempotence=True, batch_num_messages=5)
+        values = [b"%03d" % number for number in range(100)]
+        write_all(producer, "t", values[:50])
+        control.move_leader("t", 0, 1)
+        write_all(producer, "t", values[50:])
+        assert [record.value for record in read_topic(broker.bootstrap_servers, "t")] == values
+        del producer
+        gc.collect()
+
+
+def kafka_python_reads(broker: EmbeddedBroker, topic: str, partitions: int, **options: object) -> list[bytes]:
+    consumer = KafkaConsumer(
+        bootstrap_servers=broker.bootstrap_servers, group_id=None, auto_offset_reset="earliest", **options
+    )
+    assigned = [TopicPartition(topic, partition) for partition in range(partitions)]
+    consumer.assign(assigned)
+    ends = consumer.end_offsets(assigned)
+    values = []
+    while any(consumer.position(each) < ends[each] for each in assigned):
+        for records in consumer.poll(1000).values():
+            values += [record.value for record in records]
+    consumer.close()
+    return values

@@ -1,0 +1,37 @@
+"""`pykafka broker`, as a process."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from integration.librdkafka import read_topic
+
+COMMAND = [sys.executable, "-m", "spark_kafka_sink.cli", "broker", "--port", "0"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_says_where_it_listens_keeps_its_topics_and_ends_cleanly(number: signal.Signals, tmp_path: Path) -> None:
+    read = []
+    for _ in range(2):
+        command = [*COMMAND, "--topic", "t:2", "--nodes", "2", "--data", str(tmp_path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                words, bootstrap = process.stdout.readline().strip().rsplit(" ", 1)
+                assert words == "listening on"
+                producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+                producer.produce("t", b"a")
+                assert producer.flush(60) == 0
+                del producer
+                read.append(len(read_topic(bootstrap, "t")))
+            finally:
+                process.send_signal(number)
+            output, errors = process.communicate(timeout=60)
+        assert (process.returncode, output, errors) == (0, "", "")
+    assert read == [1, 2]

@@ -1,0 +1,73 @@
+"""A blocking client on a loopback socket, and what a test may ask about the process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from spark_kafka_sink.protocol.headers import decode_response, encode_request
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages import RESPONSE_TYPES
+
+SECONDS_MAX = 20.0
+
+
+class LoopbackClient:
+    def __init__(self, bootstrap: str) -> None:
+        host, port = bootstrap.split(",")[0].rsplit(":", 1)
+        self.socket = socket.create_connection((host, int(port)), SECONDS_MAX)
+
+    def __enter__(self) -> LoopbackClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, *requests: tuple[Message, int]) -> None:
+        """All in one write: pipelined."""
+        frames = [b"".join(encode_request(request, version, 1, "tests")) for request, version in requests]
+        self.socket.sendall(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
+
+    def ask(self, request: Message, version: int) -> Any:
+        """None if the connection ends in place of an answer."""
+        self.send((request, version))
+        payload = self.receive()
+        return None if payload is None else decode_response(payload, RESPONSE_TYPES[request.API_KEY], version)[1]
+
+    def receive(self) -> bytes | None:
+        head = self._exactly(4)
+        return None if head is None else self._exactly(struct.unpack(">i", head)[0])
+
+    def _exactly(self, size: int) -> bytes | None:
+        data = b""
+        while len(data) < size:
+            try:
+                piece = self.socket.recv(size - len(data))
+            except ConnectionResetError:
+                piece = b""
+            if not piece:
+                return None
+            data += piece
+        return data
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    """Whether it comes to hold; other threads get all the time that they need."""
+    waiting = threading.Event()
+    for _ in range(int(SECONDS_MAX / 0.005)):
+        if holds():
+            return True
+        waiting.wait(0.005)
+    return False
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def broker_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("embedded-broker")]

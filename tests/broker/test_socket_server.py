@@ -1,0 +1,212 @@
+"""The broker on real sockets: order within a connection, faults, hostile bytes, and nothing left behind."""
+
+from __future__ import annotations
+
+import random
+import socket
+
+import pytest
+
+from spark_kafka_sink.broker import processor
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.messages import (
+    ApiVersionsRequest,
+    FetchRequest,
+    InitProducerIdRequest,
+    MetadataRequest,
+)
+from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchTopic
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
+from tests.broker.loopback import LoopbackClient, broker_threads, descriptors, eventually
+from tests.broker.wire import batch, produce, result
+from tests.simulated_cluster import stored_records
+
+REQUESTS = 60
+
+
+def applied_order(broker: EmbeddedBroker) -> list[bytes]:
+    """Requests of one connection, all sent at once, each handled after its own delay: the order they are applied in."""
+    broker.control.when(api=ApiKey.PRODUCE, times=None).delay(0, 5, before_applying=True)
+    values = [b"%03d" % number for number in range(REQUESTS)]
+    log = broker.cluster.log("t", 0)
+    with LoopbackClient(broker.bootstrap_servers) as client:
+        # acks=0: no answers, whose order would hide that of the requests.
+        client.send(*((produce(batch(value), acks=0), 9) for value in values))
+        assert eventually(lambda: log.records_appended == REQUESTS)
+    stored: list[bytes] = stored_records(log).column("value").to_pylist()
+    assert sorted(stored) == values
+    return stored
+
+
+def test_requests_of_one_connection_are_applied_in_order_although_handlers_run_in_parallel() -> None:
+    with embedded_broker({"t": 1}, seed=7) as broker:
+        order = applied_order(broker)
+    assert order == sorted(order)
+
+
+def test_without_muting_they_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor.Processor, "_mute", lambda *_: None)
+    with embedded_broker({"t": 1}, seed=7) as broker:
+        order = applied_order(broker)
+    assert order != sorted(order)
+
+
+def test_connections_do_not_wait_for_each_other() -> None:
+    with embedded_broker({"t": 1}) as broker:
+        broker.control.when(api=ApiKey.PRODUCE, client_id="tests").never_answer()
+        with LoopbackClient(broker.bootstrap_servers) as stuck, LoopbackClient(broker.bootstrap_servers) as other:
+            stuck.send((produce(batch(b"a")), 9))
+            assert other.ask(MetadataRequest(topics=None), 9) is not None
+
+
+def test_a_long_poll_occupies_no_handler_and_ends_with_the_records() -> None:
+    partition = FetchPartition(partition=0, partition_max_bytes=1000)
+    poll = FetchRequest(max_wait_ms=600_000, min_bytes=1, topics=[FetchTopic(topic="t", partitions=[partition])])
+    with embedded_broker({"t": 1}) as broker:
+        readers = [LoopbackClient(broker.bootstrap_servers) for _ in range(10)]
+        for reader in readers:
+            reader.send((poll, 12))
+        with LoopbackClient(broker.bootstrap_servers) as writer:
+            assert result(writer.ask(produce(batch(b"a")), 9)).error_code == 0
+        answers = [reader.receive() for reader in readers]
+        for reader in readers:
+            reader.__exit__()
+    assert all(answer is not None and b"a" in answer for answer in answers)
+
+
+def test_nodes_answer_on_ports_of_their_own_and_a_stopped_one_refuses_until_it_is_started() -> None:
+    with embedded_broker({"t": 2}, nodes=2) as broker:
+        first, second = broker.bootstrap_servers.split(",")
+        with LoopbackClient(first) as client:
+            assert client.ask(produce(batch(b"a"), partition=1), 9) is not None
+            broker.control.stop_node(0)
+            assert client.receive() is None
+            with pytest.raises(ConnectionRefusedError):
+                LoopbackClient(first)
+        with LoopbackClient(second) as client:
+            assert result(client.ask(produce(batch(b"a"), partition=0), 9)).error_code == 0
+        broker.control.start_node(0)
+        with LoopbackClient(first) as client:
+            refused = result(client.ask(produce(batch(b"a"), partition=0), 9))
+            assert refused.error_code == error_codes.NOT_LEADER_OR_FOLLOWER
+
+
+def test_refused_connections_leave_those_that_stand() -> None:
+    with embedded_broker({"t": 1}) as broker, LoopbackClient(broker.bootstrap_servers) as standing:
+        assert standing.ask(MetadataRequest(topics=None), 9) is not None
+        broker.control.refuse_connections(0)
+        with pytest.raises(ConnectionRefusedError):
+            LoopbackClient(broker.bootstrap_servers)
+        assert standing.ask(MetadataRequest(topics=None), 9) is not None
+        broker.control.accept_connections(0)
+        with LoopbackClient(broker.bootstrap_servers) as client:
+            assert client.ask(MetadataRequest(topics=None), 9) is not None
+
+
+def test_faults_of_the_answer_reach_the_socket() -> None:
+    with embedded_broker({"t": 1}) as broker:
+        control = broker.control
+        control.when(api=ApiKey.METADATA, nth=1).drop()
+        control.when(api=ApiKey.METADATA, nth=2).cut(at=0.5)
+        control.when(api=ApiKey.METADATA, nth=3).garbage(b"HTTP/1.1 400", close=True)
+        received = []
+        for _ in range(3):
+            with LoopbackClient(broker.bootstrap_servers) as client:
+                client.send((MetadataRequest(topics=None), 9))
+                received.append(read_to_end(client.socket))
+    dropped, cut, garbage = received
+    assert (dropped, garbage) == (b"", b"HTTP/1.1 400")
+    assert 4 < len(cut) < 4 + int.from_bytes(cut[:4], "big")
+
+
+def test_an_overdue_transaction_is_aborted_although_nobody_asks() -> None:
+    with embedded_broker({"t": 1}) as broker, LoopbackClient(broker.bootstrap_servers) as client:
+        answer = client.ask(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1), 5)
+        identity = answer.producer_id, answer.producer_epoch
+        data = batch(b"a", sequence=0, producer=identity, transactional=True)
+        assert result(client.ask(produce(data, transactional_id="x"), 12)).error_code == 0
+        log = broker.cluster.log("t", 0)
+        assert eventually(lambda: log.last_stable_offset == log.next_offset == 2)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="http"),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", id="tls"),
+        pytest.param(b"\xff\xff\xff\xff", id="a negative length"),
+        pytest.param(b"\x7f\xff\xff\xff", id="two gigabytes"),
+        pytest.param(b"\x00\x00\x00\x00", id="an empty frame"),
+        pytest.param(b"\x00\x00\x00\x02\x00\x00", id="a cut header"),
+        pytest.param(b"\x00\x00\x00\x0a\x7f\xff\x00\x00\x00\x00\x00\x01\xff\xff", id="an unknown api"),
+        pytest.param(b"\x00\x00\x00\x0e\x00\x00\x00\x09\x00\x00\x00\x01\xff\xff\x00\xff\xff\xff", id="a cut body"),
+    ],
+)
+def test_bytes_that_are_no_request_end_their_connection_and_no_other(data: bytes) -> None:
+    with embedded_broker({"t": 1}) as broker, LoopbackClient(broker.bootstrap_servers) as good:
+        with LoopbackClient(broker.bootstrap_servers) as bad:
+            bad.socket.sendall(data)
+            assert read_to_end(bad.socket) == b""
+        assert good.ask(ApiVersionsRequest(), 3) is not None
+
+
+def test_random_bytes_do_not_kill_it() -> None:
+    source = random.Random(1)
+    with embedded_broker({"t": 1}) as broker:
+        for _ in range(100):
+            body = source.randbytes(source.randrange(60))
+            api = source.choice(list(ApiKey))
+            head = api.to_bytes(2, "big") + source.randrange(14).to_bytes(2, "big") + b"\0\0\0\1\xff\xff"
+            with LoopbackClient(broker.bootstrap_servers) as client:
+                client.socket.sendall(len(head + body).to_bytes(4, "big") + head + body)
+        with LoopbackClient(broker.bootstrap_servers) as client:
+            assert client.ask(ApiVersionsRequest(), 3) is not None
+
+
+def test_a_fault_of_a_handler_ends_the_connection_and_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with embedded_broker({"t": 1}) as broker:
+        with monkeypatch.context() as patch, LoopbackClient(broker.bootstrap_servers) as client:
+            patch.setattr(broker.cluster, "running_nodes", lambda: 1 / 0)
+            assert client.ask(MetadataRequest(topics=None), 9) is None
+        with LoopbackClient(broker.bootstrap_servers) as client:
+            assert client.ask(MetadataRequest(topics=None), 9) is not None
+    assert "could not handle a request" in caplog.text
+
+
+def test_after_its_end_no_thread_and_no_descriptor_is_left() -> None:
+    before = descriptors()
+    for _ in range(3):
+        with embedded_broker({"t": 1}, nodes=3) as broker:
+            assert broker_threads()
+            broker.control.when(api=ApiKey.PRODUCE).never_answer()
+            broker.control.when(api=ApiKey.FETCH).delay(1_000_000)
+            clients = [LoopbackClient(broker.bootstrap_servers) for _ in range(5)]
+            for client in clients:
+                client.ask(MetadataRequest(topics=None), 9)
+                client.send((produce(batch(b"a")), 9))
+        for client in clients:
+            client.socket.close()
+    assert broker_threads() == []
+    assert descriptors() == before
+
+
+def test_a_port_that_is_taken_is_said_at_once_and_leaves_nothing() -> None:
+    with embedded_broker() as broker:
+        port = int(broker.bootstrap_servers.rsplit(":", 1)[1])
+        before = descriptors(), broker_threads()
+        with pytest.raises(OSError, match="in use"):
+            embedded_broker(port=port)
+        assert (descriptors(), broker_threads()) == before
+
+
+def read_to_end(sock: socket.socket) -> bytes:
+    data = b""
+    try:
+        while piece := sock.recv(4096):
+            data += piece
+    except ConnectionResetError:
+        pass
+    return data

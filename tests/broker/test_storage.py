@@ -1,0 +1,92 @@
+"""What a broker finds again in its directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from spark_kafka_sink.broker.cluster import ClusterConfig, EmbeddedCluster
+from spark_kafka_sink.broker.offsets import CommittedOffset
+from spark_kafka_sink.broker.storage import ClusterFiles
+from spark_kafka_sink.broker.transactions import ProducerIdentity
+from tests.broker.wire import batch
+from tests.simulated_cluster import stored_records
+
+
+class Started:
+    """A cluster on a directory, stopped at the end of the `with`."""
+
+    def __init__(self, directory: Path, topics: dict[str, int] | None = None) -> None:
+        self._files = ClusterFiles(directory)
+        self._topics = topics
+
+    def __enter__(self) -> EmbeddedCluster:
+        return EmbeddedCluster(ClusterConfig(), topics=self._topics, files=self._files)
+
+    def __exit__(self, *_: object) -> None:
+        self._files.close()
+
+
+def test_topics_records_and_settings_are_there_again(tmp_path: Path) -> None:
+    with Started(tmp_path, {"t": 2}) as cluster:
+        cluster.create_topic("small", 1, {"max.message.bytes": "100"})
+        cluster.log("t", 1).append(batch(b"a", b"b"), wall_ms=1)
+        cluster.log("t", 1).append(batch(b"c"), wall_ms=1)
+        topic_id = cluster.topic("t").id
+    for _ in range(2):
+        with Started(tmp_path, {"t": 2}) as cluster:
+            assert cluster.topic("t").id == topic_id
+            assert cluster.log("small", 0).config.message_bytes_max == 100
+            assert stored_records(cluster.log("t", 1)).column("value").to_pylist() == [b"a", b"b", b"c"]
+            assert (cluster.log("t", 0).next_offset, cluster.log("t", 1).next_offset) == (0, 3)
+
+
+def test_sequences_go_on_where_they_were(tmp_path: Path) -> None:
+    data = batch(b"a", sequence=0, producer=(7, 0))
+    with Started(tmp_path, {"t": 1}) as cluster:
+        cluster.log("t", 0).append(data, wall_ms=1)
+    with Started(tmp_path) as cluster:
+        assert cluster.log("t", 0).append(data, wall_ms=1).duplicate
+        assert cluster.log("t", 0).append(batch(b"b", sequence=1, producer=(7, 0)), wall_ms=1).base_offset == 1
+        assert cluster.coordinator.new_producer_id() == 0
+
+
+def test_a_batch_that_was_cut_off_is_cut_away_and_the_log_goes_on(tmp_path: Path) -> None:
+    with Started(tmp_path, {"t": 1}) as cluster:
+        cluster.log("t", 0).append(batch(b"a"), wall_ms=1)
+        cluster.log("t", 0).append(batch(b"b"), wall_ms=1)
+    path = tmp_path / "t-0.log"
+    path.write_bytes(path.read_bytes()[:-3])
+    with Started(tmp_path) as cluster:
+        assert cluster.log("t", 0).append(batch(b"c"), wall_ms=1).base_offset == 1
+    with Started(tmp_path) as cluster:
+        assert stored_records(cluster.log("t", 0)).column("value").to_pylist() == [b"a", b"c"]
+
+
+def test_an_open_transaction_is_aborted_and_its_id_known(tmp_path: Path) -> None:
+    with Started(tmp_path, {"t": 1}) as cluster:
+        identity = cluster.coordinator.init_producer("x", 1000, None)
+        cluster.coordinator.add_partitions("x", identity, [("t", 0)], 0, 0, version=2)
+        cluster.note_transactions()
+        producer = identity.producer_id, identity.epoch
+        cluster.log("t", 0).append(batch(b"a", sequence=0, producer=producer, transactional=True), wall_ms=1)
+    with Started(tmp_path) as cluster:
+        assert cluster.log("t", 0).last_stable_offset == cluster.log("t", 0).next_offset == 2
+        assert stored_records(cluster.log("t", 0), committed=True).num_rows == 0
+        again = cluster.coordinator.init_producer("x", 1000, None)
+        assert again == ProducerIdentity(identity.producer_id, identity.epoch + 1)
+
+
+def test_committed_offsets_are_kept(tmp_path: Path) -> None:
+    with Started(tmp_path, {"t": 1}) as cluster:
+        cluster.offsets.commit("g", {("t", 0): CommittedOffset(5, 1, "note")})
+        cluster.save()
+    with Started(tmp_path) as cluster:
+        assert cluster.offsets.get("g", ("t", 0)) == CommittedOffset(5, 1, "note")
+
+
+def test_a_deleted_topic_leaves_no_file(tmp_path: Path) -> None:
+    with Started(tmp_path, {"t": 1, "kept": 1}) as cluster:
+        cluster.delete_topic("t")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cluster.json", "kept-0.log"]
+    assert [topic["name"] for topic in json.loads((tmp_path / "cluster.json").read_text())["topics"]] == ["kept"]

@@ -1,0 +1,81 @@
+"""What users get: embedded_broker, the fixture, `pykafka broker`."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_kafka_sink import cli
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
+from tests.broker.loopback import LoopbackClient
+from tests.broker.wire import batch, produce, result
+
+SPARK_COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
+
+
+def write(bootstrap: str, topic: str, value: bytes) -> int:
+    with LoopbackClient(bootstrap) as client:
+        return result(client.ask(produce(batch(value), topic), 9)).error_code
+
+
+def test_a_topic_is_read_back_in_the_columns_of_sparks_source() -> None:
+    with embedded_broker(topics={"t": 1}) as broker:
+        assert write(broker.bootstrap_servers, "t", b"a") == 0
+        table = read_topic(broker.bootstrap_servers, "t", isolation="read_uncommitted")
+    assert table.column_names == SPARK_COLUMNS
+    assert table.column("value").to_pylist() == [b"a"]
+
+
+def test_the_fixture_is_known_without_an_import(kafka_broker: EmbeddedBroker) -> None:
+    kafka_broker.create_topic("t", 2, {"message.timestamp.type": "LogAppendTime"})
+    assert write(kafka_broker.bootstrap_servers, "t", b"a") == 0
+
+
+def test_a_discarding_broker_counts_what_it_throws_away() -> None:
+    with embedded_broker({"t": 1}, discard=True) as broker:
+        data = batch(b"a", b"b", b"c")
+        with LoopbackClient(broker.bootstrap_servers) as client:
+            offsets = [result(client.ask(produce(data), 9)).base_offset for _ in range(3)]
+        log = broker.cluster.log("t", 0)
+        assert (offsets, log.records_appended, log.bytes_appended) == ([0, 3, 6], 9, 3 * len(data))
+        assert read_topic(broker.bootstrap_servers, "t").num_rows == 0
+
+
+def test_testing_does_not_import_spark() -> None:
+    code = "import sys, spark_kafka_sink.testing; sys.exit('pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--topic", "t:none"], "--topic is NAME or NAME:PARTITIONS, not t:none"),
+        (["--security", "SSL"], "needs a certificate"),
+        (["--users", "/no/such/file"], "cannot be read"),
+    ],
+)
+def test_wrong_arguments_are_said_in_a_sentence(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        assert cli.main(["broker", "--port", "0", *arguments]) == 1
+    finally:
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(number, handler)
+    assert words in capsys.readouterr().err
+
+
+def test_a_line_of_users_without_a_password_is_named_but_not_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    users = tmp_path / "users"
+    users.write_text("alice:secret\nsecret-of-bob\n")
+    assert cli.main(["broker", "--port", "0", "--security", "SASL_PLAINTEXT", "--users", str(users)]) == 1
+    errors = capsys.readouterr().err
+    assert "line 2" in errors
+    assert "secret-of-bob" not in errors
