@@ -6,8 +6,7 @@
 
 Offsets are given here, duplicates recognised, sequences checked (producer_state.py) and transactions followed: the
 last stable offset is where the earliest open one begins, and nothing from there on is shown to read_committed readers.
-A batch is checked as a broker checks it before anything is changed: structure and CRC, one batch per append, its
-record count, and, unless `check_records` is off, the records themselves.
+A batch is checked (batch_checks.py) before anything is changed.
 
 With `discard` nothing is kept and nothing but the header is looked at: offsets advance, records and bytes are counted.
 """
@@ -21,10 +20,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from spark_kafka_sink.broker.producer_state import NO_EPOCH, ProducerState, Refusal
-from spark_kafka_sink.errors import DecodeError, UnsupportedFormatError
-from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.records.decoder import check_batches, decode_body
+from spark_kafka_sink.broker.batch_checks import check_batch, parse_header_or_refuse
+from spark_kafka_sink.broker.producer_state import NO_EPOCH, ProducerState
+from spark_kafka_sink.records.decoder import decode_body
 from spark_kafka_sink.records.header import (
     HEADER_BYTES,
     BatchHeader,
@@ -114,7 +112,9 @@ class PartitionLog:
         """Append what a producer sent for this partition. Refusal if it is not taken."""
         if self.config.discard:
             return self._count(parse_header_or_refuse(data))
-        header, batch = self._checked(data)
+        header, batch = check_batch(
+            data, bytes_max=self.config.message_bytes_max, check_records=self.config.check_records
+        )
         with self._lock:
             duplicate = self._check_producer(header, begins_at_zero)
             if duplicate is not None:
@@ -149,21 +149,6 @@ class PartitionLog:
                 header = parse_header(batch)
                 self.next_offset = header.base_offset
                 self._keep(header, batch)
-
-    def _checked(self, data: Buffer) -> tuple[BatchHeader, memoryview]:
-        batches = _structure(data)
-        if len(batches) != 1:
-            raise Refusal(error_codes.INVALID_RECORD, f"one batch per partition is taken, here are {len(batches)}")
-        header, batch = batches[0]
-        if header.size_bytes > self.config.message_bytes_max:
-            raise Refusal(
-                error_codes.MESSAGE_TOO_LARGE,
-                f"the batch has {header.size_bytes} bytes, at most {self.config.message_bytes_max} are taken",
-            )
-        _check_fields(header)
-        if self.config.check_records:
-            _check_records(header, batch)
-        return header, batch if not batch.readonly else memoryview(bytearray(batch))
 
     def _check_producer(self, header: BatchHeader, begins_at_zero: bool) -> Appended | None:
         if header.producer_id < 0:
@@ -291,52 +276,6 @@ class PartitionLog:
     def delete(self) -> None:
         if self._file is not None:
             self._file.delete()
-
-
-def parse_header_or_refuse(data: Buffer) -> BatchHeader:
-    try:
-        return parse_header(data)
-    except UnsupportedFormatError as error:
-        raise Refusal(error_codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, str(error)) from error
-    except DecodeError as error:
-        raise Refusal(error_codes.CORRUPT_MESSAGE, str(error)) from error
-
-
-def _structure(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
-    try:
-        return check_batches(data)
-    except UnsupportedFormatError as error:
-        raise Refusal(error_codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, str(error)) from error
-    except DecodeError as error:
-        raise Refusal(error_codes.CORRUPT_MESSAGE, str(error)) from error
-
-
-def _check_fields(header: BatchHeader) -> None:
-    faults = [
-        (header.record_count <= 0, f"a batch of {header.record_count} records"),
-        (
-            header.last_offset_delta + 1 != header.record_count,
-            f"{header.record_count} records cannot have the last offset delta {header.last_offset_delta}",
-        ),
-        (header.control, "control records are the broker's to write"),
-        (header.producer_id >= 0 and header.base_sequence < 0, "a producer id without a sequence"),
-        (header.producer_id >= 0 and header.producer_epoch < 0, "a producer id without an epoch"),
-        (header.transactional and header.producer_id < 0, "a transactional batch without a producer id"),
-        (header.codec > 4, f"codec {header.codec} is not known"),
-    ]
-    for wrong, reason in faults:
-        if wrong:
-            raise Refusal(error_codes.INVALID_RECORD, reason)
-
-
-def _check_records(header: BatchHeader, batch: memoryview) -> None:
-    try:
-        columns = decode_body(header, batch[HEADER_BYTES:])
-    except DecodeError as error:
-        raise Refusal(error_codes.INVALID_RECORD, str(error)) from error
-    offsets = columns.column("offset")
-    if offsets[0].as_py() != header.base_offset or offsets[-1].as_py() != header.last_offset:
-        raise Refusal(error_codes.INVALID_RECORD, "the offsets of the records do not fill the batch")
 
 
 def _first_record_since(stored: StoredBatch, timestamp: int) -> tuple[int, int]:

@@ -6,8 +6,9 @@ from Produce v12 on (version 2) the batch adds it. A leader that has moved is na
 
 from __future__ import annotations
 
+from spark_kafka_sink.broker.batch_checks import parse_header_or_refuse
 from spark_kafka_sink.broker.context import Handled, NoAnswer, RequestContext
-from spark_kafka_sink.broker.log import Appended, parse_header_or_refuse
+from spark_kafka_sink.broker.log import Appended
 from spark_kafka_sink.broker.producer_state import Refusal
 from spark_kafka_sink.broker.topics import Partition, Topic
 from spark_kafka_sink.broker.transactions import ProducerIdentity
@@ -102,16 +103,28 @@ def _append(
     if not isinstance(records, Buffer):
         raise Refusal(error_codes.INVALID_RECORD, "no records")
     cluster = context.cluster
-    begins_at_zero = False
     if not cluster.config.discard:
         header = parse_header_or_refuse(records)
         if header.transactional:
             identity = ProducerIdentity(header.producer_id, header.producer_epoch)
-            _let_in(context, request.transactional_id or "", identity, (topic.name, partition.index))
-            begins_at_zero = context.version >= TRANSACTIONS_V2_VERSION and cluster.coordinator.version >= 2
+            # Under one lock, so that the transaction cannot end between the permission and the append.
+            with cluster.lock:
+                _let_in(context, request.transactional_id or "", identity, (topic.name, partition.index))
+                return _store(context, partition, records, begins_at_zero=_is_version_2(context))
+    return _store(context, partition, records, begins_at_zero=False)
+
+
+def _store(context: RequestContext, partition: Partition, records: Buffer, *, begins_at_zero: bool) -> Appended:
     return partition.log.append(
-        records, wall_ms=cluster.wall_ms(), leader_epoch=partition.leader_epoch, begins_at_zero=begins_at_zero
+        records,
+        wall_ms=context.cluster.wall_ms(),
+        leader_epoch=partition.leader_epoch,
+        begins_at_zero=begins_at_zero,
     )
+
+
+def _is_version_2(context: RequestContext) -> bool:
+    return context.version >= TRANSACTIONS_V2_VERSION and context.cluster.coordinator.version >= 2
 
 
 def _let_in(
@@ -119,15 +132,14 @@ def _let_in(
 ) -> None:
     """Refusal, unless the batch belongs to a transaction that goes on (or begins with it)."""
     cluster = context.cluster
-    with cluster.lock:
-        if context.version >= TRANSACTIONS_V2_VERSION and cluster.coordinator.version >= 2:
-            error = cluster.coordinator.add_partitions(
-                transactional_id, identity, [partition], context.now, cluster.wall_ms(), version=2
-            )
-            if not error:
-                cluster.note_transactions()
-        else:
-            error = cluster.coordinator.verify(transactional_id, identity, partition)
+    if _is_version_2(context):
+        error = cluster.coordinator.add_partitions(
+            transactional_id, identity, [partition], context.now, cluster.wall_ms(), version=2
+        )
+        if not error:
+            cluster.note_transactions()
+    else:
+        error = cluster.coordinator.verify(transactional_id, identity, partition)
     if error == error_codes.TRANSACTION_ABORTABLE and context.version < ABORTABLE_ERROR_VERSION:
         error = error_codes.INVALID_TXN_STATE
     if error == error_codes.PRODUCER_FENCED:
