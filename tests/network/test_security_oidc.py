@@ -206,3 +206,32 @@ def test_all_connections_of_a_configuration_share_one_token(endpoint: Endpoint) 
     for _ in range(3):
         assert b"Bearer shared\x01" in security_config(options).conversation("broker").start()
     assert len(endpoint.asked) == 1
+
+
+def test_an_endpoint_that_drips_its_answer_is_given_up_at_the_read_timeout() -> None:
+    """Each byte comes in time; the answer never does."""
+    gone = threading.Event()
+
+    class Dripping(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            try:
+                while not gone.wait(0.01):
+                    self.wfile.write(b"H")
+            except OSError:
+                gone.set()
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Dripping)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    config = OidcConfig(f"http://127.0.0.1:{server.server_port}/", "me", "secret", read_timeout_ms=150)
+    try:
+        with pytest.raises(AuthenticationError, match="no token from the endpoint"):
+            TokenSource(config, wait_s=lambda _: None).token()
+    finally:
+        gone.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
