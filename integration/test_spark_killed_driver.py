@@ -20,7 +20,7 @@ from integration.spark_jobs import ROWS_PER_BATCH
 pytestmark = pytest.mark.needs("kafka")
 
 KILLS = 10
-KILL_AFTER_SECONDS_MAX = 3.0
+KILL_AFTER_SECONDS_MAX = 1.0
 PATIENCE_SECONDS = 120.0
 
 
@@ -36,7 +36,8 @@ class Driver:
 
     def wait_until_started(self) -> None:
         assert self._process.stdout is not None
-        assert b"started" in iter(self._process.stdout.readline, b""), "the driver ended; see driver.log"
+        lines = iter(self._process.stdout.readline, b"")
+        assert any(line == b"started\n" for line in lines), "the driver ended; see driver.log"
 
     def kill(self) -> None:
         kill_all(self._process.pid)
@@ -53,12 +54,20 @@ class Driver:
             self._process.stdout.close()
 
 
+def _newest(log: Path) -> int:
+    return max((int(path.name) for path in log.glob("[0-9]*")), default=-1)
+
+
+def _wait_for_another_batch(checkpoint: Path) -> None:
+    before, deadline = _newest(checkpoint / "offsets"), time.monotonic() + PATIENCE_SECONDS
+    while _newest(checkpoint / "offsets") == before:
+        assert time.monotonic() < deadline, "the stream does not begin; see driver.log"
+        time.sleep(0.02)
+
+
 def _unfinished_batch(checkpoint: Path) -> int | None:
     """The micro-batch that was planned but not committed: the one that the next start runs again."""
-    planned, committed = (
-        max((int(path.name) for path in (checkpoint / log).glob("[0-9]*")), default=-1)
-        for log in ("offsets", "commits")
-    )
+    planned, committed = _newest(checkpoint / "offsets"), _newest(checkpoint / "commits")
     return planned if planned > committed else None
 
 
@@ -74,6 +83,7 @@ def test_a_stream_killed_ten_times_loses_nothing_and_doubles_only_what_was_run_a
         driver = Driver(kafka.bootstrap(), topic, tmp_path, 1_000_000)
         try:
             driver.wait_until_started()
+            _wait_for_another_batch(tmp_path / "checkpoint")
             time.sleep(chance.uniform(0.0, KILL_AFTER_SECONDS_MAX))
         finally:
             driver.kill()
@@ -81,8 +91,7 @@ def test_a_stream_killed_ten_times_loses_nothing_and_doubles_only_what_was_run_a
         if unfinished is not None:
             run_again.add(unfinished)
 
-    commits = [int(path.name) for path in (tmp_path / "checkpoint" / "commits").glob("[0-9]*")]
-    last_batch = max(commits, default=0) + 3
+    last_batch = _newest(tmp_path / "checkpoint" / "commits") + 3
     driver = Driver(kafka.bootstrap(), topic, tmp_path, last_batch)
     try:
         driver.wait_until_started()
