@@ -118,7 +118,7 @@ class ProducerMetrics:
             self._averages["record-size"].record(bytes_total, now, rows, bytes_largest)
 
     def request_sent(self, batches: Sequence[ProducerBatch], now: float) -> None:
-        """A produce request with these batches goes out. Counted by topic, as most requests carry many batches of one."""
+        """A produce request goes out. Counted by topic: most requests carry many batches of one."""
         by_topic: dict[str, list[ProducerBatch]] = {}
         for batch in batches:
             by_topic.setdefault(batch.topic_partition.topic, []).append(batch)
