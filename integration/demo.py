@@ -91,7 +91,8 @@ def embedded_broker() -> Iterator[str]:
         yield address
     finally:
         broker.terminate()
-        broker.wait()
+        with broker:
+            broker.wait()
 
 
 def create_topic(bootstrap: str, topic: str) -> None:

@@ -103,7 +103,8 @@ def discard_broker() -> Iterator[tuple[str, int]]:
         yield next(line.split()[-1] for line in broker.stdout if line.startswith("listening on ")), broker.pid
     finally:
         broker.terminate()
-        broker.wait()
+        with broker:
+            broker.wait()
 
 
 def start_spark() -> SparkSession:
