@@ -285,10 +285,8 @@ class KafkaProducer:
     def _await_topic(self, topic: str, partition: int | None = None) -> ClusterSnapshot:
         """Until the topic's partitions are known, and the one that is asked for is among them."""
         now = self._system.now()
-        if not self._metadata.contains_topic(topic) or (self._metadata.snapshot.partition_count(topic) is None):
-            self._metadata.add_topic(topic, now)
+        self._metadata.add_topic(topic, now)
         if self._knows(topic, partition):
-            self._metadata.add_topic(topic, now)
             return self._metadata.snapshot
         if self._loop.is_current():
             raise MetadataTimeoutError(f"Topic {topic} is not known yet, and a callback cannot wait for it.")

@@ -48,7 +48,9 @@ def check_record(record: object) -> ProducerRecord:
 
 def header_bytes(headers: Sequence[tuple[str, bytes | None]] | None) -> int:
     """How much the headers take at most."""
-    return 5 + sum(10 + 3 * len(key) + len(value or b"") for key, value in headers or ())
+    if not headers:
+        return 5
+    return 5 + sum(10 + 3 * len(key) + len(value or b"") for key, value in headers)
 
 
 def _check_header(topic: str, header: object) -> None:

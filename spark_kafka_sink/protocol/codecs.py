@@ -221,8 +221,8 @@ class ArrayCodec(_Prefixed):
 
     def read(self, reader: Reader) -> list[Any] | None:
         count = self.read_length(reader)
-        if count < 0:
-            return None
+        if count <= 0:
+            return None if count < 0 else []
         reader.count(count, self._element.bytes_min)
         read = self._element.read
         return [read(reader) for _ in range(count)]
