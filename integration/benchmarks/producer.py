@@ -28,7 +28,7 @@ import pyarrow as pa
 from integration.artifacts import kafka_classpath
 
 ROWS = 10_000
-RECORDS = {"columns": 3_000_000, "librdkafka": 2_000_000, "send": 150_000, "kafka-python": 60_000, "java": 3_000_000}
+RECORDS = {"columns": 3_000_000, "librdkafka": 2_000_000, "send": 150_000, "kafka-python": 60_000, "java": 6_000_000}
 TOPICS = {"one": 1, "t": 12, "thousand": 1_000}
 
 
