@@ -10,22 +10,19 @@ import time
 import pytest
 from pyspark.sql import SparkSession
 
-from integration.benchmarks.spark_sink import TOPIC, discard_broker
+from integration.benchmarks.spark_sink import TOPIC, discard_broker, rows_of
 from integration.processes import python_workers, resident_bytes
 
 pytestmark = pytest.mark.needs("java")
 
 ROWS = 20_000_000
-TASKS = 4
 SAMPLE_SECONDS = 0.2
 WORKER_BYTES_MAX = 400_000_000
 GROWTH_BYTES_MAX = 40_000_000
 
 
 def test_the_memory_of_the_python_workers_is_flat_and_bounded(spark: SparkSession) -> None:
-    frame = spark.range(0, ROWS, 1, TASKS).selectExpr(
-        "lpad(CAST(id AS STRING), 12, '0') AS key", "rpad(CAST(id AS STRING), 100, 'x') AS value"
-    )
+    frame = rows_of(spark, ROWS)
     failures: list[BaseException] = []
 
     def run(bootstrap: str) -> None:

@@ -30,6 +30,7 @@ from spark_kafka_sink import register
 
 PARTITIONS = 12
 TASKS = 4
+VALUE_REST = "so it goes " * 8
 TOPIC = "spark-sink-benchmark"
 
 
@@ -124,6 +125,12 @@ def start_spark() -> SparkSession:
     return spark
 
 
+def rows_of(spark: SparkSession, rows: int) -> DataFrame:
+    """12-byte keys, 100-byte values, at little cost for making them."""
+    number = "CAST(id + 100000000000 AS STRING)"
+    return spark.range(0, rows, 1, TASKS).selectExpr(f"{number} AS key", f"concat({number}, '{VALUE_REST}') AS value")
+
+
 def compare(rows: int, rounds: int, bootstrap: str | None) -> None:
     seen: dict[str, list[tuple[float, float]]] = {name: [] for name in CONTENDERS}
     with contextlib.ExitStack() as stack:
@@ -132,9 +139,7 @@ def compare(rows: int, rounds: int, bootstrap: str | None) -> None:
             bootstrap, broker = stack.enter_context(discard_broker())
         spark = start_spark()
         stack.callback(spark.stop)
-        frame = spark.range(0, rows, 1, TASKS).selectExpr(
-            "lpad(CAST(id AS STRING), 12, '0') AS key", "rpad(CAST(id AS STRING), 100, 'x') AS value"
-        )
+        frame = rows_of(spark, rows)
         for turn in range(rounds + 1):
             for name, write in CONTENDERS.items():
                 started, cpu_before = time.perf_counter(), client_cpu_seconds(broker)
