@@ -359,7 +359,7 @@ class Sender:
             return self._identity_retry_ms - now
         node = self._client.least_loaded_node(now)
         if node is None or not self._client.ready(node, now):
-            return float(self._config.retry_backoff_ms)
+            return max(10.0, self._config.retry_backoff_ms)  # a backoff of 0 must not spin
         self._identity_asked = True
         request = self._client.new_client_request(node.id, ApiKey.INIT_PRODUCER_ID, _build_init, now)
         self._client.send(request, now)

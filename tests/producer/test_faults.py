@@ -1,0 +1,142 @@
+"""Faults that a producer must survive, each as a whole scenario in virtual time."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import pytest
+
+from spark_kafka_sink.errors import DeliveryTimeoutError, KafkaSinkError
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.results import RecordMetadata
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from tests.fake_system import FakeSystem
+from tests.producer.virtual_time import loop_of, outcome, run_until, simulated_producer
+from tests.simulated_cluster import SimulatedCluster
+
+
+def simulated(nodes: int = 2, **options: object) -> tuple[SimulatedCluster, KafkaProducer]:
+    cluster = SimulatedCluster(FakeSystem(latency_ms=2), nodes=nodes, topics={"t": 1})
+    given: dict[str, object] = {"linger_ms": 0, "retry_backoff_ms": 10, **options}
+    return cluster, simulated_producer(cluster, **given)
+
+
+def send(producer: KafkaProducer, value: bytes) -> Future[RecordMetadata]:
+    return producer.send(ProducerRecord("t", value, partition=0))
+
+
+def leader_of(cluster: SimulatedCluster) -> int:
+    leader = cluster.core.topic("t").partitions[0].leader
+    assert leader is not None
+    return leader
+
+
+def test_an_answer_lost_on_the_old_leader_is_a_duplicate_on_the_new_one() -> None:
+    cluster, producer = simulated(request_timeout_ms=1000)
+    outcome(producer, send(producer, b"0"))
+    old = leader_of(cluster)
+    cluster.control.when(api=ApiKey.PRODUCE).never_answer(applied=True)
+    futures = [send(producer, b"1")]
+    loop_of(producer).run_until(lambda: False, 3)
+    cluster.control.move_leader("t", 0, 1 - old)
+    for i in range(2, 10):
+        futures.append(send(producer, b"%d" % i))
+        loop_of(producer).run_until(lambda: False, 1)
+    for future in futures:
+        outcome(producer, future)
+    assert cluster.values("t") == [b"%d" % i for i in range(10)]
+    assert producer._sender.idempotence.identity.epoch == 0
+    producer.close()
+
+
+@pytest.mark.parametrize("recreated_while", ["idle", "pipelining"])
+def test_a_topic_that_is_created_again_is_written_to_in_order(recreated_while: str) -> None:
+    cluster, producer = simulated()
+    outcome(producer, send(producer, b"0"))
+    before = [] if recreated_while == "idle" else [send(producer, b"%d" % i) for i in range(1, 4)]
+    if before:
+        loop_of(producer).run_until(lambda: False, 1)
+    cluster.control.delete_topic("t")
+    cluster.control.create_topic("t", 1)
+    after = [send(producer, b"%d" % i) for i in range(4, 8)]
+    for future in before + after:
+        outcome(producer, future)
+    values = cluster.values("t")
+    assert values == sorted(set(values), key=lambda value: value or b"")
+    assert values[-4:] == [b"4", b"5", b"6", b"7"]
+    producer.close()
+
+
+def test_a_topic_that_was_deleted_fails_its_records_in_time_and_says_so() -> None:
+    cluster, producer = simulated(request_timeout_ms=500, delivery_timeout_ms=3000)
+    outcome(producer, send(producer, b"0"))
+    cluster.control.delete_topic("t")
+    future = send(producer, b"1")
+    run_until(producer, future.done, 3100)
+    assert isinstance(future.exception(0), DeliveryTimeoutError)
+    assert "topic t, partition 0" in str(future.exception(0))
+    producer.close()
+
+
+def test_a_record_sent_in_the_callback_of_an_expired_one_has_its_own_outcome() -> None:
+    cluster, producer = simulated(request_timeout_ms=500, delivery_timeout_ms=800)
+    outcome(producer, send(producer, b"0"))
+    rule = cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    again: list[Future[RecordMetadata]] = []
+
+    def send_again(metadata: RecordMetadata | None, error: Exception | None) -> None:
+        assert isinstance(error, DeliveryTimeoutError)
+        rule.remove()
+        again.append(send(producer, b"again"))
+
+    producer.send(ProducerRecord("t", b"1", partition=0), send_again)
+    run_until(producer, lambda: bool(again) and again[0].done())
+    assert again[0].exception(0) is None
+    assert cluster.values("t") == [b"0", b"again"]
+    producer.close()
+
+
+@pytest.mark.parametrize("retry_backoff_ms", [0, 10])
+@pytest.mark.parametrize("known", ["nothing yet", "the leader"])
+def test_while_all_brokers_are_gone_the_sender_does_not_spin(retry_backoff_ms: int, known: str) -> None:
+    cluster, producer = simulated(
+        retry_backoff_ms=retry_backoff_ms, request_timeout_ms=5000, delivery_timeout_ms=10_000, metadata_max_age_ms=500
+    )
+    producer.partitions_for("t")
+    if known == "the leader":
+        outcome(producer, send(producer, b"0"))
+    for node in range(2):
+        cluster.control.stop_node(node)
+    before = loop_of(producer).rounds
+    future = send(producer, b"1")
+    run_until(producer, future.done)
+    assert isinstance(future.exception(0), KafkaSinkError)
+    assert loop_of(producer).rounds - before < 3000
+    producer.close()
+
+
+def test_what_the_old_leader_hints_at_is_used_without_new_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, producer = simulated()
+    outcome(producer, send(producer, b"0"))
+    cluster.control.move_leader("t", 0, 1 - leader_of(cluster))
+    monkeypatch.setattr(producer._metadata, "request_update", lambda: None)
+    future = send(producer, b"1")
+    run_until(producer, future.done, 1000)
+    assert future.exception(0) is None
+    assert cluster.values("t") == [b"0", b"1"]
+    producer.close(timeout=0)
+
+
+def test_without_doubt_a_refusal_for_good_fails_its_record_alone() -> None:
+    cluster, producer = simulated()
+    outcome(producer, send(producer, b"0"))
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.POLICY_VIOLATION)
+    first = send(producer, b"1")
+    loop_of(producer).run_until(lambda: False, 0.2)
+    second = send(producer, b"2")
+    outcome(producer, second)
+    assert "POLICY_VIOLATION" in str(first.exception(0))
+    assert cluster.values("t") == [b"0", b"2"]
+    producer.close()
