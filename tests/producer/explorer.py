@@ -81,6 +81,32 @@ class Run:
     # --- faults
 
     def scatter_faults(self) -> None:
+        self.random.choice((self.scatter, self.scatter, self.refuse_the_first, self.doubt_before_a_refusal))()
+
+    def refuse_the_first(self) -> None:
+        """A broker that knows nothing of the producer refuses the head of a pipeline, and would take what follows."""
+        rule = self.cluster.control.when(api=ApiKey.PRODUCE, times=self.random.randint(1, 2))
+        rule.fail(self.random.choice((codes.NOT_ENOUGH_REPLICAS, codes.NOT_LEADER_OR_FOLLOWER)))
+        self.fill_the_pipeline()
+        if self.random.random() < 0.5:
+            self.system.after(self.random.uniform(1, 100), self.pull_lever)
+
+    def doubt_before_a_refusal(self) -> None:
+        """In the middle of a pipeline one batch is stored without a word, and one behind it is refused for good."""
+        nth = self.random.randint(2, 6)
+        control = self.cluster.control
+        control.when(api=ApiKey.PRODUCE, nth=nth).fail(self.random.choice(DOUBTS), after_applying=True)
+        behind = control.when(api=ApiKey.PRODUCE, nth=nth + self.random.randint(1, 2))
+        behind.fail(self.random.choice((codes.INVALID_RECORD, codes.TOPIC_AUTHORIZATION_FAILED)))
+        self.fill_the_pipeline()
+        if self.random.random() < 0.5:
+            self.system.after(self.random.uniform(1, 100), self.pull_lever)
+
+    def fill_the_pipeline(self) -> None:
+        """More batches of one partition than may be under way at once."""
+        self.give(0, [b"!%05d" % i for i in range(60)])
+
+    def scatter(self) -> None:
         for _ in range(self.random.randint(0, 4)):
             self.add_rule()
         for _ in range(self.random.randint(0, 5)):
