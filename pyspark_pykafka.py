@@ -1,4 +1,4 @@
-"""Spark looks for `pyspark_*` modules with a `DefaultSource` on its own: this one makes `format("pykafka")` known without any call."""
+"""`format("pykafka")` without any call: Spark looks for `pyspark_*` modules with a `DefaultSource` on its own."""
 
 from spark_kafka_sink.spark.datasource import KafkaDataSource as DefaultSource
 
