@@ -6,8 +6,8 @@ from collections.abc import Generator, Mapping
 from typing import cast
 
 import pytest
-from spark_kafka_sink.producer.producer import KafkaProducer
 
+from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.spark.pool import ProducerPool
 
 OPTIONS = {"bootstrap.servers": "a:1"}
