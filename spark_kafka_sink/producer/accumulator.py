@@ -360,15 +360,17 @@ class RecordAccumulator:
         return self._incomplete.flushing
 
     def has_incomplete(self) -> bool:
-        """Is anything staged, queued or in flight?"""
+        """Is anything staged, being grouped, queued or in flight?"""
         with self._lock:
-            return len(self._incomplete) > 0 or any(stage.row_count for stage in self._stages.values())
+            return self._has_unbatched() or len(self._incomplete) > 0
 
     def has_undrained(self) -> bool:
-        """Is anything staged or queued?"""
+        """Is anything staged, being grouped or queued?"""
         with self._lock:
-            staged = any(stage.row_count for stage in self._stages.values())
-            return staged or any(queue.batches for queue in self._queues)
+            return self._has_unbatched() or any(queue.batches for queue in self._queues)
+
+    def _has_unbatched(self) -> bool:
+        return self._grouping.under_way > 0 or any(stage.row_count for stage in self._stages.values())
 
     def close(self) -> None:
         """No more appends: blocked ones end with ProducerClosedError; everything queued becomes sendable."""

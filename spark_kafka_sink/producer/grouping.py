@@ -60,23 +60,39 @@ class Grouping:
         self._wall_clock_ms = wall_clock_ms
         self._ratios = CompressionRatios()
         self._failed: list[ProducerBatch] = []  # guarded by the lock
+        self.under_way = 0  # guarded by the lock; their rows are in no stage any more, and in no batch yet
 
     def run(self, stage: Stage) -> bool:
         """Turn all that a stage holds into batches; False if it held nothing."""
         with stage.group_lock:
             with self._lock:
                 taken = stage.take()
-            if not taken.runs:
-                return False
+                if not taken.runs:
+                    return False
+                self.under_way += 1
             lease = MemoryLease(self._pool, taken.reserved)
             try:
-                encoded = sum(
-                    self._encode(stage.topic, runs, taken.oldest_ms, lease) for runs in compatible(taken.runs)
-                )
+                encoded = self._encode_all(stage.topic, taken.runs, taken.oldest_ms, lease)
                 lease.shrink_to(encoded if self._codec is Codec.NONE else 2 * encoded)
             finally:
                 lease.let_go()
+                with self._lock:
+                    self.under_way -= 1
         return True
+
+    def _encode_all(self, topic: str, runs: Sequence[Run], oldest_ms: float, lease: MemoryLease) -> int:
+        """Runs that can be one table are encoded together; if one part ends in Ctrl-C, the rest is told as well."""
+        parts = list(compatible(runs))
+        encoded = 0
+        while parts:
+            part = parts.pop(0)
+            try:
+                encoded += self._encode(topic, part, oldest_ms, lease)
+            except BaseException as error:
+                for rest in parts:
+                    self._give_up(topic, rest, (), error)
+                raise
+        return encoded
 
     def close_batch(self, batch: ProducerBatch) -> None:
         """Compress, and learn from it how much more fits into the next batch."""

@@ -13,8 +13,8 @@ from spark_kafka_sink.errors import BufferExhaustedError, DeliveryTimeoutError, 
 from spark_kafka_sink.producer.batch import BatchState, ProducerBatch
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.decoder import decode_batches
-from spark_kafka_sink.records.encoder import record_size_bounds
-from tests.producer.accumulator_harness import FOREVER, RECORD_BYTES, TOPIC, WALL_MS, Harness, cluster, tp
+from spark_kafka_sink.records.encoder import encode, record_size_bounds
+from tests.producer.accumulator_harness import FOREVER, RECORD_BYTES, TOPIC, VALUE, WALL_MS, Harness, cluster, tp
 
 BATCH_ROWS = (1024 - 61) // RECORD_BYTES
 ERROR = DeliveryTimeoutError("too late")
@@ -305,6 +305,40 @@ def test_rows_that_cannot_be_encoded_are_told_and_their_memory_returns(monkeypat
     assert h.accumulator.failed_batches() == []
     h.accumulator.finish(failed)
     assert not h.accumulator.has_incomplete()
+    assert h.pool.free_bytes == h.pool.bytes_max
+
+
+def test_rows_that_are_being_grouped_are_not_forgotten_by_a_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    h = Harness(linger_ms=0)
+    seen: list[tuple[bool, bool]] = []
+
+    def looked_at(*arguments: object) -> object:
+        seen.append((h.accumulator.has_incomplete(), h.accumulator.has_undrained()))
+        return encode(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("spark_kafka_sink.producer.grouping.encode", looked_at)
+    h.append(0)
+    h.ready()
+    assert seen == [(True, True)]
+
+
+def test_an_interrupted_grouping_tells_also_the_rows_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    h = Harness(linger_ms=0)
+    texts = [{"key": "k", "value": "v"}]
+    bytes_ = [{"key": "k", "value": b"v"}]
+    for headers, kind in ((texts, pa.string()), (bytes_, pa.large_binary())):
+        listed = pa.array([headers], pa.list_(pa.struct([("key", pa.string()), ("value", kind)])))
+        columns = RecordColumns(pa.array([VALUE]), headers=listed)
+        sizes = record_size_bounds(columns)
+        h.accumulator.append_columns(TOPIC, columns, sizes, np.zeros(1, np.int32), np.arange(1), None)
+
+    def interrupted(*arguments: object) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("spark_kafka_sink.producer.grouping.encode", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        h.ready()
+    assert sum(batch.record_count for batch in h.accumulator.failed_batches()) == 2
     assert h.pool.free_bytes == h.pool.bytes_max
 
 
