@@ -22,7 +22,7 @@ ESTABLISHED = "01"
 def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for start in range(0, batch.num_rows, 100):
-            time.sleep(0.1)
+            time.sleep(0.01)
             yield batch.slice(start, 100)
 
 
@@ -42,7 +42,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 def test_a_cancelled_job_leaves_no_connection_and_the_next_one_writes(spark: SparkSession) -> None:
     with embedded_broker(topics={"t": 2}) as broker:
-        slow = spark.range(0, 100_000, 1, 2).mapInArrow(slowly, "id LONG").selectExpr("CAST(id AS STRING) AS value")
+        slow = spark.range(0, 2_000_000, 1, 2).mapInArrow(slowly, "id LONG").selectExpr("CAST(id AS STRING) AS value")
         writer = slow.write.format("pykafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)
         failures: list[Exception] = []
 
