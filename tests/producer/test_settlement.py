@@ -7,7 +7,7 @@ import numpy as np
 from spark_kafka_sink.errors import DeliveryError, InvalidRecordError
 from spark_kafka_sink.producer.batch import BatchPart, ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.results import ColumnsFuture, tell_failed
-from spark_kafka_sink.producer.settlement import Answer, record_errors
+from spark_kafka_sink.producer.settlement import Answer, attempt_error, record_errors
 from spark_kafka_sink.protocol import error_codes as codes
 
 
@@ -23,3 +23,22 @@ def test_records_that_the_broker_names_get_its_words_and_the_others_are_innocent
     assert isinstance(errors[20], InvalidRecordError)
     assert "has no key" in str(errors[20])
     assert {row for row, error in errors.items() if isinstance(error, DeliveryError)} == {10, 11, 21}
+
+
+def test_the_brokers_own_words_are_in_the_error() -> None:
+    batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
+    error = attempt_error(batch, Answer(codes.POLICY_VIOLATION, words="keys are mandatory here"))
+    assert "topic t, partition 3" in str(error)
+    assert "POLICY_VIOLATION" in str(error)
+    assert "keys are mandatory here" in str(error)
+    assert "The broker says" not in str(attempt_error(batch, Answer(codes.POLICY_VIOLATION)))
+
+
+def test_without_rule_6_an_innocent_record_is_blamed() -> None:
+    batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
+    call = ColumnsFuture("t", 2)
+    batch.record_count = 2
+    batch.parts = [BatchPart(call, np.array([10, 11]), 0)]
+    named, _ = record_errors(batch, Answer(codes.INVALID_RECORD, record_words={1: "has no key"}))
+    tell_failed(batch, named[1])
+    assert all("has no key" in str(failure.error) for failure in call.result(0).failures)
