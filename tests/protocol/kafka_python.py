@@ -7,6 +7,7 @@ import json
 import re
 from typing import Any
 
+from kafka.protocol.api_header import ResponseClassRegistry
 from kafka.protocol.api_message import ApiMessage
 
 from spark_kafka_sink.protocol.message import Message
@@ -51,9 +52,16 @@ _classes: dict[str, type[Any]] = {}
 
 
 def witness_class(name: str) -> type[Any]:
-    """kafka-python's class of a message; it finds the schema by the name."""
+    """A class of kafka-python's making; it finds the schema by the name.
+
+    Not the class that kafka-python uses itself, which may rename fields. Making one enters it as the class for the
+    answers of its API, so the registry is put back: a client in the same process goes on with its own classes.
+    """
     if name not in _classes:
+        own = dict(ResponseClassRegistry._response_class_registry)
         _classes[name] = type(ApiMessage)(name, (ApiMessage,), {})
+        ResponseClassRegistry._response_class_registry.clear()
+        ResponseClassRegistry._response_class_registry.update(own)
     return _classes[name]
 
 
