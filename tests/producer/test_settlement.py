@@ -32,13 +32,3 @@ def test_the_brokers_own_words_are_in_the_error() -> None:
     assert "POLICY_VIOLATION" in str(error)
     assert "keys are mandatory here" in str(error)
     assert "The broker says" not in str(attempt_error(batch, Answer(codes.POLICY_VIOLATION)))
-
-
-def test_without_rule_6_an_innocent_record_is_blamed() -> None:
-    batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
-    call = ColumnsFuture("t", 2)
-    batch.record_count = 2
-    batch.parts = [BatchPart(call, np.array([10, 11]), 0)]
-    named, _ = record_errors(batch, Answer(codes.INVALID_RECORD, record_words={1: "has no key"}))
-    tell_failed(batch, named[1])
-    assert all("has no key" in str(failure.error) for failure in call.result(0).failures)
