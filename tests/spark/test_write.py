@@ -246,3 +246,14 @@ def test_output_mode_complete_writes_the_whole_result(
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
     writer.trigger(availableNow=True).start().awaitTermination()
     assert [bytes(row.value) for row in stored(spark, broker, topic).collect()] == [b"10"]
+
+
+def test_the_time_of_sparks_producer_cache_reaches_the_tasks(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str
+) -> None:
+    spark.conf.set("spark.kafka.producer.cache.timeout", "soon")
+    try:
+        with pytest.raises(Exception, match=r"spark\.kafka\.producer\.cache\.timeout is 'soon'"):
+            write(spark.range(1).selectExpr("'v' AS value"), broker, topic)
+    finally:
+        spark.conf.unset("spark.kafka.producer.cache.timeout")
