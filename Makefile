@@ -96,7 +96,7 @@ docs: setup ## write the tables that come from the code, and check every link
 	$(BIN)/python -m pytest -q tests/test_documents.py
 
 .PHONY: build
-build: setup ## the wheel and the source distribution, into dist/
+build: setup ## the wheel, into dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 .PHONY: clean
