@@ -167,6 +167,22 @@ def test_records_that_a_broker_refuses_go_to_the_dead_letter_topic(
         assert letter.value == b"x" * 50_000
 
 
+def test_records_that_a_broker_refuses_by_name_leave_their_batch_for_the_dead_letter_topic(
+    spark: SparkSession, kafka: KafkaCluster
+) -> None:
+    """A compacted topic takes no record without a key, and says which records of a batch have none (KIP-467)."""
+    topic = create_topic(kafka.bootstrap(), cleanup_policy="compact")
+    dead = create_topic(kafka.bootstrap())
+    frame = spark.range(300).selectExpr("CASE WHEN id % 100 <> 7 THEN 'k' END AS key", "CAST(id AS STRING) AS value")
+    writer = frame.write.format("pykafka").option("kafka.bootstrap.servers", kafka.bootstrap()).option("topic", topic)
+    writer.option("onRecordError", "deadLetter").option("deadLetterTopic", dead).save()
+    refused = {record.value: dict(record.headers) for record in read_topic(kafka.bootstrap(), dead)}
+    assert {b"7", b"107", b"207"} <= set(refused)
+    accepted = [record.value for record in read_topic(kafka.bootstrap(), topic)]
+    assert Counter(accepted) + Counter(refused.keys()) == Counter(b"%d" % number for number in range(300))
+    assert refused[b"7"]["pykafka.error"] == b"InvalidRecordError"
+
+
 def test_a_wrong_password_fails_the_task_with_the_brokers_words_and_without_the_password(
     spark: SparkSession, kafka: KafkaCluster
 ) -> None:

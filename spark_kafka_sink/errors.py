@@ -19,6 +19,7 @@ KafkaSinkError
 │   └── AuthorizationError      an access right is missing; the message names the resource
 ├── DeliveryError           a record was not acknowledged; the cause is chained
 │   ├── DeliveryTimeoutError    delivery.timeout.ms passed
+│   ├── BatchRefusedError       not stored, because others of its batch were refused; may be sent again
 │   └── DeadLetterError         the record could not be written to the dead-letter topic either
 ├── BufferExhaustedError    buffer.memory stayed full for max.block.ms
 ├── MetadataTimeoutError    a topic's partitions stayed unknown for max.block.ms
@@ -121,6 +122,10 @@ class DeliveryError(KafkaSinkError):
 
 class DeliveryTimeoutError(DeliveryError):
     """delivery.timeout.ms passed without an acknowledgement; the record may have been stored or not."""
+
+
+class BatchRefusedError(DeliveryError):
+    """The broker refused other records of the same batch by name. This one was not stored, and may be sent again."""
 
 
 class DeadLetterError(DeliveryError):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.errors import (
+    BatchRefusedError,
     DeliveryError,
     DeliveryTimeoutError,
     DisconnectedError,
@@ -97,7 +98,7 @@ def record_errors(batch: ProducerBatch, answer: Answer) -> tuple[dict[int, Kafka
         index: InvalidRecordError(f"{where}: the broker refused this record: {words or answer.words or name} ({name})")
         for index, words in answer.record_words.items()
     }
-    innocent = DeliveryError(
+    innocent = BatchRefusedError(
         f"{where}: not stored, because {len(named)} other records of the same batch were refused ({name}). "
         "This record may be sent again."
     )

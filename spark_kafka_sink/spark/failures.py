@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_kafka_sink.errors import DeliveryError, KafkaSinkError
+from spark_kafka_sink.errors import BatchRefusedError, DeliveryError, KafkaSinkError
 from spark_kafka_sink.records.columns import RecordColumns, one_array
 from spark_kafka_sink.spark.dead_letters import is_about_the_record
 from spark_kafka_sink.spark.options import SinkOptions
@@ -65,7 +65,9 @@ class Failures:
 
 
 def _advice(errors: list[KafkaSinkError], options: SinkOptions) -> list[str]:
-    if options.dead_letter_topic is None and all(is_about_the_record(error) for error in errors):
+    if options.dead_letter_topic is None and all(
+        is_about_the_record(error) or isinstance(error, BatchRefusedError) for error in errors
+    ):
         return [
             "What to do: mend these records, or let the others pass with "
             '.option("onRecordError", "deadLetter").option("deadLetterTopic", "<a topic>").'

@@ -24,7 +24,13 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from spark_kafka_sink.errors import ConfigurationError, DeadLetterError, KafkaSinkError, RecordTooLargeError
+from spark_kafka_sink.errors import (
+    BatchRefusedError,
+    ConfigurationError,
+    DeadLetterError,
+    KafkaSinkError,
+    RecordTooLargeError,
+)
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.results import ColumnsResult, RowFailures
 from spark_kafka_sink.records.columns import RecordColumns
@@ -163,6 +169,11 @@ class _Writing:
             refused = DeadLetterError(f"the dead-letter topic did not take it either: {error}")
             refused.__cause__ = error
             error = refused
+        elif dead_letter_topic is not None and isinstance(error, BatchRefusedError):
+            # Nothing is wrong with these: those that were refused by name are dead letters now.
+            partition = pa.repeat(pa.scalar(failure.partition, pa.int32()), failed.num_rows)
+            self._hand_over(TopicRows(waiting.rows.topic, failed, partition))
+            return
         elif dead_letter_topic is not None and is_about_the_record(error):
             letters = dead_letters(
                 failed,
