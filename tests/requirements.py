@@ -40,12 +40,13 @@ def skip_what_cannot_run(config: pytest.Config, items: Iterable[pytest.Item]) ->
     skipped = config.stash.setdefault(_SKIPPED, Counter())
     for item in items:
         wanted = [name for mark in item.iter_markers("needs") for name in mark.args]
-        missing = next((name for name in wanted if not present[name]), None)
+        missing = next((name for name in ("java", *wanted) if wanted and not present[name]), None)
         if missing is None or getattr(item, "_needs_checked", False):
             continue
         item._needs_checked = True  # type: ignore[attr-defined]
         if os.environ.get("CI"):
-            item.add_marker(pytest.mark.usefixtures("missing_in_ci"))
+            # In front of all fixtures: they would fail too, and say less.
+            item.fixturenames.insert(0, "missing_in_ci")  # type: ignore[attr-defined]
         else:
             item.add_marker(pytest.mark.skip(reason=REMEDIES[missing]))
             skipped[missing] += 1
