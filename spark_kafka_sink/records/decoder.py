@@ -11,6 +11,7 @@ exactly a batch ends in DecodeError.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
 
@@ -42,10 +43,15 @@ SCHEMA = pa.schema(
     ]
 )
 
+HEADERS_MAX = 4_000_000
+"""In one batch: an empty header takes 2 bytes on the wire, next to nothing compressed, and a hundred in memory."""
+
 _SPARE_BYTES = 16
 """Zeros after the records, so that a varint that is cut off can be read, and found to be too long."""
-_RUN_AFTER = 4
-"""So many records of one size in a row, and the next ones are looked at all at once."""
+_RUN_AFTER = 16
+"""So many records of one size in a row, and the next ones are looked at many at once."""
+_RUN_ROWS = 64
+"""How many are looked at first; twice as many each time that all of them have the size."""
 _FEW_ROWS = 16
 
 
@@ -99,8 +105,7 @@ def _batches(view: memoryview, *, allow_partial_last: bool) -> Iterator[tuple[Ba
 
 def _boundaries(data: bytes, count: int) -> tuple[Positions, Positions]:
     """Where each record begins, after its length, and ends."""
-    starts: list[int] = []
-    ends: list[int] = []
+    starts, ends = array("q"), array("q")
     at, size, same = 0, 0, 0
     total = len(data)
     while len(ends) < count:
@@ -122,7 +127,7 @@ def _boundaries(data: bytes, count: int) -> tuple[Positions, Positions]:
             same = 0
     if at != total:
         raise DecodeError(f"{total - at} bytes follow the last record of a batch")
-    return np.array(starts, np.int64), np.array(ends, np.int64)
+    return np.frombuffer(starts, np.int64), np.frombuffer(ends, np.int64)
 
 
 def _length(data: bytes, at: int) -> tuple[int, int]:
@@ -140,15 +145,24 @@ def _length(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _equal_sizes(data: bytes, begin: int, size: int, most: int) -> int:
-    """How many records after the one at `begin` have its size: those whose length is written in the same bytes."""
+    """How many records after the one at `begin` have its size: those whose length is written in the same bytes.
+
+    No further than twice as far as they reach, or many short runs would have the whole batch looked at for each.
+    """
     _, body = _length(data, begin)
     rows = min(most, (len(data) - begin) // size - 1)
-    if rows <= 0:
-        return 0
-    table = np.frombuffer(data, np.uint8, rows * size, begin + size).reshape(rows, size)[:, : body - begin]
-    differs = (table != np.frombuffer(data, np.uint8, body - begin, begin)).any(axis=1)
-    first = int(differs.argmax())
-    return first if differs[first] else rows
+    prefix = np.frombuffer(data, np.uint8, body - begin, begin)
+    equal, step = 0, _RUN_ROWS
+    while equal < rows:
+        count = min(step, rows - equal)
+        table = np.frombuffer(data, np.uint8, count * size, begin + size * (equal + 1)).reshape(count, size)
+        differs = (table[:, : len(prefix)] != prefix).any(axis=1)
+        first = int(differs.argmax())
+        if differs[first]:
+            return equal + first
+        equal += count
+        step *= 2
+    return equal
 
 
 class _Reader:
@@ -204,6 +218,8 @@ class _Reader:
             raise DecodeError("the count of headers is negative, or more than its record can hold")
         offsets = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(counts, out=offsets[1:])
+        if offsets[-1] > HEADERS_MAX:
+            raise DecodeError(f"{offsets[-1]} headers in one batch, at most {HEADERS_MAX} are read")
         places = np.zeros((4, int(offsets[-1])), np.int64)
         active = np.nonzero(counts)[0]
         index = 0
@@ -230,15 +246,16 @@ class _Reader:
         """The remaining headers of one record, which has more of them than the others."""
         data = self.data.data
         at, end = int(self.at[row]), int(self.ends[row])
-        found: list[int] = []
+        found = array("q")
         for _ in range(slot, stop):
             for lowest in (0, -1):
                 length, at = _length(data, at)  # type: ignore[arg-type]
                 if length < lowest or length > end - at:
                     raise DecodeError("the length of a header is negative, or more than its record has")
-                found += (at, length)
+                found.append(at)
+                found.append(length)
                 at += max(length, 0)
-        places[:, slot:stop] = np.array(found, np.int64).reshape(-1, 4).T
+        places[:, slot:stop] = np.frombuffer(found, np.int64).reshape(-1, 4).T
         self.at[row] = at
 
     def _header_array(self, offsets: Positions, places: NDArray[np.int64]) -> pa.Array:

@@ -7,17 +7,20 @@ import random
 import struct
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import crc32c
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import DecodeError, UnsupportedFormatError
+from spark_kafka_sink.records import decoder
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
-from spark_kafka_sink.records.decoder import SCHEMA, check_batches, decode_batches, decode_body
+from spark_kafka_sink.records.decoder import _RUN_AFTER, SCHEMA, check_batches, decode_batches, decode_body
 from spark_kafka_sink.records.encoder import BatchSlice, PartitionSlice, encode, plan_batches, record_size_bounds
 from spark_kafka_sink.records.header import HEADER_BYTES, parse_header, patch_header, stamp_header
 from tests.records.column_strategies import NOW, arrow_columns, even_rows, mixed_rows
@@ -190,6 +193,33 @@ def test_a_record_of_a_million_headers_does_not_hold_the_reader_up() -> None:
     table = decoded(batch_of(slow_varint(len(body)) + body + others, 5))
     assert len(table["headers"][0]) == 200_000
     assert time.process_time() - started < 20
+
+
+@pytest.mark.parametrize("records", [1, 40])
+def test_headers_that_take_no_bytes_when_compressed_are_bounded(records: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [Row(b"", None, (("", None),) * (2_000 // records)) for _ in range(records)]
+    batch = slow_batch(rows, codec=Codec.ZSTD)
+    monkeypatch.setattr(decoder, "HEADERS_MAX", 2_000)
+    assert len(decoded(batch)) == records
+    monkeypatch.setattr(decoder, "HEADERS_MAX", 1_999)
+    with pytest.raises(DecodeError, match="2000 headers in one batch, at most 1999"):
+        decoded(batch)
+
+
+def test_many_short_runs_of_equal_sizes_do_not_hold_the_reader_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at = 0
+    from_buffer = np.frombuffer
+
+    def counting(data: Any, dtype: Any, count: int = -1, offset: int = 0) -> Any:
+        nonlocal looked_at
+        looked_at += count if count > 0 else 0
+        return from_buffer(data, dtype, count, offset)
+
+    monkeypatch.setattr(np, "frombuffer", counting)
+    run = _RUN_AFTER + 2
+    batch = slow_batch([Row(b"v" * (i % run == 0)) for i in range(200 * run)])
+    assert len(decoded(batch)) == 200 * run
+    assert looked_at < 20 * len(batch)
 
 
 @given(st.binary(max_size=200))
