@@ -6,6 +6,7 @@ Nothing is copied: the offsets are a view of Arrow's own (only 64-bit ones are m
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -53,31 +54,47 @@ def byte_column(array: pa.Array) -> ByteColumn:
     """Read a binary or string column (32- or 64-bit offsets). The rows must have less than 2 GiB together."""
     if pa.types.is_null(array.type):
         array = array.cast(pa.binary())
-    offsets, data = _offsets(array)
-    lengths = (offsets[1:] - offsets[:-1]).astype(np.int64)
-    if not array.null_count:
-        return ByteColumn(lengths, offsets, data)
-    valid = np.asarray(array.is_valid())
-    if lengths[~valid].any():
+    lengths = byte_lengths(array)
+    offsets, data = _narrow(array)
+    if array.null_count and int(np.maximum(lengths, 0).sum()) != int(offsets[-1]) - int(offsets[0]):
         # Arrow allows bytes under a null; they are none of the record's.
-        kept = pa.array(array.cast(pa.large_binary() if offsets.dtype == np.int64 else pa.binary()).fill_null(b""))
-        offsets, data = _offsets(kept)
-        lengths = (offsets[1:] - offsets[:-1]).astype(np.int64)
-    lengths[~valid] = -1
+        kind = pa.large_binary() if _is_wide(array) else pa.binary()
+        offsets, data = _narrow(array.cast(kind).fill_null(b""))
     return ByteColumn(lengths, offsets, data)
 
 
-def _offsets(array: pa.Array) -> tuple[NDArray[np.int32], pa.Buffer]:
-    _, offset_buffer, data = array.buffers()
-    rows, first = len(array), array.offset
+def byte_lengths(array: pa.Array) -> NDArray[np.int64]:
+    """Kafka's lengths of a binary, string or null column, -1 for null. The rows may be of any size."""
+    if pa.types.is_null(array.type):
+        return np.full(len(array), -1, np.int64)
+    offsets = _stored_offsets(array)
+    lengths: NDArray[np.int64] = (offsets[1:] - offsets[:-1]).astype(np.int64)
+    if array.null_count:
+        lengths[np.asarray(array.is_null())] = -1
+    return lengths
+
+
+def _stored_offsets(array: pa.Array) -> NDArray[Any]:
+    """Arrow's own offsets, as int32 or int64."""
+    kind = np.dtype(np.int64 if _is_wide(array) else np.int32)
+    buffer = array.buffers()[1]
+    if buffer is None or buffer.size == 0:
+        return np.zeros(len(array) + 1, kind)
+    return np.frombuffer(buffer, kind, len(array) + 1, kind.itemsize * array.offset)
+
+
+def _narrow(array: pa.Array) -> tuple[NDArray[np.int32], pa.Buffer]:
+    """Offsets of 32 bits, and the bytes that they point into."""
+    offsets, data = _stored_offsets(array), array.buffers()[2]
     if data is None:
         data = pa.py_buffer(b"")
-    if offset_buffer is None or offset_buffer.size == 0:
-        return np.zeros(rows + 1, np.int32), data
-    if pa.types.is_string(array.type) or pa.types.is_binary(array.type):
-        return np.frombuffer(offset_buffer, np.int32, rows + 1, 4 * first), data
-    wide = np.frombuffer(offset_buffer, np.int64, rows + 1, 8 * first)
-    base, end = int(wide[0]), int(wide[-1])
+    if not _is_wide(array):
+        return offsets, data
+    base, end = int(offsets[0]), int(offsets[-1])
     if end - base > OFFSETS_MAX:
-        raise OverflowError(f"{end - base} bytes in {rows} rows: cut the chunk first")
-    return (wide - base).astype(np.int32), data.slice(base, end - base)
+        raise OverflowError(f"{end - base} bytes in {len(array)} rows: cut the chunk first")
+    return (offsets - base).astype(np.int32), data.slice(base, end - base)
+
+
+def _is_wide(array: pa.Array) -> bool:
+    return bool(pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type))

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.byte_column import byte_column
+from spark_kafka_sink.records.byte_column import byte_lengths
 from spark_kafka_sink.records.columns import NO_TIMESTAMP, ArrowColumn, RecordColumns, one_array
 from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.header_column import header_column, rows_with_bad_headers
@@ -163,13 +163,9 @@ def _timestamp_delta_bytes(timestamp: ArrowColumn | None) -> int:
     return _TIMESTAMP_DELTA_BYTES if common else _TIMESTAMP_DELTA_BYTES_WORST
 
 
-def _lengths(array: Any) -> NDArray[np.int64]:
-    return byte_column(array).lengths
-
-
 def _payload(array: Any) -> tuple[NDArray[np.int64], int]:
     """The bytes of each row, none for null, and how many bytes the longest one's length takes."""
-    lengths = _lengths(array)
+    lengths = byte_lengths(array)
     payload = np.maximum(lengths, 0) if array.null_count else lengths
     return payload, len(encode_varint(int(payload.max(initial=0))))
 
@@ -180,7 +176,7 @@ def _field_bytes(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _header_bytes(array: Any) -> NDArray[np.int64]:
     headers = header_column(array)
-    each: NDArray[np.int64] = _field_bytes(_lengths(headers.keys)) + _field_bytes(_lengths(headers.values))
+    each: NDArray[np.int64] = _field_bytes(byte_lengths(headers.keys)) + _field_bytes(byte_lengths(headers.values))
     before: NDArray[np.int64] = np.concatenate([np.zeros(1, np.int64), np.cumsum(each)])
     return varint_widths(headers.counts) + before[headers.starts[1:]] - before[headers.starts[:-1]]
 

@@ -6,9 +6,11 @@ import itertools
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_kafka_sink.records import byte_column, plan
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.encoder import (
     PartitionSlice,
@@ -87,3 +89,15 @@ def test_headers_without_a_key_are_named_by_their_rows() -> None:
         (fault,) = invalid_rows(RecordColumns(pa.array([b"v"] * 6), None, headers))
         assert fault.rows.tolist() == [1, 4, 5]
         assert "key" in fault.reason
+
+
+def test_more_than_two_gibibytes_of_rows_have_sizes_and_the_one_that_is_too_large_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(byte_column, "OFFSETS_MAX", 1_000)
+    monkeypatch.setattr(plan, "RECORD_BYTES_MAX", 1_000)
+    columns = RecordColumns(pa.array([b"x" * 300] * 9 + [b"y" * 1_001, None], pa.large_binary()))
+    assert [size // 100 for size in record_size_bounds(columns).tolist()] == [3] * 9 + [10, 0]
+    (fault,) = invalid_rows(columns)
+    assert fault.rows.tolist() == [9]
+    assert "2 GiB" in fault.reason
