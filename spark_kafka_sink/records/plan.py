@@ -31,8 +31,8 @@ _OFFSET_DELTA_BYTES = 4
 """Enough for 134 million records in one batch."""
 _TIMESTAMP_DELTA_BYTES = 6
 _TIMESTAMP_DELTA_BYTES_WORST = 10
-_COMMON_TIMES = 1 << 41
-"""Between two times from 1970 to 2039 the delta has at most 6 bytes."""
+_COMMON_TIMES = (1 << 41) - 1
+"""Between two times from 1970 to 2039, or none (-1), the delta has at most 6 bytes."""
 
 
 @dataclass
@@ -122,7 +122,7 @@ def plan_batches(sizes: NDArray[np.int64], slices: Sequence[PartitionSlice], bat
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
     starts = np.array([s.start for s in slices], np.int64)
     stops = np.array([s.stop for s in slices], np.int64)
-    used = np.array([s.open_bytes if s.open_records else HEADER_BYTES for s in slices], np.int64)
+    used = np.array([_bytes_before(s) for s in slices], np.int64)
     whole = ((ends[stops] - ends[starts] + used) <= batch_bytes_max).tolist()
     plan: list[BatchSlice] = []
     ends_list: list[int] | None = None
@@ -143,7 +143,7 @@ def _cut(index: int, part: PartitionSlice, ends: list[int], batch_bytes_max: int
     cuts: list[BatchSlice] = []
     row = part.start
     if part.open_records:
-        stop = bisect_right(ends, ends[row] + batch_bytes_max - part.open_bytes, row, part.stop + 1) - 1
+        stop = bisect_right(ends, ends[row] + batch_bytes_max - _bytes_before(part), row, part.stop + 1) - 1
         if stop > row:
             cuts.append(BatchSlice(index, row, stop, part.open_records, part.base_timestamp))
             row = stop
@@ -153,6 +153,17 @@ def _cut(index: int, part: PartitionSlice, ends: list[int], batch_bytes_max: int
         cuts.append(BatchSlice(index, row, stop))
         row = stop
     return cuts
+
+
+def _bytes_before(part: PartitionSlice) -> int:
+    """What the batch has before these rows, its header included."""
+    if not part.open_records:
+        return HEADER_BYTES
+    base = part.base_timestamp
+    if base is None or NO_TIMESTAMP <= base < _COMMON_TIMES:
+        return part.open_bytes
+    # The rows' sizes may rest on common times; from a base so far away their deltas are wider.
+    return part.open_bytes + (part.stop - part.start) * (_TIMESTAMP_DELTA_BYTES_WORST - _TIMESTAMP_DELTA_BYTES)
 
 
 def _timestamp_delta_bytes(timestamp: ArrowColumn | None) -> int:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from spark_kafka_sink.records import byte_column, plan
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.encoder import (
+    BatchSlice,
     PartitionSlice,
     encode,
     invalid_rows,
@@ -20,7 +21,7 @@ from spark_kafka_sink.records.encoder import (
     record_size_bounds,
 )
 from spark_kafka_sink.records.header import HEADER_BYTES
-from tests.records.column_strategies import NOW, arrow_columns, mixed_rows
+from tests.records.column_strategies import NOW, arrow_columns, mixed_rows, timestamps
 from tests.records.slow_encoder import Row, slow_plan
 
 HEADER_LIST = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -60,6 +61,41 @@ def test_no_record_is_larger_than_its_bound_and_no_batch_than_its_size(data: st.
         # At most: five bytes too much for each of value's, key's and the record's length, the rest for both deltas.
         assert piece.segment.nbytes <= bound <= piece.segment.nbytes + 26 * piece.record_count
         assert HEADER_BYTES + piece.segment.nbytes <= batch_bytes_max or piece.record_count == 1
+
+
+@given(st.data(), mixed_rows, timestamps.filter(lambda time: time is not None), st.sampled_from([1, 63, 8192, 1 << 20]))
+@settings(max_examples=60, deadline=None)
+def test_an_open_batch_takes_no_more_than_its_size(
+    data: st.DataObject, rows: list[Row], base: int, open_records: int
+) -> None:
+    columns = data.draw(arrow_columns(rows))
+    open_batch = PartitionSlice(0, len(rows), open_records, 100, base)
+    batch_bytes_max = data.draw(st.integers(100, 2_000))
+    plan = plan_batches(record_size_bounds(columns), [open_batch], batch_bytes_max)
+    for part, piece in zip(plan, encode(columns, plan, NOW), strict=True):
+        before = 100 if part.first_offset_delta else HEADER_BYTES
+        assert before + piece.segment.nbytes <= batch_bytes_max or (part.first_offset_delta, piece.record_count) == (
+            0,
+            1,
+        )
+
+
+def test_a_batch_that_began_far_from_now_has_wide_timestamps() -> None:
+    columns = RecordColumns(pa.array([b"v"] * 50), timestamp=pa.array([NOW] * 50, pa.int64()))
+    sizes = record_size_bounds(columns)
+    batch_bytes_max = 100 + int(sizes.sum())
+    for base in (1 << 62, 1 << 50, -1, NOW):
+        plan = plan_batches(sizes, [PartitionSlice(0, 50, 1 << 26, 100, base)], batch_bytes_max)
+        first = encode(columns, plan, NOW)[0]
+        assert first.first_offset_delta
+        assert 100 + first.segment.nbytes <= batch_bytes_max
+
+
+def test_the_last_common_time_fits_its_bound() -> None:
+    for time in ((1 << 41) - 2, (1 << 41) - 1, 1 << 41):
+        columns = RecordColumns(pa.array([b"v"] * 50), timestamp=pa.array([-1] + [time] * 49, pa.int64()))
+        plan = [BatchSlice(0, 0, 50, 1 << 26)]
+        assert encode(columns, plan, NOW)[0].segment.nbytes <= record_size_bounds(columns).sum()
 
 
 def test_a_record_larger_than_a_batch_gets_one_of_its_own() -> None:
