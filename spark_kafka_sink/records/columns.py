@@ -159,7 +159,7 @@ def _header_column(column: ArrowColumn) -> ArrowColumn | None:
 
 
 def _is_header_struct(kind: pa.DataType) -> bool:
-    return pa.types.is_struct(kind) and {kind.field(i).name for i in range(kind.num_fields)} == {"key", "value"}
+    return pa.types.is_struct(kind) and sorted(kind.field(i).name for i in range(kind.num_fields)) == ["key", "value"]
 
 
 def _timestamp_column(column: ArrowColumn) -> ArrowColumn | None:
@@ -168,7 +168,10 @@ def _timestamp_column(column: ArrowColumn) -> ArrowColumn | None:
     if pa.types.is_null(kind):
         return None
     if pa.types.is_integer(kind):
-        return column if pa.types.is_int64(kind) else column.cast(pa.int64())
+        try:
+            return column.cast(pa.int64())
+        except pa.ArrowInvalid as error:
+            raise SchemaError(f"column timestamp has numbers that no bigint can hold: {error}") from error
     if not pa.types.is_timestamp(kind):
         raise SchemaError(f"column timestamp must be a timestamp or a count of milliseconds (bigint), not {kind}")
     array = one_array(column)

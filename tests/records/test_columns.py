@@ -14,6 +14,10 @@ from spark_kafka_sink.records.columns import BEFORE_EPOCH, RecordColumns
 
 HEADERS = pa.array([[("a", b"1")], None, []], pa.map_(pa.string(), pa.binary()))
 
+TWO_KEYS = pa.ListArray.from_arrays(
+    [0, 1], pa.StructArray.from_arrays([pa.array(["k"]), pa.array([b"v"]), pa.array(["k"])], ["key", "value", "key"])
+)
+
 
 def sample() -> RecordColumns:
     return RecordColumns(pa.array(["x", None, "z"]), pa.array([b"1", b"2", None]), HEADERS, pa.array([1, None, 3]))
@@ -32,6 +36,8 @@ def test_columns_of_different_lengths_are_refused() -> None:
         ({"value": pa.array(["x"]), "headers": pa.array(["x"])}, "headers"),
         ({"value": pa.array(["x"]), "headers": pa.array([["x"]])}, "headers"),
         ({"value": pa.array(["x"]), "headers": pa.array([[{"key": 1, "value": b"x"}]])}, "headers"),
+        ({"value": pa.array(["x"]), "headers": TWO_KEYS}, "headers"),
+        ({"value": pa.array(["x"]), "timestamp": pa.array([1 << 63], pa.uint64())}, "timestamp"),
         ({"value": pa.array(["x"]), "timestamp": pa.array(["now"])}, "timestamp"),
         ({"value": pa.array(["x"]), "timestamp": pa.array([datetime.date(2026, 1, 1)])}, "timestamp"),
     ],
