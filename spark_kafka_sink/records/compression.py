@@ -47,6 +47,8 @@ _XERIAL_HEADER = _XERIAL_MAGIC + b"\0\0\0\1" + b"\0\0\0\1"
 _XERIAL_BLOCK_BYTES = 32 << 10
 _GZIP_MEMBERS_MAX = 16
 """Producers write one. Thousands of tiny ones would take time without giving bytes."""
+_SNAPPY = pa.Codec("snappy")
+"""Without state: one for all threads."""
 _SNAPPY_RATIO_MAX = 64
 """An element of snappy makes at most 64 bytes of its own 3."""
 _STEP_BYTES = 1 << 20
@@ -143,9 +145,8 @@ def _compress_lz4(segments: Sequence[Buffer], level: int) -> bytes:
 def _compress_snappy(data: Buffer) -> bytes:
     view = memoryview(data)
     parts: list[bytes] = [_XERIAL_HEADER]
-    codec = pa.Codec("snappy")
     for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
-        block = codec.compress(view[start : start + _XERIAL_BLOCK_BYTES], asbytes=True)
+        block = _SNAPPY.compress(view[start : start + _XERIAL_BLOCK_BYTES], asbytes=True)
         parts += [len(block).to_bytes(4, "big"), block]
     return b"".join(parts)
 
@@ -177,6 +178,8 @@ def _decompress_snappy(data: Buffer, bytes_max: int) -> Buffer:
     view = memoryview(data)
     if view[:8] != _XERIAL_MAGIC:
         return _snappy_block(view, bytes_max, bytes_max)
+    if len(view) < len(_XERIAL_HEADER):
+        raise DecodeError("snappy: the header of the framing is cut off")
     out: list[Buffer] = []
     room = bytes_max
     at = len(_XERIAL_HEADER)
@@ -203,7 +206,7 @@ def _snappy_block(block: memoryview, room: int, bytes_max: int) -> Buffer:
         raise _too_large(bytes_max)
     if size > _SNAPPY_RATIO_MAX * len(block):
         raise DecodeError("snappy: a block promises more than its bytes can hold")
-    return memoryview(pa.Codec("snappy").decompress(block, decompressed_size=size))
+    return memoryview(_SNAPPY.decompress(block, decompressed_size=size))
 
 
 def _decompress_lz4(data: Buffer, bytes_max: int) -> Buffer:
