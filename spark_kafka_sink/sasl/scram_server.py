@@ -35,6 +35,7 @@ class ScramServer:
         self.name = mechanism
         self.complete = False
         self.principal = ""
+        self._over = False
         self._credential_of = credential_of
         self._own_nonce = nonce or fresh_nonce()
         self._nonce = ""
@@ -44,11 +45,12 @@ class ScramServer:
         self._credential: ScramCredential | None = None
 
     def step(self, token: bytes) -> bytes:
-        if self.complete:
+        if self._over:
             raise AuthenticationError(f"{self.name}: the conversation is over")
         message = decode_message(self.name, token)
         if self._credential is None:
             return self._challenge(message)
+        self._over = True  # one guess for each nonce, right or wrong
         return self._verify(message, self._credential)
 
     def _challenge(self, client_first: str) -> bytes:

@@ -200,6 +200,8 @@ def test_the_server_refuses_last_messages_that_prove_nothing(message: bytes) -> 
     server.step(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
     with pytest.raises(AuthenticationError):
         server.step(message)
+    with pytest.raises(AuthenticationError, match="over"):
+        server.step(CLIENT_FINAL)
     assert not server.complete
     assert server.principal == ""
 
