@@ -28,7 +28,9 @@ _TOKEN = re.compile(
     | (?P<word>[^\s=;"']+)""",
     re.VERBOSE | re.DOTALL,
 )
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
+_ESCAPE = re.compile(r"\\(?:(?P<octal>[0-3][0-7]{0,2}|[4-7][0-7]?)|(?P<other>.))", re.DOTALL)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v"}
+"""As in a Java source, where octal numbers are allowed too."""
 
 
 @dataclass(frozen=True)
@@ -83,4 +85,8 @@ def _unquoted(token: str) -> str:
         raise ConfigurationError("sasl.jaas.config has a name without a value.")
     if token[0] not in "\"'":
         return token
-    return re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), token[1:-1], flags=re.DOTALL)
+    return _ESCAPE.sub(_unescaped, token[1:-1])
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    return chr(int(escape["octal"], 8)) if escape["octal"] else _ESCAPES.get(escape["other"], escape["other"])

@@ -20,6 +20,7 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
         (f'{PLAIN} required password="a=b;c \\"d\\" \\\\e";', {"password": 'a=b;c "d" \\e'}),
         (f'{PLAIN} required /* none */ username="a" // end\n;', {"username": "a"}),
         (f'{PLAIN} required password=";";', {"password": ";"}),
+        (f'{PLAIN} required password="\\101\\4009\\a\\v\\q\\8";', {"password": "A 09\a\vq8"}),
         (f'{PLAIN} required password="";', {"password": ""}),
         (f"{PLAIN} required;", {}),
         ('kafkashaded.org.apache.kafka.common.security.plain.PlainLoginModule required a="b";', {"a": "b"}),
