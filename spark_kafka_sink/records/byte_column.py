@@ -16,6 +16,10 @@ OFFSETS_MAX = (1 << 31) - 1
 EMPTY = pa.scalar(b"", pa.binary())
 """The separator of a join."""
 
+_BINARY = pa.binary()
+_SMALL, _LARGE = np.dtype(np.int32), np.dtype(np.int64)
+_LARGE_TYPES = (pa.large_binary().id, pa.large_string().id)
+
 
 @dataclass(frozen=True)
 class ByteColumn:
@@ -32,15 +36,19 @@ class ByteColumn:
     def fixed_length(self) -> int | None:
         """The length that all rows have (-1: all are null), or None."""
         first = int(self.lengths[0])
+        if first != self.lengths[-1]:
+            return None
         return first if bool((self.lengths == first).all()) else None
 
     def array(self, extra_rows: int = 0) -> pa.Array:
         """The payload as a binary array without nulls, with empty rows added at the end."""
         offsets = self.offsets
         if extra_rows:
-            offsets = np.concatenate([offsets, np.full(extra_rows, offsets[-1], np.int32)])
+            offsets = np.empty(len(self.offsets) + extra_rows, np.int32)
+            offsets[:-extra_rows] = self.offsets
+            offsets[-extra_rows:] = self.offsets[-1]
         return pa.BinaryArray.from_buffers(
-            pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), self.data], null_count=0
+            _BINARY, len(offsets) - 1, [None, pa.py_buffer(offsets), self.data], null_count=0
         )
 
     def matrix(self, rows: int, width: int) -> NDArray[np.uint8]:
@@ -53,13 +61,17 @@ class ByteColumn:
 def byte_column(array: pa.Array) -> ByteColumn:
     """Read a binary or string column (32- or 64-bit offsets). The rows must have less than 2 GiB together."""
     if pa.types.is_null(array.type):
-        array = array.cast(pa.binary())
-    lengths = byte_lengths(array)
-    offsets, data = _narrow(array)
+        array = array.cast(_BINARY)
+    offsets, data = _stored(array)
+    lengths = _lengths(array, offsets)
     if array.null_count and int(np.maximum(lengths, 0).sum()) != int(offsets[-1]) - int(offsets[0]):
         # Arrow allows bytes under a null; they are none of the record's.
-        kind = pa.large_binary() if _is_wide(array) else pa.binary()
-        offsets, data = _narrow(array.cast(kind).fill_null(b""))
+        kind = pa.large_binary() if offsets.itemsize == 8 else _BINARY
+        offsets, data = _stored(array.cast(kind).fill_null(b""))
+    if data is None:
+        data = pa.py_buffer(b"")
+    if offsets.itemsize == 8:
+        offsets, data = _narrow(offsets, data)
     return ByteColumn(lengths, offsets, data)
 
 
@@ -67,34 +79,28 @@ def byte_lengths(array: pa.Array) -> NDArray[np.int64]:
     """Kafka's lengths of a binary, string or null column, -1 for null. The rows may be of any size."""
     if pa.types.is_null(array.type):
         return np.full(len(array), -1, np.int64)
-    offsets = _stored_offsets(array)
-    lengths: NDArray[np.int64] = (offsets[1:] - offsets[:-1]).astype(np.int64)
+    return _lengths(array, _stored(array)[0])
+
+
+def _lengths(array: pa.Array, offsets: NDArray[Any]) -> NDArray[np.int64]:
+    lengths: NDArray[np.int64] = np.subtract(offsets[1:], offsets[:-1], dtype=np.int64)
     if array.null_count:
         lengths[np.asarray(array.is_null())] = -1
     return lengths
 
 
-def _stored_offsets(array: pa.Array) -> NDArray[Any]:
-    """Arrow's own offsets, as int32 or int64."""
-    kind = np.dtype(np.int64 if _is_wide(array) else np.int32)
-    buffer = array.buffers()[1]
+def _stored(array: pa.Array) -> tuple[NDArray[Any], pa.Buffer | None]:
+    """Arrow's own offsets, as int32 or int64, and the bytes that they point into."""
+    kind = _LARGE if array.type.id in _LARGE_TYPES else _SMALL
+    _, buffer, data = array.buffers()
     if buffer is None or buffer.size == 0:
-        return np.zeros(len(array) + 1, kind)
-    return np.frombuffer(buffer, kind, len(array) + 1, kind.itemsize * array.offset)
+        return np.zeros(len(array) + 1, kind), data
+    return np.frombuffer(buffer, kind, len(array) + 1, kind.itemsize * array.offset), data
 
 
-def _narrow(array: pa.Array) -> tuple[NDArray[np.int32], pa.Buffer]:
-    """Offsets of 32 bits, and the bytes that they point into."""
-    offsets, data = _stored_offsets(array), array.buffers()[2]
-    if data is None:
-        data = pa.py_buffer(b"")
-    if not _is_wide(array):
-        return offsets, data
+def _narrow(offsets: NDArray[np.int64], data: pa.Buffer) -> tuple[NDArray[np.int32], pa.Buffer]:
+    """The same in offsets of 32 bits."""
     base, end = int(offsets[0]), int(offsets[-1])
     if end - base > OFFSETS_MAX:
-        raise OverflowError(f"{end - base} bytes in {len(array)} rows: cut the chunk first")
+        raise OverflowError(f"{end - base} bytes in {len(offsets) - 1} rows: cut the chunk first")
     return (offsets - base).astype(np.int32), data.slice(base, end - base)
-
-
-def _is_wide(array: pa.Array) -> bool:
-    return bool(pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type))

@@ -50,6 +50,7 @@ from spark_kafka_sink.records.plan import (
 from spark_kafka_sink.records.varint import (
     Field,
     constant,
+    merge,
     pack,
     pack_before,
     table_of,
@@ -71,6 +72,7 @@ _BYTES_AT_A_TIME = 64 << 20
 """A chunk of large records is cut earlier than one of small ones."""
 
 _ZERO = constant(b"\0")
+_BINARY = pa.binary()
 LENGTH_BYTES_MAX = 5
 """What the length of a record takes itself."""
 
@@ -126,18 +128,19 @@ def _encode_part(columns: RecordColumns, part: Sequence[BatchSlice], now_ms: int
 
 
 def _encode_chunk(chunk: RecordColumns, part: Sequence[BatchSlice], now_ms: int) -> list[EncodedPiece]:
-    starts = np.array([s.start for s in part], np.int64)
-    starts -= starts[0]
+    first = part[0].start
+    starts = np.array([s.start - first for s in part], np.int64)
     counts = np.array([s.stop - s.start for s in part], np.int64)
-    first_deltas = np.array([s.first_offset_delta for s in part], np.int64)
     base, top, timestamp_delta = _timestamps(chunk.timestamp, part, starts, counts, now_ms)
-    offset_delta = np.arange(chunk.num_rows, dtype=np.int64)
-    offset_delta -= np.repeat(starts - first_deltas, counts) if len(part) > 1 else starts[0] - first_deltas[0]
+    delta = part[0].first_offset_delta
+    offset_delta = np.arange(delta, delta + chunk.num_rows)
+    if len(part) > 1:
+        offset_delta -= np.repeat([s.start - first - s.first_offset_delta + delta for s in part], counts)
     data, at = _encode_rows(chunk, Rows(timestamp_delta, offset_delta))
-    edges = at[np.append(starts, chunk.num_rows)].tolist()
+    edges = [*at[starts].tolist(), int(at[chunk.num_rows])]
     return [
-        EncodedPiece(data[edges[i] : edges[i + 1]], count, delta, base[i], top[i])
-        for i, (count, delta) in enumerate(zip(counts.tolist(), first_deltas.tolist(), strict=True))
+        EncodedPiece(data[edges[i] : edges[i + 1]], s.stop - s.start, s.first_offset_delta, base[i], top[i])
+        for i, s in enumerate(part)
     ]
 
 
@@ -189,7 +192,7 @@ def _numbers(
     length = length + _payload(key_length) + _payload(value_length)
     length = length + total_width(timestamp + offset + before_key + middle)
     _check_total(length, len(rows.offset_delta))
-    return [*varint_fields(length), _ZERO, *timestamp, *offset, *before_key], middle
+    return [*varint_fields(length), *merge([_ZERO, *timestamp]), *offset, *before_key], middle
 
 
 def _check_total(length: NDArray[np.int64] | int, count: int) -> None:
@@ -242,11 +245,15 @@ def _before_value(
 
 def _array(data: NDArray[np.uint8], at: NDArray[np.int64], last: bytes, rows: int = 0) -> pa.Array:
     """A binary array of these bytes, with a row `last` at its end; an empty one only if `rows` says so."""
-    if last or rows:
-        at = np.append(at, at[-1] + len(last))
-        data[at[-2] : at[-1]] = np.frombuffer(last, np.uint8)
-    buffers = [None, pa.py_buffer(at.astype(np.int32)), pa.py_buffer(data)]
-    return pa.BinaryArray.from_buffers(pa.binary(), len(at) - 1, buffers, null_count=0)
+    added = 1 if last or rows else 0
+    offsets = np.empty(len(at) + added, np.int32)
+    offsets[: len(at)] = at
+    if added:
+        end = int(at[-1])
+        offsets[-1] = end + len(last)
+        data[end : end + len(last)] = memoryview(last)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.BinaryArray.from_buffers(_BINARY, len(offsets) - 1, buffers, null_count=0)
 
 
 def _joined(pieces: list[pa.Array], count: int, skip: int) -> tuple[memoryview, NDArray[Any]]:

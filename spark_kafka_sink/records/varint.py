@@ -69,7 +69,7 @@ def varint_fields(values: NDArray[np.int64] | int) -> list[Field]:
     if isinstance(values, int):
         data = encode_varint(values)
         return [constant(data[:8])] if len(data) <= 8 else [constant(data[:8]), constant(data[8:])]
-    low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    low, high = (int(np.minimum.reduce(values)), int(np.maximum.reduce(values))) if len(values) else (0, 0)
     if low == high:
         return varint_fields(low)
     if low >= 0:
@@ -171,8 +171,8 @@ def pack_before(fields: list[Field], tables: list[NDArray[np.uint8]], rows: int)
     at = positions(width + tail, rows)
     # Arrow's allocator keeps what was freed; so much memory from the system would have to be mapped anew each time.
     data = np.frombuffer(pa.allocate_buffer(int(at[-1]) + SPARE_BYTES), np.uint8)
-    edges = _edges(width, rows)
-    if len(merged) <= 2 and len(edges) * _RUN_ROWS <= rows:
+    edges = _edges(width, rows) if len(merged) <= 2 and rows >= 2 * _RUN_ROWS else []
+    if edges and len(edges) * _RUN_ROWS <= rows:
         full = [table if len(table) == rows else np.repeat(items(table), rows).view(np.uint8) for table in tables]
         columns = [_words(merged, rows), *(table.reshape(rows, -1) for table in full)]
         _store_runs(data, columns, at[edges].tolist(), edges, tail)
