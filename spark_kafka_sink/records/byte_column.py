@@ -83,7 +83,7 @@ def byte_lengths(array: pa.Array) -> NDArray[np.int64]:
 
 
 def _lengths(array: pa.Array, offsets: NDArray[Any]) -> NDArray[np.int64]:
-    lengths: NDArray[np.int64] = np.subtract(offsets[1:], offsets[:-1], dtype=np.int64)
+    lengths: NDArray[np.int64] = (offsets[1:] - offsets[:-1]).astype(np.int64)
     if array.null_count:
         lengths[np.asarray(array.is_null())] = -1
     return lengths
