@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,8 +29,9 @@ from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.errors import MetadataTimeoutError, SchemaError
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.murmur2 import partition_of_key, partitions_of_keys
+from spark_kafka_sink.records.arrays import null_mask, numbers_of
 from spark_kafka_sink.records.byte_column import byte_column
-from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns
+from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, one_array
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 INVALID_PARTITION = -1
@@ -176,10 +177,10 @@ def _take_explicit(
         return None
     if not pa.types.is_integer(explicit.type):
         raise SchemaError(f"column partition must be of integers, not {explicit.type}")
-    nulls = np.asarray(explicit.is_null())
-    named: Any = np.asarray(explicit.cast(pa.int64()).fill_null(INVALID_PARTITION))
+    column = one_array(explicit.cast(pa.int64()))
+    named = numbers_of(column, null=INVALID_PARTITION)
     partitions[:] = np.where(np.isin(named, indexes), named, INVALID_PARTITION)
-    return np.flatnonzero(nulls)
+    return np.flatnonzero(null_mask(column))
 
 
 def _take_keys(

@@ -22,6 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_kafka_sink.producer.batch import BatchPart
+from spark_kafka_sink.records.arrays import bytes_array, number_array
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.plan import BatchSlice
 
@@ -116,16 +117,13 @@ class Taken(NamedTuple):
 def run_of_records(records: Sequence[StagedRecord]) -> Run:
     """Single records as columns."""
     keys, values, headers, timestamps, partitions, sizes, calls = zip(*records, strict=True)
-    header_column = None
-    if any(headers):
-        header_column = pa.array([None if h is None else [_header(*one) for one in h] for h in headers], HEADERS_TYPE)
-    columns = RecordColumns(
-        value=pa.array(values, pa.binary()),
-        key=None if all(key is None for key in keys) else pa.array(keys, pa.binary()),
-        headers=header_column,
-        timestamp=pa.array(timestamps, pa.int64()),
-    )
     count = len(records)
+    columns = RecordColumns(
+        value=bytes_array(values),
+        key=None if all(key is None for key in keys) else bytes_array(keys),
+        headers=_header_column(headers) if any(headers) else None,
+        timestamp=number_array(np.fromiter(timestamps, np.int64, count)),
+    )
     return Run(
         columns,
         np.fromiter(sizes, np.int64, count),
@@ -135,8 +133,13 @@ def run_of_records(records: Sequence[StagedRecord]) -> Run:
     )
 
 
-def _header(key: str, value: bytes | None) -> dict[str, Any]:
-    return {"key": key, "value": value}
+def _header_column(headers: Sequence[Headers | None]) -> pa.Array:
+    pairs = [pair for some in headers for pair in some or ()]
+    keys = bytes_array([key.encode() for key, _ in pairs], pa.string())
+    values = bytes_array([value for _, value in pairs], pa.binary())
+    structs = pa.StructArray.from_arrays([keys, values], fields=[*HEADERS_TYPE.value_type])
+    ends = np.cumsum([0, *(len(some or ()) for some in headers)], dtype=np.int32)
+    return pa.ListArray.from_arrays(number_array(ends), structs, type=HEADERS_TYPE)
 
 
 @dataclass(frozen=True, slots=True)

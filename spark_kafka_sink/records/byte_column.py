@@ -12,9 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-OFFSETS_MAX = (1 << 31) - 1
-EMPTY = pa.scalar(b"", pa.binary())
-"""The separator of a join."""
+from spark_kafka_sink.records.arrays import EMPTY, OFFSETS_MAX, null_mask
 
 _BINARY = pa.binary()
 _SMALL, _LARGE = np.dtype(np.int32), np.dtype(np.int64)
@@ -67,7 +65,7 @@ def byte_column(array: pa.Array) -> ByteColumn:
     if array.null_count and int(np.maximum(lengths, 0).sum()) != int(offsets[-1]) - int(offsets[0]):
         # Arrow allows bytes under a null; they are none of the record's.
         kind = pa.large_binary() if offsets.itemsize == 8 else _BINARY
-        offsets, data = _stored(array.cast(kind).fill_null(b""))
+        offsets, data = _stored(array.cast(kind).fill_null(EMPTY.cast(kind)))
     if data is None:
         data = pa.py_buffer(b"")
     if offsets.itemsize == 8:
@@ -85,7 +83,7 @@ def byte_lengths(array: pa.Array) -> NDArray[np.int64]:
 def _lengths(array: pa.Array, offsets: NDArray[Any]) -> NDArray[np.int64]:
     lengths: NDArray[np.int64] = (offsets[1:] - offsets[:-1]).astype(np.int64)
     if array.null_count:
-        lengths[np.asarray(array.is_null())] = -1
+        lengths[null_mask(array)] = -1
     return lengths
 
 

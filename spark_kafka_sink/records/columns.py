@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import SchemaError
+from spark_kafka_sink.records.arrays import null_mask, number_array, numbers_of
 
 ArrowColumn: TypeAlias = "pa.Array | pa.ChunkedArray"
 
@@ -87,7 +88,7 @@ class RecordColumns:
 
     def take(self, indices: Any) -> RecordColumns:
         """The rows at these positions, in this order (copied)."""
-        positions = indices if isinstance(indices, pa.Array) else pa.array(indices, pa.int64())
+        positions = indices if isinstance(indices, pa.Array) else number_array(np.asarray(indices, np.int64))
         return self._checked(*(None if c is None else _take(c, positions) for _, c in self._named()))
 
     def chunks(self, rows_max: int) -> Iterator[RecordColumns]:
@@ -123,7 +124,7 @@ def one_array(column: ArrowColumn) -> pa.Array:
     if column.num_chunks == 1:
         return column.chunk(0)
     if column.num_chunks == 0:
-        return pa.array([], column.type)
+        return pa.nulls(0, column.type)
     if column.nbytes >= _TAKE_BYTES_MAX and _is_narrow(column.type):
         column = column.cast(pa.large_binary())
     return pa.concat_arrays(column.chunks)
@@ -175,9 +176,8 @@ def _timestamp_column(column: ArrowColumn) -> ArrowColumn | None:
     if not pa.types.is_timestamp(kind):
         raise SchemaError(f"column timestamp must be a timestamp or a count of milliseconds (bigint), not {kind}")
     array = one_array(column)
-    mask = np.asarray(array.is_null()) if array.null_count else None
-    ticks = np.asarray(array.view(pa.int64()).fill_null(0))
-    return pa.array(_ticks_to_ms(ticks, _PER_SECOND[kind.unit]), pa.int64(), mask=mask)
+    ticks = numbers_of(array.view(pa.int64()))
+    return number_array(_ticks_to_ms(ticks, _PER_SECOND[kind.unit]), null_mask(array) if array.null_count else None)
 
 
 def _ticks_to_ms(ticks: np.ndarray[Any, np.dtype[np.int64]], per_second: int) -> np.ndarray[Any, np.dtype[np.int64]]:

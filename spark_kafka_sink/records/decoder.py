@@ -21,6 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import DecodeError
+from spark_kafka_sink.records.arrays import number_array
 from spark_kafka_sink.records.compression import decompress
 from spark_kafka_sink.records.header import CRC_END, HEADER_BYTES, BatchHeader, parse_header
 
@@ -187,7 +188,7 @@ class _Reader:
             timestamp = np.full(len(timestamp), header.max_timestamp, np.int64)
         else:
             timestamp = timestamp + header.base_timestamp
-        columns = [pa.array(offset + header.base_offset), pa.array(timestamp), key, value, headers]
+        columns = [number_array(offset + header.base_offset), number_array(timestamp), key, value, headers]
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
     def _check_offsets(self, offset: Positions, header: BatchHeader) -> None:
@@ -267,7 +268,7 @@ class _Reader:
         values = take_bytes(self.data, places[2], places[3])
         fields = [HEADERS_TYPE.value_type.field(i) for i in range(2)]
         structs = pa.StructArray.from_arrays([keys, values], fields=fields)
-        return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), structs, type=HEADERS_TYPE)
+        return pa.ListArray.from_arrays(number_array(offsets.astype(np.int32)), structs, type=HEADERS_TYPE)
 
 
 def read_varints(data: NDArray[np.uint8], at: Positions, bytes_max: int) -> tuple[Positions, Positions]:
@@ -292,11 +293,11 @@ def take_bytes(data: NDArray[np.uint8], starts: Positions, lengths: Positions) -
     """The bytes at each position, as a binary array; a length of -1 is a null."""
     rows = len(starts)
     if not rows:
-        return pa.array([], pa.binary())
+        return pa.nulls(0, pa.binary())
     edges = np.empty(2 * rows, np.int32)
     edges[0::2] = starts
     edges[1::2] = starts + np.maximum(lengths, 0)
     spread = pa.BinaryArray.from_buffers(pa.binary(), 2 * rows - 1, [None, pa.py_buffer(edges), pa.py_buffer(data)])
     nulls: Any = lengths < 0
-    wanted = pa.array(np.arange(0, 2 * rows, 2), mask=nulls if nulls.any() else None)
+    wanted = number_array(np.arange(0, 2 * rows, 2), nulls if nulls.any() else None)
     return spread.take(wanted)

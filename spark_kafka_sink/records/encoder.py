@@ -36,7 +36,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import RecordTooLargeError
-from spark_kafka_sink.records.byte_column import EMPTY, OFFSETS_MAX, ByteColumn, byte_column
+from spark_kafka_sink.records.arrays import EMPTY, OFFSETS_MAX, numbers_of
+from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns
 from spark_kafka_sink.records.header_column import EncodedHeaders, binary_array, encode_headers
 from spark_kafka_sink.records.plan import (
@@ -159,7 +160,7 @@ def _timestamps(
         if len(deltas) == 1:
             return base, [now_ms] * len(base), deltas.pop()
         return base, [now_ms] * len(base), np.repeat(now_ms - np.array(base, np.int64), counts)
-    times: NDArray[np.int64] = np.asarray(column.fill_null(now_ms) if column.null_count else column)
+    times: NDArray[np.int64] = numbers_of(column, null=now_ms)
     firsts = times[starts].tolist()
     base = [first if b is None else b for b, first in zip(given, firsts, strict=True)]
     top: list[int] = np.maximum.reduceat(times, starts).tolist()

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.byte_column import EMPTY, ByteColumn, byte_column
+from spark_kafka_sink.records.arrays import EMPTY, null_mask, number_array, numbers_of
+from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
 from spark_kafka_sink.records.varint import Field, anywhere, encode_varint, items, pack, positions, store, varint_fields
 
 _ONE_BYTE_MAX = 63
@@ -40,24 +41,24 @@ def header_column(array: pa.Array) -> HeaderColumn:
     """Read a list<struct<key, value>>, large_list or map column; null lists are empty ones."""
     if array.null_count:
         array = _without_bytes_under_nulls(array)
-    starts = np.asarray(array.offsets).astype(np.int64)
+    starts = numbers_of(array.offsets).astype(np.int64)
     first, last = (int(starts[0]), int(starts[-1])) if len(starts) else (0, 0)
     present = None
     if pa.types.is_map(array.type):
         keys, values = array.keys.slice(first, last - first), array.items.slice(first, last - first)
     else:
         structs = array.values.slice(first, last - first)
-        present = np.asarray(structs.is_valid()) if structs.null_count else None
+        present = ~null_mask(structs) if structs.null_count else None
         keys, values = structs.field("key"), structs.field("value")
     return HeaderColumn(starts - first, keys, values, present)
 
 
 def _without_bytes_under_nulls(array: pa.Array) -> pa.Array:
     """Arrow allows elements under a null list. They are none of the record's."""
-    offsets = np.asarray(array.offsets)
-    if not (offsets[1:] - offsets[:-1])[np.asarray(array.is_null())].any():
+    offsets = numbers_of(array.offsets)
+    if not (offsets[1:] - offsets[:-1])[null_mask(array)].any():
         return array
-    return array.take(pa.array(np.arange(len(array))))
+    return array.take(number_array(np.arange(len(array))))
 
 
 def rows_with_bad_headers(array: pa.Array) -> NDArray[np.int64]:
@@ -65,7 +66,7 @@ def rows_with_bad_headers(array: pa.Array) -> NDArray[np.int64]:
     headers = header_column(array)
     bad = np.zeros(len(headers.keys), np.bool_)
     if headers.keys.null_count:
-        bad |= np.asarray(headers.keys.is_null())
+        bad |= null_mask(headers.keys)
     if headers.present is not None:
         bad |= ~headers.present
     if not bad.any():

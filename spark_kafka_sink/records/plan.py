@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from spark_kafka_sink.records.arrays import numbers_of
 from spark_kafka_sink.records.byte_column import byte_lengths
 from spark_kafka_sink.records.columns import NO_TIMESTAMP, ArrowColumn, RecordColumns, one_array
 from spark_kafka_sink.records.header import HEADER_BYTES
@@ -75,7 +76,7 @@ def invalid_rows(columns: RecordColumns) -> list[InvalidRows]:
     if columns.timestamp is not None:
         lowest = pc.min(columns.timestamp).as_py()
         if lowest is not None and lowest < NO_TIMESTAMP:
-            times = np.asarray(one_array(columns.timestamp).fill_null(0))
+            times = numbers_of(one_array(columns.timestamp))
             found.append(InvalidRows(np.nonzero(times < NO_TIMESTAMP)[0], "the timestamp is before 1970"))
     if columns.headers is not None:
         bad = _over_chunks(columns.headers, rows_with_bad_headers)

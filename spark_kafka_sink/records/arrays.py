@@ -1,0 +1,68 @@
+"""Between Arrow, numpy and Python, buffer by buffer.
+
+`pa.array`, `pa.scalar`, `array.fill_null(0)` and `np.asarray(array)` would do the same. But the first such call of a
+process imports pandas wherever it is installed, because Arrow then asks whether it was given a DataFrame: 48 MB
+in every process that only writes. So whatever lies on a record's way goes through here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+OFFSETS_MAX = (1 << 31) - 1
+
+
+def numbers_of(array: pa.Array, null: int = 0) -> NDArray[Any]:
+    """The integers of a column, with `null` in the place of nulls. Without nulls nothing is copied."""
+    kind = array.type.to_pandas_dtype()
+    width = np.dtype(kind).itemsize
+    data = array.buffers()[1]
+    if data is None or not data.size:  # all are null, or these are the offsets of a list without rows: one 0
+        return np.full(len(array), null, kind)
+    numbers = np.frombuffer(data, kind, len(array), width * array.offset)
+    return np.where(null_mask(array), np.array(null, kind), numbers) if array.null_count else numbers
+
+
+def number_array(numbers: NDArray[Any], nulls: NDArray[np.bool_] | None = None) -> pa.Array:
+    """An Arrow array of these numbers, null where `nulls` says so."""
+    validity = None if nulls is None else pa.py_buffer(np.packbits(~nulls, bitorder="little"))
+    data = pa.py_buffer(np.ascontiguousarray(numbers))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [validity, data])
+
+
+def null_mask(array: pa.Array) -> NDArray[np.bool_]:
+    """Which rows are null."""
+    if array.null_count in (0, len(array)):
+        return np.full(len(array), array.null_count > 0)
+    first, last = array.offset, array.offset + len(array)
+    start = first >> 3
+    bitmap = np.frombuffer(array.buffers()[0], np.uint8, ((last + 7) >> 3) - start, start)
+    nulls: NDArray[np.bool_] = np.unpackbits(bitmap, bitorder="little")[first - 8 * start : last - 8 * start] == 0
+    return nulls
+
+
+def bytes_array(values: Sequence[bytes | None], kind: pa.DataType | None = None) -> pa.Array:
+    """A binary array (or of another type with 32-bit offsets) of Python's bytes."""
+    nulls = None
+    if None in values:
+        nulls = np.fromiter((value is None for value in values), np.bool_, len(values))
+        values = [value or b"" for value in values]
+    offsets = np.fromiter(accumulate(map(len, values), initial=0), np.int64, len(values) + 1)  # type: ignore[arg-type]
+    data = pa.py_buffer(b"".join(values))  # type: ignore[arg-type]
+    wide = offsets[-1] > OFFSETS_MAX
+    if wide and kind is not None:
+        raise OverflowError(f"{offsets[-1]} bytes in {len(values)} values of type {kind}")
+    validity = None if nulls is None else pa.py_buffer(np.packbits(~nulls, bitorder="little"))
+    kind = kind or (pa.large_binary() if wide else pa.binary())
+    at = pa.py_buffer(offsets if wide else offsets.astype(np.int32))
+    return pa.Array.from_buffers(kind, len(values), [validity, at, data])
+
+
+EMPTY = bytes_array([b""])[0]
+"""No bytes: the separator of a join, and what stands in the place of a null."""

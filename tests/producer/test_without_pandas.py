@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def test_a_producer_never_imports_pandas_whatever_it_is_given() -> None:
+    command = [sys.executable, "-m", "tests.producer.without_pandas"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,56 @@
+"""What goes from Arrow to numpy and back is what pyarrow's own conversions give."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_kafka_sink.records import arrays
+from spark_kafka_sink.records.arrays import EMPTY, bytes_array, null_mask, number_array, numbers_of
+
+INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+@given(st.lists(st.none() | INT64), st.integers(0, 20), st.integers(0, 9))
+def test_numbers_and_nulls_are_read_as_they_are(values: list[int | None], start: int, end: int) -> None:
+    array = pa.array(values, pa.int64()).slice(start, max(0, len(values) - start - end))
+    expected = array.to_pylist()
+    assert null_mask(array).tolist() == [value is None for value in expected]
+    assert numbers_of(array, null=-7).tolist() == [-7 if value is None else value for value in expected]
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.uint16(), pa.int32(), pa.int64()])
+def test_numbers_of_every_width_go_both_ways(kind: pa.DataType) -> None:
+    numbers = np.array([3, 0, 100], kind.to_pandas_dtype())
+    assert number_array(numbers).equals(pa.array([3, 0, 100], kind))
+    assert number_array(numbers[::-1], np.array([False, True, False])).equals(pa.array([100, None, 3], kind))
+    assert numbers_of(number_array(numbers)).dtype == numbers.dtype
+
+
+@given(st.lists(st.none() | st.binary(max_size=9)))
+def test_bytes_become_the_array_that_pyarrow_makes_of_them(values: list[bytes | None]) -> None:
+    made = bytes_array(values)
+    made.validate(full=True)
+    assert made.equals(pa.array(values, pa.binary()))
+
+
+def test_more_bytes_than_32_bits_can_count_get_wide_offsets_or_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays, "OFFSETS_MAX", 5)
+    assert bytes_array([b"123", b"45"]).type == pa.binary()
+    assert bytes_array([b"123", None, b"456"]).equals(pa.array([b"123", None, b"456"], pa.large_binary()))
+    with pytest.raises(OverflowError, match="6 bytes in 2 values of type string"):
+        bytes_array([b"123", b"456"], pa.string())
+
+
+def test_columns_without_any_memory_are_read_too() -> None:
+    for length in (0, 9):
+        nothing = pa.nulls(length, pa.int64())
+        assert numbers_of(nothing, null=4).tolist() == [4] * length
+        assert null_mask(nothing).tolist() == [True] * length
+        assert null_mask(pa.nulls(length)).tolist() == [True] * length
+    without_offsets = pa.Array.from_buffers(pa.list_(pa.int8()), 0, [None, None], children=[pa.nulls(0, pa.int8())])
+    assert numbers_of(without_offsets.offsets).tolist() == [0]
+    assert EMPTY.as_py() == b""
