@@ -56,9 +56,18 @@ def header_bytes(headers: Sequence[tuple[str, bytes | None]] | None) -> int:
 def _check_header(topic: str, header: object) -> None:
     if isinstance(header, tuple) and len(header) == 2:
         key, value = header
-        if isinstance(key, str) and (value is None or isinstance(value, bytes)):
+        if isinstance(key, str) and _is_text(key) and (value is None or isinstance(value, bytes)):
             return
     raise InvalidRecordError(f"Topic {topic}: a header is a tuple of a str and bytes (or None), not {header!r:.100}.")
+
+
+def _is_text(key: str) -> bool:
+    """A lone surrogate, as in the name of a file that is not UTF-8, cannot be written."""
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_int(value: object) -> bool:

@@ -93,6 +93,7 @@ def test_a_record_above_max_request_size_fails_alone() -> None:
         ProducerRecord("t", b"v", partition=-1),
         ProducerRecord("t", b"v", partition="0"),  # type: ignore[arg-type]
         ProducerRecord("t", b"v", headers=[("h", "text")]),  # type: ignore[list-item]
+        ProducerRecord("t", b"v", headers=[("\udcff", b"")]),
         b"not a record",
     ],
 )
