@@ -1,8 +1,10 @@
 """Selector: one `poll` does all connects, handshakes, reads and writes of many channels.
 
 What happened is left in four collections, which the next poll clears: `connected`, `disconnected`, `completed_sends`,
-`completed_receives`. Per poll and channel there is at most one receive and one attempt to write, so that no channel
-holds up another: a broker that reads slowly costs the others nothing.
+`completed_receives`. A poll goes round until one of them has something, its time is over, it is woken, or a handshake
+has moved: a large send takes many turns of the socket, and its sender has no business with each of them. Per round and
+channel there is at most one receive and one attempt to write, so that no channel holds up another: a broker that reads
+slowly costs the others nothing.
 
 Not everything that is ready is known to the poller: a send that was just given (its first attempt needs no permission),
 and bytes that TLS has taken from the socket. Such channels stand in `_ready_now`, and while one does, no poll waits.
@@ -158,13 +160,23 @@ class Selector:
     # --- one poll
 
     def poll(self, timeout_ms: float) -> None:
-        """Wait until something is ready, at most so long, and do all that is."""
+        """Wait until something has happened, at most so long, and do all that is ready."""
         self._clear()
-        ready = self._wait(timeout_ms)
+        end_ms = self._system.now() + timeout_ms
+        while self._round(timeout_ms):
+            timeout_ms = end_ms - self._system.now()
+            if timeout_ms <= 0:
+                return
+
+    def _round(self, timeout_ms: float) -> bool:
+        """Wait once, and serve what is ready. Whether only bytes have moved, so that there is nothing to tell."""
+        ready, woken = self._wait(timeout_ms)
         now = self._system.now()
+        only_bytes = bool(ready) and not woken and all(channel.ready for channel in ready)
         for channel, events in ready.items():
             self._serve(channel, events, now)
         self._close_idle(now)
+        return only_bytes and not (self.completed_sends or self.completed_receives or self.disconnected)
 
     def _clear(self) -> None:
         self.connected.clear()
@@ -177,18 +189,21 @@ class Selector:
                 self._finish(channel)
         self._refused_sends.clear()
 
-    def _wait(self, timeout_ms: float) -> dict[KafkaChannel, int]:
+    def _wait(self, timeout_ms: float) -> tuple[dict[KafkaChannel, int], bool]:
+        """The channels that are ready, each with its events, and whether somebody woke this poll."""
         news = self._ready_now or self.completed_receives or self.disconnected
         ready: dict[KafkaChannel, int] = {}
+        woken = False
         for key, events in self._poller.select(0 if news else min(timeout_ms, WAIT_MS_MAX) / 1000.0):
             if key.data is None:
                 self._drain_waker()
+                woken = True
             else:
                 ready[key.data] = events
         for channel, events in self._ready_now.items():
             ready[channel] = ready.get(channel, 0) | events
         self._ready_now.clear()
-        return ready
+        return ready, woken
 
     def _serve(self, channel: KafkaChannel, events: int, now: float) -> None:
         if channel.id in self._last_active:

@@ -94,6 +94,45 @@ def test_a_send_does_not_wait_for_the_poll_to_time_out(system: FakeSystem, selec
     assert (len(selector.completed_sends), system.now()) == (1, before)
 
 
+def large_send_to_a_slow_reader() -> tuple[FakeSystem, Selector]:
+    """10,000 bytes to a peer that takes 1,000 in every 5 ms."""
+    system = FakeSystem(latency_ms=5.0, window_bytes=1000)
+    system.listen("broker", 9092, SilentPeer())
+    selector = Selector(system)
+    connect(system, selector)
+    selector.send(NetworkSend("a", [b"x" * 10_000]))
+    return system, selector
+
+
+def test_one_poll_writes_a_send_that_takes_many_turns_of_the_socket() -> None:
+    _, selector = large_send_to_a_slow_reader()
+    selector.poll(10_000)
+    assert len(selector.completed_sends) == 1
+
+
+def test_a_poll_that_writes_on_ends_when_its_time_is_over() -> None:
+    system, selector = large_send_to_a_slow_reader()
+    before = system.now()
+    selector.poll(12)
+    assert (selector.completed_sends, system.now() - before) == ([], 12)
+
+
+def test_a_poll_that_writes_on_ends_when_it_is_woken() -> None:
+    system, selector = large_send_to_a_slow_reader()
+    before = system.now()
+    system.after(12, selector.wakeup)
+    selector.poll(10_000)
+    assert (selector.completed_sends, system.now() - before) == ([], 12)
+
+
+def test_a_poll_that_writes_on_ends_with_the_first_answer_on_another_channel() -> None:
+    system, selector = large_send_to_a_slow_reader()
+    other = connect(system, selector, "other")
+    other.send(frame(b"1"), after_ms=7)
+    selector.poll(10_000)
+    assert (selector.completed_sends, received(selector)) == ([], [("other", b"1")])
+
+
 def test_a_second_send_on_a_channel_that_is_still_writing_is_refused(system: FakeSystem, selector: Selector) -> None:
     system.listen("broker", 9092, SilentPeer())
     connect(system, selector)
