@@ -1,6 +1,6 @@
 """How a value of each of the protocol's types lies on the wire, plain or compact (KIP-482), nullable or not.
 
-A codec knows the size of a value, writes it and reads it. Types of variable length begin with a length prefix:
+A codec writes a value and reads it. Types of variable length begin with a length prefix:
 
     type                     before flexible versions        in flexible versions ("compact")
     string                   int16 length, -1 = null         unsigned varint length + 1, 0 = null
@@ -10,12 +10,12 @@ A codec knows the size of a value, writes it and reads it. Types of variable len
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from spark_kafka_sink.errors import DecodeError
-from spark_kafka_sink.protocol.primitives import Buffer, Reader, Writer, unsigned_varint_size
+from spark_kafka_sink.protocol.primitives import Buffer, Reader, Writer, unsigned_varint
 
 ZERO_UUID = UUID(int=0)
 _ZERO_UUID_BYTES = bytes(16)
@@ -28,81 +28,40 @@ FIXED_FORMATS = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": 
 class Codec(Protocol):
     bytes_min: int
 
-    def size(self, value: Any) -> int: ...
     def write(self, writer: Writer, value: Any) -> None: ...
     def read(self, reader: Reader) -> Any: ...
 
 
-class FixedPrefix:
-    """A length as int16 or int32; -1 is null."""
+class Prefix(NamedTuple):
+    """How a length is written and read; -1 is null."""
 
-    def __init__(self, letter: str) -> None:
-        self._layout = struct.Struct(">" + letter)
-        self.bytes_min = self._layout.size
-
-    def size(self, length: int) -> int:
-        return self.bytes_min
-
-    def write(self, writer: Writer, length: int) -> None:
-        writer.fixed(self._layout, length)
-
-    def read(self, reader: Reader) -> int:
-        length: int = reader.fixed(self._layout)[0]
-        return length
+    pack: Callable[[int], bytes]
+    read: Callable[[Reader], int]
+    bytes_min: int
 
 
-class CompactPrefix:
-    """A length plus one as an unsigned varint; 0 is null, here as -1."""
-
-    bytes_min = 1
-
-    def size(self, length: int) -> int:
-        return unsigned_varint_size(length + 1)
-
-    def write(self, writer: Writer, length: int) -> None:
-        writer.unsigned_varint(length + 1)
-
-    def read(self, reader: Reader) -> int:
-        return reader.unsigned_varint() - 1
+def _compact_length(length: int) -> bytes:
+    return unsigned_varint(length + 1)
 
 
-Prefix = FixedPrefix | CompactPrefix
-
-_INT16_PREFIX = FixedPrefix("h")
-_INT32_PREFIX = FixedPrefix("i")
-_COMPACT_PREFIX = CompactPrefix()
+_INT16_PREFIX = Prefix(struct.Struct(">h").pack, Reader.int16_length, 2)
+_INT32_PREFIX = Prefix(struct.Struct(">i").pack, Reader.int32_length, 4)
+_COMPACT_PREFIX = Prefix(_compact_length, Reader.compact_length, 1)
 
 
 class _Prefixed:
     """What the types of variable length have in common: a prefix, and a null that is allowed or not."""
 
     def __init__(self, prefix: Prefix, nullable: bool) -> None:
-        self.prefix = prefix
-        self.nullable = nullable
+        self._nullable = nullable
+        self._pack_length = prefix.pack
+        self._read_length = prefix.read
         self.bytes_min = prefix.bytes_min
 
-    def read_length(self, reader: Reader) -> int:
-        length = self.prefix.read(reader)
-        if length < 0 and not (length == -1 and self.nullable):
+    def _check_null(self, reader: Reader, length: int) -> None:
+        """A negative length is null, or nonsense."""
+        if length != -1 or not self._nullable:
             raise DecodeError(f"length {length} before byte {reader.position}")
-        return length
-
-
-class FixedCodec:
-    """One or more neighbouring fields of fixed size; the value is a tuple."""
-
-    def __init__(self, types: Sequence[str]) -> None:
-        self._layout = struct.Struct(">" + "".join(FIXED_FORMATS[name] for name in types))
-        self.bytes_min = self._layout.size
-
-    def size(self, value: tuple[Any, ...]) -> int:
-        return self.bytes_min
-
-    def write(self, writer: Writer, value: tuple[Any, ...]) -> None:
-        writer.fixed(self._layout, *value)
-
-    def read(self, reader: Reader) -> tuple[Any, ...]:
-        return reader.fixed(self._layout)
 
 
 class ScalarCodec:
@@ -112,11 +71,8 @@ class ScalarCodec:
         self._layout = struct.Struct(">" + FIXED_FORMATS[type_name])
         self.bytes_min = self._layout.size
 
-    def size(self, value: Any) -> int:
-        return self.bytes_min
-
     def write(self, writer: Writer, value: Any) -> None:
-        writer.fixed(self._layout, value)
+        writer.put(self._layout.pack(value))
 
     def read(self, reader: Reader) -> Any:
         return reader.fixed(self._layout)[0]
@@ -125,11 +81,8 @@ class ScalarCodec:
 class UuidCodec:
     bytes_min = 16
 
-    def size(self, value: UUID) -> int:
-        return 16
-
     def write(self, writer: Writer, value: UUID) -> None:
-        writer.raw(value.bytes)
+        writer.put(value.bytes)
 
     def read(self, reader: Reader) -> UUID:
         data = reader.take(16)
@@ -137,23 +90,18 @@ class UuidCodec:
 
 
 class StringCodec(_Prefixed):
-    def size(self, value: str | None) -> int:
-        if value is None:
-            return self.prefix.size(-1)
-        length = len(value) if value.isascii() else len(value.encode())
-        return self.prefix.size(length) + length
-
     def write(self, writer: Writer, value: str | None) -> None:
         if value is None:
-            self.prefix.write(writer, -1)
+            writer.put(self._pack_length(-1))
         else:
             data = value.encode()
-            self.prefix.write(writer, len(data))
-            writer.raw(data)
+            writer.put(self._pack_length(len(data)))
+            writer.put(data)
 
     def read(self, reader: Reader) -> str | None:
-        length = self.read_length(reader)
+        length = self._read_length(reader)
         if length < 0:
+            self._check_null(reader, length)
             return None
         data = reader.take(length)
         try:
@@ -163,41 +111,38 @@ class StringCodec(_Prefixed):
 
 
 class BytesCodec(_Prefixed):
-    def size(self, value: Buffer | None) -> int:
-        return self.prefix.size(-1) if value is None else self.prefix.size(len(value)) + len(value)
-
     def write(self, writer: Writer, value: Buffer | None) -> None:
         if value is None:
-            self.prefix.write(writer, -1)
+            writer.put(self._pack_length(-1))
         else:
-            self.prefix.write(writer, len(value))
-            writer.raw(value)
+            writer.put(self._pack_length(len(value)))
+            writer.put(bytes(value))
 
     def read(self, reader: Reader) -> bytes | None:
-        length = self.read_length(reader)
-        return None if length < 0 else bytes(reader.take(length))
+        length = self._read_length(reader)
+        if length < 0:
+            self._check_null(reader, length)
+            return None
+        return bytes(reader.take(length))
 
 
 class RecordsCodec(_Prefixed):
     """Record batches: passed through as segments when written, as a view when read."""
 
-    def size(self, value: Buffer | Sequence[Buffer] | None) -> int:
-        return self.prefix.size(-1 if value is None else _total(value))
-
     def write(self, writer: Writer, value: Buffer | Sequence[Buffer] | None) -> None:
         if value is None:
-            self.prefix.write(writer, -1)
+            writer.put(self._pack_length(-1))
         else:
-            self.prefix.write(writer, _total(value))
-            writer.splice([value] if isinstance(value, _BUFFER_TYPES) else value)
+            segments = [value] if isinstance(value, _BUFFER_TYPES) else value
+            writer.put(self._pack_length(sum(map(len, segments))))
+            writer.splice(segments)
 
     def read(self, reader: Reader) -> memoryview | None:
-        length = self.read_length(reader)
-        return None if length < 0 else reader.take(length)
-
-
-def _total(value: Buffer | Sequence[Buffer]) -> int:
-    return len(value) if isinstance(value, _BUFFER_TYPES) else sum(map(len, value))
+        length = self._read_length(reader)
+        if length < 0:
+            self._check_null(reader, length)
+            return None
+        return reader.take(length)
 
 
 class ArrayCodec(_Prefixed):
@@ -205,24 +150,22 @@ class ArrayCodec(_Prefixed):
         super().__init__(prefix, nullable)
         self._element = element
 
-    def size(self, value: list[Any] | None) -> int:
-        if value is None:
-            return self.prefix.size(-1)
-        return self.prefix.size(len(value)) + sum(map(self._element.size, value))
-
     def write(self, writer: Writer, value: list[Any] | None) -> None:
         if value is None:
-            self.prefix.write(writer, -1)
+            writer.put(self._pack_length(-1))
             return
-        self.prefix.write(writer, len(value))
+        writer.put(self._pack_length(len(value)))
         write = self._element.write
         for element in value:
             write(writer, element)
 
     def read(self, reader: Reader) -> list[Any] | None:
-        count = self.read_length(reader)
-        if count <= 0:
-            return None if count < 0 else []
+        count = self._read_length(reader)
+        if count == 0:
+            return []
+        if count < 0:
+            self._check_null(reader, count)
+            return None
         reader.count(count, self._element.bytes_min)
         read = self._element.read
         return [read(reader) for _ in range(count)]
@@ -236,21 +179,17 @@ class FixedArrayCodec(_Prefixed):
         self._letter = FIXED_FORMATS[type_name]
         self._element_bytes = struct.calcsize(">" + self._letter)
 
-    def size(self, value: list[Any] | None) -> int:
-        if value is None:
-            return self.prefix.size(-1)
-        return self.prefix.size(len(value)) + len(value) * self._element_bytes
-
     def write(self, writer: Writer, value: list[Any] | None) -> None:
         if value is None:
-            self.prefix.write(writer, -1)
+            writer.put(self._pack_length(-1))
         else:
-            self.prefix.write(writer, len(value))
-            writer.raw(struct.pack(f">{len(value)}{self._letter}", *value))
+            writer.put(self._pack_length(len(value)))
+            writer.put(struct.pack(f">{len(value)}{self._letter}", *value))
 
     def read(self, reader: Reader) -> list[Any] | None:
-        count = self.read_length(reader)
+        count = self._read_length(reader)
         if count < 0:
+            self._check_null(reader, count)
             return None
         reader.count(count, self._element_bytes)
         return list(struct.unpack(f">{count}{self._letter}", reader.take(count * self._element_bytes)))

@@ -22,6 +22,7 @@ from spark_kafka_sink.protocol.primitives import Buffer, Reader, Writer
 
 _REQUEST = struct.Struct(">hhi")
 _CORRELATION_ID = struct.Struct(">i")
+_NO_TAGS = b"\0"
 _CLIENT_ID = scalar_codec("string", flexible=False, nullable=True)
 
 
@@ -35,14 +36,13 @@ class RequestHeader:
 
 def encode_request(message: Message, version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
     """Header and body, without the length that the network puts before them."""
-    body = message.encode(version)
-    flexible = message.is_flexible(version)
-    writer = Writer(_REQUEST.size + _CLIENT_ID.size(client_id) + flexible)
-    writer.fixed(_REQUEST, message.API_KEY, version, correlation_id)
+    writer = Writer()
+    writer.put(_REQUEST.pack(message.API_KEY, version, correlation_id))
     _CLIENT_ID.write(writer, client_id)
-    if flexible:
-        writer.unsigned_varint(0)
-    return [*writer.segments(), *body]
+    if message.is_flexible(version):
+        writer.put(_NO_TAGS)
+    message.write(writer, version)
+    return writer.segments()
 
 
 def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
@@ -64,8 +64,12 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
 
 
 def encode_response(message: Message, version: int, correlation_id: int) -> list[Buffer]:
-    flexible = _response_header_is_flexible(type(message), version)
-    return [_CORRELATION_ID.pack(correlation_id) + b"\0" * flexible, *message.encode(version)]
+    writer = Writer()
+    writer.put(_CORRELATION_ID.pack(correlation_id))
+    if _response_header_is_flexible(type(message), version):
+        writer.put(_NO_TAGS)
+    message.write(writer, version)
+    return writer.segments()
 
 
 def decode_response(frame: Buffer, response_type: type[MessageT], version: int) -> tuple[int, MessageT]:
@@ -74,7 +78,7 @@ def decode_response(frame: Buffer, response_type: type[MessageT], version: int) 
     (correlation_id,) = reader.fixed(_CORRELATION_ID)
     if _response_header_is_flexible(response_type, version):
         _skip_tags(reader)
-    return correlation_id, response_type.decode(reader.take(reader.remaining), version)
+    return correlation_id, response_type.read(reader, version)
 
 
 def peek_correlation_id(frame: Buffer) -> int:
@@ -104,6 +108,9 @@ def _response_header_is_flexible(response_type: type[Message], version: int) -> 
 
 def _skip_tags(reader: Reader) -> None:
     """Kafka has no header tags so far; whatever comes is stepped over."""
-    for _ in range(reader.count(reader.unsigned_varint(), 2)):
+    count = reader.unsigned_varint()
+    if not count:
+        return
+    for _ in range(reader.count(count, 2)):
         reader.unsigned_varint()
         reader.take(reader.unsigned_varint())

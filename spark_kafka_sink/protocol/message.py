@@ -32,24 +32,31 @@ class Message(Struct):
 
     def encode(self, version: int) -> list[Buffer]:
         """The message in the layout of one version. Records are passed through as segments of their own."""
-        plan = _plan(type(self), version)
+        writer = Writer()
+        self.write(writer, version)
+        return writer.segments()
+
+    def write(self, writer: Writer, version: int) -> None:
+        """The same behind what was written before."""
         try:
-            writer = Writer(plan.size(self))
-            plan.write(writer, self)
+            _plan(type(self), version).write(writer, self)
         except struct.error as error:
             raise ValueError(f"{type(self).__name__} v{version}: a number or a length is out of range") from error
-        return writer.segments()
 
     @classmethod
     def decode(cls: type[MessageT], buffer: Buffer, version: int) -> MessageT:
         """Any bytes give a message or DecodeError. Records come back as views of `buffer`."""
+        return cls.read(Reader(buffer), version)
+
+    @classmethod
+    def read(cls: type[MessageT], reader: Reader, version: int) -> MessageT:
+        """The same from where a reader stands."""
         plan = _plan(cls, version)
-        reader = Reader(buffer)
         try:
             message: MessageT = plan.read(reader)
         except DecodeError as error:
             raise DecodeError(f"{cls.__name__} v{version}: {error}") from error
-        if reader.remaining:
+        if reader.position < reader.end:
             _log.debug("%s v%d: %d bytes after the end of the message", cls.__name__, version, reader.remaining)
         return message
 

@@ -1,9 +1,9 @@
 """Reading and writing the primitives of Kafka's protocol, in bounds.
 
-A Writer fills one buffer whose size was computed before; payloads that already exist as bytes are spliced in as
-segments of their own and never copied. A Reader walks over bytes that nobody vouches for: it checks each length against
-the bytes that remain before it allocates anything, so memory and time stay proportional to the input, and DecodeError
-is all that it raises.
+A Writer collects what is written, piece by piece; payloads that already exist as bytes are spliced in as segments of
+their own and never copied. A Reader walks over bytes that nobody vouches for: it checks each length against the bytes
+that remain before it allocates anything, so memory and time stay proportional to the input, and DecodeError is all that
+it raises.
 
     unsigned varint   7 bits a byte, least significant group first, the high bit says that another byte follows
     varint, varlong   the same after zigzag: 0, -1, 1, -2, ... become 0, 1, 2, 3, ...
@@ -27,8 +27,25 @@ VARLONG_BYTES_MAX = 10
 ELEMENTS_MAX = 4_000_000
 
 
-def unsigned_varint_size(value: int) -> int:
-    return (value.bit_length() + 6) // 7 or 1
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_ONE_BYTE = tuple(bytes([value]) for value in range(0x80))
+
+
+def unsigned_varint(value: int) -> bytes:
+    if value < 0x80:  # nearly all of them: lengths, counts and tags are small
+        return _ONE_BYTE[value]
+    data = bytearray()
+    while value > 0x7F:
+        data.append(value & 0x7F | 0x80)
+        value >>= 7
+    data.append(value)
+    return bytes(data)
+
+
+def varint(value: int) -> bytes:
+    """A zigzag varint or varlong."""
+    return unsigned_varint(zigzag(value))
 
 
 def zigzag(value: int) -> int:
@@ -36,63 +53,28 @@ def zigzag(value: int) -> int:
     return value << 1 if value >= 0 else ((-value) << 1) - 1
 
 
-def varint_size(value: int) -> int:
-    """The size of a varint or varlong."""
-    return unsigned_varint_size(zigzag(value))
-
-
 class Writer:
-    """Fills a buffer of exactly `size` bytes, noting where payloads are to be spliced in."""
+    """`put` takes one piece; `segments` are all that was put, joined, with the spliced ones between."""
 
-    __slots__ = ("_splices", "buffer", "position")
+    __slots__ = ("_pieces", "_segments", "put")
 
-    def __init__(self, size: int) -> None:
-        self.buffer = bytearray(size)
-        self.position = 0
-        self._splices: list[tuple[int, Sequence[Buffer]]] = []
-
-    def fixed(self, layout: struct.Struct, *values: Any) -> None:
-        layout.pack_into(self.buffer, self.position, *values)
-        self.position += layout.size
-
-    def raw(self, data: Buffer) -> None:
-        end = self.position + len(data)
-        self.buffer[self.position : end] = data
-        self.position = end
-
-    def unsigned_varint(self, value: int) -> None:
-        buffer, position = self.buffer, self.position
-        while value > 0x7F:
-            buffer[position] = value & 0x7F | 0x80
-            position += 1
-            value >>= 7
-        buffer[position] = value
-        self.position = position + 1
-
-    def varint(self, value: int) -> None:
-        """A zigzag varint or varlong."""
-        self.unsigned_varint(zigzag(value))
+    def __init__(self) -> None:
+        self._segments: list[Buffer] = []
+        self._pieces: list[bytes] = []  # behind the last segment
+        self.put = self._pieces.append
 
     def splice(self, segments: Sequence[Buffer]) -> None:
-        self._splices.append((self.position, segments))
+        self._join()
+        self._segments.extend([segment for segment in segments if len(segment)])
 
     def segments(self) -> list[Buffer]:
-        """The bytes written, with the spliced segments between them."""
-        if self.position != len(self.buffer):
-            raise AssertionError(f"sized {len(self.buffer)} bytes, wrote {self.position}")
-        if not self._splices:
-            return [self.buffer]
-        view = memoryview(self.buffer)
-        result: list[Buffer] = []
-        start = 0
-        for position, segments in self._splices:
-            if position > start:
-                result.append(view[start:position])
-            result.extend(segment for segment in segments if len(segment))
-            start = position
-        if start < len(view):
-            result.append(view[start:])
-        return result
+        self._join()
+        return self._segments
+
+    def _join(self) -> None:
+        if self._pieces:
+            self._segments.append(b"".join(self._pieces))
+            self._pieces.clear()
 
 
 class Reader:
@@ -146,10 +128,21 @@ class Reader:
         position = self.position
         if position < self.end:
             byte = self.buffer[position]
-            if byte < 0x80:  # nearly all of them: lengths, counts and tags are small
+            if byte < 0x80:
                 self.position = position + 1
                 return byte
         return self._varint(VARINT_BYTES_MAX, 32)
+
+    def int16_length(self) -> int:
+        length: int = self.fixed(_INT16)[0]
+        return length
+
+    def int32_length(self) -> int:
+        length: int = self.fixed(_INT32)[0]
+        return length
+
+    def compact_length(self) -> int:
+        return self.unsigned_varint() - 1
 
     def varint(self) -> int:
         value = self._varint(VARINT_BYTES_MAX, 32)

@@ -1,0 +1,125 @@
+"""The code of one struct in one version: two functions, written from its declaration and compiled, as `dataclass` does.
+
+Nothing is left to be looked up for each message: neighbouring fields of fixed size are packed and unpacked together,
+each other field is one call of its codec, and what the version lacks does not appear. PartitionProduceResponse in
+version 9 becomes
+
+    def write(writer, value):
+        put = writer.put
+        put(_pack_0(value.index, value.error_code, value.base_offset, ...))
+        _write_2(writer, value.record_errors)
+        _write_4(writer, value.error_message)
+        if value.unknown_tags: _write_tags(writer, value)
+        else: put(_no_tags)
+
+    def read(reader):
+        index, error_code, base_offset, ... = reader.fixed(_layout_1)
+        record_errors = _read_3(reader)
+        error_message = _read_5(reader)
+        tags = reader.unsigned_varint()
+        if tags: return _new(index=index, error_code=error_code, ..., **_read_tags(reader, tags))
+        return _new(index=index, error_code=error_code, ...)
+
+The names of fields come from our own declarations, never from the wire.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from spark_kafka_sink.errors import UnsupportedVersionError
+from spark_kafka_sink.protocol.codecs import FIXED_FORMATS, Codec
+from spark_kafka_sink.protocol.primitives import Reader, Writer
+
+Write = Callable[[Writer, Any], None]
+Read = Callable[[Reader], Any]
+
+
+class StructCode:
+    """Add the fields in the order of the wire, then compile."""
+
+    def __init__(self, struct_type: type[Any]) -> None:
+        self._type = struct_type
+        self._names: dict[str, Any] = {
+            "_new": struct_type,
+            "_refusal": UnsupportedVersionError,
+        }  # what the code refers to
+        self._write: list[str] = ["put = writer.put"]
+        self._read: list[str] = []
+        self._fields: list[str] = []
+        self._run: dict[str, str] = {}  # fields of fixed size since the last other one, and struct's letters
+        self.bytes_min = 0
+
+    def refuse(self, name: str, operator: str, operand: object, words: str) -> None:
+        """Refuse to write a struct whose field is so."""
+        error = self._bind("words", words)
+        self._write.append(f"if value.{name} {operator} {self._bind('operand', operand)}: raise _refusal({error})")
+
+    def fixed(self, name: str, kind: str) -> None:
+        """A field of a type of fixed size."""
+        self._run[name] = FIXED_FORMATS[kind]
+
+    def field(self, name: str, codec: Codec) -> None:
+        """A field of any other type."""
+        self._end_run()
+        self._write.append(f"{self._bind('write', codec.write)}(writer, value.{name})")
+        self._read.append(f"{name} = {self._bind('read', codec.read)}(reader)")
+        self._fields.append(name)
+        self.bytes_min += codec.bytes_min
+
+    def compile(self) -> tuple[Write, Read]:
+        """Of a struct without tagged fields."""
+        self._end_run()
+        return self._compiled([*self._write], [*self._read, f"return {self._construct()}"])
+
+    def compile_with_tags(
+        self, tagged: dict[str, object], write_tags: Write, read_tags: Callable[[Reader, int], dict[str, Any]]
+    ) -> tuple[Write, Read]:
+        """Of one that ends with tagged fields, here by name with their defaults, which are not written."""
+        self._end_run()
+        self.bytes_min += 1
+        self._names |= {"_write_tags": write_tags, "_read_tags": read_tags, "_no_tags": b"\0"}
+        worth_writing = [f"value.{name} != {self._bind('default', default)}" for name, default in tagged.items()]
+        write = [
+            *self._write,
+            f"if {' or '.join(['value.unknown_tags', *worth_writing])}: _write_tags(writer, value)",
+            "else: put(_no_tags)",
+        ]
+        read = [
+            *self._read,
+            "tags = reader.unsigned_varint()",
+            f"if tags: return {self._construct('**_read_tags(reader, tags)')}",
+            f"return {self._construct()}",
+        ]
+        return self._compiled(write, read)
+
+    def _end_run(self) -> None:
+        if not self._run:
+            return
+        layout = struct.Struct(">" + "".join(self._run.values()))
+        self._write.append(
+            f"put({self._bind('pack', layout.pack)}({', '.join(f'value.{name}' for name in self._run)}))"
+        )
+        self._read.append(f"{''.join(f'{name}, ' for name in self._run)}= reader.fixed({self._bind('layout', layout)})")
+        self._fields.extend(self._run)
+        self.bytes_min += layout.size
+        self._run.clear()
+
+    def _construct(self, *more: str) -> str:
+        return f"_new({', '.join([*(f'{name}={name}' for name in self._fields), *more])})"
+
+    def _bind(self, kind: str, thing: object) -> str:
+        name = f"_{kind}_{len(self._names)}"
+        self._names[name] = thing
+        return name
+
+    def _compiled(self, write: list[str], read: list[str]) -> tuple[Write, Read]:
+        source = _function("write(writer, value)", write) + _function("read(reader)", read)
+        exec(compile(source, f"<{self._type.__name__}>", "exec"), self._names)
+        return self._names["write"], self._names["read"]
+
+
+def _function(signature: str, lines: list[str]) -> str:
+    return f"def {signature}:\n" + "".join(f"    {line}\n" for line in lines)
