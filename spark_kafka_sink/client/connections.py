@@ -2,6 +2,10 @@
 
 This is the part of the NetworkClient that knows nodes and addresses but no requests. What ends a connection is a Loss:
 its words go into the error of every request that was lost with it, and of every caller who waits for metadata in vain.
+
+In the log a WARNING is for what somebody should look at: a broker that cannot be reached, or does not speak to us. It
+is given once, not for each of the attempts that follow every second. That a connection ends which had served is told
+at INFO, as in the Java client: brokers close idle ones, and restart.
 """
 
 from __future__ import annotations
@@ -28,6 +32,8 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import error_code
 from spark_kafka_sink.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 
+ADDRESSES_WARNED_MAX = 1_000
+
 _log = logging.getLogger(__name__)
 
 
@@ -50,6 +56,7 @@ class Connections:
         self._to_introduce: dict[int, int] = {}  # node -> the version of ApiVersions to ask it in
         self._nodes: dict[int, Node] = {}
         self._addresses: dict[int, str] = {}
+        self._warned: dict[str, str] = {}  # address -> what was last said about it; until it is ready again
 
     # --- making one
 
@@ -95,6 +102,8 @@ class Connections:
             self.versions[node_id] = node_versions(self.describe(node_id), answer)
             self.features = newest_features(self.versions.values(), self.features)
             self.states.ready(node_id, now)
+            if self._warned.pop(self.address(node_id), None) is not None:
+                _log.info("Connected: %s", self.address(node_id))
             return None
         if answer.error_code == error_codes.UNSUPPORTED_VERSION and version > 0:
             self._to_introduce[node_id] = older_api_versions_version(answer, version)
@@ -132,7 +141,7 @@ class Connections:
             detail += f" ({broker} ended the connection during the TLS or SASL handshake: a wrong security.protocol?)"
         elif node_id not in self.versions and ended.kind is ChannelStateKind.READY:
             detail += f" ({broker} ended the connection before any answer: a wrong security.protocol, or no Kafka?)"
-        return Loss(detail)
+        return Loss(detail, served=node_id in self.versions)
 
     def lost(self, node_id: int, loss: Loss, now: float) -> None:
         self._forget(node_id)
@@ -140,8 +149,20 @@ class Connections:
             _log.error("%s: authentication failed: %s", self.describe(node_id), loss.reason)
             self.states.authentication_failed(node_id, now, loss.authentication_error)
         else:
-            _log.log(logging.DEBUG if loss.expected else logging.WARNING, "Disconnected: %s", loss.reason)
+            _log.log(self._level(node_id, loss), "Disconnected: %s", loss.reason)
             self.states.disconnected(node_id, now)
+
+    def _level(self, node_id: int, loss: Loss) -> int:
+        if loss.expected:
+            return logging.DEBUG
+        if loss.served:
+            return logging.INFO
+        address = self.address(node_id)
+        is_news = self._warned.get(address) != loss.reason
+        if len(self._warned) >= ADDRESSES_WARNED_MAX:
+            self._warned.clear()
+        self._warned[address] = loss.reason
+        return logging.WARNING if is_news else logging.DEBUG
 
     def close(self, node_id: int) -> None:
         """Close the channel, if there is one; `lost` or `remove` must follow."""
