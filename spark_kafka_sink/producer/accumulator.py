@@ -323,11 +323,13 @@ class RecordAccumulator:
         with self._lock:
             return self._grouping.take_failed()
 
-    def finish(self, batch: ProducerBatch) -> None:
-        """The batch is DONE and its calls have been told: forget it, wake flushes. Once per batch."""
+    def finish(self, *batches: ProducerBatch) -> None:
+        """The batches are DONE and their calls have been told: forget them, wake flushes. Once per batch."""
         with self._lock:
-            self._incomplete.forget(batch)
-            self._queues.bring_back(batch.topic_partition, self._clock())
+            now = self._clock()
+            for batch in batches:
+                self._incomplete.forget(batch)
+                self._queues.bring_back(batch.topic_partition, now)
 
     def node_latency(self, node_id: int, now: float, *, can_drain: bool) -> None:
         """Note when a node was last ready and last drained (partitioner.availability.timeout.ms)."""

@@ -95,6 +95,12 @@ class PartitionState:
     def is_head(self, batch: ProducerBatch) -> bool:
         return bool(self.unsettled) and self.unsettled[0] is batch
 
+    def settle(self, batch: ProducerBatch) -> None:
+        """It has its outcome."""
+        if batch in self.unsettled:
+            self.unsettled.remove(batch)
+        self.in_doubt.discard(batch)
+
 
 # --- the rules, one function each
 
@@ -195,9 +201,19 @@ class Idempotence:
         if in_doubt and self.enabled and batch in state.unsettled:
             state.in_doubt.add(batch)
 
+    def acknowledged(self, batch: ProducerBatch, node_id: int) -> None:
+        """The usual end of a request, all at once: off_wire, confirm and stored."""
+        state = self.state(batch.topic_partition)
+        state.on_wire.pop(batch, None)
+        state.confirmed_by = self._connection_of(node_id)
+        self._stored(state, batch)
+
     def stored(self, batch: ProducerBatch) -> None:
         """The broker has it; also told of a batch that has expired since."""
-        state = self._settle(batch)
+        self._stored(self.state(batch.topic_partition), batch)
+
+    def _stored(self, state: PartitionState, batch: ProducerBatch) -> None:
+        state.settle(batch)
         if (batch.producer_id, batch.producer_epoch) != state.identity or not batch.has_sequence:
             return
         if state.last_acked_sequence < 0 or follows(batch.last_sequence, state.last_acked_sequence):
@@ -230,7 +246,8 @@ class Idempotence:
 
     def failed(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
         """It will not be sent again. `in_doubt`: it may be stored, or its request is still open."""
-        state = self._settle(batch)
+        state = self.state(batch.topic_partition)
+        state.settle(batch)
         state.confirmed_by = None
         if not self.enabled or not batch.has_sequence or (batch.producer_id, batch.producer_epoch) != state.identity:
             return
@@ -248,13 +265,6 @@ class Idempotence:
 
     # --- mending
 
-    def _settle(self, batch: ProducerBatch) -> PartitionState:
-        state = self.state(batch.topic_partition)
-        if batch in state.unsettled:
-            state.unsettled.remove(batch)
-        state.in_doubt.discard(batch)
-        return state
-
     def _note_gap(self, state: PartitionState, batch: ProducerBatch) -> None:
         if state.gap is None or follows(state.gap, batch.base_sequence):
             state.gap = batch.base_sequence
@@ -265,7 +275,7 @@ class Idempotence:
 
     def _mend(self, state: PartitionState) -> None:
         """Go on under a new epoch, once that cannot double anything."""
-        if not self.enabled or state.on_wire:
+        if state.on_wire or not self.enabled or (state.gap is None and not state.unresolved):
             return
         if state.unresolved and not state.unsettled:
             state.unresolved = False

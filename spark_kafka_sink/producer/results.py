@@ -44,12 +44,6 @@ class PartitionWritten:
     last_offset: int
     rows: int
 
-    def merged(self, first_offset: int, last_offset: int, rows: int) -> PartitionWritten:
-        if first_offset < 0:
-            return PartitionWritten(self.first_offset, self.last_offset, self.rows + rows)
-        first = first_offset if self.first_offset < 0 else min(self.first_offset, first_offset)
-        return PartitionWritten(first, max(self.last_offset, last_offset), self.rows + rows)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowFailures:
@@ -135,7 +129,7 @@ class ColumnsFuture(Future[ColumnsResult]):
         self._topic = topic
         self._lock = threading.Lock()
         self._pending = rows
-        self._partitions: dict[int, PartitionWritten] = {}
+        self._written: dict[int, list[int]] = {}  # by partition: first and last offset, rows
         self._failures: list[RowFailures] = []
         if not rows:
             self.set_result(ColumnsResult(topic, {}, ()))
@@ -146,39 +140,44 @@ class ColumnsFuture(Future[ColumnsResult]):
     def stored(self, partition: int, first_offset: int, rows: int) -> None:
         last_offset = first_offset + rows - 1 if first_offset >= 0 else -1
         with self._lock:
-            known = self._partitions.get(partition)
-            self._partitions[partition] = (
-                PartitionWritten(first_offset, last_offset, rows)
-                if known is None
-                else known.merged(first_offset, last_offset, rows)
-            )
-        self._told(rows)
+            known = self._written.get(partition)
+            if known is None:
+                self._written[partition] = [first_offset, last_offset, rows]
+            else:
+                if first_offset >= 0:
+                    known[0] = first_offset if known[0] < 0 else min(known[0], first_offset)
+                    known[1] = max(known[1], last_offset)
+                known[2] += rows
+            self._pending -= rows
+            over = not self._pending
+        if over:
+            self._resolve()
 
     def failed(self, rows: NDArray[np.int64], partition: int | None, error: KafkaSinkError) -> None:
         if not len(rows):
             return
         with self._lock:
             self._failures.append(RowFailures(rows, partition, error))
-        self._told(len(rows))
+            self._pending -= len(rows)
+            over = not self._pending
+        if over:
+            self._resolve()
 
-    def _told(self, rows: int) -> None:
-        with self._lock:
-            self._pending -= rows
-            if self._pending:
-                return
-            result = ColumnsResult(self._topic, self._partitions, tuple(self._failures))
-        self.set_result(result)
+    def _resolve(self) -> None:
+        """All rows have been told, so that nobody changes the fields any more."""
+        partitions = {partition: PartitionWritten(*written) for partition, written in self._written.items()}
+        self.set_result(ColumnsResult(self._topic, partitions, tuple(self._failures)))
 
 
 def tell_stored(batch: ProducerBatch) -> None:
     """Tell the calls of a batch that is complete."""
     partition = batch.topic_partition.partition
-    for part in batch.parts:
-        if isinstance(part.call, ColumnsFuture):
-            part.call.stored(partition, batch.offset_of(part.first_index), len(part.rows))
-        elif isinstance(part.call, list):
-            for index, row in enumerate(part.rows.tolist(), part.first_index):
-                part.call[row].stored(batch.offset_of(index), batch.log_append_time)
+    for call, rows, first_index in batch.parts:
+        if isinstance(call, ColumnsFuture):
+            call.stored(partition, batch.offset_of(first_index), len(rows))
+        elif isinstance(call, list):
+            for index, row in enumerate(rows.tolist(), first_index):
+                call[row].stored(batch.offset_of(index), batch.log_append_time)
 
 
 def tell_failed(

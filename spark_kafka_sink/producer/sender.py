@@ -9,19 +9,19 @@ For each batch whose request ended, in this order, and nothing in between:
     idempotence.off_wire  its place among the partition's open requests is free
     outcome.decide        Done | Retry | Split | Fail, unless it had an outcome before (expired, aborted)
 
+A batch that was simply stored, as nearly all are, takes the same steps in `_complete` without a question.
+
 Nothing that the brokers do can stop the loop; a fault of our own ends it, and fails everything that waits.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TypeGuard
 from uuid import UUID
 
-from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID, ClusterSnapshot, Node
 from spark_kafka_sink.client.metadata import LeaderHint, Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
@@ -31,7 +31,8 @@ from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.idempotence import Idempotence, Identity
+from spark_kafka_sink.producer.idempotence import Idempotence
+from spark_kafka_sink.producer.identity_request import IdentityRequest
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.outcome import BatchFacts, Done, Fail, Outcome, Retry, Split, decide, leaves_doubt
 from spark_kafka_sink.producer.results import tell_failed, tell_stored
@@ -46,10 +47,13 @@ from spark_kafka_sink.producer.settlement import (
 )
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
-from spark_kafka_sink.protocol.error_codes import broker_error, error_code
-from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages import InitProducerIdRequest, InitProducerIdResponse, ProduceRequest
-from spark_kafka_sink.protocol.messages.produce import PartitionProduceData, ProduceResponse, TopicProduceData
+from spark_kafka_sink.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +66,7 @@ _POLL_MS_MAX = 3_600_000.0
 class SentBatches:
     """What a produce request carried, with the topics' names by id as they were when it was sent (KIP-516)."""
 
-    batches: Mapping[TopicPartition, ProducerBatch]
+    batches: Sequence[ProducerBatch]
     names: Mapping[UUID, str]
 
 
@@ -91,10 +95,7 @@ class Sender:
             in_flight_max=config.max_in_flight_requests_per_connection,
             connection_of=client.versions,  # made anew for each connection
         )
-        self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
-        self._identity_asked = False
-        self._identity_failures = 0
-        self._identity_retry_ms = 0.0
+        self._identity = IdentityRequest(config, client, self.idempotence, random)
         self._closing = False
         self._forced = False
         self.fatal_error: KafkaSinkError | None = None
@@ -168,6 +169,11 @@ class Sender:
         if error_for_all is not None:
             self._drop(self._accumulator.abort_undrained(error_for_all), error_for_all)
 
+    def _ask_for_identity(self, now: float) -> float:
+        if self.fatal_error is not None or not self._identity.due or not self._accumulator.has_undrained():
+            return _POLL_MS_MAX
+        return min(self._identity.ask(now), _POLL_MS_MAX)
+
     def _ask_for_leaders(self, topics: Iterable[str], now: float) -> None:
         wanted = False
         for topic in topics:
@@ -198,14 +204,14 @@ class Sender:
     # --- produce
 
     def _send(self, node_id: int, batches: list[ProducerBatch], snapshot: ClusterSnapshot, now: float) -> None:
-        ids = {batch.topic_partition.topic: NO_TOPIC_ID for batch in batches}
-        for topic in ids:
-            ids[topic] = snapshot.topic_id(topic) or NO_TOPIC_ID
-        topics = {topic: TopicProduceData(name=topic, topic_id=topic_id) for topic, topic_id in ids.items()}
+        topics: dict[str, TopicProduceData] = {}
         for batch in batches:
-            topics[batch.topic_partition.topic].partition_data.append(
-                PartitionProduceData(index=batch.topic_partition.partition, records=batch.wire_segments())
-            )
+            name, partition = batch.topic_partition
+            topic = topics.get(name)
+            if topic is None:
+                topic = topics[name] = TopicProduceData(name=name, topic_id=snapshot.topic_id(name) or NO_TOPIC_ID)
+            topic.partition_data.append(PartitionProduceData(index=partition, records=batch.wire_segments()))
+        names = {topic.topic_id: topic.name for topic in topics.values()}
         message = ProduceRequest(
             acks=self._config.acks, timeout_ms=self._config.request_timeout_ms, topic_data=list(topics.values())
         )
@@ -215,10 +221,8 @@ class Sender:
             lambda version: message,
             now,
             expect_response=self._config.acks != 0,
-            tag=SentBatches(
-                {batch.topic_partition: batch for batch in batches}, {one: name for name, one in ids.items()}
-            ),
-            versions=_NAMES_ONLY if NO_TOPIC_ID in ids.values() else None,
+            tag=SentBatches(batches, names),
+            versions=_NAMES_ONLY if NO_TOPIC_ID in names else None,
         )
         self._client.send(request, now)
         self._metrics.request_sent(batches, now)
@@ -230,20 +234,40 @@ class Sender:
         if isinstance(sent, SentBatches):
             self._settle_produce(response, sent)
         else:
-            self._settle_identity(response)
+            self.fatal_error = self._identity.settle(response) or self.fatal_error
+            self._accumulator.recheck()
 
     def _settle_produce(self, response: ClientResponse, sent: SentBatches) -> None:
-        now, message = response.received_ms, response.message
-        answers: dict[TopicPartition, Answer] = {}
+        node_id, now, message = response.request.node_id, response.received_ms, response.message
+        waiting = {batch.topic_partition: batch for batch in sent.batches}
+        stored: list[ProducerBatch] = []
+        others: list[tuple[ProducerBatch, Answer]] = []
         if isinstance(message, ProduceResponse):
             self._metrics.request_answered(response.latency_ms, message.throttle_time_ms, now)
-            self._take_leader_hints(message, sent)
             for topic in message.responses:
                 name = topic.name or sent.names.get(topic.topic_id, "")
-                answers.update({TopicPartition(name, row.index): answer_of(row) for row in topic.partition_responses})
-        for topic_partition, batch in sent.batches.items():
-            answer = answers.get(topic_partition) or _without_message(response, self._config.acks)
-            self._settle_batch(batch, answer, response.request.node_id, now)
+                for row in topic.partition_responses:
+                    batch = waiting.pop(TopicPartition(name, row.index), None)
+                    if batch is None:
+                        continue
+                    if row.error_code == codes.NONE and not batch.done:
+                        self._complete(batch, row, node_id)
+                        stored.append(batch)
+                    else:
+                        others.append((batch, answer_of(row)))
+            if others:
+                self._take_leader_hints(message, sent)
+        self._accumulator.finish(*stored)
+        others += [(batch, _without_message(response, self._config.acks)) for batch in waiting.values()]
+        for batch, answer in others:
+            self._settle_batch(batch, answer, node_id, now)
+
+    def _complete(self, batch: ProducerBatch, row: PartitionProduceResponse, node_id: int) -> None:
+        """What nearly every batch comes to, in one go: off the wire, Done, told."""
+        batch.off_wire()
+        self.idempotence.acknowledged(batch, node_id)
+        batch.complete(row.base_offset, row.log_append_time_ms)
+        tell_stored(batch)
 
     def _settle_batch(self, batch: ProducerBatch, answer: Answer, node_id: int, now: float) -> None:
         batch.off_wire()
@@ -254,7 +278,7 @@ class Sender:
         if batch.done:
             self._settle_late(batch, outcome)
         elif isinstance(outcome, Done):
-            self._complete(batch, answer, outcome)
+            self._done(batch, answer, outcome)
         elif isinstance(outcome, Retry):
             self._retry(batch, answer, outcome, now)
         elif isinstance(outcome, Split):
@@ -281,7 +305,7 @@ class Sender:
             self.idempotence.settled(batch.topic_partition)
         self._accumulator.recheck(batch.topic_partition)
 
-    def _complete(self, batch: ProducerBatch, answer: Answer, outcome: Done) -> None:
+    def _done(self, batch: ProducerBatch, answer: Answer, outcome: Done) -> None:
         self.idempotence.stored(batch)
         batch.complete(-1 if outcome.duplicate else answer.base_offset, answer.log_append_time)
         tell_stored(batch)
@@ -346,47 +370,6 @@ class Sender:
         if hints:
             nodes = [Node(one.node_id, one.host, one.port, one.rack) for one in message.node_endpoints]
             self._metadata.update_leaders(hints, nodes)
-
-    # --- the identity
-
-    def _ask_for_identity(self, now: float) -> float:
-        """Returns how long until this must be looked at again."""
-        if not self.idempotence.needs_identity or self._identity_asked or self.fatal_error is not None:
-            return _POLL_MS_MAX
-        if not self._accumulator.has_undrained():
-            return _POLL_MS_MAX
-        if now < self._identity_retry_ms:
-            return self._identity_retry_ms - now
-        node = self._client.least_loaded_node(now)
-        if node is None or not self._client.ready(node, now):
-            return max(10.0, self._config.retry_backoff_ms)  # a backoff of 0 must not spin
-        self._identity_asked = True
-        request = self._client.new_client_request(node.id, ApiKey.INIT_PRODUCER_ID, _build_init, now)
-        self._client.send(request, now)
-        return _POLL_MS_MAX
-
-    def _settle_identity(self, response: ClientResponse) -> None:
-        self._identity_asked = False
-        message = response.message
-        if response.version_error is not None:
-            self.fatal_error = response.version_error
-        elif _is_identity(message) and message.error_code == codes.NONE:
-            self._identity_failures = 0
-            self.idempotence.adopt(Identity(message.producer_id, message.producer_epoch))
-            self._accumulator.recheck()
-        elif _is_identity(message) and not error_code(message.error_code).retriable:
-            self.fatal_error = broker_error(message.error_code, "A producer id was asked for, which idempotence needs")
-        else:
-            self._identity_retry_ms = response.received_ms + self._backoff.after(self._identity_failures)
-            self._identity_failures += 1
-
-
-def _build_init(version: int) -> Message:
-    return InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1)
-
-
-def _is_identity(message: Message | None) -> TypeGuard[InitProducerIdResponse]:
-    return isinstance(message, InitProducerIdResponse)
 
 
 def _without_message(response: ClientResponse, acks: int) -> Answer:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
@@ -18,7 +19,7 @@ from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.protocol.primitives import Buffer, Reader, Writer, unsigned_varint
 
 ZERO_UUID = UUID(int=0)
-_ZERO_UUID_BYTES = bytes(16)
+_UUIDS_REMEMBERED = 4096
 _BUFFER_TYPES = (bytes, bytearray, memoryview)
 
 # struct's letters for the types of fixed size
@@ -85,8 +86,13 @@ class UuidCodec:
         writer.put(value.bytes)
 
     def read(self, reader: Reader) -> UUID:
-        data = reader.take(16)
-        return ZERO_UUID if data == _ZERO_UUID_BYTES else UUID(bytes=bytes(data))
+        return _uuid(bytes(reader.take(16)))
+
+
+@lru_cache(_UUIDS_REMEMBERED)
+def _uuid(data: bytes) -> UUID:
+    """The ids of the same few topics come again in every answer, and a UUID is slow to make."""
+    return UUID(bytes=data)
 
 
 class StringCodec(_Prefixed):
