@@ -313,6 +313,11 @@ class RecordAccumulator:
                 self._queues.remove(batch, now)
         return expired
 
+    def withdraw(self, batch: ProducerBatch) -> None:
+        """Take a batch out of its queue. The caller fails it, tells its calls and then calls finish()."""
+        with self._lock:
+            self._queues.remove(batch, self._clock())
+
     def next_expiry_ms(self) -> float:
         """When the next batch expires, inf if there is none."""
         with self._lock:

@@ -17,8 +17,10 @@ when it knows nothing of the producer, and then takes any sequence. All rules be
 
 When a batch was refused for good, the ones behind it have a gap before them: the broker refuses them as well. Then all
 that is before the gap is finished first, and the rest goes on under the next epoch, with sequences from 0 (KIP-360).
-That is the only place where a batch that was sent gets another sequence (rule 3): the batch at the gap was refused by
-every broker that answered for it, nothing before it is in flight, and what was sent behind it could not be accepted.
+That is the only place where a batch that was sent gets another sequence (rule 3): it was refused by every broker that
+answered for it, and nothing before it is in flight. A batch behind the gap whose answer was lost is not among them. A
+broker that knows the producer has refused it too, but one that has forgotten it (its records were deleted, or were too
+old) took it. It is abandoned: the sender fails it, with the words that it may be stored.
 
 A batch that failed in doubt leaves the partition unresolved: nothing new leaves until all is settled. If the records
 turn out to be stored, nothing is lost; else the partition goes on under the next epoch, as nothing of it is left.
@@ -122,6 +124,11 @@ def may_begin_again(state: PartitionState) -> bool:
     return all(not follows(state.gap, batch.base_sequence) for batch in state.unsettled)
 
 
+def may_be_stored(state: PartitionState, batch: ProducerBatch) -> bool:
+    """Rule 3: then it gets no other sequence. Its answer was lost, or says that it may be."""
+    return batch in state.in_doubt
+
+
 class Idempotence:
     """See the module's docstring. When idempotence is off, the rules about the open requests still hold."""
 
@@ -132,6 +139,7 @@ class Idempotence:
         self._in_flight_max = in_flight_max
         self._connection_of = connection_of
         self._partitions: dict[TopicPartition, PartitionState] = {}
+        self._abandoned: list[ProducerBatch] = []
 
     # --- the identity
 
@@ -257,8 +265,13 @@ class Idempotence:
             self._note_gap(state, batch)
         self._mend(state)
 
+    def take_abandoned(self) -> list[ProducerBatch]:
+        """Batches that may be stored and cannot keep their sequences: to be failed by the caller. Each is told once."""
+        abandoned, self._abandoned = self._abandoned, []
+        return abandoned
+
     def is_in_doubt(self, batch: ProducerBatch) -> bool:
-        return batch in self.state(batch.topic_partition).in_doubt
+        return may_be_stored(self.state(batch.topic_partition), batch)
 
     def is_head(self, batch: ProducerBatch) -> bool:
         return self.state(batch.topic_partition).is_head(batch)
@@ -289,6 +302,8 @@ class Idempotence:
         if self.identity == NOBODY:
             return  # adopt() comes back here
         state.begin(self.identity)
+        self._abandoned += [batch for batch in state.unsettled if may_be_stored(state, batch)]
+        state.unsettled = [batch for batch in state.unsettled if not may_be_stored(state, batch)]
         state.in_doubt.clear()
         for batch in state.unsettled:
             self._give_sequence(state, batch)

@@ -38,6 +38,7 @@ from spark_kafka_sink.producer.outcome import BatchFacts, Done, Fail, Outcome, R
 from spark_kafka_sink.producer.results import tell_failed, tell_stored
 from spark_kafka_sink.producer.settlement import (
     Answer,
+    abandoned_error,
     answer_of,
     attempt_error,
     final_error,
@@ -145,6 +146,7 @@ class Sender:
         self._ask_for_leaders(ready.unknown_leader_topics, now)
         node_ids, delay_ms = self._nodes_to_send_to(snapshot, ready.ready_node_ids, now)
         self._expire(now)
+        self._fail_what_is_abandoned()
         drained = self._accumulator.drain(snapshot, node_ids, self._config.max_request_size, now, gate=self.idempotence)
         for node_id, batches in drained.items():
             self._send(node_id, batches, snapshot, now)
@@ -200,6 +202,12 @@ class Sender:
             in_doubt = batch.on_wire or self.idempotence.is_in_doubt(batch)
             self._fail(batch, timeout_error(batch, batch.error, in_doubt=in_doubt), in_doubt=in_doubt)
             self._metadata.request_update()
+
+    def _fail_what_is_abandoned(self) -> None:
+        for batch in self.idempotence.take_abandoned():
+            if not batch.done:
+                self._accumulator.withdraw(batch)
+                self._fail(batch, abandoned_error(batch, batch.error), in_doubt=True)
 
     # --- produce
 

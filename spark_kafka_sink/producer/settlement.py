@@ -88,6 +88,16 @@ def timeout_error(batch: ProducerBatch, last: Exception | None, *, in_doubt: boo
     return _because(DeliveryTimeoutError(words), last)
 
 
+def abandoned_error(batch: ProducerBatch, last: Exception | None) -> KafkaSinkError:
+    """Rule 3: its sequence cannot be kept, and another one could store it twice."""
+    where = f"topic {batch.topic_partition.topic}, partition {batch.topic_partition.partition}"
+    words = (
+        f"{where}: {batch.record_count} records were sent without an answer, and records before them were refused. "
+        f"They are not sent again, for that could store them twice. The last attempt: {last} {_DOUBT}"
+    )
+    return _because(DeliveryError(words), last)
+
+
 def record_errors(batch: ProducerBatch, answer: Answer) -> tuple[dict[int, KafkaSinkError], KafkaSinkError | None]:
     """The errors of the records that the broker named, and the error of the others, which it did not object to."""
     if not answer.record_words:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from spark_kafka_sink.producer import idempotence
+from spark_kafka_sink.producer.batch import ProducerBatch
 from spark_kafka_sink.producer.idempotence import PartitionState
 from tests.producer.explorer import explore
 
@@ -33,19 +34,24 @@ def no_rule_3(state: PartitionState) -> bool:
     return state.gap is not None
 
 
+def never_stored(state: PartitionState, batch: ProducerBatch) -> bool:
+    return False
+
+
 @pytest.mark.parametrize(
-    ("rule", "without", "seed"),
+    ("rules", "seed"),
     [
-        ("may_have_another_on_wire", no_rule_1, 6),
-        ("may_have_another_on_wire", no_rule_1, 35),
-        ("may_begin_again", no_rule_3, 14),
-        ("may_begin_again", no_rule_3, 36),
+        ({"may_have_another_on_wire": no_rule_1}, 6),
+        ({"may_have_another_on_wire": no_rule_1}, 35),
+        ({"may_begin_again": no_rule_3, "may_be_stored": never_stored}, 14),
+        ({"may_begin_again": no_rule_3, "may_be_stored": never_stored}, 36),
     ],
 )
 def test_the_explorer_notices_a_rule_that_is_taken_out(
-    rule: str, without: Callable[..., bool], seed: int, monkeypatch: pytest.MonkeyPatch
+    rules: dict[str, Callable[..., bool]], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     explore(seed)
-    monkeypatch.setattr(idempotence, rule, without)
+    for rule, without in rules.items():
+        monkeypatch.setattr(idempotence, rule, without)
     with pytest.raises(AssertionError, match="doubled or out of order"):
         explore(seed)
