@@ -8,6 +8,8 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+_ESTABLISHED = "01"
+
 
 def descendants(root: int) -> list[int]:
     """All processes below `root`, without itself."""
@@ -52,6 +54,19 @@ def python_workers(root: int) -> Iterator[int]:
     for pid in descendants(root):
         if "pyspark.daemon" in command_line(pid):
             yield pid
+
+
+def connections_to(pid: int, port: int) -> int:
+    """How many established TCP connections to this port a process holds."""
+    held: set[str] = set()
+    with contextlib.suppress(OSError):
+        for descriptor in (Path("/proc") / str(pid) / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                held.add(os.readlink(descriptor))
+    rows = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()]
+    return sum(
+        row[2].endswith(f":{port:04X}") and row[3] == _ESTABLISHED and f"socket:[{row[9]}]" in held for row in rows
+    )
 
 
 def _stat(pid: int) -> list[str]:

@@ -2,22 +2,35 @@
 
 `python -m integration.spark_jobs stream BOOTSTRAP TOPIC FOLDER LAST_BATCH`
 `python -m integration.spark_jobs batch BOOTSTRAP TOPIC MASTER ROWS`
+`python -m integration.spark_jobs speculation BOOTSTRAP TOPIC MASTER ROWS REPORT`
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark import TaskContext
 
 from tests.spark_session import start_spark
 
 ROWS_PER_BATCH = 2_000
 BATCH_MILLISECONDS = 300
 SLOW_SECONDS = 0.1
+TASKS = 4
+STUCK_TASK = 3
+STUCK_AFTER_BATCHES = 20
+SMALL_EXECUTORS = {
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.log.level": "ERROR",
+}
 
 
 def stream(bootstrap: str, topic: str, folder: str, last_batch: str) -> None:
@@ -40,28 +53,61 @@ def stream(bootstrap: str, topic: str, folder: str, last_batch: str) -> None:
 
 def batch(bootstrap: str, topic: str, master: str, rows: str) -> None:
     """Numbered rows from tasks that take their time, so that something can happen while they write."""
-    spark = start_spark(
-        {
-            "spark.executor.memory": "512m",
-            "spark.executor.cores": "1",
-            "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
-            "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-            "spark.log.level": "ERROR",
-        },
-        master,
-    )
+    spark = start_spark(SMALL_EXECUTORS, master)
 
     def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for each in batches:
             time.sleep(SLOW_SECONDS)
             yield each
 
-    numbered = spark.range(0, int(rows), 1, 4).mapInArrow(slowly, "id LONG")
+    numbered = spark.range(0, int(rows), 1, TASKS).mapInArrow(slowly, "id LONG")
     frame = numbered.selectExpr("CAST(id % 50 AS STRING) AS key", "CAST(id AS STRING) AS value")
     print("started", flush=True)
     frame.write.format("pykafka").option("kafka.bootstrap.servers", bootstrap).option("topic", topic).save()
     spark.stop()
 
 
+def speculation(bootstrap: str, topic: str, master: str, rows: str, report: str) -> None:
+    """The first attempt of one task gets stuck half-way; the job ends only because Spark starts another beside it.
+
+    `written` is printed when it has, and what threads Python workers still have after a line on stdin.
+    """
+    settings = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.multiplier": "1.1",
+        "spark.kafka.producer.cache.timeout": "1s",
+    }
+    spark = start_spark(SMALL_EXECUTORS | settings, master)
+
+    def stuck_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        is_stuck = context.partitionId() == STUCK_TASK and context.attemptNumber() == 0
+        for number, each in enumerate(batches):
+            while is_stuck and number == STUCK_AFTER_BATCHES:
+                time.sleep(SLOW_SECONDS)
+            yield each
+
+    def threads(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            time.sleep(SLOW_SECONDS)
+            names = sorted(thread.name for thread in threading.enumerate())
+            yield pa.record_batch({"name": names})
+
+    numbered = spark.range(0, int(rows), 1, TASKS).mapInArrow(stuck_once, "id LONG")
+    frame = numbered.selectExpr("CAST(id % 50 AS STRING) AS key", "CAST(id AS STRING) AS value")
+    writer = frame.write.format("pykafka").option("kafka.bootstrap.servers", bootstrap).option("topic", topic)
+    writer.option("reportPath", report).save()
+    print("written", flush=True)
+    sys.stdin.readline()
+    left = spark.range(0, 2 * TASKS, 1, 2 * TASKS).mapInArrow(threads, "name STRING").distinct().collect()
+    print("threads:", *sorted(row.name for row in left), flush=True)
+    spark.stop()
+
+
+JOBS: dict[str, Callable[..., None]] = {"stream": stream, "batch": batch, "speculation": speculation}
+
 if __name__ == "__main__":
-    {"stream": stream, "batch": batch}[sys.argv[1]](*sys.argv[2:])
+    JOBS[sys.argv[1]](*sys.argv[2:])
