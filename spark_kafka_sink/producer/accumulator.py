@@ -251,24 +251,10 @@ class RecordAccumulator:
     def recheck(self, topic_partition: TopicPartition | None = None) -> None:
         """The gate may decide otherwise now, for one partition or for all.
 
-        Done by itself by reenqueue, split_and_reenqueue, finish and unmute.
+        Done by itself by reenqueue, split_and_reenqueue and finish.
         """
         with self._lock:
             self._queues.bring_back(topic_partition, self._clock())
-
-    def mute(self, topic_partition: TopicPartition) -> None:
-        """Keep a partition's batches back, so that those in flight are settled first."""
-        self._set_muted(topic_partition, True)
-
-    def unmute(self, topic_partition: TopicPartition) -> None:
-        """The opposite of mute."""
-        self._set_muted(topic_partition, False)
-
-    def _set_muted(self, topic_partition: TopicPartition, muted: bool) -> None:
-        with self._lock:
-            queue = self._queues.get(topic_partition)
-            queue.muted, queue.aside = muted, False
-            self._queues.place(queue, self._clock())
 
     def reenqueue(self, batch: ProducerBatch, now: float) -> None:
         """Send it again after its backoff. Its request must be off the wire. Kept in sequence order."""
@@ -362,9 +348,6 @@ class RecordAccumulator:
         finally:
             with self._lock:
                 self._incomplete.end_flush(flush)
-
-    def flush_in_progress(self) -> bool:
-        return self._incomplete.flushing
 
     def has_incomplete(self) -> bool:
         """Is anything staged, being grouped, queued or in flight?"""

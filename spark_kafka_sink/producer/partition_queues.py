@@ -1,10 +1,10 @@
 """The queues of batches per partition, and which of them may be sent now, without looking at all of them each time.
 
 Most of a thousand partitions have nothing to say at any one moment. So a queue is looked at when something happens to
-it (a batch added, finished, retried; its partition muted; its leader moved) or when a time that it waits for has come,
+it (a batch added, finished, retried; its leader moved) or when a time that it waits for has come,
 and is then put where the sender finds it:
 
-    nowhere     empty, muted, set aside by the gate, or its head is being worked on by another thread
+    nowhere     empty, set aside by the gate, or its head is being worked on by another thread
     timers      its head lingers or backs off until a known time
     sendable    its head may go now; kept per leader, so that one node's queues are found without a search
 
@@ -47,12 +47,11 @@ class DrainGate(Protocol):
 class PartitionQueue:
     """The batches of one partition that are not in flight, oldest first; only the last one may be open."""
 
-    __slots__ = ("aside", "batches", "due_ms", "leader_epoch", "leader_id", "muted", "sendable", "topic_partition")
+    __slots__ = ("aside", "batches", "due_ms", "leader_epoch", "leader_id", "sendable", "topic_partition")
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
         self.batches: deque[ProducerBatch] = deque()
-        self.muted = False
         self.aside = False
         self.sendable = False
         self.due_ms = INFINITE_MS  # the timer that counts; others of this queue are out of date
@@ -215,7 +214,7 @@ class PartitionQueues:
 
     def _due_ms(self, queue: PartitionQueue) -> float:
         """When the head may be sent; any time in the past means now."""
-        if not queue.batches or queue.muted or queue.aside:
+        if not queue.batches or queue.aside:
             return INFINITE_MS
         head = queue.batches[0]
         if head.pinned:

@@ -93,11 +93,13 @@ def test_a_flush_makes_everything_ready_at_once() -> None:
     h.append(0)
     h.append(2)
     flush = h.accumulator.begin_flush()
-    assert h.accumulator.flush_in_progress()
     assert h.ready_nodes() == {0, 1}
     batches = h.drain()
+    h.append(1)
+    assert h.ready_nodes() == {0}  # as long as the flush goes on, nothing lingers
     assert not h.accumulator.await_flush(flush, 0)
-    assert not h.accumulator.flush_in_progress()
+    h.append(2)
+    assert h.ready_nodes() == {0}  # it is over: what comes now lingers
     for batch in batches:
         h.acknowledge(batch)
 
@@ -452,17 +454,18 @@ def test_recheck_of_all_brings_every_refused_partition_back() -> None:
     assert len(h.take()) == 3
 
 
-def test_a_muted_partition_is_neither_ready_nor_drained_until_it_is_unmuted() -> None:
+def test_a_partition_set_aside_is_neither_ready_nor_drained_until_it_is_looked_at_again() -> None:
     h = Harness(linger_ms=0)
     h.append(0)
-    h.accumulator.mute(tp(0))
+    h.gate.refused = {0}
+    assert h.take() == []
+    h.gate.refused.clear()
     assert h.ready_nodes() == set()
-    assert h.drain() == []
-    h.accumulator.unmute(tp(0))
-    assert h.ready_nodes() == {0}
-    h.accumulator.mute(tp(0))
     assert h.drain(0) == []
-    h.accumulator.unmute(tp(0))
+    h.append(0)  # more rows do not bring it back
+    assert h.ready_nodes() == set()
+    h.accumulator.recheck(tp(0))
+    assert h.ready_nodes() == {0}
     assert len(h.drain(0)) == 1
 
 
@@ -686,12 +689,12 @@ def test_age_counts_from_the_call_not_from_the_grouping() -> None:
     assert len(h.accumulator.expired_batches(h.clock.now)) == 1
 
 
-def test_a_muted_or_leaderless_partition_expires_all_the_same() -> None:
+def test_a_partition_set_aside_or_without_a_leader_expires_all_the_same() -> None:
     h = expiring(leaders=(None, 0), linger_ms=0)
     h.append(0)
     h.append(1)
-    h.ready()
-    h.accumulator.mute(tp(1))
+    h.gate.refused = {1}
+    assert h.take() == []
     h.clock.now += 100
     assert len(h.accumulator.expired_batches(h.clock.now)) == 2
 
