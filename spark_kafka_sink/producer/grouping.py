@@ -88,9 +88,9 @@ class Grouping:
     def _return_unused_memory(self) -> None:
         """Where buffer.memory is short, Arrow gives back to the system what it keeps for this thread's next arrays.
 
-        It keeps freed memory apart for each thread. While a caller waits for brokers that are slow, the batches that it
-        has encoded are sent and freed, and the sender encodes the next ones in memory of its own: without this, a process
-        is resident with nearly twice its buffer.memory.
+        It keeps freed memory apart for each thread. While a caller waits for slow brokers, the batches that it encoded
+        are sent and freed, and the sender encodes the next ones in memory of its own: both together are up to twice
+        buffer.memory.
         """
         now = self._clock()
         if self._pool.free_bytes * _SHORT_OF_MEMORY_SHARE < self._pool.bytes_max and now >= self._return_next_ms:
