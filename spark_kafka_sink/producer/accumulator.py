@@ -158,7 +158,8 @@ class RecordAccumulator:
             first = not stage.row_count
             stage.add_record(record, reserved, self._clock() if first else 0.0)
             full = self._is_full(stage)
-        self._after_staging(stage, first=first, full=full)
+        if first or full:
+            self._after_staging(stage, first=first, full=full)
 
     def partition_loads(self, topic: str, snapshot: ClusterSnapshot) -> PartitionLoads | None:
         """For the adaptive partitioner; None while not all partitions have been written to."""

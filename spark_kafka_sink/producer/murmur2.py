@@ -95,14 +95,13 @@ def _mix_tails(
 
 def partition_of_key(key: bytes, partition_count: int) -> int:
     """The same for one key: arrays cost more than this loop does for keys of the usual length."""
-    seed, m, mask = 0x9747B28C, 0x5BD1E995, 0xFFFF_FFFF
+    m, mask = 0x5BD1E995, 0xFFFF_FFFF
     length = len(key)
     whole = length & ~3
-    result = seed ^ length
+    result = 0x9747B28C ^ length
     for (word,) in iter_unpack("<I", key[:whole]):
         word = word * m & mask
-        word = (word ^ word >> 24) * m & mask
-        result = (result * m & mask) ^ word
+        result = (result * m ^ (word ^ word >> 24) * m) & mask
     if length > whole:
         result = (result ^ int.from_bytes(key[whole:], "little")) * m & mask
     result = (result ^ result >> 13) * m & mask

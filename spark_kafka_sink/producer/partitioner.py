@@ -115,9 +115,11 @@ class Partitioner:
 
     def assign_one(self, topic: str, key: bytes | None, size: int, snapshot: ClusterSnapshot, loads: LoadsOf) -> int:
         """The partition of one record that does not name it."""
-        state = self._topic(topic, snapshot)
         if key is not None and not (self._ignore_keys or self._round_robin):
-            return partition_of_key(key, len(state.indexes))
+            count = snapshot.partition_count(topic)
+            if count is not None:
+                return partition_of_key(key, count)
+        state = self._topic(topic, snapshot)
         with self._lock:
             if not self._round_robin and state.bytes + size <= self._batch_room and state.partition >= 0:
                 state.bytes += size

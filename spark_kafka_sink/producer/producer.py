@@ -17,7 +17,9 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from random import Random
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +42,7 @@ from spark_kafka_sink.producer.buffer_pool import BufferPool
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.interceptors import Interceptor, Interceptors
 from spark_kafka_sink.producer.metrics import ProducerMetrics
-from spark_kafka_sink.producer.partitioner import LoadsOf, Partitioner
+from spark_kafka_sink.producer.partitioner import Partitioner
 from spark_kafka_sink.producer.record import ProducerRecord, check_record, check_topic, header_bytes
 from spark_kafka_sink.producer.results import Callback, ColumnsFuture, ColumnsResult, RecordMetadata, SendFuture
 from spark_kafka_sink.producer.sender import Sender
@@ -53,11 +55,20 @@ from spark_kafka_sink.records.header import HEADER_BYTES
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
 
-_RECORD_OVERHEAD_MAX = 36
-"""Length, attributes, deltas and the lengths of key and value, at most."""
+_RECORD_SIZE_MAX = 38
+"""Length, attributes, deltas and the lengths of key and value, at most; and 2, because null counts as -1 byte."""
+_IN_USE_MS = 1_000.0
+"""For so long it need not be said again that a topic is in use; metadata.max.idle.ms is five seconds or more."""
 
 RecordPartitioner = Callable[[str, "bytes | None", "bytes | None", Sequence[PartitionInfo]], int]
 """(topic, key, value, partitions) -> partition: a user's own, for send()."""
+
+
+class _TopicsInUse(NamedTuple):
+    """Topics whose partitions are known by this snapshot, and until when metadata need not be told of their use."""
+
+    snapshot: ClusterSnapshot
+    until_ms: dict[str, float]
 
 
 class KafkaProducer:
@@ -89,6 +100,7 @@ class KafkaProducer:
         self._metrics = ProducerMetrics(self.config.metrics_sample_window_ms, self.config.metrics_num_samples)
         client_config = self.config.client_config()
         self._metadata = new_metadata(client_config, system=self._system)
+        self._in_use = _TopicsInUse(self._metadata.snapshot, {})
         self._client = client = new_network_client(client_config, self._metadata, system=self._system)
         self._pool = BufferPool(self.config.buffer_memory, self._system.now)
         wake = self._loop.wakeup
@@ -129,14 +141,17 @@ class KafkaProducer:
     def send(self, record: ProducerRecord, callback: Callback | None = None) -> Future[RecordMetadata]:
         """Send one record. What is wrong with the record is told by the future, wrong types and use by the call."""
         self._ensure_usable()
-        record = self._interceptors.on_send(check_record(record)) if self._interceptors else check_record(record)
-        callbacks = self._callbacks(callback)
+        check_record(record)
+        callbacks = () if callback is None else (callback,)
+        if self._interceptors:
+            record = self._interceptors.on_send(record)
+            callbacks = (*callbacks, self._interceptors.on_acknowledgement)
         try:
             return self._send(record, callbacks)
         except KafkaSinkError as error:
             if isinstance(error, ProducerClosedError | IllegalStateError):
                 raise
-            future = SendFuture(record.topic, -1, -1, (-1, -1), callbacks)
+            future = SendFuture(record.topic, -1, -1, -1, -1, callbacks)
             future.failed(error)
             return future
 
@@ -151,10 +166,10 @@ class KafkaProducer:
         call = ColumnsFuture(topic, columns.num_rows)
         if not columns.num_rows:
             return call
-        snapshot = self._await_topic(topic)
+        snapshot = self._await_topic(topic, self._system.now())
         sizes = record_size_bounds(columns)
         partitions = self._partitioner.assign(
-            topic, columns, sizes, partition, snapshot, self._loads_of(topic, snapshot)
+            topic, columns, sizes, partition, snapshot, partial(self._accumulator.partition_loads, topic, snapshot)
         )
         good = self._refuse_bad_rows(call, topic, columns, sizes, partitions)
         rows = np.arange(columns.num_rows, dtype=np.int64)
@@ -170,19 +185,22 @@ class KafkaProducer:
         return call
 
     def _send(self, record: ProducerRecord, callbacks: tuple[Callback, ...]) -> SendFuture:
-        topic = record.topic
-        snapshot = self._await_topic(topic, record.partition)
+        topic, headers, timestamp_ms = record.topic, record.headers, record.timestamp_ms
+        now = self._system.now()
+        snapshot = self._await_topic(topic, now, record.partition)
         key = apply(self._serialize_key, "key", topic, record.key)
         value = apply(self._serialize_value, "value", topic, record.value)
-        size = _RECORD_OVERHEAD_MAX + len(key or b"") + len(value or b"") + header_bytes(record.headers)
+        key_size = -1 if key is None else len(key)
+        value_size = -1 if value is None else len(value)
+        size = _RECORD_SIZE_MAX + key_size + value_size + header_bytes(headers)
         if size + HEADER_BYTES > self.config.max_request_size:
             raise _too_large(topic, size, self.config.max_request_size)
         partition = self._partition_of(record, key, value, size, snapshot)
-        timestamp_ms = record.timestamp_ms if record.timestamp_ms is not None else _wall_clock_ms()
-        sizes = (len(key) if key is not None else -1, len(value) if value is not None else -1)
-        future = SendFuture(topic, partition, timestamp_ms, sizes, callbacks)
-        self._accumulator.append_record(topic, partition, key, value, record.headers, timestamp_ms, size, future)
-        self._metrics.rows_given(1, size, size, self._system.now())
+        if timestamp_ms is None:
+            timestamp_ms = _wall_clock_ms()
+        future = SendFuture(topic, partition, timestamp_ms, key_size, value_size, callbacks)
+        self._accumulator.append_record(topic, partition, key, value, headers, timestamp_ms, size, future)
+        self._metrics.rows_given(1, size, size, now)
         return future
 
     def _partition_of(
@@ -196,7 +214,8 @@ class KafkaProducer:
             except Exception as error:
                 raise InvalidRecordError(f"Topic {topic}: the partitioner failed: {error!r}") from error
         if partition is None:
-            return self._partitioner.assign_one(topic, key, size, snapshot, self._loads_of(topic, snapshot))
+            loads = partial(self._accumulator.partition_loads, topic, snapshot)
+            return self._partitioner.assign_one(topic, key, size, snapshot, loads)
         if snapshot.partition(topic, partition) is None:
             raise InvalidRecordError(
                 f"Topic {topic} has no partition {partition}: it has {snapshot.partition_count(topic)}."
@@ -228,19 +247,12 @@ class KafkaProducer:
             call.failed(nowhere, None, InvalidRecordError(f"Topic {topic} does not have the partition of the row."))
         return good
 
-    def _callbacks(self, callback: Callback | None) -> tuple[Callback, ...]:
-        callbacks = () if callback is None else (callback,)
-        return (*callbacks, self._interceptors.on_acknowledgement) if self._interceptors else callbacks
-
-    def _loads_of(self, topic: str, snapshot: ClusterSnapshot) -> LoadsOf:
-        return lambda: self._accumulator.partition_loads(topic, snapshot)
-
     # --- waiting
 
     def partitions_for(self, topic: str) -> list[PartitionInfo]:
         """The topic's partitions and their leaders; waits for at most max.block.ms."""
         self._ensure_usable()
-        return list(self._await_topic(check_topic(topic)).topics[topic].partitions)
+        return list(self._await_topic(check_topic(topic), self._system.now()).topics[topic].partitions)
 
     def flush(self, timeout: float | None = None) -> None:
         """Send everything that was given so far without lingering, and wait until each has its outcome (seconds).
@@ -282,12 +294,21 @@ class KafkaProducer:
         in_flight = self._client.in_flight_request_count()
         return self._metrics.snapshot(self._system.now(), self._pool, requests_in_flight=in_flight)
 
-    def _await_topic(self, topic: str, partition: int | None = None) -> ClusterSnapshot:
+    def _await_topic(self, topic: str, now: float, partition: int | None = None) -> ClusterSnapshot:
         """Until the topic's partitions are known, and the one that is asked for is among them."""
-        now = self._system.now()
+        in_use = self._in_use
+        if partition is None and in_use.snapshot is self._metadata.snapshot and now < in_use.until_ms.get(topic, 0.0):
+            return in_use.snapshot
         self._metadata.add_topic(topic, now)
-        if self._knows(topic, partition):
-            return self._metadata.snapshot
+        if not self._knows(topic, partition):
+            self._wait_for_topic(topic, now, partition)
+        snapshot = self._metadata.snapshot
+        if self._in_use.snapshot is not snapshot:
+            self._in_use = _TopicsInUse(snapshot, {})
+        self._in_use.until_ms[topic] = now + _IN_USE_MS
+        return snapshot
+
+    def _wait_for_topic(self, topic: str, now: float, partition: int | None) -> None:
         if self._loop.is_current():
             raise MetadataTimeoutError(f"Topic {topic} is not known yet, and a callback cannot wait for it.")
         deadline_ms = now + self.config.max_block_ms
@@ -301,7 +322,6 @@ class KafkaProducer:
                     raise self._unknown(topic, partition)
         finally:
             self._metrics.waited("metadata-wait-time", self._system.now() - now)
-        return self._metadata.snapshot
 
     def _await_metadata(self, version: int, timeout_ms: float) -> bool:
         try:

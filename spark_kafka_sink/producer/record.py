@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from spark_kafka_sink.errors import InvalidRecordError
@@ -24,11 +25,16 @@ class ProducerRecord(NamedTuple):
 
 def check_topic(topic: object) -> str:
     """The topic's name, if a broker could have a topic of that name."""
-    if not isinstance(topic, str) or topic in (".", "..") or _TOPIC_NAME.fullmatch(topic) is None:
+    if not isinstance(topic, str) or not _is_topic_name(topic):
         raise InvalidRecordError(
             f"{topic!r} is not the name of a topic: 1 to 249 letters, digits, '.', '_' and '-' are allowed."
         )
     return topic
+
+
+@lru_cache(1024)
+def _is_topic_name(topic: str) -> bool:
+    return topic not in (".", "..") and _TOPIC_NAME.fullmatch(topic) is not None
 
 
 def check_record(record: object) -> ProducerRecord:
@@ -41,8 +47,9 @@ def check_record(record: object) -> ProducerRecord:
         raise InvalidRecordError(f"Topic {topic}: {partition!r} is not a partition: a number from 0 on is expected.")
     if timestamp is not None and (not _is_int(timestamp) or not 0 <= timestamp < 1 << 63):
         raise InvalidRecordError(f"Topic {topic}: {timestamp!r} is not a timestamp: milliseconds since 1970.")
-    for header in record.headers or ():
-        _check_header(topic, header)
+    if record.headers:
+        for header in record.headers:
+            _check_header(topic, header)
     return record
 
 

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,17 +84,43 @@ Callback = Callable[[RecordMetadata | None, Exception | None], None]
 
 
 class SendFuture(Future[RecordMetadata]):
-    """Of one record. It cannot be cancelled: the record may be on its way."""
+    """Of one record. It cannot be cancelled: the record may be on its way.
+
+    The lock and the lists of a Future cost as much as a third of all the rest of a record, and most futures are first
+    looked at when they are done, or never. So they are made, by a Future of the usual kind, when something first asks
+    for one of them; until then only the outcome is kept.
+    """
 
     def __init__(
-        self, topic: str, partition: int, timestamp_ms: int, sizes: tuple[int, int], callbacks: tuple[Callback, ...]
+        self,
+        topic: str,
+        partition: int,
+        timestamp_ms: int,
+        key_size: int,
+        value_size: int,
+        callbacks: tuple[Callback, ...],
     ) -> None:
-        super().__init__()
         self._topic = topic
         self._partition = partition
         self._timestamp_ms = timestamp_ms
-        self._sizes = sizes
+        self._sizes = key_size, value_size
         self._callbacks = callbacks
+        self._outcome: RecordMetadata | Exception | None = None  # both guarded by _waking
+        self._awake = False
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for what is not there yet: all that Future has appears at once, already with the outcome."""
+        with _waking:
+            if not self._awake:
+                usual: Future[RecordMetadata] = Future()
+                if self._outcome is not None:
+                    _resolve(usual, self._outcome)
+                self.__dict__.update(usual.__dict__)
+                self._awake = True
+        try:
+            return self.__dict__[name]
+        except KeyError:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}") from None
 
     def cancel(self) -> bool:
         return False
@@ -102,16 +128,32 @@ class SendFuture(Future[RecordMetadata]):
     def stored(self, offset: int, log_append_time: int) -> None:
         timestamp_ms = log_append_time if log_append_time >= 0 else self._timestamp_ms
         metadata = RecordMetadata(self._topic, self._partition, offset, timestamp_ms, *self._sizes)
-        self._call_back(metadata, None)
-        self.set_result(metadata)
+        for callback in self._callbacks:
+            _call(callback, self._topic, metadata, None)
+        self._end(metadata)
 
     def failed(self, error: Exception) -> None:
-        self._call_back(None, error)
-        self.set_exception(error)
-
-    def _call_back(self, metadata: RecordMetadata | None, error: Exception | None) -> None:
         for callback in self._callbacks:
-            _call(callback, self._topic, metadata, error)
+            _call(callback, self._topic, None, error)
+        self._end(error)
+
+    def _end(self, outcome: RecordMetadata | Exception) -> None:
+        with _waking:
+            self._outcome = outcome
+            if not self._awake:
+                return
+        _resolve(self, outcome)
+
+
+def _resolve(future: Future[RecordMetadata], outcome: RecordMetadata | Exception) -> None:
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
+_waking = threading.Lock()
+"""One for all futures, held for moments: either the outcome comes first or the first look."""
 
 
 def _call(callback: Callback, topic: str, metadata: RecordMetadata | None, error: Exception | None) -> None:

@@ -39,6 +39,8 @@ def serialize_json(topic: str, value: object) -> bytes | None:
 
 def apply(serializer: Serializer, part: str, topic: str, value: object) -> bytes | None:
     """Call a serializer that we do not know: whatever it raises or returns becomes one clear error."""
+    if serializer is serialize_plain and (value is None or type(value) is bytes):
+        return value
     try:
         result = serializer(topic, value)
     except InvalidRecordError:
