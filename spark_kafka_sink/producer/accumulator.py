@@ -175,7 +175,13 @@ class RecordAccumulator:
         with self._lock:
             stage = self._stage_of(topic, reserved)
             first = not stage.row_count
-            stage.add_run(run, size, reserved, self._clock())
+            before = stage.reserved
+            try:
+                stage.add_run(run, size, reserved, self._clock())
+            except BaseException:
+                if stage.reserved == before:
+                    self._pool.release(reserved)
+                raise
             full = self._is_full(stage)
         self._after_staging(stage, first=first, full=full)
 

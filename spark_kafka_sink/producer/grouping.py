@@ -29,7 +29,7 @@ from spark_kafka_sink.producer.buffer_pool import BufferPool, MemoryLease
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.incomplete import IncompleteBatches
 from spark_kafka_sink.producer.partition_queues import INFINITE_MS, PartitionQueue, PartitionQueues
-from spark_kafka_sink.producer.staging import Grouped, Run, Stage, compatible, group
+from spark_kafka_sink.producer.staging import Grouped, Run, Stage, Staged, as_run, compatible, group, whose_rows
 from spark_kafka_sink.records.compression import Codec, CompressionRatios
 from spark_kafka_sink.records.encoder import BatchSlice, EncodedPiece, PartitionSlice, encode, plan_batches
 
@@ -97,9 +97,15 @@ class Grouping:
             self._return_next_ms = now + _RETURN_EVERY_MS
             pa.default_memory_pool().release_unused()
 
-    def _encode_all(self, topic: str, runs: Sequence[Run], oldest_ms: float, lease: MemoryLease) -> int:
+    def _encode_all(self, topic: str, staged: Sequence[Staged], oldest_ms: float, lease: MemoryLease) -> int:
         """Runs that can be one table are encoded together; if one part ends in Ctrl-C, the rest is told as well."""
-        parts = list(compatible(runs))
+        try:
+            parts = list(compatible([as_run(each) for each in staged]))
+        except BaseException as error:
+            self._give_up(topic, staged, error)
+            if not isinstance(error, Exception):
+                raise
+            return 0
         encoded = 0
         while parts:
             part = parts.pop(0)
@@ -107,7 +113,7 @@ class Grouping:
                 encoded += self._encode(topic, part, oldest_ms, lease)
             except BaseException as error:
                 for rest in parts:
-                    self._give_up(topic, rest, (), error)
+                    self._give_up(topic, rest, error)
                 raise
         return encoded
 
@@ -115,8 +121,8 @@ class Grouping:
         """Compress, and learn from it how much more fits into the next batch."""
         try:
             batch.close(self._codec, self._config.compression_level)
-        except MemoryError:
-            _log.warning("There was no memory to compress %r: it is sent as it is.", batch)
+        except Exception as error:
+            _log.warning("%r could not be compressed (%r): it is sent as it is.", batch, error)
         if self._codec is not Codec.NONE:
             ratio = batch.body_bytes / batch.uncompressed_bytes
             self._ratios.update(batch.topic_partition.topic, self._codec, ratio)
@@ -132,42 +138,51 @@ class Grouping:
         failed, self._failed = self._failed, []
         return failed
 
-    def stillborn(self, topic: str, runs: Sequence[Run], error: Exception) -> list[ProducerBatch]:
+    def stillborn(self, topic: str, staged: Sequence[Staged], error: Exception) -> list[ProducerBatch]:
         """Batches without bytes, to tell the calls of rows that cannot be sent. Under the lock."""
         batches = []
-        for run in runs:
-            for partition in np.flatnonzero(np.bincount(run.partitions)).tolist():
-                rows = run.rows[run.partitions == partition]
-                batch = ProducerBatch(TopicPartition(topic, partition), created_ms=0, deadline_ms=INFINITE_MS)
-                batch.record_count = len(rows)
-                batch.parts = [BatchPart(run.call, rows, 0)]
-                batch.fail(error)
-                self._incomplete.add(batch)
-                batches.append(batch)
+        for each in staged:
+            partitions, rows, call = whose_rows(each)
+            for partition in np.flatnonzero(np.bincount(partitions)).tolist():
+                part = BatchPart(call, rows[partitions == partition], 0)
+                batches.append(self._stillborn(TopicPartition(topic, partition), part, error))
         return batches
+
+    def _stillborn(self, topic_partition: TopicPartition, part: BatchPart, error: Exception) -> ProducerBatch:
+        batch = ProducerBatch(topic_partition, created_ms=0, deadline_ms=INFINITE_MS)
+        batch.record_count = len(part.rows)
+        batch.parts = [part]
+        batch.fail(error)
+        self._incomplete.add(batch)
+        return batch
 
     def _encode(self, topic: str, runs: Sequence[Run], oldest_ms: float, lease: MemoryLease) -> int:
         """Make batches of some runs; returns the bytes that they have become, the positions of rows included."""
-        pinned: list[ProducerBatch] = []
         bytes_max = self._batch_bytes_max(topic)
         try:
             grouped = group(runs)
             with self._lock:
                 queues = [self._queues.get(TopicPartition(topic, partition)) for partition in grouped.partitions]
                 batches = [self._pin_open_batch(queue) for queue in queues]
-                pinned += [batch for batch in batches if batch is not None]
             plan = plan_batches(grouped.sizes, _slices(grouped, batches), bytes_max)
             pieces = encode(grouped.columns, plan, self._wall_clock_ms())
+            parts = grouped.parts_of(plan)
         except BaseException as error:  # whatever it was, Ctrl-C included: the rows must not vanish
-            self._give_up(topic, runs, pinned, error)
+            self._give_up(topic, runs, error)
             if not isinstance(error, Exception):
                 raise
             return 0
         with self._lock:
-            full = self._append(queues, batches, grouped, plan, pieces, oldest_ms, lease)
-            full += [batch for batch in batches if batch is not None and _is_full(batch, bytes_max)]
-            waiting = set(full)
-            self._unpin([batch for batch in batches if batch is not None and batch not in waiting])
+            try:
+                full = self._append(queues, batches, parts, plan, pieces, oldest_ms, lease)
+                full += [batch for batch in batches if batch is not None and _is_full(batch, bytes_max)]
+                waiting = set(full)
+                self._unpin([batch for batch in batches if batch is not None and batch not in waiting])
+            except BaseException as error:
+                self._break_off(queues, plan, parts, error)
+                if not isinstance(error, Exception):
+                    raise
+                return 0
         try:
             for batch in full:
                 self.close_batch(batch)
@@ -176,17 +191,40 @@ class Grouping:
                 self._unpin(full)
         return grouped.rows.nbytes + sum(len(piece.segment) for piece in pieces)
 
-    def _give_up(self, topic: str, runs: Sequence[Run], pinned: Sequence[ProducerBatch], error: BaseException) -> None:
-        reason = error if isinstance(error, Exception) else DeliveryError(f"Interrupted by {type(error).__name__}.")
+    def _give_up(self, topic: str, staged: Sequence[Staged], error: BaseException) -> None:
+        """None of the rows is in a batch. Nobody else groups the topic now: what is pinned was pinned for them."""
         with self._lock:
-            self._unpin(pinned)
-            self._failed += self.stillborn(topic, runs, reason)
+            queues = [queue for queue in self._queues if queue.topic_partition.topic == topic]
+            self._unpin(_pinned(queues))
+            self._failed += self.stillborn(topic, staged, _reason(error))
+
+    def _break_off(
+        self,
+        queues: Sequence[PartitionQueue],
+        plan: Sequence[BatchSlice],
+        parts: Sequence[Sequence[BatchPart]],
+        error: BaseException,
+    ) -> None:
+        """Some of the rows are in batches, and one batch may be half appended to: the batches that are worked on fail,
+        and the rows that are in no batch. Under the lock."""
+        reason, now = _reason(error), self._clock()
+        in_batches = {id(part) for queue in queues for batch in queue.batches for part in batch.parts}
+        for batch in _pinned(queues):
+            batch.pinned = False
+            self._queues.remove(batch, now)
+            batch.fail(reason)
+            self._failed.append(batch)
+        for cut, some in zip(plan, parts, strict=True):
+            topic_partition = queues[cut.slice_index].topic_partition
+            self._failed += [
+                self._stillborn(topic_partition, part, reason) for part in some if id(part) not in in_batches
+            ]
 
     def _append(
         self,
         queues: Sequence[PartitionQueue],
         batches: list[ProducerBatch | None],
-        grouped: Grouped,
+        parts_of: Sequence[Sequence[BatchPart]],
         plan: Sequence[BatchSlice],
         pieces: Sequence[EncodedPiece],
         oldest_ms: float,
@@ -194,7 +232,6 @@ class Grouping:
     ) -> list[ProducerBatch]:
         """Put the pieces into the batches, and into new ones where those are full; returns the full ones."""
         full: list[ProducerBatch] = []
-        parts_of = grouped.parts_of(plan)
         for cut, piece, parts in zip(plan, pieces, parts_of, strict=True):
             batch = batches[cut.slice_index]
             if batch is None or not cut.first_offset_delta:
@@ -238,6 +275,14 @@ class Grouping:
             return self._config.batch_size
         most = max(self._config.batch_size, self._config.max_request_size)
         return min(int(self._config.batch_size / (self._ratios.get(topic, self._codec) * _RATIO_SAFETY)), most)
+
+
+def _pinned(queues: Sequence[PartitionQueue]) -> list[ProducerBatch]:
+    return [batch for queue in queues for batch in queue.batches if batch.pinned]
+
+
+def _reason(error: BaseException) -> Exception:
+    return error if isinstance(error, Exception) else DeliveryError(f"Interrupted by {type(error).__name__}.")
 
 
 def _is_full(batch: ProducerBatch, bytes_max: int) -> bool:

@@ -54,6 +54,10 @@ class Run:
     call: object
 
 
+Staged = Run | list[StagedRecord]
+"""What one call staged, or single records, back to back: they become columns when they are grouped, under no lock."""
+
+
 class Stage:
     """What waits for one topic. Guarded by the accumulator's lock; who groups it holds `group_lock` as well."""
 
@@ -65,7 +69,7 @@ class Stage:
         self.clear()
 
     def clear(self) -> None:
-        self.runs: list[Run] = []
+        self.runs: list[Staged] = []
         self.records: list[StagedRecord] = []
         self.bytes = 0  # upper bound of the encoded form
         self.reserved = 0  # bytes taken from the pool
@@ -74,6 +78,7 @@ class Stage:
         self.oldest_ms = 0.0
 
     def add_run(self, run: Run, size: int, reserved: int, now: float) -> None:
+        hit = np.flatnonzero(np.bincount(run.partitions)).tolist()
         self._close_records()
         if not self.row_count:
             self.oldest_ms = now
@@ -81,7 +86,7 @@ class Stage:
         self.row_count += len(run.rows)
         self.bytes += size
         self.reserved += reserved
-        self.hit.update(np.flatnonzero(np.bincount(run.partitions)).tolist())
+        self.hit.update(hit)
 
     def add_record(self, record: StagedRecord, reserved: int, now: float) -> None:
         """`now` counts for the first record of a stage only."""
@@ -102,16 +107,28 @@ class Stage:
 
     def _close_records(self) -> None:
         if self.records:
-            records, self.records = self.records, []
-            self.runs.append(run_of_records(records))
+            self.runs.append(self.records)
+            self.records = []
 
 
 class Taken(NamedTuple):
     """The content of a stage."""
 
-    runs: list[Run]
+    runs: list[Staged]
     reserved: int
     oldest_ms: float
+
+
+def as_run(staged: Staged) -> Run:
+    return staged if isinstance(staged, Run) else run_of_records(staged)
+
+
+def whose_rows(staged: Staged) -> tuple[NDArray[np.int32], NDArray[np.int64], object]:
+    """For rows that come to nothing: their partitions, their positions in the call, and the call."""
+    if isinstance(staged, Run):
+        return staged.partitions, staged.rows, staged.call
+    partitions = np.array([record.partition for record in staged], np.int32)
+    return partitions, np.arange(len(staged)), [record.call for record in staged]
 
 
 def run_of_records(records: Sequence[StagedRecord]) -> Run:

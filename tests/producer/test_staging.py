@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_kafka_sink.producer.staging import Run, Stage, StagedRecord, compatible, group, run_of_records
+from spark_kafka_sink.producer.staging import Run, Stage, StagedRecord, as_run, compatible, group, run_of_records
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.plan import BatchSlice
 
@@ -93,7 +93,11 @@ def test_a_stage_counts_what_it_holds_and_gives_it_away_once() -> None:
     stage.add_record(StagedRecord(None, b"w", None, 1, 2, 30, "c"), 60, now=9)
     assert (stage.row_count, stage.bytes, stage.hit, stage.oldest_ms) == (4, 100, {0, 2, 9}, 5)
     taken = stage.take()
-    assert ([run.call for run in taken.runs], taken.reserved, taken.oldest_ms) == ([["a"], "b", ["c"]], 200, 5)
+    assert ([as_run(each).call for each in taken.runs], taken.reserved, taken.oldest_ms) == (
+        [["a"], "b", ["c"]],
+        200,
+        5,
+    )
     assert (stage.row_count, stage.take().runs) == (0, [])
 
 
