@@ -15,7 +15,7 @@ POLL_SECONDS = 0.2
 SILENCE_SECONDS = 60.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StoredRecord:
     partition: int
     offset: int
