@@ -10,6 +10,7 @@ The answer also carries the cluster's finalized features, such as `transaction.v
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -132,6 +133,7 @@ def throttle_ms(answer: Message, api_key: ApiKey, version: int) -> int:
     return wanted if version >= CLIENT_THROTTLES_FROM.get(api_key, VERSION_LIMIT) else 0
 
 
+@functools.cache  # a file is read for it
 def software_version() -> str:
     """Our version in the characters that brokers take for it (KIP-511): letters, digits, `-` and `.` inside."""
     try:
