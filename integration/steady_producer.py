@@ -1,0 +1,75 @@
+"""A process that sends records by columns, as fast as they are taken, and does nothing else: others measure its memory.
+
+    python -m integration.steady_producer BOOTSTRAP TOPIC RECORDS [--options JSON] [--pandas]
+
+Chunks of 10,000 records with keys of 12 bytes and values of 100. They are built without `pa.array`, which would import
+pandas; with --pandas it is imported, as in a program that makes its columns that way. When all are acknowledged, one
+line of JSON tells how it was. No future is kept longer than it takes to look at its result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_kafka_sink import KafkaProducer, RecordColumns
+
+ROWS = 10_000
+
+
+def rows_of(width: int, seed: int) -> pa.Array:
+    letters = np.random.default_rng(seed).integers(97, 123, ROWS * width, np.uint8)
+    offsets = np.arange(0, (ROWS + 1) * width, width, dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), ROWS, [None, pa.py_buffer(offsets), pa.py_buffer(letters)])
+
+
+def peak_bytes() -> int:
+    """The most that was ever resident in this process, without what it was forked from."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["VmHWM"].split()[0]) * 1024
+
+
+def send(bootstrap: str, topic: str, records: int, options: Mapping[str, object]) -> dict[str, float]:
+    columns = RecordColumns(value=rows_of(100, seed=1), key=rows_of(12, seed=2))
+    written = 0
+    waiting: deque[Any] = deque()
+
+    def settle() -> int:
+        result = waiting.popleft().result()
+        result.raise_for_failures()
+        return int(result.rows_written)
+
+    with KafkaProducer({"bootstrap.servers": bootstrap, **options}) as producer:
+        for _ in range(records // ROWS):
+            waiting.append(producer.send_columns(topic, columns))
+            while waiting and waiting[0].done():
+                written += settle()
+        producer.flush()
+        while waiting:
+            written += settle()
+        waited_s = producer.metrics()["bufferpool-wait-time-ns-total"] / 1e9
+    return {"written": written, "waited_s": waited_s, "peak_bytes": peak_bytes()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("bootstrap")
+    parser.add_argument("topic")
+    parser.add_argument("records", type=int)
+    parser.add_argument("--options", type=json.loads, default={})
+    parser.add_argument("--pandas", action="store_true")
+    given = parser.parse_args()
+    if given.pandas:
+        pa.array([1])
+    print(json.dumps(send(given.bootstrap, given.topic, given.records, given.options)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""A producer whose brokers are slower than it is: its memory is bounded and flat, and none is left behind by a close.
+
+The producer under measurement is a process of its own. The broker answers each request late, so that buffer.memory, 32
+MB by default, is full all the time and every call waits for it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+import pytest
+
+from integration.processes import resident_bytes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
+
+RECORDS = 20_000_000
+RECORDS_OF_VARIANTS = 3_000_000
+RESIDENT_BYTES_MAX = 32_000_000 + 150_000_000
+GROWTH_BYTES_MAX = 8_000_000
+WAITED_SECONDS_MIN = 1.0
+SAMPLE_SECONDS = 0.05
+
+CYCLES = 2_000
+CYCLE_BYTES_MAX = 300
+CYCLE_BLOCKS_MAX = 0.25
+"""Of Python's memory: a leak of one object for each producer is a leak."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """`samples` are of the resident memory, from the start of the process to its end; `peak_bytes` is the kernel's."""
+
+    samples: list[int]
+    seconds: float
+    written: int
+    waited_s: float
+    peak_bytes: int
+
+    def peak_of_quarter(self, number: int) -> int:
+        size = len(self.samples) // 4
+        return max(self.samples[size * (number - 1) : size * number])
+
+
+def measure(broker: EmbeddedBroker, records: int, *arguments: str) -> Measured:
+    command = [sys.executable, "-m", "integration.steady_producer", broker.bootstrap_servers, "t", str(records)]
+    started = time.monotonic()
+    samples: list[int] = []
+    with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True) as process:
+        while process.poll() is None:
+            samples.append(resident_bytes(process.pid))
+            time.sleep(SAMPLE_SECONDS)
+        assert process.stdout is not None
+        told = json.loads(process.stdout.read())
+    return Measured(samples, time.monotonic() - started, **told)
+
+
+def check(measured: Measured, records: int) -> None:
+    quarters = [measured.peak_of_quarter(number) for number in (1, 2, 3, 4)]
+    print(
+        f"{records:,} records in {measured.seconds:.0f} s, {measured.waited_s:.0f} s of it waiting for memory; "
+        f"peak {measured.peak_bytes / 1e6:.0f} MB; of the quarters:",
+        *(round(quarter / 1e6) for quarter in quarters),
+    )
+    assert measured.written == records
+    assert measured.waited_s > WAITED_SECONDS_MIN, "the broker was not slower than the producer: nothing is proved"
+    assert measured.peak_bytes < RESIDENT_BYTES_MAX
+    assert quarters[3] < quarters[1] + GROWTH_BYTES_MAX
+
+
+def test_twenty_million_records_to_a_slow_broker_take_bounded_memory() -> None:
+    with embedded_broker({"t": 12}, discard=True) as broker:
+        broker.control.when(api=ApiKey.PRODUCE, times=None).delay(3)
+        check(measure(broker, RECORDS), RECORDS)
+
+
+@pytest.mark.parametrize(
+    ("answer_ms", "arguments"),
+    [
+        pytest.param(3, ["--pandas"], id="in a program that imports pandas"),
+        pytest.param(20, ["--options", '{"batch.size": 524288}'], id="with the batches of the Spark sink"),
+        pytest.param(3, ["--options", '{"compression.type": "lz4"}'], id="compressed"),
+    ],
+)
+def test_so_does_a_producer_that_is_used_otherwise(answer_ms: float, arguments: list[str]) -> None:
+    with embedded_broker({"t": 12}, discard=True) as broker:
+        broker.control.when(api=ApiKey.PRODUCE, times=None).delay(answer_ms)
+        check(measure(broker, RECORDS_OF_VARIANTS, *arguments), RECORDS_OF_VARIANTS)
+
+
+def test_two_thousand_producers_leave_no_memory_thread_or_descriptor_behind() -> None:
+    with embedded_broker({"t": 12}, discard=True) as broker:
+        command = [sys.executable, "-m", "integration.short_lived_producers", broker.bootstrap_servers, str(CYCLES)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    early, late = (json.loads(line) for line in done.stdout.splitlines())
+    print(early, late)
+    assert late["threads"] == early["threads"]
+    assert late["descriptors"] == early["descriptors"]
+    assert late["blocks"] - early["blocks"] < CYCLES * CYCLE_BLOCKS_MAX
+    assert late["resident_bytes"] - early["resident_bytes"] < CYCLES * CYCLE_BYTES_MAX
