@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.client.requests import ClientRequest, ClientResponse, Loss
@@ -118,6 +117,8 @@ class InFlightRequests:
             in_flight.deadline_ms += throttle_ms
 
     def nodes_with_timed_out_requests(self, now: float) -> list[int]:
+        if self.next_deadline() > now:
+            return []
         return [
             node_id
             for node_id, waiting in self._nodes.items()
@@ -125,7 +126,7 @@ class InFlightRequests:
         ]
 
     def next_deadline(self) -> float:
-        return min((in_flight.deadline_ms for in_flight in self._all()), default=math.inf)
-
-    def _all(self) -> Iterator[InFlightRequest]:
-        return (in_flight for waiting in self._nodes.values() for in_flight in waiting)
+        """A request may have less time than those before it, so all are looked at."""
+        return min(
+            [in_flight.deadline_ms for waiting in self._nodes.values() for in_flight in waiting], default=math.inf
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from spark_kafka_sink.errors import AuthenticationError, UnsupportedVersionError
 from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
@@ -13,8 +14,7 @@ BuildMessage = Callable[[int], Message]
 """From the version that was negotiated to the message. It may raise UnsupportedVersionError."""
 
 
-@dataclass(frozen=True, eq=False)
-class ClientRequest:
+class ClientRequest(NamedTuple):
     """Made by NetworkClient.new_client_request, which numbers it."""
 
     node_id: int
@@ -34,8 +34,7 @@ class ClientRequest:
         return f"<{self.api_key.name} request {self.correlation_id} to node {self.node_id}>"
 
 
-@dataclass(frozen=True, eq=False)
-class ClientResponse:
+class ClientResponse(NamedTuple):
     """How a request ended: with a message; or sent, when no answer was expected; or `failed` in one of four ways."""
 
     request: ClientRequest

@@ -99,9 +99,12 @@ class PartitionState:
 
     def settle(self, batch: ProducerBatch) -> None:
         """It has its outcome."""
-        if batch in self.unsettled:
+        if self.is_head(batch):  # nearly always
+            del self.unsettled[0]
+        elif batch in self.unsettled:
             self.unsettled.remove(batch)
-        self.in_doubt.discard(batch)
+        if self.in_doubt:
+            self.in_doubt.discard(batch)
 
 
 # --- the rules, one function each
@@ -113,8 +116,8 @@ def may_have_another_on_wire(state: PartitionState, connection: object) -> bool:
 
 
 def may_go_to(state: PartitionState, leader_id: int, in_flight_max: int) -> bool:
-    """Rule 2: so many open requests of a partition over all brokers, and all of them at one."""
-    return len(state.on_wire) < in_flight_max and all(node == leader_id for node in state.on_wire.values())
+    """Rule 2: so many open requests of a partition over all brokers, and all of them at one: any of them tells it."""
+    return len(state.on_wire) < in_flight_max and next(iter(state.on_wire.values()), leader_id) == leader_id
 
 
 def may_begin_again(state: PartitionState) -> bool:
@@ -137,7 +140,7 @@ class Idempotence:
         self.enabled = enabled
         self.identity = NOBODY
         self._in_flight_max = in_flight_max
-        self._connection_of = connection_of
+        self.connection = connection_of
         self._partitions: dict[TopicPartition, PartitionState] = {}
         self._abandoned: list[ProducerBatch] = []
 
@@ -165,7 +168,7 @@ class Idempotence:
     def admit(self, batch: ProducerBatch, leader_id: int, now: float) -> bool:
         """May this batch, the first of its partition's queue, be sent now? If so, it is counted as sent."""
         state = self.state(batch.topic_partition)
-        if not may_go_to(state, leader_id, self._in_flight_max):
+        if state.on_wire and not may_go_to(state, leader_id, self._in_flight_max):
             return False
         if self.enabled and not self._admit_sequence(state, batch, leader_id):
             return False
@@ -173,9 +176,9 @@ class Idempotence:
         return True
 
     def _admit_sequence(self, state: PartitionState, batch: ProducerBatch, leader_id: int) -> bool:
-        if not may_have_another_on_wire(state, self._connection_of(leader_id)):
+        if state.on_wire and not may_have_another_on_wire(state, self.connection(leader_id)):
             return False
-        if batch.has_sequence:
+        if batch.base_sequence >= 0:
             return state.is_head(batch) and (state.gap is None or follows(state.gap, batch.base_sequence))
         if self.identity == NOBODY or state.unresolved or state.gap is not None:
             return False
@@ -209,11 +212,11 @@ class Idempotence:
         if in_doubt and self.enabled and batch in state.unsettled:
             state.in_doubt.add(batch)
 
-    def acknowledged(self, batch: ProducerBatch, node_id: int) -> None:
+    def acknowledged(self, batch: ProducerBatch, connection: object) -> None:
         """The usual end of a request, all at once: off_wire, confirm and stored."""
         state = self.state(batch.topic_partition)
         state.on_wire.pop(batch, None)
-        state.confirmed_by = self._connection_of(node_id)
+        state.confirmed_by = connection
         self._stored(state, batch)
 
     def stored(self, batch: ProducerBatch) -> None:
@@ -224,13 +227,15 @@ class Idempotence:
         state.settle(batch)
         if (batch.producer_id, batch.producer_epoch) != state.identity or not batch.has_sequence:
             return
-        if state.last_acked_sequence < 0 or follows(batch.last_sequence, state.last_acked_sequence):
-            state.last_acked_sequence = batch.last_sequence
-        self._mend(state)
+        last = batch.last_sequence
+        if state.last_acked_sequence < 0 or follows(last, state.last_acked_sequence):
+            state.last_acked_sequence = last
+        if state.gap is not None or state.unresolved:
+            self._mend(state)
 
     def confirm(self, topic_partition: TopicPartition, node_id: int) -> None:
         """A broker has answered with success under the identity in use."""
-        self.state(topic_partition).confirmed_by = self._connection_of(node_id)
+        self.state(topic_partition).confirmed_by = self.connection(node_id)
 
     def retried(self, batch: ProducerBatch, *, new_sequence: bool) -> None:
         """It goes back into its queue."""

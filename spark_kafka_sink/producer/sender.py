@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 from uuid import UUID
 
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID, ClusterSnapshot, Node
@@ -29,7 +29,7 @@ from spark_kafka_sink.client.requests import ClientResponse
 from spark_kafka_sink.errors import DeliveryError, KafkaSinkError, ProducerClosedError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
-from spark_kafka_sink.producer.batch import ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.batch import ProducerBatch
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.idempotence import Idempotence
 from spark_kafka_sink.producer.identity_request import IdentityRequest
@@ -63,8 +63,7 @@ _NAMES_ONLY = VersionRange(ProduceRequest.VERSIONS.min, 12)
 _POLL_MS_MAX = 3_600_000.0
 
 
-@dataclass(frozen=True, eq=False)
-class SentBatches:
+class SentBatches(NamedTuple):
     """What a produce request carried, with the topics' names by id as they were when it was sent (KIP-516)."""
 
     batches: Sequence[ProducerBatch]
@@ -247,19 +246,20 @@ class Sender:
 
     def _settle_produce(self, response: ClientResponse, sent: SentBatches) -> None:
         node_id, now, message = response.request.node_id, response.received_ms, response.message
-        waiting = {batch.topic_partition: batch for batch in sent.batches}
+        waiting: dict[tuple[str, int], ProducerBatch] = {batch.topic_partition: batch for batch in sent.batches}
         stored: list[ProducerBatch] = []
         others: list[tuple[ProducerBatch, Answer]] = []
         if isinstance(message, ProduceResponse):
             self._metrics.request_answered(response.latency_ms, message.throttle_time_ms, now)
+            connection = self.idempotence.connection(node_id)
             for topic in message.responses:
                 name = topic.name or sent.names.get(topic.topic_id, "")
                 for row in topic.partition_responses:
-                    batch = waiting.pop(TopicPartition(name, row.index), None)
+                    batch = waiting.pop((name, row.index), None)
                     if batch is None:
                         continue
                     if row.error_code == codes.NONE and not batch.done:
-                        self._complete(batch, row, node_id)
+                        self._complete(batch, row, connection)
                         stored.append(batch)
                     else:
                         others.append((batch, answer_of(row)))
@@ -270,10 +270,10 @@ class Sender:
         for batch, answer in others:
             self._settle_batch(batch, answer, node_id, now)
 
-    def _complete(self, batch: ProducerBatch, row: PartitionProduceResponse, node_id: int) -> None:
+    def _complete(self, batch: ProducerBatch, row: PartitionProduceResponse, connection: object) -> None:
         """What nearly every batch comes to, in one go: off the wire, Done, told."""
         batch.off_wire()
-        self.idempotence.acknowledged(batch, node_id)
+        self.idempotence.acknowledged(batch, connection)
         batch.complete(row.base_offset, row.log_append_time_ms)
         tell_stored(batch)
 

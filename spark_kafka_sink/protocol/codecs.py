@@ -139,7 +139,7 @@ class RecordsCodec(_Prefixed):
         if value is None:
             writer.put(self._pack_length(-1))
         else:
-            segments = [value] if isinstance(value, _BUFFER_TYPES) else value
+            segments = (value,) if isinstance(value, _BUFFER_TYPES) else value
             writer.put(self._pack_length(sum(map(len, segments))))
             writer.splice(segments)
 

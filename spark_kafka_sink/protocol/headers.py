@@ -83,7 +83,9 @@ def decode_response(frame: Buffer, response_type: type[MessageT], version: int) 
 
 def peek_correlation_id(frame: Buffer) -> int:
     """A response's correlation id, before anybody knows which request it answers."""
-    correlation_id: int = Reader(frame).fixed(_CORRELATION_ID)[0]
+    if len(frame) < _CORRELATION_ID.size:
+        raise DecodeError(f"a response of {len(frame)} bytes has no correlation id")
+    correlation_id: int = _CORRELATION_ID.unpack_from(frame)[0]
     return correlation_id
 
 

@@ -65,7 +65,7 @@ class Writer:
 
     def splice(self, segments: Sequence[Buffer]) -> None:
         self._join()
-        self._segments.extend([segment for segment in segments if len(segment)])
+        self._segments.extend(filter(len, segments))
 
     def segments(self) -> list[Buffer]:
         self._join()
@@ -142,6 +142,12 @@ class Reader:
         return length
 
     def compact_length(self) -> int:
+        position = self.position
+        if position < self.end:
+            byte = self.buffer[position]
+            if byte < 0x80:
+                self.position = position + 1
+                return byte - 1
         return self.unsigned_varint() - 1
 
     def varint(self) -> int:

@@ -111,7 +111,7 @@ def leaders_with_open_requests() -> set[int]:
     assert made.admit(first, 0, 0)
     succeed(made, first)
     assert made.admit(batch_of(), 0, 0)
-    made.state(TP).confirmed_by = made._connection_of(1)
+    made.state(TP).confirmed_by = made.connection(1)
     made.admit(batch_of(), 1, 0)
     return set(made.state(TP).on_wire.values())
 
