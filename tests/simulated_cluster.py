@@ -75,6 +75,10 @@ class SimulatedCluster:
 
     def stop(self, node: int) -> None:
         self.refuse(node)
+        self.cut(node)
+
+    def cut(self, node: int) -> None:
+        """Its connections end, and new ones are taken."""
         self._peers[node].cut()
 
     def start(self, node: int) -> None:

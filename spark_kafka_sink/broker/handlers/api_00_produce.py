@@ -62,6 +62,8 @@ def _partition(
 ) -> PartitionProduceResponse:
     result = PartitionProduceResponse(index=data.index, base_offset=-1)
     partition, result.error_code = context.find_partition(topic, data.index)
+    if topic is not None and 0 <= data.index < len(topic.partitions):
+        result.log_start_offset = topic.partitions[data.index].log.log_start_offset
     if topic is None or partition is None:
         if result.error_code == error_codes.NOT_LEADER_OR_FOLLOWER and topic is not None:
             _hint(context, topic, result)
@@ -75,7 +77,6 @@ def _partition(
         result.error_code, result.error_message = refusal.code, refusal.reason
         return result
     result.base_offset, result.log_append_time_ms = appended.base_offset, appended.log_append_time
-    result.log_start_offset = partition.log.log_start_offset
     return result
 
 

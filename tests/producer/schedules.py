@@ -1,0 +1,225 @@
+"""What goes wrong in a run of the schedule explorer: faults of brokers, drawn from the run's seed.
+
+A schedule is drawn before the records are sent. Most of it lies in rules of the broker's control and in the clock's
+heap; `between_sends` is the rest, what happens only where nothing is under way. Brokers forget a producer in four ways:
+
+    expired      it was idle for so long that its connections have ended, too (producer.id.expiration.ms)
+    restarted    its leader comes back, idle again, without what it knew of producers
+    retention    all its records are deleted, and what was known of it goes with them
+    silently     all at once, with the connections as they were. A broker that then refuses the first of two requests
+                 takes the second: no producer can tell, so the order is not promised (`keeps_order`), the rest is
+
+Old brokers refuse a producer that they do not know, with UNKNOWN_PRODUCER_ID; those of today take any sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from spark_kafka_sink.network.system import Buffer
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages import ProduceRequest
+from spark_kafka_sink.records.header import parse_header
+from tests.simulated_cluster import SimulatedCluster
+
+TOPIC = "t"
+REFUSALS = (
+    codes.NOT_LEADER_OR_FOLLOWER,
+    codes.NOT_ENOUGH_REPLICAS,
+    codes.LEADER_NOT_AVAILABLE,
+    codes.UNKNOWN_TOPIC_OR_PARTITION,
+    codes.CORRUPT_MESSAGE,
+    codes.KAFKA_STORAGE_ERROR,
+    codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    codes.UNKNOWN_PRODUCER_ID,
+    codes.INVALID_RECORD,
+    codes.MESSAGE_TOO_LARGE,
+    codes.TOPIC_AUTHORIZATION_FAILED,
+)
+FOR_A_WHILE = (codes.NOT_ENOUGH_REPLICAS, codes.NOT_LEADER_OR_FOLLOWER)
+FOR_GOOD = (codes.INVALID_RECORD, codes.TOPIC_AUTHORIZATION_FAILED)
+DOUBTS = (codes.REQUEST_TIMED_OUT, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+
+
+class Schedule:
+    def __init__(
+        self, random: Random, cluster: SimulatedCluster, partitions: int, fill_the_pipeline: Callable[[], None]
+    ) -> None:
+        """`fill_the_pipeline` sends more batches to partition 0 than may be under way at once."""
+        self.keeps_order = True
+        self.deleted: dict[int, list[bytes | None]] = {partition: [] for partition in range(partitions)}
+        """By retention: they were stored."""
+        self._random = random
+        self._cluster = cluster
+        self._control = cluster.control
+        self._partitions = partitions
+        self._fill_the_pipeline = fill_the_pipeline
+        self._ways_to_forget: tuple[Callable[[], None], ...] = ()
+        self._old_brokers = False
+
+    def draw(self, *, idempotent: bool) -> None:
+        for_all = (self._scatter, self._scatter, self._move_away_from_a_slow_leader)
+        for_sequences = (self._refuse_the_first, self._doubt_before_a_refusal, self._forget_producers)
+        self._random.choice(for_all + for_sequences if idempotent else for_all)()
+
+    def between_sends(self) -> None:
+        """Nothing is under way."""
+        if self._ways_to_forget and self._random.random() < 0.5:
+            self._random.choice(self._ways_to_forget)()
+            self._disturb_the_pipeline()
+            self._fill_the_pipeline()
+
+    def heal(self) -> None:
+        self._control.clear()
+        self._ways_to_forget = ()
+        if self._old_brokers:
+            self._refuse_unknown_producers()
+
+    # --- schedules
+
+    def _scatter(self) -> None:
+        for _ in range(self._random.randint(0, 4)):
+            self._add_rule()
+        for _ in range(self._random.randint(0, 5)):
+            self._cluster.system.after(self._random.uniform(0, 3000), self._pull_lever)
+
+    def _refuse_the_first(self) -> None:
+        """A broker that knows nothing of the producer refuses the head of a pipeline, and would take what follows."""
+        rule = self._control.when(api=ApiKey.PRODUCE, times=self._random.randint(1, 2))
+        rule.fail(self._random.choice(FOR_A_WHILE))
+        self._fill_the_pipeline()
+        self._perhaps_pull_a_lever()
+
+    def _doubt_before_a_refusal(self) -> None:
+        """In the middle of a pipeline one batch is stored without a word, and one behind it is refused for good."""
+        nth = self._random.randint(2, 6)
+        self._control.when(api=ApiKey.PRODUCE, nth=nth).fail(self._random.choice(DOUBTS), after_applying=True)
+        behind = self._control.when(api=ApiKey.PRODUCE, nth=nth + self._random.randint(1, 2))
+        behind.fail(self._random.choice(FOR_GOOD))
+        self._fill_the_pipeline()
+        self._perhaps_pull_a_lever()
+
+    def _move_away_from_a_slow_leader(self) -> None:
+        """The old leader takes its time to look at a request. Meanwhile the partition has another one."""
+        slow = self._control.when(api=ApiKey.PRODUCE, nth=self._random.randint(1, 3), times=self._random.randint(3, 10))
+        slow.delay(100, 250, before_applying=True)
+        for _ in range(self._random.randint(1, 4)):
+            self._cluster.system.after(self._random.uniform(50, 500), self._move)
+        self._fill_the_pipeline()
+
+    def _forget_producers(self) -> None:
+        self._old_brokers = self._random.random() < 0.4
+        if self._old_brokers:
+            self._refuse_unknown_producers()
+        if self._random.random() < 0.25:
+            self._ways_to_forget = (self._forget,)
+            self.keeps_order = self._old_brokers
+        else:
+            self._ways_to_forget = (self._expire, self._restart, self._retain_nothing)
+
+    # --- brokers that forget
+
+    def _refuse_unknown_producers(self) -> None:
+        for partition in range(self._partitions):
+            is_unknown = partial(self._is_unknown, partition)
+            rule = self._control.when(
+                api=ApiKey.PRODUCE, topic=TOPIC, partition=partition, times=None, matches=is_unknown
+            )
+            rule.fail(codes.UNKNOWN_PRODUCER_ID)
+
+    def _is_unknown(self, partition: int, message: Message) -> bool:
+        """Would a broker of old have nothing to compare this batch's sequence with?"""
+        assert isinstance(message, ProduceRequest)
+        for topic in message.topic_data:
+            for data in topic.partition_data:
+                if data.index == partition and isinstance(data.records, Buffer):
+                    header = parse_header(data.records)
+                    known = self._cluster.log(TOPIC, partition).producer_epoch(header.producer_id) >= 0
+                    return header.base_sequence > 0 and not known
+        return False
+
+    def _forget(self) -> None:
+        for partition in range(self._partitions):
+            self._cluster.log(TOPIC, partition).forget_producers()
+
+    def _expire(self) -> None:
+        self._forget()
+        for node in self._cluster.core.nodes:
+            self._cluster.cut(node)
+
+    def _restart(self) -> None:
+        node = self._random.choice(list(self._cluster.core.nodes))
+        for partition in self._cluster.core.topic(TOPIC).partitions:
+            if partition.leader == node:
+                partition.log.forget_producers()
+        self._control.stop_node(node)
+        if self._random.random() < 0.5:
+            self._control.start_node(node)
+        else:
+            self._cluster.system.after(self._random.uniform(1, 500), lambda: self._control.start_node(node))
+
+    def _retain_nothing(self) -> None:
+        for partition in range(self._partitions):
+            self.deleted[partition] += self._cluster.values(TOPIC, partition)
+            self._control.delete_records(TOPIC, partition, self._cluster.log(TOPIC, partition).next_offset)
+        for node in self._cluster.core.nodes:
+            self._cluster.cut(node)
+
+    def _disturb_the_pipeline(self) -> None:
+        random = self._random
+        if random.random() < 0.6:
+            self._control.when(api=ApiKey.PRODUCE).fail(random.choice(FOR_A_WHILE + FOR_GOOD))
+        if random.random() < 0.6:
+            self._control.when(api=ApiKey.PRODUCE, nth=random.randint(2, 4)).drop(applied=random.random() < 0.7)
+
+    # --- rules and levers
+
+    def _add_rule(self) -> None:
+        random = self._random
+        rule = self._control.when(
+            api=ApiKey.PRODUCE,
+            nth=random.randint(1, 12),
+            times=random.randint(1, 4),
+            probability=random.uniform(0.3, 1),
+        )
+        verb = random.choice(
+            ("refuse", "refuse", "doubt", "drop", "drop", "delay", "delay", "cut", "silent", "throttle")
+        )
+        if verb == "refuse":
+            rule.fail(random.choice(REFUSALS))
+        elif verb == "doubt":
+            rule.fail(random.choice(DOUBTS), after_applying=random.random() < 0.5)
+        elif verb == "drop":
+            rule.drop(applied=random.random() < 0.5)
+        elif verb == "delay":
+            rule.delay(0, random.choice((50, 900, 3000)), before_applying=random.random() < 0.3)
+        elif verb == "cut":
+            rule.cut(at=random.random())
+        elif verb == "silent":
+            rule.never_answer(applied=random.random() < 0.5)
+        else:
+            rule.throttle(random.randint(1, 800))
+
+    def _perhaps_pull_a_lever(self) -> None:
+        if self._random.random() < 0.5:
+            self._cluster.system.after(self._random.uniform(1, 100), self._pull_lever)
+
+    def _pull_lever(self) -> None:
+        self._random.choice((self._move, self._move, self._bounce, self._hide))()
+
+    def _move(self) -> None:
+        node = self._random.choice(list(self._cluster.core.nodes))
+        self._control.move_leader(TOPIC, self._random.randrange(self._partitions), node)
+
+    def _bounce(self) -> None:
+        node = self._random.choice(list(self._cluster.core.nodes))
+        self._control.stop_node(node)
+        self._cluster.system.after(self._random.uniform(10, 1500), lambda: self._control.start_node(node))
+
+    def _hide(self) -> None:
+        self._control.hide_topic(TOPIC)
+        self._cluster.system.after(self._random.uniform(10, 800), lambda: self._control.show_topic(TOPIC))
