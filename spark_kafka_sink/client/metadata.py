@@ -199,6 +199,11 @@ class Metadata:
         if info is not None and info.error_code in _FINAL_TOPIC_ERRORS:
             raise broker_error(info.error_code, f"topic {topic}")
 
+    @property
+    def has_unreachable(self) -> bool:
+        """Has a connection failed since the last answer?"""
+        return bool(self._unreachable)
+
     def unreachable_words(self) -> str:
         """Which addresses were tried since the last answer, and what became of it."""
         with self._lock:

@@ -314,12 +314,12 @@ class KafkaProducer:
         deadline_ms = now + self.config.max_block_ms
         try:
             while not self._knows(topic, partition):
-                self._metadata.raise_for_topic(topic)
                 version = self._metadata.request_update_for_topic(topic)
                 self._loop.wakeup(self._client)
                 remaining_ms = deadline_ms - self._system.now()
                 if remaining_ms <= 0 or not self._await_metadata(version, remaining_ms):
                     raise self._unknown(topic, partition)
+                self._metadata.raise_for_topic(topic)  # as it is now: it may have been granted since the last call
         finally:
             self._metrics.waited("metadata-wait-time", self._system.now() - now)
 

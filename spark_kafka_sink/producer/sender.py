@@ -45,6 +45,7 @@ from spark_kafka_sink.producer.settlement import (
     no_answer,
     record_errors,
     timeout_error,
+    why_not_stored,
 )
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
@@ -199,7 +200,8 @@ class Sender:
     def _expire(self, now: float) -> None:
         for batch in self._accumulator.expired_batches(now):
             in_doubt = batch.on_wire or self.idempotence.is_in_doubt(batch)
-            self._fail(batch, timeout_error(batch, batch.error, in_doubt=in_doubt), in_doubt=in_doubt)
+            why = why_not_stored(batch, self._metadata)
+            self._fail(batch, timeout_error(batch, why, in_doubt=in_doubt), in_doubt=in_doubt)
             self._metadata.request_update()
 
     def _fail_what_is_abandoned(self) -> None:

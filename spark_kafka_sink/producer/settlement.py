@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.errors import (
     BatchRefusedError,
     DeliveryError,
@@ -78,11 +79,24 @@ def final_error(batch: ProducerBatch, answer: Answer, failure: Fail) -> KafkaSin
     return error
 
 
+def why_not_stored(batch: ProducerBatch, metadata: Metadata) -> Exception | None:
+    """What metadata says of the topic now, or what came of the last attempt, or why there was none."""
+    known = metadata.topic_error(batch.topic_partition.topic) or batch.error
+    if known is not None or batch.ever_sent:
+        return known
+    if metadata.has_unreachable:
+        return DisconnectedError(metadata.unreachable_words())
+    partition = metadata.snapshot.partition(*batch.topic_partition)
+    has_leader = partition is not None and partition.leader is not None
+    return None if has_leader else DisconnectedError("The partition has no leader.")
+
+
 def timeout_error(batch: ProducerBatch, last: Exception | None, *, in_doubt: bool) -> KafkaSinkError:
     """delivery.timeout.ms has passed."""
     where = f"topic {batch.topic_partition.topic}, partition {batch.topic_partition.partition}"
     limit_ms = batch.deadline_ms - batch.created_ms
-    why = f" The last attempt: {last}" if last is not None else ""
+    sent = " The last attempt: " if batch.ever_sent else " They were never sent. "
+    why = sent + str(last) if last is not None else ""
     doubt = f" {_DOUBT}" if in_doubt else ""
     words = f"{where}: {batch.record_count} records were not acknowledged within {limit_ms:.0f} ms.{why}{doubt}"
     return _because(DeliveryTimeoutError(words), last)

@@ -1,0 +1,131 @@
+"""What a broker refuses for good, one topic or the whole client: told in time, in its words, and to nobody else."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
+from spark_kafka_sink.broker.listener_security import ListenerSecurity
+from spark_kafka_sink.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    BrokerError,
+    DeliveryTimeoutError,
+    KafkaSinkError,
+)
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.testing import embedded_broker
+from tests.fake_system import FakeSystem
+from tests.producer.virtual_time import loop_of, outcome, run_until, simulated_producer
+from tests.simulated_cluster import SimulatedCluster
+
+FINAL = [
+    (codes.TOPIC_AUTHORIZATION_FAILED, AuthorizationError, "TOPIC_AUTHORIZATION_FAILED"),
+    (codes.INVALID_TOPIC_EXCEPTION, BrokerError, "INVALID_TOPIC_EXCEPTION"),
+]
+COLUMNS = RecordColumns(pa.array([b"a", b"b"]))
+PASSWORD = "a-secret-of-alice"
+
+
+def simulated(**options: object) -> tuple[SimulatedCluster, KafkaProducer]:
+    cluster = SimulatedCluster(FakeSystem(latency_ms=1), nodes=2, topics={"t": 1, "u": 1})
+    return cluster, simulated_producer(cluster, linger_ms=0, max_block_ms=60_000, **options)
+
+
+@pytest.mark.parametrize(("code", "kind", "name"), FINAL)
+def test_a_topic_that_metadata_refuses_is_told_at_once_and_the_others_go_on(
+    code: int, kind: type[KafkaSinkError], name: str
+) -> None:
+    cluster, producer = simulated()
+    cluster.control.when(api=ApiKey.METADATA, topic="u", times=None).fail(code)
+    started = cluster.system.now()
+    seen: list[Exception | None] = []
+    refused = producer.send(ProducerRecord("u", b"v"), lambda metadata, error: seen.append(error))
+    assert isinstance(refused.exception(0), kind)
+    assert name in str(refused.exception(0))
+    assert "topic u" in str(refused.exception(0))
+    assert seen == [refused.exception(0)]
+    with pytest.raises(kind, match=name):
+        producer.send_columns("u", COLUMNS)
+    with pytest.raises(kind, match=name):
+        producer.partitions_for("u")
+    assert cluster.system.now() - started < 2000  # of the sixty seconds that max.block.ms allows
+    assert outcome(producer, producer.send(ProducerRecord("t", b"v"))).offset == 0
+
+
+def test_a_topic_that_was_refused_and_then_granted_is_written_to_at_the_next_call() -> None:
+    cluster, producer = simulated()
+    rule = cluster.control.when(api=ApiKey.METADATA, topic="u", times=None).fail(codes.TOPIC_AUTHORIZATION_FAILED)
+    assert isinstance(producer.send(ProducerRecord("u", b"v")).exception(0), AuthorizationError)
+    rule.remove()
+    assert outcome(producer, producer.send(ProducerRecord("u", b"v"))).offset == 0
+
+
+@pytest.mark.parametrize(("code", "kind", "name"), FINAL)
+def test_a_topic_that_is_refused_while_it_is_written_to_fails_in_time_with_the_reason(
+    code: int, kind: type[KafkaSinkError], name: str
+) -> None:
+    cluster, producer = simulated(delivery_timeout_ms=5000, request_timeout_ms=1000, metadata_max_age_ms=500)
+    for topic in ("t", "u"):
+        outcome(producer, producer.send(ProducerRecord(topic, b"0")))
+    cluster.control.when(api=ApiKey.PRODUCE, topic="u", times=None).fail(codes.NOT_LEADER_OR_FOLLOWER)
+    waiting = producer.send(ProducerRecord("u", b"1"))
+    loop_of(producer).run_until(lambda: False, 100)
+    cluster.control.when(api=ApiKey.METADATA, topic="u", times=None).fail(code)
+    run_until(producer, waiting.done, 5100)
+    error = waiting.exception(0)
+    assert isinstance(error, kind | DeliveryTimeoutError)
+    assert name in str(error)
+    assert "topic u" in str(error)
+    assert outcome(producer, producer.send(ProducerRecord("t", b"1"))).offset == 1
+    producer.close()
+    assert producer._pool.free_bytes == producer._pool.bytes_max
+
+
+@pytest.mark.parametrize("lost", ["the leader", "every broker"])
+def test_records_that_were_never_sent_say_so_and_why(lost: str) -> None:
+    cluster, producer = simulated(delivery_timeout_ms=5000, request_timeout_ms=1000, metadata_max_age_ms=500)
+    producer.partitions_for("t")
+    if lost == "the leader":
+        cluster.core.topic("t").partitions[0].leader = None
+        loop_of(producer).run_until(lambda: False, 1000)
+    else:
+        for node in range(2):
+            cluster.control.stop_node(node)
+    future = producer.send(ProducerRecord("t", b"1"))
+    run_until(producer, future.done, 5100)
+    error = str(future.exception(0))
+    assert "never sent" in error
+    assert ("no leader" if lost == "the leader" else "broker0:9092") in error
+    assert "may be stored" not in error
+
+
+@pytest.mark.parametrize("refused", ["from the start", "while it writes"])
+def test_a_password_that_is_refused_fails_all_records_soon_and_stays_secret(
+    refused: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    users = {"alice": PASSWORD}
+    security = ListenerSecurity("SASL_PLAINTEXT", users=users, mechanisms=("PLAIN",))
+    jaas = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="{PASSWORD}";'
+    with embedded_broker(topics={"t": 1}, security=security) as broker:
+        options = {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": jaas,
+            "linger.ms": 0,
+        }
+        with KafkaProducer(options) as producer:
+            if refused == "while it writes":
+                assert producer.send(ProducerRecord("t", b"v")).result(60).offset == 0
+                broker.control.when(api=ApiKey.PRODUCE, times=None).drop()
+            users["alice"] = "another"
+            futures = [producer.send(ProducerRecord("t", b"v")) for _ in range(3)]
+            errors = [future.exception(60) for future in futures]
+    for error in errors:
+        assert isinstance(error, AuthenticationError)
+        assert "127.0.0.1" in str(error)
+        assert PASSWORD not in str(error)
+    assert PASSWORD not in caplog.text
