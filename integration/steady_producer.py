@@ -18,16 +18,25 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from spark_kafka_sink import KafkaProducer, RecordColumns
 
 ROWS = 10_000
 
 
-def rows_of(width: int, seed: int) -> pa.Array:
-    letters = np.random.default_rng(seed).integers(97, 123, ROWS * width, np.uint8)
+LETTERS = np.random.default_rng(1).integers(97, 123, (ROWS, 112), np.uint8)
+
+
+def rows() -> RecordColumns:
+    """In memory of their own, as columns are that were just read from somewhere."""
+    return RecordColumns(value=column(LETTERS[:, 12:]), key=column(LETTERS[:, :12]))
+
+
+def column(letters: NDArray[np.uint8]) -> pa.Array:
+    width = letters.shape[1]
     offsets = np.arange(0, (ROWS + 1) * width, width, dtype=np.int32)
-    return pa.Array.from_buffers(pa.binary(), ROWS, [None, pa.py_buffer(offsets), pa.py_buffer(letters)])
+    return pa.Array.from_buffers(pa.binary(), ROWS, [None, pa.py_buffer(offsets), pa.py_buffer(letters.copy())])
 
 
 def peak_bytes() -> int:
@@ -37,7 +46,6 @@ def peak_bytes() -> int:
 
 
 def send(bootstrap: str, topic: str, records: int, options: Mapping[str, object]) -> dict[str, float]:
-    columns = RecordColumns(value=rows_of(100, seed=1), key=rows_of(12, seed=2))
     written = 0
     waiting: deque[Any] = deque()
 
@@ -48,7 +56,7 @@ def send(bootstrap: str, topic: str, records: int, options: Mapping[str, object]
 
     with KafkaProducer({"bootstrap.servers": bootstrap, **options}) as producer:
         for _ in range(records // ROWS):
-            waiting.append(producer.send_columns(topic, columns))
+            waiting.append(producer.send_columns(topic, rows()))
             while waiting and waiting[0].done():
                 written += settle()
         producer.flush()
