@@ -33,7 +33,7 @@ def leader_of(cluster: SimulatedCluster) -> int:
     return leader
 
 
-def test_an_answer_lost_on_the_old_leader_is_a_duplicate_on_the_new_one() -> None:
+def test_8_an_answer_lost_on_the_old_leader_is_a_duplicate_on_the_new_one() -> None:
     cluster, producer = simulated(request_timeout_ms=1000)
     outcome(producer, send(producer, b"0"))
     old = leader_of(cluster)
@@ -52,7 +52,7 @@ def test_an_answer_lost_on_the_old_leader_is_a_duplicate_on_the_new_one() -> Non
 
 
 @pytest.mark.parametrize("recreated_while", ["idle", "pipelining"])
-def test_a_topic_that_is_created_again_is_written_to_in_order(recreated_while: str) -> None:
+def test_13_a_topic_that_is_created_again_is_written_to_in_order(recreated_while: str) -> None:
     cluster, producer = simulated()
     outcome(producer, send(producer, b"0"))
     before = [] if recreated_while == "idle" else [send(producer, b"%d" % i) for i in range(1, 4)]
@@ -69,7 +69,7 @@ def test_a_topic_that_is_created_again_is_written_to_in_order(recreated_while: s
     producer.close()
 
 
-def test_a_topic_that_was_deleted_fails_its_records_in_time_and_says_so() -> None:
+def test_13_a_topic_that_was_deleted_fails_its_records_in_time_and_says_so() -> None:
     cluster, producer = simulated(request_timeout_ms=500, delivery_timeout_ms=3000)
     outcome(producer, send(producer, b"0"))
     cluster.control.delete_topic("t")

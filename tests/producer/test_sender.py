@@ -55,7 +55,7 @@ def established(producer: KafkaProducer) -> None:
         codes.CORRUPT_MESSAGE,
     ],
 )
-def test_a_refusal_in_the_middle_of_a_pipeline_keeps_the_order(code: int) -> None:
+def test_10_a_refusal_in_the_middle_of_a_pipeline_keeps_the_order(code: int) -> None:
     cluster, producer = simulated()
     established(producer)
     cluster.control.when(api=ApiKey.PRODUCE, nth=2).fail(code)
@@ -63,7 +63,7 @@ def test_a_refusal_in_the_middle_of_a_pipeline_keeps_the_order(code: int) -> Non
     assert cluster.values("t") == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_a_lost_answer_is_recognized_as_a_duplicate() -> None:
+def test_9_a_lost_answer_is_recognized_as_a_duplicate() -> None:
     cluster, producer = simulated()
     established(producer)
     cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
@@ -105,7 +105,7 @@ def test_an_answer_after_the_expiry_resolves_the_partition_without_a_new_epoch()
     assert cluster.values("t") == [b"0", b"1", b"2"]
 
 
-def test_sequences_wrap_in_order() -> None:
+def test_17_sequences_wrap_in_order() -> None:
     cluster, producer = simulated()
     idempotence = producer._sender.idempotence
     idempotence.adopt(Identity(77, 0))
@@ -164,7 +164,7 @@ def test_topics_are_named_as_the_version_does_it(newest: int) -> None:
     assert cluster.values("t") == [b"1"]
 
 
-def test_a_throttled_producer_waits_and_nothing_times_out() -> None:
+def test_21_a_throttled_producer_waits_and_nothing_times_out() -> None:
     cluster, producer = simulated(request_timeout_ms=1000)
     cluster.control.when(api=ApiKey.PRODUCE, times=3).throttle(3000)
     assert send_each(producer, b"1", b"2", b"3") == [None] * 3
@@ -180,7 +180,7 @@ def test_a_moved_leader_is_followed() -> None:
     assert cluster.values("t") == [b"0", b"1", b"2"]
 
 
-def test_retention_that_forgets_the_producer_loses_and_doubles_nothing() -> None:
+def test_16_retention_that_forgets_the_producer_loses_and_doubles_nothing() -> None:
     cluster, producer = simulated()
     established(producer)
     cluster.control.delete_records("t", 0, 1)

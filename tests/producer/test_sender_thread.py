@@ -51,7 +51,7 @@ def test_close_in_a_callback_ends_the_thread() -> None:
         assert not threads[0].is_alive()
 
 
-def test_a_child_process_is_told_to_make_its_own_producer() -> None:
+def test_27_a_child_process_is_told_to_make_its_own_producer() -> None:
     with (
         embedded_broker(topics={"t": 1}) as broker,
         KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer,

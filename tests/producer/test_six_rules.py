@@ -76,7 +76,7 @@ def producer_requests(producer: KafkaProducer) -> dict[ProducerBatch, int]:
     return producer._sender.idempotence.state(TP).on_wire
 
 
-def test_rule_1_one_request_until_the_first_success() -> None:
+def test_7_rule_1_one_request_until_the_first_success() -> None:
     assert refuse_the_first_of_two() == [b"1", b"2"]
 
 
@@ -198,7 +198,7 @@ def topic_that_vanishes_for_a_while(*, forget: bool) -> list[bytes | None]:
     return cluster.values("t", 0)
 
 
-def test_rule_4_sequences_go_on_when_a_topic_comes_back() -> None:
+def test_15_rule_4_sequences_go_on_when_a_topic_comes_back() -> None:
     assert topic_that_vanishes_for_a_while(forget=False) == [b"1", b"2"]
 
 
