@@ -120,7 +120,7 @@ class RecordAccumulator:
         """Stage rows; blocks up to max.block.ms for the memory of each chunk.
 
         `sizes` = record_size_bounds(columns); `partitions` are all valid; `rows` = positions in what the caller gave
-        (np.arange if nothing was filtered), told back in BatchPart.rows.
+        (np.arange if nothing was filtered), told back in BatchPart.rows (owners.py).
         """
         ends = np.cumsum(sizes)
         start, row_count = 0, columns.num_rows

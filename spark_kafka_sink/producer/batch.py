@@ -15,9 +15,8 @@ A batch is done exactly once. Being done and being off the wire are different fa
 is done while the socket layer may still read its bytes. The memory returns to the pool when both hold, whichever
 comes last.
 
-`parts` say whose rows a batch carries: for each send call the position of its first row in the batch and the positions
-of the rows in the columns that the caller gave, so that offsets and failures can be told row by row without having
-touched the rows. Owner of all fields: the accumulator's lock while OPEN or CLOSED, the sender thread while IN_FLIGHT.
+`pieces` say whose rows a batch carries, see owners.py. Owner of all fields: the accumulator's lock while OPEN
+or CLOSED, the sender thread while IN_FLIGHT.
 """
 
 from __future__ import annotations
@@ -26,11 +25,9 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.buffer_pool import MemoryLease
+from spark_kafka_sink.producer.owners import BatchPart, PieceRows
 from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.header import HEADER_BYTES, stamp_header
 
@@ -64,18 +61,6 @@ _MOVES = {
 }
 
 
-class BatchPart(NamedTuple):
-    """Rows of one send call in one batch: row `rows[i]` of the call is record `first_index + i` of the batch.
-
-    `call` is what the accumulator was given with the rows and is never looked into here. For single records it is the
-    list of what came with each record, and `rows` are positions in that list.
-    """
-
-    call: object
-    rows: NDArray[np.int64]
-    first_index: int
-
-
 class ProducerBatch:
     """See the module's docstring."""
 
@@ -101,7 +86,7 @@ class ProducerBatch:
         "log_append_time",
         "max_timestamp",
         "on_wire",
-        "parts",
+        "pieces",
         "pinned",
         "producer_epoch",
         "producer_id",
@@ -125,7 +110,7 @@ class ProducerBatch:
         self.base_timestamp = -1
         self.max_timestamp = -1
         self.codec = Codec.NONE
-        self.parts: list[BatchPart] = []
+        self.pieces: list[PieceRows] = []
         self.leases: list[MemoryLease] = []
         self.pinned = (
             False  # a grouping is encoding more records for this open batch: it may be neither closed nor drained
@@ -163,7 +148,7 @@ class ProducerBatch:
         record_count: int,
         base_timestamp: int,
         max_timestamp: int,
-        parts: Sequence[BatchPart],
+        pieces: Sequence[PieceRows],
         leases: Sequence[MemoryLease],
     ) -> None:
         """Add encoded records, whose offset deltas go on where the batch ends, and hold their memory."""
@@ -176,7 +161,7 @@ class ProducerBatch:
         self.record_count += record_count
         self.body_bytes += len(segment)
         self.uncompressed_bytes += len(segment)
-        self.parts.extend(parts)
+        self.pieces += pieces
         self.leases.extend(lease.hold() for lease in leases)
 
     def close(self, codec: Codec = Codec.NONE, level: int | None = None) -> None:
@@ -199,6 +184,11 @@ class ProducerBatch:
         for lease in self.leases:
             lease.let_go()
         self.leases = compressed
+
+    @property
+    def parts(self) -> list[BatchPart]:
+        """Whose records these are, call by call."""
+        return [part for piece in self.pieces for part in piece.parts]
 
     # -- what goes to the broker --------------------------------------------------------------------------------------
 

@@ -24,10 +24,11 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.errors import DeliveryError
-from spark_kafka_sink.producer.batch import BatchPart, ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.buffer_pool import BufferPool, MemoryLease
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.incomplete import IncompleteBatches
+from spark_kafka_sink.producer.owners import PieceRows, RowOwners, rows_of_call
 from spark_kafka_sink.producer.partition_queues import INFINITE_MS, PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.staging import Grouped, Run, Stage, Staged, as_run, compatible, group, whose_rows
 from spark_kafka_sink.records.compression import Codec, CompressionRatios
@@ -144,14 +145,14 @@ class Grouping:
         for each in staged:
             partitions, rows, call = whose_rows(each)
             for partition in np.flatnonzero(np.bincount(partitions)).tolist():
-                part = BatchPart(call, rows[partitions == partition], 0)
-                batches.append(self._stillborn(TopicPartition(topic, partition), part, error))
+                piece = rows_of_call(call, rows[partitions == partition])
+                batches.append(self._stillborn(TopicPartition(topic, partition), piece, error))
         return batches
 
-    def _stillborn(self, topic_partition: TopicPartition, part: BatchPart, error: Exception) -> ProducerBatch:
+    def _stillborn(self, topic_partition: TopicPartition, piece: PieceRows, error: Exception) -> ProducerBatch:
         batch = ProducerBatch(topic_partition, created_ms=0, deadline_ms=INFINITE_MS)
-        batch.record_count = len(part.rows)
-        batch.parts = [part]
+        batch.record_count = piece.stop - piece.start
+        batch.pieces = [piece]
         batch.fail(error)
         self._incomplete.add(batch)
         return batch
@@ -166,7 +167,6 @@ class Grouping:
                 batches = [self._pin_open_batch(queue) for queue in queues]
             plan = plan_batches(grouped.sizes, _slices(grouped, batches), bytes_max)
             pieces = encode(grouped.columns, plan, self._wall_clock_ms())
-            parts = grouped.parts_of(plan)
         except BaseException as error:  # whatever it was, Ctrl-C included: the rows must not vanish
             self._give_up(topic, runs, error)
             if not isinstance(error, Exception):
@@ -174,12 +174,12 @@ class Grouping:
             return 0
         with self._lock:
             try:
-                full = self._append(queues, batches, parts, plan, pieces, oldest_ms, lease)
+                full = self._append(queues, batches, grouped.owners, plan, pieces, oldest_ms, lease)
                 full += [batch for batch in batches if batch is not None and _is_full(batch, bytes_max)]
                 waiting = set(full)
                 self._unpin([batch for batch in batches if batch is not None and batch not in waiting])
             except BaseException as error:
-                self._break_off(queues, plan, parts, error)
+                self._break_off(queues, plan, grouped.owners, error)
                 if not isinstance(error, Exception):
                     raise
                 return 0
@@ -189,7 +189,7 @@ class Grouping:
         finally:
             with self._lock:
                 self._unpin(full)
-        return grouped.rows.nbytes + sum(len(piece.segment) for piece in pieces)
+        return grouped.owners.rows.nbytes + sum(len(piece.segment) for piece in pieces)
 
     def _give_up(self, topic: str, staged: Sequence[Staged], error: BaseException) -> None:
         """None of the rows is in a batch. Nobody else groups the topic now: what is pinned was pinned for them."""
@@ -202,29 +202,34 @@ class Grouping:
         self,
         queues: Sequence[PartitionQueue],
         plan: Sequence[BatchSlice],
-        parts: Sequence[Sequence[BatchPart]],
+        owners: RowOwners,
         error: BaseException,
     ) -> None:
         """Some of the rows are in batches, and one batch may be half appended to: the batches that are worked on fail,
         and the rows that are in no batch. Under the lock."""
         reason, now = _reason(error), self._clock()
-        in_batches = {id(part) for queue in queues for batch in queue.batches for part in batch.parts}
+        in_batches = {
+            piece.start
+            for queue in queues
+            for batch in queue.batches
+            for piece in batch.pieces
+            if piece.owners is owners
+        }
         for batch in _pinned(queues):
             batch.pinned = False
             self._queues.remove(batch, now)
             batch.fail(reason)
             self._failed.append(batch)
-        for cut, some in zip(plan, parts, strict=True):
-            topic_partition = queues[cut.slice_index].topic_partition
-            self._failed += [
-                self._stillborn(topic_partition, part, reason) for part in some if id(part) not in in_batches
-            ]
+        for cut in plan:
+            if cut.start not in in_batches:
+                piece = PieceRows(owners, cut.start, cut.stop, 0)
+                self._failed.append(self._stillborn(queues[cut.slice_index].topic_partition, piece, reason))
 
     def _append(
         self,
         queues: Sequence[PartitionQueue],
         batches: list[ProducerBatch | None],
-        parts_of: Sequence[Sequence[BatchPart]],
+        owners: RowOwners,
         plan: Sequence[BatchSlice],
         pieces: Sequence[EncodedPiece],
         oldest_ms: float,
@@ -232,7 +237,7 @@ class Grouping:
     ) -> list[ProducerBatch]:
         """Put the pieces into the batches, and into new ones where those are full; returns the full ones."""
         full: list[ProducerBatch] = []
-        for cut, piece, parts in zip(plan, pieces, parts_of, strict=True):
+        for cut, piece in zip(plan, pieces, strict=True):
             batch = batches[cut.slice_index]
             if batch is None or not cut.first_offset_delta:
                 if batch is not None:
@@ -243,7 +248,7 @@ class Grouping:
                 record_count=piece.record_count,
                 base_timestamp=piece.base_timestamp,
                 max_timestamp=piece.max_timestamp,
-                parts=parts,
+                pieces=(PieceRows(owners, cut.start, cut.stop, cut.first_offset_delta),),
                 leases=(lease,),
             )
         return full

@@ -214,12 +214,14 @@ class ColumnsFuture(Future[ColumnsResult]):
 def tell_stored(batch: ProducerBatch) -> None:
     """Tell the calls of a batch that is complete."""
     partition = batch.topic_partition.partition
-    for call, rows, first_index in batch.parts:
-        if isinstance(call, ColumnsFuture):
-            call.stored(partition, batch.offset_of(first_index), len(rows))
-        elif isinstance(call, list):
-            for index, row in enumerate(rows.tolist(), first_index):
-                call[row].stored(batch.offset_of(index), batch.log_append_time)
+    for owners, start, stop, first_index in batch.pieces:
+        shift = first_index - start
+        for call, first, last in owners.shares(start, stop):
+            if isinstance(call, ColumnsFuture):
+                call.stored(partition, batch.offset_of(first + shift), last - first)
+            elif isinstance(call, list):
+                for index, row in enumerate(owners.rows[first:last].tolist(), first + shift):
+                    call[row].stored(batch.offset_of(index), batch.log_append_time)
 
 
 def tell_failed(

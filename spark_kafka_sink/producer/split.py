@@ -6,7 +6,8 @@ memory, and have consecutive sequences from the parent's: for the broker's check
 
 from __future__ import annotations
 
-from spark_kafka_sink.producer.batch import BatchPart, ProducerBatch
+from spark_kafka_sink.producer.batch import ProducerBatch
+from spark_kafka_sink.producer.owners import PieceRows
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.decoder import decode_body
 from spark_kafka_sink.records.encoder import PartitionSlice, encode, plan_batches, record_size_bounds
@@ -33,7 +34,7 @@ def split_batch(batch: ProducerBatch, batch_bytes_max: int, level: int | None = 
             record_count=piece.record_count,
             base_timestamp=piece.base_timestamp,
             max_timestamp=piece.max_timestamp,
-            parts=_parts_of(batch, cut.start, cut.stop),
+            pieces=_pieces_of(batch, cut.start, cut.stop),
             leases=batch.leases,
         )
         child.is_split = True
@@ -47,13 +48,7 @@ def split_batch(batch: ProducerBatch, batch_bytes_max: int, level: int | None = 
     return children
 
 
-def _parts_of(batch: ProducerBatch, start: int, stop: int) -> list[BatchPart]:
+def _pieces_of(batch: ProducerBatch, start: int, stop: int) -> list[PieceRows]:
     """Whose the records [start, stop) are, counted from `start`."""
-    found: list[BatchPart] = []
-    for part in batch.parts:
-        first = max(start, part.first_index)
-        last = min(stop, part.first_index + len(part.rows))
-        if first < last:
-            rows = part.rows[first - part.first_index : last - part.first_index]
-            found.append(BatchPart(part.call, rows, first - start))
-    return found
+    found = [piece.between(start, stop) for piece in batch.pieces]
+    return [piece for piece in found if piece is not None]

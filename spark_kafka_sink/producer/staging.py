@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.producer.batch import BatchPart
+from spark_kafka_sink.producer.owners import RowOwners
 from spark_kafka_sink.records.arrays import bytes_array, number_array
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.plan import BatchSlice
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -167,28 +166,7 @@ class Grouped:
     sizes: NDArray[np.int64]
     partitions: list[int]
     starts: list[int]
-    rows: NDArray[np.int64]  # for each row its position in its call
-    calls: Sequence[object] = field(repr=False)  # of each run
-    part_starts: NDArray[np.int64] = field(repr=False)  # rows at which the run changes
-    part_runs: NDArray[np.int64] = field(repr=False)  # which run begins there
-
-    def parts_of(self, cuts: Sequence[BatchSlice]) -> list[list[BatchPart]]:
-        """Whose rows each cut has. The edges of all parts are found at once; what remains is a step for each part."""
-        rows, calls = self.rows, self.calls
-        if len(calls) == 1:
-            return [[BatchPart(calls[0], rows[cut.start : cut.stop], cut.first_offset_delta)] for cut in cuts]
-        edges = np.unique(np.concatenate([self.part_starts, np.array([cut.start for cut in cuts], np.int64)]))
-        runs = self.part_runs[np.searchsorted(self.part_starts, edges, "right") - 1].tolist()
-        ends = [*edges[1:].tolist(), len(rows)]
-        firsts = np.searchsorted(edges, [cut.start for cut in cuts]).tolist()
-        starts = edges.tolist()
-        return [
-            [
-                BatchPart(calls[runs[at]], rows[starts[at] : ends[at]], starts[at] - cut.start + cut.first_offset_delta)
-                for at in range(first, stop)
-            ]
-            for cut, first, stop in zip(cuts, firsts, [*firsts[1:], len(starts)], strict=True)
-        ]
+    owners: RowOwners
 
 
 def compatible(runs: Sequence[Run]) -> Iterator[list[Run]]:
@@ -221,12 +199,15 @@ def group(runs: Sequence[Run]) -> Grouped:
         order = np.argsort(_narrow(partitions), kind="stable")
         columns, sizes, rows = columns.take(order), sizes[order], rows[order]
         run_of = run_of[order] if run_of is not None else None
-    part_starts, part_runs = np.zeros(1, np.int64), np.zeros(1, np.int64)
-    if run_of is not None:
-        part_starts = np.concatenate([part_starts, np.flatnonzero(run_of[1:] != run_of[:-1]) + 1])
-        part_runs = run_of[part_starts]
-    calls = [run.call for run in runs]
-    return Grouped(columns, sizes, hit.tolist(), starts.tolist(), rows, calls, part_starts, part_runs)
+    return Grouped(columns, sizes, hit.tolist(), starts.tolist(), _owners(runs, rows, run_of))
+
+
+def _owners(runs: Sequence[Run], rows: NDArray[np.int64], run_of: NDArray[np.int64] | None) -> RowOwners:
+    """`run_of` is the run of each row; None if there is only one."""
+    if run_of is None:
+        return RowOwners(rows, [runs[0].call])
+    changes = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(run_of[1:] != run_of[:-1]) + 1])
+    return RowOwners(rows, [runs[run].call for run in run_of[changes].tolist()], changes.tolist())
 
 
 def _joined(arrays: list[Any]) -> Any:

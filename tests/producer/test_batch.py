@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import DeliveryError, IllegalStateError
-from spark_kafka_sink.producer.batch import BatchPart, BatchState, ProducerBatch
+from spark_kafka_sink.producer.batch import BatchState, ProducerBatch
 from spark_kafka_sink.producer.buffer_pool import BufferPool, MemoryLease
+from spark_kafka_sink.producer.owners import rows_of_call
 from spark_kafka_sink.producer.split import split_batch
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec
@@ -32,7 +33,7 @@ def batch_of(columns: RecordColumns, pool: BufferPool | None = None) -> Producer
         record_count=piece.record_count,
         base_timestamp=piece.base_timestamp,
         max_timestamp=piece.max_timestamp,
-        parts=[BatchPart("call", np.arange(piece.record_count), 0)],
+        pieces=[rows_of_call("call", np.arange(piece.record_count))],
         leases=(lease,),
     )
     lease.let_go()
@@ -77,7 +78,7 @@ def test_a_closed_batch_takes_no_more_records() -> None:
     batch = batch_of(plain())
     batch.close()
     with pytest.raises(IllegalStateError):
-        batch.append(memoryview(b""), record_count=1, base_timestamp=0, max_timestamp=0, parts=[], leases=())
+        batch.append(memoryview(b""), record_count=1, base_timestamp=0, max_timestamp=0, pieces=[], leases=())
 
 
 def test_memory_returns_when_the_batch_is_done_and_off_the_wire_whichever_is_last() -> None:

@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 
-from spark_kafka_sink.producer.batch import BatchPart, ProducerBatch
+from spark_kafka_sink.producer.batch import ProducerBatch
 from spark_kafka_sink.producer.buffer_pool import BufferPool, MemoryLease
 from spark_kafka_sink.producer.metrics import ProducerMetrics, Windowed
+from spark_kafka_sink.producer.owners import rows_of_call
 from spark_kafka_sink.records.compression import Codec
 from tests.producer.accumulator_harness import Clock, tp
 
@@ -19,13 +20,12 @@ def sent_batch(records: int, size: int, codec: Codec = Codec.NONE) -> ProducerBa
     pool = BufferPool(1 << 20, Clock())
     pool.reserve(size, 0)
     batch = ProducerBatch(tp(0), created_ms=100, deadline_ms=1000)
-    part = BatchPart("c", np.arange(records), 0)
     batch.append(
         memoryview(bytes(size)),
         record_count=records,
         base_timestamp=0,
         max_timestamp=0,
-        parts=[part],
+        pieces=[rows_of_call("c", np.arange(records))],
         leases=(MemoryLease(pool, size),),
     )
     batch.close(codec)

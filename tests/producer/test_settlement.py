@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from spark_kafka_sink.errors import DeliveryError, InvalidRecordError
-from spark_kafka_sink.producer.batch import BatchPart, ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.batch import ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.owners import rows_of_call
 from spark_kafka_sink.producer.results import ColumnsFuture, tell_failed
 from spark_kafka_sink.producer.settlement import Answer, attempt_error, record_errors
 from spark_kafka_sink.protocol import error_codes as codes
@@ -15,7 +16,7 @@ def test_records_that_the_broker_names_get_its_words_and_the_others_are_innocent
     batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
     call = ColumnsFuture("t", 4)
     batch.record_count = 4
-    batch.parts = [BatchPart(call, np.array([10, 11]), 0), BatchPart(call, np.array([20, 21]), 2)]
+    batch.pieces = [rows_of_call(call, np.array([10, 11])), rows_of_call(call, np.array([20, 21]), 2)]
     named, innocent = record_errors(batch, Answer(codes.INVALID_RECORD, record_words={2: "has no key"}))
     assert innocent is not None
     tell_failed(batch, innocent, named)

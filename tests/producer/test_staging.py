@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_kafka_sink.producer.owners import PieceRows
 from spark_kafka_sink.producer.staging import Run, Stage, StagedRecord, as_run, compatible, group, run_of_records
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.plan import BatchSlice
 
 
 def run_of(values: list[bytes], partitions: list[int], call: object, headers: pa.Array | None = None) -> Run:
@@ -41,7 +41,7 @@ def test_grouping_equals_sorting_row_by_row(calls: list[list[int]], spread: int)
     assert grouped.partitions == sorted(slow)
     values = grouped.columns.value.to_pylist()
     edges = grouped.starts
-    all_parts = grouped.parts_of([BatchSlice(i, edges[i], edges[i + 1], 7) for i in range(len(slow))])
+    all_parts = [PieceRows(grouped.owners, edges[i], edges[i + 1], 7).parts for i in range(len(slow))]
     for index, partition in enumerate(grouped.partitions):
         start, stop = grouped.starts[index], grouped.starts[index + 1]
         assert values[start:stop] == [value for value, _, _ in slow[partition]]
@@ -56,8 +56,8 @@ def test_grouping_equals_sorting_row_by_row(calls: list[list[int]], spread: int)
 
 def test_parts_of_batches_that_begin_in_the_middle_of_a_call() -> None:
     grouped = group([run_of([b"a", b"b", b"c"], [0, 0, 0], "x"), run_of([b"d", b"e"], [0, 0], "y")])
-    cuts = [BatchSlice(0, 0, 1, 8), BatchSlice(0, 1, 4), BatchSlice(0, 4, 5)]
-    assert [[(p.call, p.rows.tolist(), p.first_index) for p in parts] for parts in grouped.parts_of(cuts)] == [
+    pieces = [PieceRows(grouped.owners, *cut) for cut in ((0, 1, 8), (1, 4, 0), (4, 5, 0))]
+    assert [[(p.call, p.rows.tolist(), p.first_index) for p in piece.parts] for piece in pieces] == [
         [("x", [0], 8)],
         [("x", [10, 20], 0), ("y", [0], 2)],
         [("y", [10], 0)],

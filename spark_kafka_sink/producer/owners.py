@@ -1,0 +1,79 @@
+"""Owners: whose rows a batch carries, so that offsets and failures can be told row by row without a look at the rows.
+
+Rows of many calls are grouped together, and a grouping is cut into pieces, each for one batch. With a thousand
+partitions a call of ten thousand rows has ten in each piece. So nothing is made for a call's share of a piece: a piece
+names its grouping and its rows' places in it, and the shares are found there when the outcome is told.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class BatchPart(NamedTuple):
+    """Rows of one send call in one batch: row `rows[i]` of the call is record `first_index + i` of the batch.
+
+    `call` is what the accumulator was given with the rows and is never looked into here. For single records it is the
+    list of what came with each record, and `rows` are positions in that list.
+    """
+
+    call: object
+    rows: NDArray[np.int64]
+    first_index: int
+
+
+class RowOwners:
+    """For each row of a grouping, in its order, which row of which call it is."""
+
+    __slots__ = ("_calls", "_starts", "rows")
+
+    def __init__(self, rows: NDArray[np.int64], calls: Sequence[object], starts: Sequence[int] = (0,)) -> None:
+        """`rows` are positions in the calls; from row starts[i] on, until the next start, the call is calls[i]."""
+        self.rows = rows
+        self._calls = calls
+        self._starts = [*starts, len(rows)]
+
+    def shares(self, start: int, stop: int) -> list[tuple[object, int, int]]:
+        """The calls that have rows in [start, stop), and which: call, first row, row after the last."""
+        calls, starts = self._calls, self._starts
+        at = bisect_right(starts, start) - 1
+        found = []
+        while starts[at + 1] < stop:
+            found.append((calls[at], start, starts[at + 1]))
+            at += 1
+            start = starts[at]
+        found.append((calls[at], start, stop))
+        return found
+
+
+class PieceRows(NamedTuple):
+    """Rows [start, stop) of a grouping; in the batch they are the records from number `first_index` on."""
+
+    owners: RowOwners
+    start: int
+    stop: int
+    first_index: int
+
+    @property
+    def parts(self) -> list[BatchPart]:
+        """The share of each call."""
+        return [
+            BatchPart(call, self.owners.rows[first:last], first - self.start + self.first_index)
+            for call, first, last in self.owners.shares(self.start, self.stop)
+        ]
+
+    def between(self, first_record: int, last_record: int) -> PieceRows | None:
+        """What of it is among these records of the batch (the last one is not), counted from the first of them."""
+        shift = self.start - self.first_index
+        start, stop = max(self.start, first_record + shift), min(self.stop, last_record + shift)
+        return PieceRows(self.owners, start, stop, start - shift - first_record) if start < stop else None
+
+
+def rows_of_call(call: object, rows: NDArray[np.int64], first_index: int = 0) -> PieceRows:
+    """A piece with rows of one call."""
+    return PieceRows(RowOwners(rows, [call]), 0, len(rows), first_index)
