@@ -71,7 +71,7 @@ def final_error(batch: ProducerBatch, answer: Answer, failure: Fail) -> KafkaSin
         return timeout_error(batch, error, in_doubt=failure.in_doubt)
     if failure.retries_used_up or failure.in_doubt:
         tail = f" {_DOUBT}" if failure.in_doubt else ""
-        return _because(DeliveryError(f"{error} Attempts: {batch.attempts + 1}.{tail}"), error)
+        return _because(DeliveryError(f"{_sentence(error)} Attempts: {batch.attempts + 1}.{tail}"), error)
     if answer.code == codes.MESSAGE_TOO_LARGE:
         return _because(RecordTooLargeError(str(error)), error)
     if answer.code == codes.INVALID_RECORD and batch.record_count == 1:
@@ -96,7 +96,7 @@ def timeout_error(batch: ProducerBatch, last: Exception | None, *, in_doubt: boo
     where = f"topic {batch.topic_partition.topic}, partition {batch.topic_partition.partition}"
     limit_ms = batch.deadline_ms - batch.created_ms
     sent = " The last attempt: " if batch.ever_sent else " They were never sent. "
-    why = sent + str(last) if last is not None else ""
+    why = sent + _sentence(last) if last is not None else ""
     doubt = f" {_DOUBT}" if in_doubt else ""
     words = f"{where}: {batch.record_count} records were not acknowledged within {limit_ms:.0f} ms.{why}{doubt}"
     return _because(DeliveryTimeoutError(words), last)
@@ -107,7 +107,7 @@ def abandoned_error(batch: ProducerBatch, last: Exception | None) -> KafkaSinkEr
     where = f"topic {batch.topic_partition.topic}, partition {batch.topic_partition.partition}"
     words = (
         f"{where}: {batch.record_count} records were sent without an answer, and records before them were refused. "
-        f"They are not sent again, for that could store them twice. The last attempt: {last} {_DOUBT}"
+        f"They are not sent again, for that could store them twice. The last attempt: {_sentence(last)} {_DOUBT}"
     )
     return _because(DeliveryError(words), last)
 
@@ -127,6 +127,12 @@ def record_errors(batch: ProducerBatch, answer: Answer) -> tuple[dict[int, Kafka
         "This record may be sent again."
     )
     return named, innocent
+
+
+def _sentence(error: Exception | None) -> str:
+    """Others follow it."""
+    words = str(error)
+    return words if words.endswith(".") else f"{words}."
 
 
 def _with_words(error: KafkaSinkError, words: str) -> KafkaSinkError:
