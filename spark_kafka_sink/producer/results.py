@@ -159,7 +159,7 @@ _waking = threading.Lock()
 def _call(callback: Callback, topic: str, metadata: RecordMetadata | None, error: Exception | None) -> None:
     try:
         callback(metadata, error)
-    except Exception:
+    except (Exception, SystemExit):  # sys.exit() would end the sender's thread, and with it all other records
         _log.exception("A callback for topic %s failed; the other records go on.", topic)
 
 

@@ -41,11 +41,13 @@ from spark_kafka_sink.producer.settlement import (
     abandoned_error,
     answer_of,
     attempt_error,
+    encoding_error,
     final_error,
     no_answer,
     record_errors,
     timeout_error,
     why_not_stored,
+    with_doubt,
 )
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
@@ -114,7 +116,7 @@ class Sender:
         try:
             while not self.finished:
                 self.run_once(self._system.now())
-        except Exception as error:
+        except BaseException as error:  # also a sys.exit() in a user's code: nobody would take the records from here
             _log.exception("The sender has failed; nothing more will be sent.")
             self.fatal_error = DeliveryError(f"The producer's sender has failed: {error!r}")
             self.fatal_error.__cause__ = error
@@ -128,8 +130,11 @@ class Sender:
 
     def shut_down(self) -> None:
         """Fail what is left, close the connections; after that all memory is back."""
-        error = self.fatal_error or ProducerClosedError("The producer was closed before these records were sent.")
+        error = self.fatal_error or ProducerClosedError(
+            "The producer was closed before these records were acknowledged."
+        )
         self._drop(self._accumulator.abort_incomplete(error), error)
+        self._tell_what_could_not_be_encoded()
         self._client.close()
         for state in self.idempotence:
             for batch in list(state.on_wire):
@@ -155,13 +160,12 @@ class Sender:
         for response in self._client.poll(max(0.0, timeout_ms), now):
             self._settle(response)
 
-    def _fail_what_cannot_be_sent(self) -> None:
+    def _tell_what_could_not_be_encoded(self) -> None:
         for batch in self._accumulator.failed_batches():
-            error = DeliveryError(
-                f"topic {batch.topic_partition.topic}: the rows could not be encoded: {batch.error!r}"
-            )
-            error.__cause__ = batch.error
-            self._drop([batch], error)
+            self._drop([batch], encoding_error(batch))
+
+    def _fail_what_cannot_be_sent(self) -> None:
+        self._tell_what_could_not_be_encoded()
         error_for_all = self.fatal_error
         if error_for_all is None:
             try:
@@ -361,7 +365,8 @@ class Sender:
     def _drop(self, batches: Iterable[ProducerBatch], error: KafkaSinkError) -> None:
         """The accumulator has failed these already."""
         for batch in batches:
-            self._fail(batch, error, in_doubt=batch.on_wire or self.idempotence.is_in_doubt(batch))
+            in_doubt = batch.on_wire or self.idempotence.is_in_doubt(batch)
+            self._fail(batch, with_doubt(error) if in_doubt else error, in_doubt=in_doubt)
 
     def _take_leader_hints(self, message: ProduceResponse, sent: SentBatches) -> None:
         """Brokers that do not lead a partition any more say who does (KIP-951)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.client.metadata import Metadata
@@ -110,6 +111,18 @@ def abandoned_error(batch: ProducerBatch, last: Exception | None) -> KafkaSinkEr
         f"They are not sent again, for that could store them twice. The last attempt: {_sentence(last)} {_DOUBT}"
     )
     return _because(DeliveryError(words), last)
+
+
+def encoding_error(batch: ProducerBatch) -> KafkaSinkError:
+    words = f"topic {batch.topic_partition.topic}: the rows could not be encoded: {batch.error!r}"
+    return _because(DeliveryError(words), batch.error)
+
+
+def with_doubt(error: KafkaSinkError) -> KafkaSinkError:
+    """The same for records that were sent before."""
+    doubtful = copy(error)
+    doubtful.args = (f"{error} {_DOUBT}",)
+    return _because(doubtful, error.__cause__)
 
 
 def record_errors(batch: ProducerBatch, answer: Answer) -> tuple[dict[int, KafkaSinkError], KafkaSinkError | None]:
