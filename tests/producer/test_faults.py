@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 
 import pytest
 
 from spark_kafka_sink.errors import DeliveryTimeoutError, KafkaSinkError
+from spark_kafka_sink.producer import idempotence
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.results import RecordMetadata
+from spark_kafka_sink.producer.sender import Sender
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.fake_system import FakeSystem
@@ -33,22 +36,51 @@ def leader_of(cluster: SimulatedCluster) -> int:
     return leader
 
 
-def test_8_an_answer_lost_on_the_old_leader_is_a_duplicate_on_the_new_one() -> None:
-    cluster, producer = simulated(request_timeout_ms=1000)
+def lose_an_answer_and_move_the_leader() -> tuple[list[bytes | None], list[BaseException | None]]:
+    """Record 1 is stored, its answer is lost; 2 to 9, a batch each, come when there is another leader."""
+    cluster, producer = simulated(request_timeout_ms=1000, batch_size=1)
     outcome(producer, send(producer, b"0"))
     old = leader_of(cluster)
     cluster.control.when(api=ApiKey.PRODUCE).never_answer(applied=True)
     futures = [send(producer, b"1")]
     loop_of(producer).run_until(lambda: False, 3)
     cluster.control.move_leader("t", 0, 1 - old)
+    producer._metadata.request_update()
+    run_until(producer, lambda: producer.partitions_for("t")[0].leader != old)
     for i in range(2, 10):
         futures.append(send(producer, b"%d" % i))
-        loop_of(producer).run_until(lambda: False, 1)
-    for future in futures:
-        outcome(producer, future)
-    assert cluster.values("t") == [b"%d" % i for i in range(10)]
-    assert producer._sender.idempotence.identity.epoch == 0
+        loop_of(producer).run_until(lambda: False, 5)
+    run_until(producer, lambda: all(future.done() for future in futures))
     producer.close()
+    return cluster.values("t"), [future.exception(0) for future in futures]
+
+
+RULES_1_AND_2: dict[str, Callable[..., bool]] = {
+    "may_have_another_on_wire": lambda state, connection: True,
+    "may_go_to": lambda state, leader_id, in_flight_max: True,
+}
+
+
+@pytest.mark.parametrize("without", [None, *RULES_1_AND_2])
+def test_8_an_answer_lost_on_the_old_leader_is_a_duplicate_on_the_new_one(
+    without: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the two rules sees to it by itself."""
+    if without is not None:
+        monkeypatch.setattr(idempotence, without, RULES_1_AND_2[without])
+    stored, errors = lose_an_answer_and_move_the_leader()
+    assert stored == [b"%d" % i for i in range(10)]
+    assert errors == [None] * 9
+
+
+def test_8_without_rules_1_and_2_what_is_stored_cannot_be_recognized_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new leader remembers five batches, and the one in question came before them."""
+    for rule, without in RULES_1_AND_2.items():
+        monkeypatch.setattr(idempotence, rule, without)
+    stored, errors = lose_an_answer_and_move_the_leader()
+    assert stored == [b"%d" % i for i in range(10)]
+    assert "may be stored all the same" in str(errors[0])
+    assert errors[1:] == [None] * 8
 
 
 @pytest.mark.parametrize("recreated_while", ["idle", "pipelining"])
@@ -117,16 +149,25 @@ def test_while_all_brokers_are_gone_the_sender_does_not_spin(retry_backoff_ms: i
     producer.close()
 
 
-def test_what_the_old_leader_hints_at_is_used_without_new_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+def outcome_without_new_metadata(monkeypatch: pytest.MonkeyPatch) -> tuple[bool, list[bytes | None]]:
+    """After the leader has moved: is the record acknowledged within a second, and what is stored?"""
     cluster, producer = simulated()
     outcome(producer, send(producer, b"0"))
     cluster.control.move_leader("t", 0, 1 - leader_of(cluster))
     monkeypatch.setattr(producer._metadata, "request_update", lambda: None)
     future = send(producer, b"1")
-    run_until(producer, future.done, 1000)
-    assert future.exception(0) is None
-    assert cluster.values("t") == [b"0", b"1"]
+    done = loop_of(producer).run_until(future.done, 1000)
     producer.close(timeout=0)
+    return done and future.exception(0) is None, cluster.values("t")
+
+
+def test_what_the_old_leader_hints_at_is_used_without_new_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert outcome_without_new_metadata(monkeypatch) == (True, [b"0", b"1"])
+
+
+def test_without_the_hints_new_metadata_would_be_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sender, "_take_leader_hints", lambda sender, message, sent: None)
+    assert outcome_without_new_metadata(monkeypatch) == (False, [b"0"])
 
 
 def test_without_doubt_a_refusal_for_good_fails_its_record_alone() -> None:
@@ -140,3 +181,71 @@ def test_without_doubt_a_refusal_for_good_fails_its_record_alone() -> None:
     assert "POLICY_VIOLATION" in str(first.exception(0))
     assert cluster.values("t") == [b"0", b"2"]
     producer.close()
+
+
+# --- brokers at other addresses
+
+
+def move_to_other_addresses(strategy: str) -> tuple[SimulatedCluster, Future[RecordMetadata]]:
+    """The brokers die and come back elsewhere; only the configured name leads there."""
+    cluster = SimulatedCluster(FakeSystem(latency_ms=2), nodes=2, topics={"t": 1})
+    system, nodes = cluster.system, cluster.core.nodes.values()
+    system.names["kafka"] = [node.host for node in nodes]
+    for node in nodes:
+        node.port = 9092
+        cluster.accept(node.id)
+    options: dict[str, object] = {"request_timeout_ms": 1000, "delivery_timeout_ms": 20_000, "linger_ms": 0}
+    producer = simulated_producer(
+        cluster, bootstrap_servers="kafka:9092", metadata_recovery_strategy=strategy, **options
+    )
+    outcome(producer, send(producer, b"0"))
+    for node in nodes:
+        cluster.stop(node.id)
+        node.host = f"elsewhere{node.id}"
+
+    def come_back() -> None:
+        system.names["kafka"] = [node.host for node in nodes]
+        for node in nodes:
+            cluster.accept(node.id)
+
+    system.after(3000, come_back)
+    future = send(producer, b"1")
+    run_until(producer, future.done)
+    producer.close()
+    return cluster, future
+
+
+def test_20_brokers_that_come_back_at_other_addresses_are_found_by_the_configured_name() -> None:
+    cluster, future = move_to_other_addresses("rebootstrap")
+    assert future.exception(0) is None
+    assert cluster.values("t") == [b"0", b"1"]
+
+
+def test_20_without_recovery_of_metadata_they_are_not_found_and_the_record_fails_in_time() -> None:
+    cluster, future = move_to_other_addresses("none")
+    assert isinstance(future.exception(0), DeliveryTimeoutError)
+    assert cluster.values("t") == [b"0"]
+
+
+# --- memory
+
+
+def test_26_with_memory_full_and_no_broker_a_call_waits_for_max_block_ms_and_then_fails() -> None:
+    cluster, producer = simulated(buffer_memory=40_000, max_block_ms=200, delivery_timeout_ms=60_000)
+    outcome(producer, send(producer, b"0"))
+    for node in range(2):
+        cluster.control.stop_node(node)
+    began_ms = cluster.system.now()
+    waiting: list[Future[RecordMetadata]] = []
+    while not (future := send(producer, b"x" * 2000)).done():
+        waiting.append(future)
+    assert "buffer.memory" in str(future.exception(0))
+    assert 200 <= cluster.system.now() - began_ms < 1200
+    assert 0 < len(waiting) < 20
+    for node in range(2):
+        cluster.control.start_node(node)
+    for future in waiting:
+        outcome(producer, future)
+    assert len(cluster.values("t")) == 1 + len(waiting)
+    producer.close()
+    assert producer._pool.free_bytes == producer._pool.bytes_max

@@ -1,4 +1,4 @@
-"""Faults that no real broker plays on demand, by their numbers in docs/guarantees.md: answers that are wrong or garbage."""
+"""Faults that no real broker plays on demand, by their numbers in docs/guarantees.md: wrong answers, and garbage."""
 
 from __future__ import annotations
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.errors import DeliveryError, DeliveryTimeoutError, InvalidRecordError
-from spark_kafka_sink.producer import idempotence
+from spark_kafka_sink.errors import (
+    BatchRefusedError,
+    DeliveryError,
+    DeliveryTimeoutError,
+    InvalidRecordError,
+    KafkaSinkError,
+)
+from spark_kafka_sink.producer import idempotence, sender
 from spark_kafka_sink.producer.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.idempotence import Idempotence, Identity
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.settlement import Answer
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns
@@ -236,6 +243,35 @@ def test_without_rule_5_memory_is_free_while_the_request_holds_it(monkeypatch: p
 
 
 # --- rule 6
+
+
+def refuse_the_second_of_three(monkeypatch: pytest.MonkeyPatch) -> list[KafkaSinkError]:
+    """The broker names the record that it does not like (KIP-467). The error of each, in their order."""
+    cluster, producer = simulated()
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.INVALID_RECORD)
+    named = Answer(codes.INVALID_RECORD, record_words={1: "this one has no key"})
+    monkeypatch.setattr(sender, "answer_of", lambda row: named)
+    future = producer.send_columns("t", RecordColumns(pa.array([b"a", b"b", b"c"])), 0)
+    producer.flush()
+    errors = {int(row): failure.error for failure in future.result(0).failures for row in failure.rows}
+    producer.close()
+    return [errors[row] for row in sorted(errors)]
+
+
+def test_rule_6_each_record_has_the_error_that_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, third = refuse_the_second_of_three(monkeypatch)
+    assert isinstance(second, InvalidRecordError)
+    assert "this one has no key" in str(second)
+    for innocent in (first, third):
+        assert isinstance(innocent, BatchRefusedError)
+        assert "this one has no key" not in str(innocent)
+
+
+def test_without_rule_6_the_records_beside_it_get_the_blame(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender, "record_errors", lambda batch, answer: ({}, None))
+    errors = refuse_the_second_of_three(monkeypatch)
+    assert len({id(error) for error in errors}) == 1
+    assert not any(isinstance(error, BatchRefusedError) for error in errors)
 
 
 def test_rule_6_records_fail_one_by_one_and_flush_is_no_proof() -> None:
