@@ -1,8 +1,9 @@
 """Metrics of a producer, under the Java client's names where it has them.
 
 Averages, maxima and rates look back on the last windows (metrics.num.samples x metrics.sample.window.ms, 30 s each by
-default), totals on the whole life. A batch costs a handful of additions, a record nothing: counting is by batch and by
-request. Names that end in `{topic=...}` are those of one topic.
+default), totals on the whole life. A batch costs a handful of additions, a record nothing: what is sent is added up,
+and taken over into the windows ten times a second, or when somebody reads. Names that end in `{topic=...}` are those of
+one topic.
 
 Several threads record, so one lock guards everything. Time is an argument.
 """
@@ -10,13 +11,14 @@ Several threads record, so one lock guards everything. Time is an argument.
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 
 from spark_kafka_sink.producer.batch import ProducerBatch
 from spark_kafka_sink.producer.buffer_pool import BufferPool
 
 NAN = float("nan")
+_COUNT_EVERY_MS = 100.0
 
 
 class Windowed:
@@ -32,13 +34,14 @@ class Windowed:
     def record(self, value: float, now: float, count: float = 1, maximum: float | None = None) -> None:
         """Add a value, or the sum of `count` values."""
         top = value if maximum is None else maximum
-        if not self._samples or now - self._samples[-1][0] >= self._window_ms:
+        sample = self._samples[-1] if self._samples else None
+        if sample is None or now - sample[0] >= self._window_ms:
             self._samples.append([now, count, value, top])
             return
-        sample = self._samples[-1]
         sample[1] += count
         sample[2] += value
-        sample[3] = max(sample[3], top)
+        if top > sample[3]:
+            sample[3] = top
 
     def average(self, now: float) -> float:
         samples = self._recent(now)
@@ -75,6 +78,28 @@ class Meter:
         self.windowed.record(value, now)
 
 
+class _Sent:
+    """What went out of one topic since it was last counted."""
+
+    __slots__ = ("batches", "bytes", "bytes_max", "ratios", "records", "wait_ms", "wait_ms_max")
+
+    def __init__(self) -> None:
+        self.batches = self.records = self.bytes = self.bytes_max = 0
+        self.ratios = self.wait_ms = self.wait_ms_max = 0.0
+
+    def add(self, batch: ProducerBatch) -> None:
+        size, wait_ms = batch.size_bytes, batch.drained_ms - batch.created_ms
+        self.batches += 1
+        self.records += batch.record_count
+        self.bytes += size
+        self.ratios += batch.body_bytes / (batch.uncompressed_bytes or 1)
+        self.wait_ms += wait_ms
+        if size > self.bytes_max:
+            self.bytes_max = size
+        if wait_ms > self.wait_ms_max:
+            self.wait_ms_max = wait_ms
+
+
 class _TopicMetrics:
     """Of one topic; Java's group producer-topic-metrics."""
 
@@ -109,6 +134,9 @@ class ProducerMetrics:
         }
         self._nanoseconds = {"flush-time-ns-total": 0.0, "metadata-wait-time-ns-total": 0.0}
         self._topics: dict[str, _TopicMetrics] = {}
+        self._sent: defaultdict[str, _Sent] = defaultdict(_Sent)  # by topic, not counted yet
+        self._sent_since_ms = 0.0
+        self._requests_sent = 0
 
     # -- reports ------------------------------------------------------------------------------------------------------
 
@@ -118,20 +146,14 @@ class ProducerMetrics:
             self._averages["record-size"].record(bytes_total, now, rows, bytes_largest)
 
     def request_sent(self, batches: Sequence[ProducerBatch], now: float) -> None:
-        """A produce request goes out. Counted by topic: most requests carry many batches of one."""
-        by_topic: dict[str, list[ProducerBatch]] = {}
-        for batch in batches:
-            by_topic.setdefault(batch.topic_partition.topic, []).append(batch)
+        """A produce request goes out."""
         with self._lock:
-            records = request_bytes = 0
-            for topic, its_batches in by_topic.items():
-                topic_records, topic_bytes = self._batches_sent(topic, its_batches, now)
-                records += topic_records
-                request_bytes += topic_bytes
-            self._averages["records-per-request"].record(records, now)
-            self._meters["record-send"].mark(records, now)
-            self._meters["request"].mark(1, now)
-            self._meters["outgoing-byte"].mark(request_bytes, now)
+            if now - self._sent_since_ms >= _COUNT_EVERY_MS:
+                self._count_sent()
+                self._sent_since_ms = now
+            self._requests_sent += 1
+            for batch in batches:
+                self._sent[batch.topic_partition.topic].add(batch)
 
     def request_answered(self, latency_ms: float, throttle_ms: float, now: float) -> None:
         with self._lock:
@@ -157,20 +179,25 @@ class ProducerMetrics:
         with self._lock:
             self._nanoseconds[f"{name}-ns-total"] += milliseconds * 1_000_000
 
-    def _batches_sent(self, name: str, batches: Sequence[ProducerBatch], now: float) -> tuple[int, int]:
-        """Records and bytes of these batches of one topic."""
-        sizes = [batch.size_bytes for batch in batches]
-        waits = [batch.drained_ms - batch.created_ms for batch in batches]
-        ratios = sum([batch.body_bytes / max(1, batch.uncompressed_bytes) for batch in batches])
-        records, size, count = sum([batch.record_count for batch in batches]), sum(sizes), len(batches)
-        self._averages["batch-size"].record(size, now, count, max(sizes))
-        self._averages["compression-rate"].record(ratios, now, count)
-        self._averages["record-queue-time"].record(sum(waits), now, count, max(waits))
-        topic = self._topic(name)
-        topic.sent.mark(records, now)
-        topic.bytes.mark(size, now)
-        topic.compression.record(ratios, now, count)
-        return records, size
+    def _count_sent(self) -> None:
+        """Take what has gone out over into the windows, as of the time when the first of it went."""
+        requests, now, records, size = self._requests_sent, self._sent_since_ms, 0, 0
+        for name, sent in self._sent.items():
+            self._averages["batch-size"].record(sent.bytes, now, sent.batches, sent.bytes_max)
+            self._averages["compression-rate"].record(sent.ratios, now, sent.batches)
+            self._averages["record-queue-time"].record(sent.wait_ms, now, sent.batches, sent.wait_ms_max)
+            topic = self._topic(name)
+            topic.sent.mark(sent.records, now)
+            topic.bytes.mark(sent.bytes, now)
+            topic.compression.record(sent.ratios, now, sent.batches)
+            records, size = records + sent.records, size + sent.bytes
+        if requests:
+            self._averages["records-per-request"].record(records, now, requests)
+            self._meters["record-send"].mark(records, now)
+            self._meters["request"].mark(requests, now)
+            self._meters["outgoing-byte"].mark(size, now)
+        self._sent.clear()
+        self._requests_sent = 0
 
     def _topic(self, name: str) -> _TopicMetrics:
         topic = self._topics.get(name)
@@ -194,6 +221,7 @@ class ProducerMetrics:
             "buffer-exhausted-total": float(pool.exhausted_total),
         }
         with self._lock:
+            self._count_sent()
             values.update(self._nanoseconds)
             for name, windowed in self._averages.items():
                 values[f"{name}-avg"] = windowed.average(now)

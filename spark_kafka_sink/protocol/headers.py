@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 
 from spark_kafka_sink.errors import DecodeError, UnsupportedVersionError
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -38,9 +39,7 @@ def encode_request(message: Message, version: int, correlation_id: int, client_i
     """Header and body, without the length that the network puts before them."""
     writer = Writer()
     writer.put(_REQUEST.pack(message.API_KEY, version, correlation_id))
-    _CLIENT_ID.write(writer, client_id)
-    if message.is_flexible(version):
-        writer.put(_NO_TAGS)
+    writer.put(_end_of_request_header(client_id, message.is_flexible(version)))
     message.write(writer, version)
     return writer.segments()
 
@@ -102,6 +101,15 @@ def _request_type(api_key: int) -> type[Message] | None:
         return REQUEST_TYPES[ApiKey(api_key)]
     except ValueError:
         return None
+
+
+@lru_cache(64)  # a client has one client id
+def _end_of_request_header(client_id: str | None, flexible: bool) -> bytes:
+    writer = Writer()
+    _CLIENT_ID.write(writer, client_id)
+    if flexible:
+        writer.put(_NO_TAGS)
+    return b"".join(writer.segments())
 
 
 def _response_header_is_flexible(response_type: type[Message], version: int) -> bool:

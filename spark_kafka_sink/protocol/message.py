@@ -61,9 +61,16 @@ class Message(Struct):
         return message
 
 
+_plans: dict[tuple[type[Message], int], StructPlan] = {}
+
+
 def _plan(message_type: type[Message], version: int) -> StructPlan:
-    if version not in message_type.VERSIONS:
-        raise UnsupportedVersionError(
-            f"{message_type.__name__} v{version} is not among the versions we speak, {message_type.VERSIONS}"
-        )
-    return struct_plan(message_type, version, message_type.is_flexible(version))
+    plan = _plans.get((message_type, version))
+    if plan is None:
+        if version not in message_type.VERSIONS:
+            raise UnsupportedVersionError(
+                f"{message_type.__name__} v{version} is not among the versions we speak, {message_type.VERSIONS}"
+            )
+        plan = struct_plan(message_type, version, message_type.is_flexible(version))
+        _plans[message_type, version] = plan
+    return plan
