@@ -159,10 +159,11 @@ class ProducerBatch:
         self.max_timestamp = max(self.max_timestamp, max_timestamp)
         self.segments.append(segment)
         self.record_count += record_count
-        self.body_bytes += len(segment)
-        self.uncompressed_bytes += len(segment)
+        self.body_bytes += segment.nbytes
+        self.uncompressed_bytes = self.body_bytes
         self.pieces += pieces
-        self.leases.extend(lease.hold() for lease in leases)
+        for lease in leases:
+            self.leases.append(lease.hold())
 
     def close(self, codec: Codec = Codec.NONE, level: int | None = None) -> None:
         """End the appending and compress. Closing a batch that is not open changes nothing."""

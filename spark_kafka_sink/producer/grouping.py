@@ -33,6 +33,7 @@ from spark_kafka_sink.producer.partition_queues import INFINITE_MS, PartitionQue
 from spark_kafka_sink.producer.staging import Grouped, Run, Stage, Staged, as_run, compatible, group, whose_rows
 from spark_kafka_sink.records.compression import Codec, CompressionRatios
 from spark_kafka_sink.records.encoder import BatchSlice, EncodedPiece, PartitionSlice, encode, plan_batches
+from spark_kafka_sink.records.header import HEADER_BYTES
 
 _log = logging.getLogger(__name__)
 _SHORT_OF_MEMORY_SHARE = 4  # less than this part of buffer.memory is free
@@ -163,8 +164,8 @@ class Grouping:
         try:
             grouped = group(runs)
             with self._lock:
-                queues = [self._queues.get(TopicPartition(topic, partition)) for partition in grouped.partitions]
-                batches = [self._pin_open_batch(queue) for queue in queues]
+                queues = self._queues.of_topic(topic, grouped.partitions)
+                batches = [queue.pin_open_batch() for queue in queues]
             plan = plan_batches(grouped.sizes, _slices(grouped, batches), bytes_max)
             pieces = encode(grouped.columns, plan, self._wall_clock_ms())
         except BaseException as error:  # whatever it was, Ctrl-C included: the rows must not vanish
@@ -175,27 +176,29 @@ class Grouping:
         with self._lock:
             try:
                 full = self._append(queues, batches, grouped.owners, plan, pieces, oldest_ms, lease)
-                full += [batch for batch in batches if batch is not None and _is_full(batch, bytes_max)]
-                waiting = set(full)
-                self._unpin([batch for batch in batches if batch is not None and batch not in waiting])
+                others: list[tuple[PartitionQueue, ProducerBatch]] = []
+                for queue, batch in zip(queues, batches, strict=True):
+                    if batch is not None:
+                        (full if _is_full(batch, bytes_max) else others).append((queue, batch))
+                self._queues.unpin(others, self._clock())
             except BaseException as error:
                 self._break_off(queues, plan, grouped.owners, error)
                 if not isinstance(error, Exception):
                     raise
                 return 0
         try:
-            for batch in full:
+            for _, batch in full:
                 self.close_batch(batch)
         finally:
             with self._lock:
-                self._unpin(full)
+                self._queues.unpin(full, self._clock())
         return grouped.owners.rows.nbytes + sum(len(piece.segment) for piece in pieces)
 
     def _give_up(self, topic: str, staged: Sequence[Staged], error: BaseException) -> None:
         """None of the rows is in a batch. Nobody else groups the topic now: what is pinned was pinned for them."""
         with self._lock:
             queues = [queue for queue in self._queues if queue.topic_partition.topic == topic]
-            self._unpin(_pinned(queues))
+            self._queues.unpin(_pinned(queues), self._clock())
             self._failed += self.stillborn(topic, staged, _reason(error))
 
     def _break_off(
@@ -215,7 +218,7 @@ class Grouping:
             for piece in batch.pieces
             if piece.owners is owners
         }
-        for batch in _pinned(queues):
+        for _, batch in _pinned(queues):
             batch.pinned = False
             self._queues.remove(batch, now)
             batch.fail(reason)
@@ -234,15 +237,16 @@ class Grouping:
         pieces: Sequence[EncodedPiece],
         oldest_ms: float,
         lease: MemoryLease,
-    ) -> list[ProducerBatch]:
+    ) -> list[tuple[PartitionQueue, ProducerBatch]]:
         """Put the pieces into the batches, and into new ones where those are full; returns the full ones."""
-        full: list[ProducerBatch] = []
+        full: list[tuple[PartitionQueue, ProducerBatch]] = []
         for cut, piece in zip(plan, pieces, strict=True):
             batch = batches[cut.slice_index]
             if batch is None or not cut.first_offset_delta:
+                queue = queues[cut.slice_index]
                 if batch is not None:
-                    full.append(batch)
-                batch = batches[cut.slice_index] = self._new_batch(queues[cut.slice_index], oldest_ms)
+                    full.append((queue, batch))
+                batch = batches[cut.slice_index] = self._new_batch(queue, oldest_ms)
             batch.append(
                 piece.segment,
                 record_count=piece.record_count,
@@ -261,19 +265,6 @@ class Grouping:
         self._incomplete.add(batch)
         return batch
 
-    def _pin_open_batch(self, queue: PartitionQueue) -> ProducerBatch | None:
-        batch = queue.open_batch
-        if batch is not None:
-            batch.pinned = True
-            self._queues.place(queue, self._clock())
-        return batch
-
-    def _unpin(self, batches: Sequence[ProducerBatch]) -> None:
-        now = self._clock()
-        for batch in batches:
-            batch.pinned = False
-            self._queues.place(self._queues.get(batch.topic_partition), now)
-
     def _batch_bytes_max(self, topic: str) -> int:
         """Bytes of a batch before compression: as many as are expected to become batch.size."""
         if self._codec is Codec.NONE:
@@ -282,8 +273,8 @@ class Grouping:
         return min(int(self._config.batch_size / (self._ratios.get(topic, self._codec) * _RATIO_SAFETY)), most)
 
 
-def _pinned(queues: Sequence[PartitionQueue]) -> list[ProducerBatch]:
-    return [batch for queue in queues for batch in queue.batches if batch.pinned]
+def _pinned(queues: Sequence[PartitionQueue]) -> list[tuple[PartitionQueue, ProducerBatch]]:
+    return [(queue, batch) for queue in queues for batch in queue.batches if batch.pinned]
 
 
 def _reason(error: BaseException) -> Exception:
@@ -292,13 +283,13 @@ def _reason(error: BaseException) -> Exception:
 
 def _is_full(batch: ProducerBatch, bytes_max: int) -> bool:
     """Another record of the usual size would not fit."""
-    return batch.size_bytes + batch.body_bytes // batch.record_count > bytes_max
+    body_bytes = batch.body_bytes
+    return HEADER_BYTES + body_bytes + body_bytes // batch.record_count > bytes_max
 
 
 def _slices(grouped: Grouped, batches: Sequence[ProducerBatch | None]) -> list[PartitionSlice]:
     slices = []
-    for index, batch in enumerate(batches):
-        start, stop = grouped.starts[index], grouped.starts[index + 1]
+    for start, stop, batch in zip(grouped.starts, grouped.starts[1:], batches, strict=False):
         if batch is None:
             slices.append(PartitionSlice(start, stop))
         else:

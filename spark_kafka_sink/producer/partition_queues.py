@@ -21,7 +21,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
@@ -58,11 +58,16 @@ class PartitionQueue:
         self.leader_id: int | None = None
         self.leader_epoch: int | None = None
 
-    @property
-    def open_batch(self) -> ProducerBatch | None:
-        """The batch that takes more records."""
+    def pin_open_batch(self) -> ProducerBatch | None:
+        """The batch that takes more records, held fast; None if there is none.
+
+        The queue stays where it is: if the sender comes upon a head that is pinned, it passes by.
+        """
         last = self.batches[-1] if self.batches else None
-        return last if last is not None and last.state is BatchState.OPEN else None
+        if last is None or last.state is not BatchState.OPEN:
+            return None
+        last.pinned = True
+        return last
 
     def insert_in_sequence(self, batch: ProducerBatch) -> None:
         """Put a batch back in front of all that were sent after it; without a sequence, in front of all."""
@@ -91,6 +96,7 @@ class PartitionQueues:
     def __init__(self, linger_ms: float) -> None:
         self._linger_ms = linger_ms
         self._queues: dict[TopicPartition, PartitionQueue] = {}
+        self._by_topic: dict[str, dict[int, PartitionQueue]] = {}
         self._sendable: dict[int | None, dict[PartitionQueue, None]] = {}
         self._timers: list[tuple[float, int, PartitionQueue]] = []
         self._tie_breaker = itertools.count()
@@ -105,8 +111,14 @@ class PartitionQueues:
         queue = self._queues.get(topic_partition)
         if queue is None:
             queue = self._queues[topic_partition] = PartitionQueue(topic_partition)
+            self._by_topic.setdefault(topic_partition.topic, {})[topic_partition.partition] = queue
             self._find_leader(queue)
         return queue
+
+    def of_topic(self, topic: str, partitions: Iterable[int]) -> list[PartitionQueue]:
+        """The queues of some partitions of a topic."""
+        known = self._by_topic.get(topic, {})
+        return [known.get(partition) or self.get(TopicPartition(topic, partition)) for partition in partitions]
 
     def lengths(self, topic: str, partitions: list[int]) -> list[int] | None:
         """How many batches wait for each partition; None unless all have been written to."""
@@ -142,17 +154,25 @@ class PartitionQueues:
 
     def place(self, queue: PartitionQueue, now: float) -> None:
         """Look at a queue and put it where the sender finds it."""
-        queue.due_ms = INFINITE_MS
         due_ms = self._due_ms(queue)
         if due_ms <= now:
+            queue.due_ms = INFINITE_MS
             if not queue.sendable:
                 queue.sendable = True
                 self._sendable.setdefault(queue.leader_id, {})[queue] = None
             return
         self._unlist(queue)
-        if due_ms < INFINITE_MS:
+        if due_ms != queue.due_ms:
             queue.due_ms = due_ms
-            heapq.heappush(self._timers, (due_ms, next(self._tie_breaker), queue))
+            if due_ms < INFINITE_MS:
+                heapq.heappush(self._timers, (due_ms, next(self._tie_breaker), queue))
+
+    def unpin(self, pinned: Iterable[tuple[PartitionQueue, ProducerBatch]], now: float) -> None:
+        """The work on these batches is over. More rows do not change that a queue is sendable."""
+        for queue, batch in pinned:
+            batch.pinned = False
+            if not queue.sendable:
+                self.place(queue, now)
 
     def fire_timers(self, now: float) -> None:
         """Look at the queues whose time has come."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.producer.batch import ProducerBatch
+from spark_kafka_sink.producer.partition_queues import PartitionQueue
 from spark_kafka_sink.producer.staging import Stage
 from spark_kafka_sink.records.compression import Codec
 from tests.producer.accumulator_harness import RECORD_BYTES, VALUE, Harness
@@ -85,8 +86,7 @@ def test_a_fault_while_open_batches_are_looked_up_holds_none_of_them(
 ) -> None:
     h = Harness()
     h.append_rows([VALUE] * (2 * BATCH_ROWS + 2), [0, 1] * (BATCH_ROWS + 1), call="before")  # two open batches
-    queues = h.accumulator._queues
-    monkeypatch.setattr(queues, "place", failing(queues.place, fault, 2))
+    monkeypatch.setattr(PartitionQueue, "pin_open_batch", failing(PartitionQueue.pin_open_batch, fault, 2))
     attempt(fault, lambda: h.append_rows([VALUE] * 24, [0, 1] * 12, call="struck"))
     monkeypatch.undo()
     sent, failed = sent_and_failed(h)
