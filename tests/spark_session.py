@@ -29,11 +29,16 @@ SMALL = {
 }
 """Settings of every Spark that the tests start, also of those in processes of their own."""
 
+MASTER = "local[2]"
+CONNECT = "connect"
+"""In place of a master: a server of Spark Connect in a JVM of its own, and this process its client."""
 
-def start_spark(settings: Mapping[str, str], master: str = "local[2]") -> SparkSession:
+
+def start_spark(settings: Mapping[str, str], master: str = MASTER) -> SparkSession:
     # Spark's workers must be the Python of the tests, else they miss its packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master(master).appName("spark-kafka-sink-tests")
+    builder = SparkSession.builder
+    builder = builder.remote(MASTER) if master == CONNECT else builder.master(master).appName("spark-kafka-sink-tests")
     for name, value in (SMALL | dict(settings)).items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()

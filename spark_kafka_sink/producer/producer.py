@@ -244,7 +244,9 @@ class KafkaProducer:
         nowhere = np.flatnonzero(good & (partitions < 0))
         if len(nowhere):
             good[nowhere] = False
-            call.failed(nowhere, None, InvalidRecordError(f"Topic {topic} does not have the partition of the row."))
+            count = self._metadata.snapshot.partition_count(topic)
+            words = f"Topic {topic} has {count} partitions, numbered from 0; the row is for another one."
+            call.failed(nowhere, None, InvalidRecordError(words))
         return good
 
     # --- waiting
@@ -285,7 +287,8 @@ class KafkaProducer:
         if in_callback:
             return  # the thread ends by itself when the callback has returned
         if not self._loop.join(None if timeout is None else timeout * 1000):
-            _log.warning("%r was not done within %s seconds; what is left fails.", self, timeout)
+            if timeout:  # with 0 it is what the caller wants
+                _log.warning("%r was not done within %s seconds; what is left fails.", self, timeout)
             self._sender.initiate_close(force=True)
             self._loop.join(None)
 

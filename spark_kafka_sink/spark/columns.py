@@ -47,6 +47,10 @@ _EXPECTED = {
     "partition": "int",
     "timestamp": "timestamp or bigint",
 }
+_REMEDY = {
+    # Spark's own sink passes over this column, so that a job may bring one of any type.
+    "timestamp": "; CAST(timestamp AS TIMESTAMP) if it is the record's time, else drop or rename the column",
+}
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,7 @@ def plan_columns(schema: StructType, fixed_topic: str | None) -> ColumnPlan:
         if not _is_allowed(name, kind):
             faults.append(
                 f"{name} attribute unsupported type {kind.simpleString()}. {name} must be a(n) {_EXPECTED[name]}"
+                + _REMEDY.get(name, "")
             )
     if faults:
         raise SchemaError("\n".join(faults))

@@ -7,7 +7,8 @@ Spark finds the data source by itself through the module `pyspark_pykafka`, and 
 - Threads. Spark looks a data source in Python up in the *active* session, which a thread that did not make the session
   does not have, so that writes from a pool of threads fail with DATA_SOURCE_NOT_FOUND.
 - Some secrets do not look like secrets to Spark: a private key in `kafka.ssl.keystore.key`, for example. Spark 4.1
-  prints a stream's options in `query.explain(extended=True)`, less those that its redaction recognises.
+  prints a stream's options in `query.explain(extended=True)`, less those that its redaction recognises. And Spark
+  Connect writes each request with all its options into the event log and the UI, unless told what to hide.
 
 The first two need another `save` and `start` in the classes of pyspark. They call the original ones, and step in only
 for this data source.
@@ -24,8 +25,11 @@ from pyspark.sql import SparkSession
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.spark.datasource import MODE_NOT_ALLOWED, NAME, KafkaDataSource
 
-_REDACTION = "spark.sql.redaction.options.regex"
-_SECRET_NAMES = r"(?i)kafka\.(sasl|ssl)\."
+# Options by their names; and in the text of a request to Connect, names and values together.
+_REDACTION = {
+    "spark.sql.redaction.options.regex": r"(?i)kafka\.(sasl|ssl)\.",
+    "spark.sql.redaction.string.regex": r'(?i)key: "kafka\.(?:sasl|ssl)\.[^"]*"\s+value: "(?:[^"\\]++|\\.)*+"',
+}
 _MODE_REFUSED = "UNSUPPORTED_DATA_SOURCE_SAVE_MODE"
 _OURS = "_pykafka_drop_in"
 
@@ -112,6 +116,7 @@ def _refused_mode(error: PySparkException) -> str | None:
 
 
 def _redact_secrets(spark: SparkSession) -> None:
-    known = spark.conf.get(_REDACTION) or ""
-    if _SECRET_NAMES not in known:
-        spark.conf.set(_REDACTION, f"{known}|{_SECRET_NAMES}" if known else _SECRET_NAMES)
+    for setting, secrets in _REDACTION.items():
+        known = spark.conf.get(setting, None) or ""
+        if secrets not in known:
+            spark.conf.set(setting, f"{known}|{secrets}" if known else secrets)

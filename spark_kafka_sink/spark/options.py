@@ -4,11 +4,12 @@ Three kinds of names arrive, lower-cased by Spark:
 
 - `kafka.<name>`: an option of the Java producer. The producer's own table says what is known, and refuses the rest.
 - the names in OPTIONS: what this data source itself understands; those that Spark's own sink has too are named alike.
-- the names in SOURCE_OPTIONS: those of Spark's Kafka *source*. Jobs often keep one dictionary for both directions and
-  Spark's sink passes over them, so this one does too. Any other name is a mistake and is refused, with the name meant.
+- the names in SOURCE_OPTIONS, and `kafka.` with one of CONSUMER_OPTIONS: those of Spark's Kafka *source*. Jobs often
+  keep one dictionary for both directions and Spark's sink passes over them, so this one does too.
 
-This runs on the driver, before any task; what it returns is pickled to the tasks. The values may hold passwords, so
-nothing here shows a value of a `kafka.` option: neither repr nor an error.
+Any other name is a mistake and is refused, with the name meant. This runs on the driver, before any task; what it
+returns is pickled to the tasks. The values may hold passwords: no repr shows any, and no error that of an option of
+SECURITY_OPTIONS or of an unknown one, which may be one of them misspelt.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from spark_kafka_sink.network.security import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerConfig
 
 KAFKA_PREFIX = "kafka."
+_MEANT = re.compile(r"Is (\S+) meant\?")
 _TOPIC_CHARACTERS = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -67,6 +69,26 @@ SOURCE_OPTIONS = (
     "maxTriggerDelay",
     "minOffsetsPerTrigger",
     "minPartitions",
+)
+
+CONSUMER_OPTIONS = (
+    "allow.auto.create.topics",
+    "check.crcs",
+    "client.rack",
+    "default.api.timeout.ms",
+    "exclude.internal.topics",
+    "fetch.max.bytes",
+    "fetch.max.wait.ms",
+    "fetch.min.bytes",
+    "group.id",
+    "group.instance.id",
+    "heartbeat.interval.ms",
+    "isolation.level",
+    "max.partition.fetch.bytes",
+    "max.poll.interval.ms",
+    "max.poll.records",
+    "partition.assignment.strategy",
+    "session.timeout.ms",
 )
 
 _PRODUCER_NAMES = (*PRODUCER_OPTIONS, *SECURITY_OPTIONS)
@@ -190,7 +212,8 @@ def _boolean(own: Mapping[str, str], option: str, faults: list[str]) -> bool:
 
 def _producer_options(given: dict[str, str], faults: list[str]) -> dict[str, str]:
     faults.extend(words for name, words in _REFUSED.items() if name in given)
-    producer = BULK_DEFAULTS | {name: value for name, value in given.items() if name not in _REFUSED}
+    passed_by = (*_REFUSED, *CONSUMER_OPTIONS)
+    producer = BULK_DEFAULTS | {name: value for name, value in given.items() if name not in passed_by}
     if not producer.get("bootstrap.servers", "").strip():
         faults.append("Kafka option bootstrap.servers is not set. Please make sure it is set and retry.")
         # Stands in for the missing one, so that the other options are looked at as well.
@@ -198,5 +221,16 @@ def _producer_options(given: dict[str, str], faults: list[str]) -> dict[str, str
     try:
         ProducerConfig.parse(producer)
     except ConfigurationError as error:
-        faults.extend(error.faults)
+        faults.extend(_with_prefix(fault, producer) for fault in error.faults)
     return producer
+
+
+def _with_prefix(fault: str, producer: Mapping[str, str]) -> str:
+    """The producer's words with the names as they stand in the job, and with a value that is wrong and no secret."""
+    name = fault.partition(" ")[0].rstrip(":")
+    if name not in producer:
+        return fault
+    words = KAFKA_PREFIX + _MEANT.sub(rf"Is {KAFKA_PREFIX}\1 meant?", fault)
+    value = producer[name]
+    shown = name in PRODUCER_OPTIONS and " must be " in fault and repr(value) not in fault
+    return f"{words} It is {value!r}." if shown else words

@@ -93,7 +93,7 @@ class _Writing:
     _waiting_bytes: int = 0
 
     def __post_init__(self) -> None:
-        config = self.options.producer_config()
+        config = self.producer.config
         self._waiting_bytes_max = config.buffer_memory
         self._answer_seconds_max = (config.max_block_ms + 2 * config.delivery_timeout_ms) / 1000
         self._failures = Failures(self.report.task)

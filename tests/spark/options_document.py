@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spark_kafka_sink.network.security import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerOption
-from spark_kafka_sink.spark.options import BULK_DEFAULTS, OPTIONS, SOURCE_OPTIONS
+from spark_kafka_sink.spark.options import BULK_DEFAULTS, CONSUMER_OPTIONS, OPTIONS, SOURCE_OPTIONS
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "options.md"
 
@@ -28,7 +28,7 @@ def sections() -> dict[str, str]:
         ),
         "refused": _list(f"`kafka.{name}`: {reason}" for name, reason in sorted(_refused().items())),
         "jvm": _list(f"`kafka.{option.name}`" for option in SECURITY_OPTIONS.values() if option.ignored),
-        "source": _list(f"`{name}`" for name in SOURCE_OPTIONS),
+        "source": _list(f"`{name}`" for name in (*SOURCE_OPTIONS, *(f"kafka.{name}" for name in CONSUMER_OPTIONS))),
     }
 
 

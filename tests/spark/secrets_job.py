@@ -1,20 +1,23 @@
 """Run by test_secrets.py in a process of its own: writes with secrets among the options, shown as Spark shows it all.
 
-`python -m tests.spark.secrets_job FOLDER`: logs at level INFO go to stdout and stderr, the event log and a checkpoint
-go to FOLDER. No broker is there: one write and one stream fail, another stream has no rows and goes on.
+`python -m tests.spark.secrets_job FOLDER classic` (or `connect`): Spark's log at level DEBUG, the event log, the
+checkpoints and, in classic Spark, the pages of the UI go to FOLDER. No broker is there: one write and one stream fail,
+another stream has no rows and goes on.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark_session import start_spark
+from tests.spark_session import CONNECT, MASTER, start_spark
 
 SECRET = "hush-hush"
 SECRETS = {
@@ -35,19 +38,20 @@ UNREACHABLE = {
     "topic": "t",
 }
 
+# To a file, since a Spark that was started by Python shows warnings only on its console.
 LOG_SETTINGS = """
-rootLogger.level = info
-rootLogger.appenderRef.stdout.ref = console
-appender.console.type = Console
-appender.console.name = console
-appender.console.target = SYSTEM_ERR
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d %p %c{1}: %m%n%ex
+rootLogger.level = debug
+rootLogger.appenderRef.file.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {folder}/spark.log
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d %p %c{{1}}: %m%n%ex
 """
 
 
-def main(folder: Path) -> None:
-    spark = _spark(folder)
+def main(folder: Path, kind: str) -> None:
+    spark = _spark(folder, kind)
     options = UNREACHABLE | SECRETS
     rows = spark.range(5).selectExpr("CAST(id AS STRING) AS value")
     _show("batch job", lambda: rows.write.format("pykafka").options(**options).save())
@@ -57,11 +61,13 @@ def main(folder: Path) -> None:
     _show("stream with a misspelt option", lambda: _run(ticks, folder / "misspelt", options | {"tpoic": "t"}))
     _show("stream that fails", lambda: _run(ticks, folder / "failing", options))
     _show("stream without rows", lambda: _run(ticks.where("value = 'none'"), folder / "empty", options))
+    if kind == "classic":
+        _keep_pages(str(spark.sparkContext.uiWebUrl), folder)
     spark.stop()
 
 
-def _spark(folder: Path) -> SparkSession:
-    (folder / "log4j2.properties").write_text(LOG_SETTINGS)
+def _spark(folder: Path, kind: str) -> SparkSession:
+    (folder / "log4j2.properties").write_text(LOG_SETTINGS.format(folder=folder))
     (folder / "events").mkdir()
     return start_spark(
         {
@@ -70,8 +76,27 @@ def _spark(folder: Path) -> SparkSession:
             "spark.eventLog.dir": (folder / "events").as_uri(),
             "spark.eventLog.compress": "false",
             "spark.eventLog.rolling.enabled": "false",
-        }
+            "spark.ui.enabled": "true",
+            "spark.ui.port": "0",
+        },
+        CONNECT if kind == "connect" else MASTER,
     )
+
+
+def _keep_pages(address: str, folder: Path) -> None:
+    """What the UI shows of jobs, SQL queries and settings, as pages and through its API."""
+    application = json.loads(_page(f"{address}/api/v1/applications"))[0]["id"]
+    pages = ["jobs/", "stages/", "environment/", "SQL/", "SQL/execution/?id=0", "StreamingQuery/"]
+    pages += [f"api/v1/applications/{application}/{name}" for name in ("jobs", "environment", "sql?details=true")]
+    (folder / "ui").mkdir()
+    for number, page in enumerate(pages):
+        (folder / "ui" / str(number)).write_bytes(_page(f"{address}/{page}"))
+
+
+def _page(address: str) -> bytes:
+    with urllib.request.urlopen(address, timeout=60) as answer:
+        content: bytes = answer.read()
+        return content
 
 
 def _show(title: str, action: Callable[[], None]) -> None:
@@ -86,7 +111,7 @@ def _show(title: str, action: Callable[[], None]) -> None:
 def _run(frame: DataFrame, folder: Path, options: dict[str, str]) -> None:
     writer = frame.writeStream.format("pykafka").options(**options).option("checkpointLocation", str(folder))
     query = writer.trigger(processingTime="1 second").start()
-    while query.isActive and not any(progress["numInputRows"] for progress in query.recentProgress):
+    while query.isActive and not (folder / "commits" / "1").exists():
         time.sleep(0.2)
     query.explain(extended=True)
     print(query.lastProgress, flush=True)
@@ -97,4 +122,4 @@ def _run(frame: DataFrame, folder: Path, options: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

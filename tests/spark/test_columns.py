@@ -108,7 +108,8 @@ def test_a_timestamp_may_be_a_timestamp_or_milliseconds(timestamp: DataType) -> 
         (
             {"value": StringType(), "timestamp": TimestampNTZType()},
             "t",
-            "timestamp attribute unsupported type timestamp_ntz. timestamp must be a(n) timestamp or bigint",
+            "timestamp attribute unsupported type timestamp_ntz. timestamp must be a(n) timestamp or bigint; "
+            "CAST(timestamp AS TIMESTAMP) if it is the record's time, else drop or rename the column",
         ),
     ],
 )

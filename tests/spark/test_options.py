@@ -7,7 +7,9 @@ import pickle
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.spark.options import BULK_DEFAULTS, SOURCE_OPTIONS, SinkOptions, parse_options
+from spark_kafka_sink.network.security import SECURITY_OPTIONS
+from spark_kafka_sink.producer.config import PRODUCER_OPTIONS
+from spark_kafka_sink.spark.options import BULK_DEFAULTS, CONSUMER_OPTIONS, SOURCE_OPTIONS, SinkOptions, parse_options
 
 NEEDED = {"kafka.bootstrap.servers": "broker:9092"}
 
@@ -86,6 +88,29 @@ def test_a_name_like_nothing_that_is_known_is_refused_too() -> None:
 
 def test_options_of_sparks_kafka_source_are_passed_over_as_sparks_sink_does() -> None:
     assert parse_options(NEEDED | dict.fromkeys(SOURCE_OPTIONS, "x")) == parse()
+
+
+def test_options_of_consumers_are_passed_over_too() -> None:
+    assert parse_options(NEEDED | {f"kafka.{name}": "x" for name in CONSUMER_OPTIONS}) == parse()
+    assert not set(CONSUMER_OPTIONS) & {*PRODUCER_OPTIONS, *SECURITY_OPTIONS}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("kafka.acks", "yes", "kafka.acks must be one of all, -1, 0, 1. It is 'yes'."),
+        ("kafka.enable.idempotence", "1", "kafka.enable.idempotence must be true or false. It is '1'."),
+        ("kafka.linger.ms", "5ms", "It is '5ms'."),
+        ("kafka.compression.type", "lzma", "kafka.compression.type must be one of none, gzip, snappy, lz4, zstd. "),
+        ("kafka.bootstrap.servers", "localhost", "kafka.bootstrap.servers: 'localhost' is not HOST:PORT"),
+        ("kafka.compresion.type", "x", "Is kafka.compression.type meant?"),
+        ("kafka.security.protocol", "TLS", "kafka.security.protocol"),
+    ],
+)
+def test_a_wrong_value_is_told_with_the_name_as_the_job_has_it(name: str, value: str, words: str) -> None:
+    (fault,) = faults(NEEDED | {name: value})
+    assert words in fault
+    assert fault.count(value) <= 1
 
 
 def test_options_of_a_stream_are_passed_by() -> None:

@@ -1,4 +1,4 @@
-"""A secret among the options appears nowhere: not in the plan, the event log, the logs, the errors, the checkpoint."""
+"""A secret among the options appears nowhere: not in plan, UI, event log, logs, errors or checkpoint."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from spark_kafka_sink.errors import DeliveryError
+from spark_kafka_sink.spark.columns import ColumnPlan
+from spark_kafka_sink.spark.options import SinkOptions, parse_options
+from spark_kafka_sink.spark.pool import ProducerPool
+from spark_kafka_sink.spark.write_task import write_rows
+from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
 from tests.spark.secrets_job import SECRET
 
-pytestmark = pytest.mark.needs("java")
 
-
-def test_no_secret_appears_in_anything_that_spark_shows_or_keeps(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.spark.secrets_job", str(tmp_path)]
+@pytest.mark.needs("java")
+@pytest.mark.parametrize("kind", ["classic", "connect"])
+def test_no_secret_appears_in_anything_that_spark_shows_or_keeps(tmp_path: Path, kind: str) -> None:
+    command = [sys.executable, "-m", "tests.spark.secrets_job", str(tmp_path), kind]
     job = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=300, check=False)
     shown = job.stdout + job.stderr
     assert job.returncode == 0, shown[-5000:]
@@ -25,10 +32,45 @@ def test_no_secret_appears_in_anything_that_spark_shows_or_keeps(tmp_path: Path)
     assert "== Physical Plan ==" in shown
     assert "Unknown option 'tpoic'" in shown
     assert "127.0.0.1:1" in shown
+    assert " DEBUG " in (tmp_path / "spark.log").read_text(errors="replace")
     kept = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert any(path.parent.name == "events" and path.stat().st_size > 10_000 for path in kept)
     assert any(path.parent.name == "commits" for path in kept)
+    assert any(path.parent.name == "ui" for path in kept) == (kind == "classic")
 
     # ... and did not.
     assert SECRET not in shown
     assert [path for path in kept if SECRET.encode() in path.read_bytes()] == []
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_no_secret_appears_in_the_log_of_a_task_at_debug(mechanism: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    security = ListenerSecurity(protocol="SASL_PLAINTEXT", users={"alice": f"{SECRET}-right"})
+    plan = ColumnPlan(value=0, fixed_topic="t")
+    rows = pa.record_batch({"value": [b"v"]})
+    with embedded_broker(topics={"t": 1}, security=security) as broker:
+        pool = ProducerPool()
+        assert write_rows(_login(broker.bootstrap_servers, mechanism, "right"), plan, iter([rows]), pool).rows == 1
+        wrong = _login(broker.bootstrap_servers, mechanism, "wrong")
+        with pytest.raises(DeliveryError, match=r"(?i)authentication") as refused:
+            write_rows(wrong, plan, iter([rows]), pool)
+        pool.close()
+    assert "Connecting to" in caplog.text
+    assert "authentication failed" in caplog.text
+    assert SECRET not in caplog.text
+    assert SECRET not in str(refused.value) + repr(refused.value.__cause__) + repr(wrong) + repr(pool.__dict__)
+
+
+def _login(bootstrap: str, mechanism: str, password: str) -> SinkOptions:
+    module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
+    return parse_options(
+        {
+            "kafka.bootstrap.servers": bootstrap,
+            "kafka.security.protocol": "SASL_PLAINTEXT",
+            "kafka.sasl.mechanism": mechanism,
+            "kafka.sasl.jaas.config": (
+                f'org.apache.kafka.common.security.{module} required username="alice" password="{SECRET}-{password}";'
+            ),
+        }
+    )
