@@ -161,6 +161,14 @@ class KafkaCluster:
         self.stop_node(node_id)
         self.start_node(node_id)
 
+    def restart_elsewhere(self, node_id: int, port: int) -> None:
+        """A controlled shutdown, and back with another port advertised for its PROXIED listener."""
+        node = self.nodes[node_id]
+        self.stop_node(node_id)
+        self.advertised_ports = {**self.advertised_ports, node_id: port}
+        (node.folder / "server.properties").write_text(self._server_properties(node))
+        self.start_node(node_id)
+
     def pause(self, node_id: int) -> None:
         """SIGSTOP: the sockets stay open and nobody answers."""
         self.nodes[node_id].signal(signal.SIGSTOP)

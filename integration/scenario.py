@@ -47,10 +47,13 @@ class Writer:
     records: int = RECORDS
     written: int = 0
     futures: list[Any] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    """The first number of each future's records."""
 
     def write(self, stop: int) -> None:
         while self.written < stop:
             end = min(self.written + CHUNK, stop)
+            self.starts.append(self.written)
             self.futures.append(self.producer.send_columns(self.topic, numbered(self.written, end)))
             self.written = end
 

@@ -26,6 +26,7 @@ from spark_kafka_sink import KafkaProducer, RecordColumns
 from spark_kafka_sink.errors import AuthenticationError, AuthorizationError
 
 CONFIG_TOOL = "kafka.admin.ConfigCommand"
+HALF = RECORDS // 2
 
 pytestmark = pytest.mark.needs("kafka")
 
@@ -69,11 +70,11 @@ def test_11_one_record_above_the_brokers_limit_fails_alone(kafka: KafkaCluster) 
 def test_13_a_topic_that_is_created_again_takes_new_records(kafka: KafkaCluster) -> None:
     topic = create_topic(kafka.bootstrap())
     with KafkaProducer(_config(kafka)) as producer:
-        producer.send_columns(topic, numbered(0, 1_000)).result(RESULT_SECONDS).raise_for_failures()
+        producer.send_columns(topic, numbered(0, HALF)).result(RESULT_SECONDS).raise_for_failures()
         delete_topic(kafka.bootstrap(), topic)
         create_topic(kafka.bootstrap(), topic)
-        producer.send_columns(topic, numbered(1_000, 2_000)).result(RESULT_SECONDS).raise_for_failures()
-    assert len(read_topic(kafka.bootstrap(), topic)) == 1_000
+        producer.send_columns(topic, numbered(HALF, RECORDS)).result(RESULT_SECONDS).raise_for_failures()
+    assert len(read_topic(kafka.bootstrap(), topic)) == RECORDS - HALF
 
 
 def test_14_partitions_that_are_added_are_used(kafka: KafkaCluster) -> None:
@@ -81,12 +82,12 @@ def test_14_partitions_that_are_added_are_used(kafka: KafkaCluster) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap()})
 
     with KafkaProducer(_config(kafka, **{"metadata.max.age.ms": 200})) as producer:
-        producer.send_columns(topic, numbered(0, 1_000)).result(RESULT_SECONDS).raise_for_failures()
+        producer.send_columns(topic, numbered(0, HALF)).result(RESULT_SECONDS).raise_for_failures()
         admin.create_partitions([NewPartitions(topic, 4)])[topic].result(60)
         deadline = time.monotonic() + 60
         while len(producer.partitions_for(topic)) < 4 and time.monotonic() < deadline:
             time.sleep(0.05)
-        result = producer.send_columns(topic, numbered(1_000, 2_000)).result(RESULT_SECONDS)
+        result = producer.send_columns(topic, numbered(HALF, RECORDS)).result(RESULT_SECONDS)
     assert set(result.partitions) == {0, 1, 2, 3}
 
 
@@ -103,10 +104,10 @@ def test_13_a_topic_that_is_deleted_for_good_is_a_clear_error_and_not_a_hang(for
     topic = create_topic(forgetful.bootstrap())
     config = _config(forgetful, **{"delivery.timeout.ms": 5_000, "request.timeout.ms": 2_000, "max.block.ms": 5_000})
     with KafkaProducer(config) as producer:
-        producer.send_columns(topic, numbered(0, 1_000)).result(RESULT_SECONDS).raise_for_failures()
+        producer.send_columns(topic, numbered(0, HALF)).result(RESULT_SECONDS).raise_for_failures()
         delete_topic(forgetful.bootstrap(), topic)
-        result = producer.send_columns(topic, numbered(1_000, 2_000)).result(RESULT_SECONDS)
-    assert result.rows_failed == 1_000
+        result = producer.send_columns(topic, numbered(HALF, RECORDS)).result(RESULT_SECONDS)
+    assert result.rows_failed == RECORDS - HALF
     assert topic in str(result.failures[0].error)
 
 
@@ -118,11 +119,11 @@ def test_16_a_broker_that_forgot_the_producer_is_written_on_without_a_double(for
         admin.delete_records([TopicPartition(topic, 0, 500)])
         time.sleep(1.0)  # longer than the broker remembers
 
-    results = run(_config(forgetful), topic, fault=forget, heal=forget, records=3_000)
+    results = run(_config(forgetful), topic, fault=forget, heal=forget)
     for result in results:
         result.raise_for_failures()
     numbers = [int((record.value or b"").split()[0]) for record in read_topic(forgetful.bootstrap(), topic)]
-    assert numbers == list(range(500, 3_000))
+    assert numbers == list(range(500, RECORDS))
 
 
 def test_18_a_right_revoked_in_the_middle_names_the_topic_and_other_topics_go_on(kafka: KafkaCluster) -> None:
@@ -134,15 +135,15 @@ def test_18_a_right_revoked_in_the_middle_names_the_topic_and_other_topics_go_on
     )  # fmt: skip
     with KafkaProducer(_as_alice(kafka)) as producer:
         for topic in (allowed, forbidden):
-            producer.send_columns(topic, numbered(0, 100)).result(RESULT_SECONDS).raise_for_failures()
+            producer.send_columns(topic, numbered(0, HALF)).result(RESULT_SECONDS).raise_for_failures()
         next(iter(admin.create_acls([acl]).values())).result(60)
-        refused = producer.send_columns(forbidden, numbered(100, 200))
-        taken = producer.send_columns(allowed, numbered(100, 200))
+        refused = producer.send_columns(forbidden, numbered(HALF, RECORDS))
+        taken = producer.send_columns(allowed, numbered(HALF, RECORDS))
         producer.flush(RESULT_SECONDS)
         failure = refused.result(RESULT_SECONDS).failures[0]
         assert isinstance(failure.error, AuthorizationError)
         assert forbidden in str(failure.error)
-        assert taken.result(RESULT_SECONDS).rows_written == 100
+        assert taken.result(RESULT_SECONDS).rows_written == RECORDS - HALF
 
 
 def test_19_wrong_credentials_fail_at_once_and_are_not_told(kafka: KafkaCluster) -> None:
