@@ -17,6 +17,10 @@ for this data source.
 from __future__ import annotations
 
 import functools
+import logging
+import os
+import shutil
+import sys
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -33,6 +37,8 @@ _REDACTION = {
 _MODE_REFUSED = "UNSUPPORTED_DATA_SOURCE_SAVE_MODE"
 _OURS = "_pykafka_drop_in"
 
+_log = logging.getLogger(__name__)
+
 
 def register(spark: SparkSession) -> None:
     """Make `format("pykafka")` in this session a drop-in for Spark's own Kafka sink. May be called again."""
@@ -48,6 +54,7 @@ def register(spark: SparkSession) -> None:
 
         _replace(DataFrameWriter, "save", lambda original: _in_active_session(_appending(original)))
         _replace(DataStreamWriter, "start", _in_active_session)
+        _warn_of_another_python(spark.sparkContext.master, spark.sparkContext.pythonExec)
     _redact_secrets(spark)
 
 
@@ -113,6 +120,19 @@ def _refused_mode(error: PySparkException) -> str | None:
     if parameters.get("source", "").strip('"').lower() != NAME:
         return None
     return str(parameters.get("createMode", "")).strip('"')
+
+
+def _warn_of_another_python(master: str, worker_python: str) -> None:
+    """The commonest mistake on one machine: an interpreter that is not active, and PYSPARK_PYTHON not set."""
+    found = shutil.which(worker_python)
+    if not master.startswith("local") or (found and os.path.dirname(found) == os.path.dirname(sys.executable)):
+        return
+    _log.warning(
+        'Spark runs its Python workers with %s, and this program is run by %s. If a write fails with "No module named '
+        "'spark_kafka_sink'\", set PYSPARK_PYTHON to the latter before the session is made.",
+        found or worker_python,
+        sys.executable,
+    )
 
 
 def _redact_secrets(spark: SparkSession) -> None:
