@@ -176,11 +176,12 @@ class Grouping:
         with self._lock:
             try:
                 full = self._append(queues, batches, grouped.owners, plan, pieces, oldest_ms, lease)
-                others: list[tuple[PartitionQueue, ProducerBatch]] = []
+                now = self._clock()
                 for queue, batch in zip(queues, batches, strict=True):
-                    if batch is not None:
-                        (full if _is_full(batch, bytes_max) else others).append((queue, batch))
-                self._queues.unpin(others, self._clock())
+                    if batch is not None and _is_full(batch, bytes_max):
+                        full.append((queue, batch))
+                    elif batch is not None:
+                        self._queues.unpin(queue, batch, now)
             except BaseException as error:
                 self._break_off(queues, plan, grouped.owners, error)
                 if not isinstance(error, Exception):
@@ -191,15 +192,21 @@ class Grouping:
                 self.close_batch(batch)
         finally:
             with self._lock:
-                self._queues.unpin(full, self._clock())
-        return grouped.owners.rows.nbytes + sum(len(piece.segment) for piece in pieces)
+                self._unpin(full)
+        owners = grouped.owners
+        return len(owners.rows) * owners.row_bytes + sum(len(piece.segment) for piece in pieces)
 
     def _give_up(self, topic: str, staged: Sequence[Staged], error: BaseException) -> None:
         """None of the rows is in a batch. Nobody else groups the topic now: what is pinned was pinned for them."""
         with self._lock:
             queues = [queue for queue in self._queues if queue.topic_partition.topic == topic]
-            self._queues.unpin(_pinned(queues), self._clock())
+            self._unpin(_pinned(queues))
             self._failed += self.stillborn(topic, staged, _reason(error))
+
+    def _unpin(self, pinned: Sequence[tuple[PartitionQueue, ProducerBatch]]) -> None:
+        now = self._clock()
+        for queue, batch in pinned:
+            self._queues.unpin(queue, batch, now)
 
     def _break_off(
         self,

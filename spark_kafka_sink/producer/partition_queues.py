@@ -167,12 +167,11 @@ class PartitionQueues:
             if due_ms < INFINITE_MS:
                 heapq.heappush(self._timers, (due_ms, next(self._tie_breaker), queue))
 
-    def unpin(self, pinned: Iterable[tuple[PartitionQueue, ProducerBatch]], now: float) -> None:
-        """The work on these batches is over. More rows do not change that a queue is sendable."""
-        for queue, batch in pinned:
-            batch.pinned = False
-            if not queue.sendable:
-                self.place(queue, now)
+    def unpin(self, queue: PartitionQueue, batch: ProducerBatch, now: float) -> None:
+        """The work on the batch is over. More rows do not change that a queue is sendable."""
+        batch.pinned = False
+        if not queue.sendable:
+            self.place(queue, now)
 
     def fire_timers(self, now: float) -> None:
         """Look at the queues whose time has come."""

@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,12 +59,26 @@ class ColumnsResult:
     """What became of the rows of one send_columns()."""
 
     topic: str
-    partitions: dict[int, PartitionWritten]
     failures: tuple[RowFailures, ...]
+    _stored: list[int] = field(repr=False)
+
+    @property
+    def partitions(self) -> dict[int, PartitionWritten]:
+        """What was written, by partition; summed up here, since many never look."""
+        written: dict[int, PartitionWritten] = {}
+        numbers = iter(self._stored)
+        for partition, first, rows in zip(numbers, numbers, numbers, strict=True):
+            last = first + rows - 1 if first >= 0 else -1
+            before = written.get(partition)
+            if before is not None:
+                known = [offset for offset in (before.first_offset, first) if offset >= 0]
+                first, last, rows = min(known, default=-1), max(before.last_offset, last), before.rows + rows
+            written[partition] = PartitionWritten(first, last, rows)
+        return written
 
     @property
     def rows_written(self) -> int:
-        return sum(part.rows for part in self.partitions.values())
+        return sum(self._stored[2::3])
 
     @property
     def rows_failed(self) -> int:
@@ -164,32 +178,28 @@ def _call(callback: Callback, topic: str, metadata: RecordMetadata | None, error
 
 
 class ColumnsFuture(Future[ColumnsResult]):
-    """Of all rows of one call. Told from the caller's thread and from the sender's; the fields are under _lock."""
+    """Of all rows of one call. Told from the caller's thread and from the sender's; the fields are under _lock.
+
+    What was stored is kept as plain numbers in one list, three for each batch: partition, first offset (-1 if it is not
+    known), rows. A call may have rows in a thousand batches, and the garbage collector would visit an object for each.
+    """
 
     def __init__(self, topic: str, rows: int) -> None:
         super().__init__()
         self._topic = topic
         self._lock = threading.Lock()
         self._pending = rows
-        self._written: dict[int, list[int]] = {}  # by partition: first and last offset, rows
+        self._stored: list[int] = []
         self._failures: list[RowFailures] = []
         if not rows:
-            self.set_result(ColumnsResult(topic, {}, ()))
+            self.set_result(ColumnsResult(topic, (), []))
 
     def cancel(self) -> bool:
         return False
 
     def stored(self, partition: int, first_offset: int, rows: int) -> None:
-        last_offset = first_offset + rows - 1 if first_offset >= 0 else -1
         with self._lock:
-            known = self._written.get(partition)
-            if known is None:
-                self._written[partition] = [first_offset, last_offset, rows]
-            else:
-                if first_offset >= 0:
-                    known[0] = first_offset if known[0] < 0 else min(known[0], first_offset)
-                    known[1] = max(known[1], last_offset)
-                known[2] += rows
+            self._stored += (partition, first_offset, rows)
             self._pending -= rows
             over = not self._pending
         if over:
@@ -207,18 +217,17 @@ class ColumnsFuture(Future[ColumnsResult]):
 
     def _resolve(self) -> None:
         """All rows have been told, so that nobody changes the fields any more."""
-        partitions = {partition: PartitionWritten(*written) for partition, written in self._written.items()}
-        self.set_result(ColumnsResult(self._topic, partitions, tuple(self._failures)))
+        self.set_result(ColumnsResult(self._topic, tuple(self._failures), self._stored))
 
 
 def tell_stored(batch: ProducerBatch) -> None:
     """Tell the calls of a batch that is complete."""
-    partition = batch.topic_partition.partition
+    partition, base_offset = batch.topic_partition.partition, batch.base_offset
     for owners, start, stop, first_index in batch.pieces:
         shift = first_index - start
         for call, first, last in owners.shares(start, stop):
             if isinstance(call, ColumnsFuture):
-                call.stored(partition, batch.offset_of(first + shift), last - first)
+                call.stored(partition, base_offset + first + shift if base_offset >= 0 else -1, last - first)
             elif isinstance(call, list):
                 for index, row in enumerate(owners.rows[first:last].tolist(), first + shift):
                     call[row].stored(batch.offset_of(index), batch.log_append_time)
