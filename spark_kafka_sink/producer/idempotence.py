@@ -68,6 +68,7 @@ class PartitionState:
         "last_acked_sequence",
         "next_sequence",
         "on_wire",
+        "sent_to",
         "topic_partition",
         "unresolved",
         "unsettled",
@@ -80,6 +81,7 @@ class PartitionState:
         self.last_acked_sequence = -1
         self.unsettled: list[ProducerBatch] = []  # have a sequence and no outcome, in the order of their sequences
         self.on_wire: dict[ProducerBatch, int] = {}  # and the node; also those that have expired since
+        self.sent_to = -1  # the node of those on the wire: one for all of them
         self.in_doubt: set[ProducerBatch] = set()  # unsettled ones that may be stored
         self.confirmed_by: object = None  # the connection of the last success, if nothing has failed since
         self.gap: int | None = None  # the first sequence that was refused for good
@@ -99,7 +101,7 @@ class PartitionState:
 
     def settle(self, batch: ProducerBatch) -> None:
         """It has its outcome."""
-        if self.is_head(batch):  # nearly always
+        if self.unsettled and self.unsettled[0] is batch:  # nearly always
             del self.unsettled[0]
         elif batch in self.unsettled:
             self.unsettled.remove(batch)
@@ -116,8 +118,8 @@ def may_have_another_on_wire(state: PartitionState, connection: object) -> bool:
 
 
 def may_go_to(state: PartitionState, leader_id: int, in_flight_max: int) -> bool:
-    """Rule 2: so many open requests of a partition over all brokers, and all of them at one: any of them tells it."""
-    return len(state.on_wire) < in_flight_max and next(iter(state.on_wire.values()), leader_id) == leader_id
+    """Rule 2: so many open requests of a partition over all brokers, and all of them at one."""
+    return not state.on_wire or (state.sent_to == leader_id and len(state.on_wire) < in_flight_max)
 
 
 def may_begin_again(state: PartitionState) -> bool:
@@ -132,6 +134,14 @@ def may_be_stored(state: PartitionState, batch: ProducerBatch) -> bool:
     return batch in state.in_doubt
 
 
+class _States(dict[TopicPartition, PartitionState]):
+    """One for each partition that was ever asked for."""
+
+    def __missing__(self, topic_partition: TopicPartition) -> PartitionState:
+        state = self[topic_partition] = PartitionState(topic_partition)
+        return state
+
+
 class Idempotence:
     """See the module's docstring. When idempotence is off, the rules about the open requests still hold."""
 
@@ -141,7 +151,7 @@ class Idempotence:
         self.identity = NOBODY
         self._in_flight_max = in_flight_max
         self.connection = connection_of
-        self._partitions: dict[TopicPartition, PartitionState] = {}
+        self._partitions = _States()
         self._abandoned: list[ProducerBatch] = []
 
     # --- the identity
@@ -167,12 +177,13 @@ class Idempotence:
 
     def admit(self, batch: ProducerBatch, leader_id: int, now: float) -> bool:
         """May this batch, the first of its partition's queue, be sent now? If so, it is counted as sent."""
-        state = self.state(batch.topic_partition)
-        if state.on_wire and not may_go_to(state, leader_id, self._in_flight_max):
+        state = self._partitions[batch.topic_partition]
+        if not may_go_to(state, leader_id, self._in_flight_max):
             return False
         if self.enabled and not self._admit_sequence(state, batch, leader_id):
             return False
         state.on_wire[batch] = leader_id
+        state.sent_to = leader_id
         return True
 
     def _admit_sequence(self, state: PartitionState, batch: ProducerBatch, leader_id: int) -> bool:
@@ -197,10 +208,7 @@ class Idempotence:
     # --- what came of the batches
 
     def state(self, topic_partition: TopicPartition) -> PartitionState:
-        state = self._partitions.get(topic_partition)
-        if state is None:
-            state = self._partitions[topic_partition] = PartitionState(topic_partition)
-        return state
+        return self._partitions[topic_partition]
 
     def __iter__(self) -> Iterator[PartitionState]:
         return iter(self._partitions.values())
@@ -214,7 +222,7 @@ class Idempotence:
 
     def acknowledged(self, batch: ProducerBatch, connection: object) -> None:
         """The usual end of a request, all at once: off_wire, confirm and stored."""
-        state = self.state(batch.topic_partition)
+        state = self._partitions[batch.topic_partition]
         state.on_wire.pop(batch, None)
         state.confirmed_by = connection
         self._stored(state, batch)
@@ -225,7 +233,7 @@ class Idempotence:
 
     def _stored(self, state: PartitionState, batch: ProducerBatch) -> None:
         state.settle(batch)
-        if (batch.producer_id, batch.producer_epoch) != state.identity or not batch.has_sequence:
+        if (batch.producer_id, batch.producer_epoch) != state.identity or batch.base_sequence < 0:
             return
         last = batch.last_sequence
         if state.last_acked_sequence < 0 or follows(last, state.last_acked_sequence):
