@@ -16,6 +16,7 @@ closed, as room for the compressed form. So nobody ever waits for memory while h
 neither encoding nor compressing can run out of it. The encoded rows of one grouping share a lease, see buffer_pool.py.
 A call that is larger than the memory is taken in chunks; max.block.ms is for each chunk, so that a large call to slow
 brokers does not fail while it makes progress. A single record that needs more than half of the memory gets all of it.
+A record of send() is charged for its future as well: small records take less room than that.
 On top of buffer.memory comes, for a moment, the working copy of one grouping per thread: a quarter of it at most.
 
 Locks. _lock guards stages, queues and batches that are not in flight; it is held for moments, never while encoding,
@@ -43,6 +44,7 @@ from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.grouping import Grouping
 from spark_kafka_sink.producer.incomplete import Flush, IncompleteBatches
 from spark_kafka_sink.producer.node_latency import NodeLatency
+from spark_kafka_sink.producer.owners import FUTURE_BYTES
 from spark_kafka_sink.producer.partition_queues import INFINITE_MS, DrainGate, PartitionQueues
 from spark_kafka_sink.producer.partitioner import PartitionLoads
 from spark_kafka_sink.producer.split import split_batch
@@ -149,9 +151,9 @@ class RecordAccumulator:
         call: object,
     ) -> None:
         """Stage one record; `size` is a bound of its encoded size. Raises BufferExhaustedError after max.block.ms."""
-        reserved = 2 * size
+        reserved = 2 * size + FUTURE_BYTES
         if not self._pool.try_reserve(reserved):
-            reserved = self._reserve(size, size)
+            reserved = self._reserve(size, size + FUTURE_BYTES)
         record = StagedRecord(key, value, headers, timestamp_ms, partition, size, call)
         with self._lock:
             stage = self._stage_of(topic, reserved)

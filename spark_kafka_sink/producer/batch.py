@@ -174,13 +174,13 @@ class ProducerBatch:
             return
         packed = memoryview(compress(codec, self.segments, level))
         self.codec = codec
-        self._charge_compressed(len(packed))
+        self._charge_compressed(len(packed) + sum(piece.nbytes for piece in self.pieces))
         self.segments = [packed]
         self.body_bytes = len(packed)
 
-    def _charge_compressed(self, packed_bytes: int) -> None:
-        """Move the charge for the compressed bytes out of the leases of what they replace, and let those go."""
-        share = -(-packed_bytes // max(1, len(self.leases)))
+    def _charge_compressed(self, count: int) -> None:
+        """Move the charge for what remains out of the leases of what was compressed, and let those go."""
+        share = -(-count // max(1, len(self.leases)))
         compressed = [lease.carve(share) for lease in self.leases]
         for lease in self.leases:
             lease.let_go()

@@ -27,14 +27,20 @@ class BatchPart(NamedTuple):
     first_index: int
 
 
+FUTURE_BYTES = 256
+"""What a record of send() takes, besides its own bytes, until it is acknowledged: its future, mostly."""
+
+
 class RowOwners:
     """For each row of a grouping, in its order, which row of which call it is."""
 
-    __slots__ = ("_calls", "_starts", "rows")
+    __slots__ = ("_calls", "_starts", "row_bytes", "rows")
 
     def __init__(self, rows: NDArray[np.int64], calls: Sequence[object], starts: Sequence[int] = (0,)) -> None:
         """`rows` are positions in the calls; from row starts[i] on, until the next start, the call is calls[i]."""
         self.rows = rows
+        singles = any(isinstance(call, list) for call in calls)
+        self.row_bytes = rows.itemsize + (FUTURE_BYTES if singles else 0)  # charged to buffer.memory for each row
         self._calls = calls
         self._starts = [*starts, len(rows)]
 
@@ -58,6 +64,11 @@ class PieceRows(NamedTuple):
     start: int
     stop: int
     first_index: int
+
+    @property
+    def nbytes(self) -> int:
+        """What these rows take besides the records."""
+        return (self.stop - self.start) * self.owners.row_bytes
 
     @property
     def parts(self) -> list[BatchPart]:

@@ -16,6 +16,7 @@ from spark_kafka_sink.errors import (
     ProducerClosedError,
     RecordTooLargeError,
 )
+from spark_kafka_sink.producer.owners import FUTURE_BYTES
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.results import RecordMetadata
@@ -23,7 +24,7 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import loop_of, outcome, simulated_producer
+from tests.producer.virtual_time import loop_of, outcome, run_until, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 
@@ -210,3 +211,19 @@ def test_a_blocked_partition_stalls_no_other_and_the_sender_does_not_spin() -> N
     assert not held[0].done()
     outcome(producer, held[2])
     assert loop_of(producer).rounds - rounds < 60
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_a_record_of_send_is_charged_for_its_future_until_it_is_acknowledged(codec: str) -> None:
+    cluster, producer = simulated(compression_type=codec)
+    cluster.control.when(api=ApiKey.PRODUCE).delay(500)
+    whole = producer._pool.free_bytes
+    futures = [producer.send(ProducerRecord("t", b"v" * 50, partition=0)) for _ in range(100)]
+    assert whole - producer._pool.free_bytes > 100 * FUTURE_BYTES
+    run_until(producer, lambda: producer.metrics()["requests-in-flight"] > 0)
+    run_until(producer, lambda: producer._accumulator.has_incomplete() and not producer._accumulator.has_undrained())
+    assert whole - producer._pool.free_bytes > 100 * FUTURE_BYTES
+    for future in futures:
+        outcome(producer, future)
+    producer.flush()
+    assert producer._pool.free_bytes == whole
