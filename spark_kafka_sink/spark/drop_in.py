@@ -54,7 +54,7 @@ def register(spark: SparkSession) -> None:
 
         _replace(DataFrameWriter, "save", lambda original: _in_active_session(_appending(original)))
         _replace(DataStreamWriter, "start", _in_active_session)
-        _warn_of_another_python(spark.sparkContext.master, spark.sparkContext.pythonExec or "python3")
+        _warn_of_another_python(str(spark.sparkContext.master), str(spark.sparkContext.pythonExec))
     _redact_secrets(spark)
 
 
