@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
+from operator import index
 from random import Random
 from typing import NamedTuple
 
@@ -144,7 +145,7 @@ class KafkaProducer:
         check_record(record)
         callbacks = () if callback is None else (callback,)
         if self._interceptors:
-            record = self._interceptors.on_send(record)
+            record = check_record(self._interceptors.on_send(record))
             callbacks = (*callbacks, self._interceptors.on_acknowledgement)
         try:
             return self._send(record, callbacks)
@@ -210,7 +211,7 @@ class KafkaProducer:
         if partition is None and self._record_partitioner is not None:
             known = snapshot.topics[topic].partitions
             try:
-                partition = self._record_partitioner(topic, key, value, known)
+                partition = index(self._record_partitioner(topic, key, value, known))
             except Exception as error:
                 raise InvalidRecordError(f"Topic {topic}: the partitioner failed: {error!r}") from error
         if partition is None:
@@ -320,7 +321,8 @@ class KafkaProducer:
                 version = self._metadata.request_update_for_topic(topic)
                 self._loop.wakeup(self._client)
                 remaining_ms = deadline_ms - self._system.now()
-                if remaining_ms <= 0 or not self._await_metadata(version, remaining_ms):
+                in_time = remaining_ms > 0 and self._await_metadata(version, remaining_ms)
+                if not in_time and not self._knows(topic, partition):  # it may have come with the last moment
                     raise self._unknown(topic, partition)
                 self._metadata.raise_for_topic(topic)  # as it is now: it may have been granted since the last call
         finally:

@@ -1,0 +1,227 @@
+"""close(), flush() and blocked calls of several threads at once, with a real thread and real sockets."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
+from spark_kafka_sink.broker.embedded import EmbeddedBroker
+from spark_kafka_sink.errors import AuthorizationError, BufferExhaustedError, KafkaSinkError, ProducerClosedError
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.testing import embedded_broker
+
+VALUE = b"v" * 1000
+LARGE = b"v" * 30_000
+LONG_S = 60.0
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded_broker(topics={"t": 1}) as broker:
+        yield broker
+
+
+def producer_of(broker: EmbeddedBroker, **options: object) -> KafkaProducer:
+    given: dict[str, object] = {"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0}
+    given.update({name.replace("_", "."): value for name, value in options.items()})
+    return KafkaProducer(given)
+
+
+class Caller(threading.Thread):
+    """One call on a thread of its own: what it returned, or what it raised."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self.returned: object = None
+        self.raised: BaseException | None = None
+        self._call = call
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.returned = self._call()
+        except BaseException as error:
+            self.raised = error
+
+    def future(self) -> Future[Any]:
+        assert isinstance(self.returned, Future)
+        return self.returned
+
+    def finish(self) -> Caller:
+        self.join(LONG_S)
+        assert not self.is_alive(), "the call did not end"
+        return self
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Yields to the other threads until something has happened."""
+    deadline = time.monotonic() + LONG_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0)
+
+
+def hold_memory(producer: KafkaProducer, but: int = 0) -> int:
+    """As if brokers were slow: all memory is taken, or all but so much. To be released by the test."""
+    producer.partitions_for("t")
+    held = producer._pool.free_bytes - but
+    assert producer._pool.try_reserve(held)
+    return held
+
+
+def patience(producer: KafkaProducer, max_block_ms: int) -> None:
+    """max.block.ms for the calls from here on."""
+    producer._accumulator._config = replace(producer._accumulator._config, max_block_ms=max_block_ms)
+
+
+def blocked(producer: KafkaProducer, count: int, call: Callable[[], object]) -> Caller:
+    caller = Caller(call)
+    until(lambda: producer._pool.waiters == count or not caller.is_alive())
+    return caller
+
+
+def test_a_call_that_waits_for_memory_ends_when_the_producer_is_closed(broker: EmbeddedBroker) -> None:
+    producer = producer_of(broker, max_block_ms=600_000)
+    held = hold_memory(producer)
+    single = blocked(producer, 1, lambda: producer.send(ProducerRecord("t", VALUE)))
+    columns = blocked(producer, 2, lambda: producer.send_columns("t", RecordColumns(pa.array([VALUE] * 3))))
+    producer.close(timeout=0)
+    assert isinstance(single.finish().raised, ProducerClosedError)
+    result = columns.finish().future().result(0)
+    assert [len(failure.rows) for failure in result.failures] == [3]
+    assert isinstance(result.failures[0].error, ProducerClosedError)
+    assert producer._pool.free_bytes == producer._pool.bytes_max - held
+
+
+def test_a_call_that_waits_for_memory_is_told_a_fatal_error(broker: EmbeddedBroker) -> None:
+    producer = producer_of(broker, max_block_ms=600_000)
+    held = hold_memory(producer, but=10_000)
+    caller = blocked(producer, 1, lambda: producer.send(ProducerRecord("t", LARGE)).exception(LONG_S))
+    assert caller.is_alive()
+    producer._sender.fatal_error = AuthorizationError("not allowed", code=31, name="CLUSTER_AUTHORIZATION_FAILED")
+    producer._pool.release(held)
+    assert isinstance(caller.finish().returned, AuthorizationError)
+    producer.close()
+    assert producer._pool.free_bytes == producer._pool.bytes_max
+
+
+def test_full_memory_is_given_up_in_turn_and_goes_to_the_next_who_waits(broker: EmbeddedBroker) -> None:
+    producer = producer_of(broker, max_block_ms=600_000)
+    held = hold_memory(producer, but=10_000)  # enough for a small record, not for a large one
+    patience(producer, 300)
+    first = blocked(producer, 1, lambda: producer.send(ProducerRecord("t", LARGE)))
+    patience(producer, 600_000)
+    second = Caller(lambda: producer.send(ProducerRecord("t", VALUE)))
+    error = first.finish().future().exception(0)
+    assert isinstance(error, BufferExhaustedError)
+    for words in ("buffer.memory", "max.block.ms (300 ms)", "The brokers take less"):
+        assert words in str(error)
+    assert second.finish().future().result(LONG_S).offset == 0
+    producer.close()
+    assert producer._pool.free_bytes == producer._pool.bytes_max - held
+
+
+def test_a_small_record_does_not_overtake_a_large_one_that_waits_for_memory(broker: EmbeddedBroker) -> None:
+    producer = producer_of(broker, max_block_ms=600_000)
+    held = hold_memory(producer, but=10_000)
+    large = blocked(producer, 1, lambda: producer.send(ProducerRecord("t", LARGE)))
+    small = blocked(producer, 2, lambda: producer.send(ProducerRecord("t", VALUE)))
+    assert small.is_alive()
+    producer._pool.release(held)
+    assert large.finish().future().result(LONG_S).offset == 0
+    assert small.finish().future().result(LONG_S).offset == 1
+    producer.close()
+
+
+def test_columns_that_find_no_memory_say_which_rows_were_taken(broker: EmbeddedBroker) -> None:
+    with producer_of(broker, buffer_memory=100_000, max_block_ms=600_000) as producer:
+        producer.partitions_for("t")
+        broker.control.when(api=ApiKey.PRODUCE).delay(300)
+        patience(producer, 1)
+        many = producer.send_columns("t", RecordColumns(pa.array([VALUE] * 400)))
+        result = many.result(LONG_S)
+    failed = [row for failure in result.failures for row in failure.rows.tolist()]
+    assert 0 < result.rows_written < 400
+    assert failed == list(range(result.rows_written, 400))  # the first ones were taken, in order
+    assert {type(failure.error) for failure in result.failures} == {BufferExhaustedError}
+
+
+def test_a_call_that_waits_for_a_topic_ends_when_the_producer_is_closed(broker: EmbeddedBroker) -> None:
+    producer = producer_of(broker, max_block_ms=600_000)
+    calls: list[Callable[[], object]] = [
+        lambda: producer.send(ProducerRecord("missing", VALUE)),
+        lambda: producer.send_columns("missing", RecordColumns(pa.array([VALUE]))),
+        lambda: producer.partitions_for("missing"),
+    ]
+    callers = [Caller(call) for call in calls]
+    until(lambda: "missing" in producer._metadata.topics)
+    producer.close(timeout=0)
+    for caller in callers:
+        assert isinstance(caller.finish().raised, ProducerClosedError)
+
+
+def test_a_flush_ends_when_another_thread_closes(broker: EmbeddedBroker) -> None:
+    producer = producer_of(broker)
+    broker.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    future = producer.send(ProducerRecord("t", VALUE))
+    flushes = [Caller(producer.flush) for _ in range(3)]
+    until(lambda: len(producer._accumulator._incomplete._flushes) == 3)
+    producer.close(timeout=0)
+    for flush in flushes:
+        assert flush.finish().raised is None
+    assert isinstance(future.exception(0), ProducerClosedError)
+
+
+@pytest.mark.parametrize("timeout", [None, 0, 0.01])
+def test_threads_may_flush_and_close_at_once(broker: EmbeddedBroker, timeout: float | None) -> None:
+    producer = producer_of(broker, linger_ms=60_000, delivery_timeout_ms=200_000)
+    futures = [producer.send(ProducerRecord("t", VALUE)) for _ in range(50)]
+    callers = [Caller(producer.flush) for _ in range(3)]
+    callers += [Caller(lambda: producer.close(timeout)) for _ in range(4)]
+    for caller in callers:
+        error = caller.finish().raised
+        assert error is None or isinstance(error, ProducerClosedError)
+    assert all(future.done() for future in futures)
+    if timeout is None:
+        assert [future.result(0).offset for future in futures] == list(range(50))
+    assert producer._pool.free_bytes == producer._pool.bytes_max
+
+
+def test_a_close_in_a_callback_logs_nothing_and_another_close_waits_for_the_end(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = producer_of(broker)
+    with caplog.at_level(logging.WARNING):
+        producer.send(ProducerRecord("t", VALUE), lambda metadata, error: producer.close()).result(LONG_S)
+        producer.close()
+    assert caplog.text == ""
+    assert producer._loop.join(0)
+
+
+@pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt])
+def test_a_sender_that_is_ended_from_within_tells_all_records_and_refuses_more(
+    broker: EmbeddedBroker, raised: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = producer_of(broker)
+    producer.partitions_for("t")
+
+    def end(now: float) -> None:
+        raise raised("from within")
+
+    producer._sender.run_once = end  # type: ignore[method-assign]
+    producer._client.wakeup()
+    until(lambda: producer._sender.fatal_error is not None)
+    with pytest.raises(ProducerClosedError, match="from within"):
+        producer.send(ProducerRecord("t", VALUE))
+    producer.close()
+    assert "nothing more will be sent" in caplog.text
+    assert isinstance(producer._sender.fatal_error, KafkaSinkError)
