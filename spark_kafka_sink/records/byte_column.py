@@ -6,6 +6,7 @@ Nothing is copied: the offsets are a view of Arrow's own (only 64-bit ones are m
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,22 +22,31 @@ _LARGE_TYPES = (pa.large_binary().id, pa.large_string().id)
 
 @dataclass(frozen=True)
 class ByteColumn:
-    """`lengths` are Kafka's, with -1 for null; `offsets` has one element more than there are rows."""
+    """`offsets` has one element more than there are rows; `nulls` says which rows are null, None that none is."""
 
-    lengths: NDArray[np.int64]
     offsets: NDArray[np.int32]
     data: pa.Buffer
+    nulls: NDArray[np.bool_] | None = None
 
     @property
     def rows(self) -> int:
-        return len(self.lengths)
+        return len(self.offsets) - 1
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """Kafka's, with -1 for null."""
+        return _lengths(self.offsets, self.nulls)
 
     def fixed_length(self) -> int | None:
         """The length that all rows have (-1: all are null), or None."""
-        first = int(self.lengths[0])
-        if first != self.lengths[-1]:
+        if self.nulls is not None:
+            return -1 if self.nulls.all() else None
+        offsets = self.offsets
+        start = int(offsets[0])
+        first = int(offsets[1]) - start
+        if int(offsets[-1]) - start != first * self.rows:
             return None
-        return first if bool((self.lengths == first).all()) else None
+        return first if bool((offsets[1:] - offsets[:-1] == first).all()) else None
 
     def array(self, extra_rows: int = 0) -> pa.Array:
         """The payload as a binary array without nulls, with empty rows added at the end."""
@@ -61,8 +71,8 @@ def byte_column(array: pa.Array) -> ByteColumn:
     if pa.types.is_null(array.type):
         array = array.cast(_BINARY)
     offsets, data = _stored(array)
-    lengths = _lengths(array, offsets)
-    if array.null_count and int(np.maximum(lengths, 0).sum()) != int(offsets[-1]) - int(offsets[0]):
+    nulls = null_mask(array) if array.null_count else None
+    if nulls is not None and (offsets[1:] - offsets[:-1])[nulls].any():
         # Arrow allows bytes under a null; they are none of the record's.
         kind = pa.large_binary() if offsets.itemsize == 8 else _BINARY
         offsets, data = _stored(array.cast(kind).fill_null(EMPTY.cast(kind)))
@@ -70,20 +80,20 @@ def byte_column(array: pa.Array) -> ByteColumn:
         data = pa.py_buffer(b"")
     if offsets.itemsize == 8:
         offsets, data = _narrow(offsets, data)
-    return ByteColumn(lengths, offsets, data)
+    return ByteColumn(offsets, data, nulls)
 
 
 def byte_lengths(array: pa.Array) -> NDArray[np.int64]:
     """Kafka's lengths of a binary, string or null column, -1 for null. The rows may be of any size."""
     if pa.types.is_null(array.type):
         return np.full(len(array), -1, np.int64)
-    return _lengths(array, _stored(array)[0])
+    return _lengths(_stored(array)[0], null_mask(array) if array.null_count else None)
 
 
-def _lengths(array: pa.Array, offsets: NDArray[Any]) -> NDArray[np.int64]:
+def _lengths(offsets: NDArray[Any], nulls: NDArray[np.bool_] | None) -> NDArray[np.int64]:
     lengths: NDArray[np.int64] = (offsets[1:] - offsets[:-1]).astype(np.int64)
-    if array.null_count:
-        lengths[null_mask(array)] = -1
+    if nulls is not None:
+        lengths[nulls] = -1
     return lengths
 
 

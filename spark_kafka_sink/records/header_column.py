@@ -8,6 +8,7 @@ of a row are a slice of it, and a row's offsets follow from the list's by one lo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +17,11 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.records.arrays import EMPTY, null_mask, number_array, numbers_of
 from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
-from spark_kafka_sink.records.varint import Field, anywhere, encode_varint, items, pack, positions, store, varint_fields
+from spark_kafka_sink.records.packing import Table, anywhere, fill, item_type, pack, packed_array, table_of
+from spark_kafka_sink.records.varint import Field, encode_varint, varint_fields
 
-_ONE_BYTE_MAX = 63
-"""The largest number whose varint has one byte."""
+_SHORT_BYTES_MAX = 127
+"""Longer values are not stored as items of the longest one's size."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +78,51 @@ def rows_with_bad_headers(array: pa.Array) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class EncodedHeaders:
-    """What follows the value in each record. The count of headers is part of the sections, unless `counts` has it."""
+class ShortValues:
+    """Values of headers that are up to 127 bytes long: `lengths[row, place]`, from `source[at[row, place]]` on."""
 
-    sections: ByteColumn
+    lengths: NDArray[np.int64]
+    row_bytes: NDArray[np.int64]
+    at: NDArray[np.int64]
+    source: NDArray[np.uint8]
+    item: np.dtype[Any]
+    """As large as the longest value at least. The source has as many bytes to spare."""
+
+
+@dataclass(frozen=True)
+class RegularHeaders:
+    """Headers of records that all have as many, of equal lengths but for some short values. Most headers are so.
+
+    The headers of a record are tables[0], a short value, tables[1], a short value, ..., tables[-1]. The first row of
+    the tables is of no record, so that row i has the headers of the record before record i.
+    """
+
+    tables: list[Table]
+    values: ShortValues | None
+
+    def lengths(self) -> NDArray[np.int64] | int:
+        fixed: int = sum(table.shape[1] for table in self.tables)
+        return fixed if self.values is None else fixed + self.values.row_bytes
+
+    def last(self) -> bytes:
+        """The headers of the last record."""
+        data = bytes(self.tables[0][-1])
+        if self.values is not None:
+            places = zip(self.tables[1:], self.values.at[-1].tolist(), self.values.lengths[-1].tolist(), strict=True)
+            for table, at, length in places:
+                data += bytes(self.values.source[at : at + length]) + bytes(table[-1])
+        return data
+
+
+@dataclass(frozen=True)
+class LooseHeaders:
+    """Headers of any number and lengths: `counts`, and the headers themselves as a row of bytes for each record."""
+
     counts: list[Field]
+    sections: ByteColumn
 
 
-def encode_headers(array: pa.Array) -> EncodedHeaders | None:
+def encode_headers(array: pa.Array) -> RegularHeaders | LooseHeaders | None:
     """None when no record has a header."""
     headers = header_column(array)
     if not len(headers.keys):
@@ -91,30 +130,51 @@ def encode_headers(array: pa.Array) -> EncodedHeaders | None:
     keys, values = byte_column(headers.keys), byte_column(headers.values)
     counts = headers.counts
     count = int(counts[0])
-    regular = bool((counts == count).all()) and _repeats(keys.lengths, count)
-    if regular and _repeats(values.lengths, count):
-        fixed = _fixed_sections(count, keys, values)
-        width = fixed.shape[1]
-        offsets = np.arange(0, (len(counts) + 1) * width, width, dtype=np.int32)
-        sections = ByteColumn(np.full(len(counts), width, np.int64), offsets, pa.py_buffer(fixed))
-        return EncodedHeaders(sections, [])
-    if regular and int(values.lengths.max()) <= _ONE_BYTE_MAX:
-        return EncodedHeaders(_short_sections(count, keys, values), [])
+    if bool((counts == count).all()) and _repeats(keys.lengths, count):
+        regular = _regular(count, keys, values)
+        if regular is not None:
+            return regular
     elements = _encode_elements(keys, values)
     _, offset_buffer, data = elements.buffers()
     offsets = np.frombuffer(offset_buffer, np.int32, len(elements) + 1)[headers.starts]
-    sections = ByteColumn((offsets[1:] - offsets[:-1]).astype(np.int64), offsets, data)
-    return EncodedHeaders(sections, varint_fields(counts))
+    return LooseHeaders(varint_fields(counts), ByteColumn(offsets, data))
 
 
 def _encode_elements(keys: ByteColumn, values: ByteColumn) -> pa.Array:
     return pc.binary_join_element_wise(
-        binary_array(varint_fields(keys.lengths), keys.rows),
+        packed_array(*pack(varint_fields(keys.lengths), keys.rows)),
         keys.array(),
-        binary_array(varint_fields(values.lengths), keys.rows),
+        packed_array(*pack(varint_fields(values.lengths), keys.rows)),
         values.array(),
         EMPTY,
     )
+
+
+def _regular(count: int, keys: ByteColumn, values: ByteColumn) -> RegularHeaders | None:
+    """None where the values of some place are too long, or their lengths are not of one width."""
+    lengths = values.lengths.reshape(-1, count)
+    rows = len(lengths)
+    even_values = _columns(values, count) if _repeats(values.lengths, count) else None
+    tables: list[Table] = []
+    parts: list[bytes | Table] = [encode_varint(count)]
+    short = []
+    for place, key in enumerate(_columns(keys, count)):
+        parts += [encode_varint(key.shape[1]), key]
+        if even_values is not None:
+            parts += [encode_varint(int(lengths[0, place])), even_values[place]]
+            continue
+        of_place = np.ascontiguousarray(lengths[:, place])
+        low, high = int(of_place.min()), int(of_place.max())
+        if low == high:
+            parts += [encode_varint(low), _gathered(values, place, count, max(0, low))]
+            continue
+        if high > _SHORT_BYTES_MAX or len(encode_varint(low)) != len(encode_varint(high)):
+            return None
+        tables.append(_table([*parts, *map(table_of, varint_fields(of_place))], rows))
+        parts = []
+        short.append(place)
+    tables.append(_table(parts, rows))
+    return RegularHeaders(tables, _short_values(values, lengths, short) if short else None)
 
 
 def _repeats(lengths: NDArray[np.int64], count: int) -> bool:
@@ -122,76 +182,36 @@ def _repeats(lengths: NDArray[np.int64], count: int) -> bool:
     return bool((lengths[count:] == lengths[:-count]).all())
 
 
-def _fixed_sections(count: int, keys: ByteColumn, values: ByteColumn) -> NDArray[np.uint8]:
-    """One row of bytes for each record, where those of one place have equal lengths, keys as well as values.
-
-    That is how headers mostly are. Then all numbers are the same in every row, and the headers' keys and values are
-    columns of fixed width.
-    """
-    rows = keys.rows // count
-    key_columns, value_columns = _columns(keys, count), _columns(values, count)
-    parts: list[bytes | NDArray[np.uint8]] = [encode_varint(count)]
-    for index, (key, value) in enumerate(zip(key_columns, value_columns, strict=True)):
-        parts += [encode_varint(key.shape[1]), key, encode_varint(int(values.lengths[index])), value]
-    return _table(parts, rows)
+def _short_values(values: ByteColumn, lengths: NDArray[np.int64], places: list[int]) -> ShortValues:
+    payload = np.maximum(lengths, 0)[:, places]
+    item = item_type(next((size for size in (1, 2, 4, 8) if size >= payload.max()), int(payload.max())))
+    start, stop = int(values.offsets[0]), int(values.offsets[-1])
+    source = np.empty(stop - start + item.itemsize, np.uint8)
+    source[: stop - start] = np.frombuffer(values.data, np.uint8, stop - start, start)
+    at = (values.offsets[:-1].reshape(-1, lengths.shape[1])[:, places] - start).astype(np.int64)
+    return ShortValues(payload, payload.sum(axis=1), at, source, item)
 
 
-def _short_sections(count: int, keys: ByteColumn, values: ByteColumn) -> ByteColumn:
-    """As above for values of different lengths, none above 63, so that each length is one byte.
-
-    What stands before a value has a fixed width. Values are stored first, all as items of the longest one's size:
-    what is too much is overwritten by the next value, or by what stands before it, which is stored afterwards.
-    """
-    rows = keys.rows // count
-    lengths = np.maximum(values.lengths, 0)
-    coded = ((values.lengths << 1) ^ (values.lengths >> 63)).astype(np.uint8).reshape(-1, count)
-    tables = []
-    for index, key in enumerate(_columns(keys, count)):
-        lead = encode_varint(count) if index == 0 else b""
-        tables.append(_table([lead, encode_varint(key.shape[1]), key, coded[:, index : index + 1]], rows))
-    before = np.tile(np.array([table.shape[1] for table in tables], np.int64), rows)
-    at = positions(before + lengths, keys.rows)
-    longest = int(lengths.max())
-    data = np.empty(int(at[-1]) + longest, np.uint8)
-    if longest:
-        start, stop = int(values.offsets[0]), int(values.offsets[-1])
-        source = np.zeros(stop - start + longest, np.uint8)
-        source[: stop - start] = np.frombuffer(values.data, np.uint8, stop - start, start)
-        taken = anywhere(source, np.dtype((np.void, longest)))[values.offsets[:-1] - values.offsets[0]]
-        anywhere(data, taken.dtype)[at[:-1] + before] = taken
-    for index, table in enumerate(tables):
-        store(data, table, at[index:-1:count])
-    offsets = at[::count]
-    return ByteColumn(offsets[1:] - offsets[:-1], offsets.astype(np.int32), pa.py_buffer(data))
-
-
-def _columns(column: ByteColumn, count: int) -> list[NDArray[np.uint8]]:
-    """The headers' keys (or values) of each place, as a table."""
+def _columns(column: ByteColumn, count: int) -> list[Table]:
+    """The headers' keys (or values) of each place, where those of one place have one length."""
     widths = np.maximum(column.lengths[:count], 0)
     ends = np.cumsum(widths).tolist()
     table = column.matrix(column.rows // count, ends[-1])
     return [table[:, end - width : end] for end, width in zip(ends, widths.tolist(), strict=True)]
 
 
-def _width(part: bytes | NDArray[np.uint8]) -> int:
-    return part.shape[1] if isinstance(part, np.ndarray) else len(part)
+def _gathered(column: ByteColumn, place: int, count: int, width: int) -> Table:
+    """The values of one place, of one length, from among others."""
+    if not width:
+        return np.empty((1, 0), np.uint8)
+    data = np.frombuffer(column.data, np.uint8)
+    taken = anywhere(data, item_type(width))[column.offsets[place:-1:count]]
+    return taken.view(np.uint8).reshape(-1, width)
 
 
-def _table(parts: list[bytes | NDArray[np.uint8]], rows: int) -> NDArray[np.uint8]:
-    """The parts of each row side by side: bytes are the same in all rows, a column has those of each row."""
-    blank = b"".join(bytes(_width(part)) if isinstance(part, np.ndarray) else part for part in parts)
-    table = np.empty((rows, len(blank)), np.uint8)
-    items(table)[:] = np.frombuffer(blank, items(table).dtype)
-    at = 0
-    for part in parts:
-        if isinstance(part, np.ndarray) and part.shape[1]:
-            items(table[:, at : at + part.shape[1]])[:] = items(part)
-        at += _width(part)
+def _table(parts: list[bytes | Table], rows: int) -> Table:
+    """The parts of each row side by side, below a row that is left as it is: bytes are the same in all rows."""
+    tables = [np.frombuffer(part, np.uint8)[None] if isinstance(part, bytes) else part for part in parts]
+    table = np.empty((rows + 1, sum(part.shape[1] for part in tables)), np.uint8)
+    fill(table[1:], tables)
     return table
-
-
-def binary_array(fields: list[Field], rows: int) -> pa.Array:
-    data, at = pack(fields, rows)
-    return pa.BinaryArray.from_buffers(
-        pa.binary(), rows, [None, pa.py_buffer(at.astype(np.int32)), pa.py_buffer(data)], null_count=0
-    )

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import RecordTooLargeError
-from spark_kafka_sink.records import encoder
+from spark_kafka_sink.records import encoder, record_fields
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.encoder import BatchSlice, EncodedPiece, PartitionSlice, encode, plan_batches
 from tests.records.column_strategies import NOW, arrow_columns, even_rows, mixed_rows
@@ -197,7 +197,7 @@ def test_no_rows_and_no_plan_give_nothing() -> None:
 
 
 def test_a_batch_of_more_than_two_gibibytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoder, "OFFSETS_MAX", 1000)
+    monkeypatch.setattr(record_fields, "OFFSETS_MAX", 1000)
     for last in (300, 400):
         columns = RecordColumns(pa.array([b"x" * 400, b"y" * 400, b"z" * last]))
         with pytest.raises(RecordTooLargeError, match="2 GiB"):

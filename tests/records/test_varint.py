@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.records.decoder import read_varints
-from spark_kafka_sink.records.varint import constant, encode_varint, pack, varint_fields, varint_widths
+from spark_kafka_sink.records.packing import pack
+from spark_kafka_sink.records.varint import constant, encode_varint, varint_fields, varint_widths
 from tests.records.slow_encoder import slow_varint
 
 borders = [sign * (1 << bits) + off for bits in range(0, 63, 7) for off in (-1, 0, 1) for sign in (1, -1)]
