@@ -1,10 +1,11 @@
-"""A process that sends records by columns, as fast as they are taken, and does nothing else: others measure its memory.
+"""A process that sends records as fast as they are taken, and does nothing else: others measure its memory.
 
-    python -m integration.steady_producer BOOTSTRAP TOPIC RECORDS [--options JSON] [--pandas]
+    python -m integration.steady_producer BOOTSTRAP TOPIC RECORDS [--options JSON] [--pandas] [--singly]
 
 Chunks of 10,000 records with keys of 12 bytes and values of 100. They are built without `pa.array`, which would import
 pandas; with --pandas it is imported, as in a program that makes its columns that way. When all are acknowledged, one
-line of JSON tells how it was. No future is kept longer than it takes to look at its result.
+line of JSON tells how it was. No future is kept longer than it takes to look at its result. With --singly each record
+is a send() of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink import KafkaProducer, RecordColumns
+from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns, RecordMetadata
 
 ROWS = 10_000
 
@@ -45,7 +46,7 @@ def peak_bytes() -> int:
     return int(status["VmHWM"].split()[0]) * 1024
 
 
-def send(bootstrap: str, topic: str, records: int, options: Mapping[str, object]) -> dict[str, float]:
+def send_columns(producer: KafkaProducer, topic: str, records: int) -> int:
     written = 0
     waiting: deque[Any] = deque()
 
@@ -54,14 +55,38 @@ def send(bootstrap: str, topic: str, records: int, options: Mapping[str, object]
         result.raise_for_failures()
         return int(result.rows_written)
 
-    with KafkaProducer({"bootstrap.servers": bootstrap, **options}) as producer:
-        for _ in range(records // ROWS):
-            waiting.append(producer.send_columns(topic, rows()))
-            while waiting and waiting[0].done():
-                written += settle()
-        producer.flush()
-        while waiting:
+    for _ in range(records // ROWS):
+        waiting.append(producer.send_columns(topic, rows()))
+        while waiting and waiting[0].done():
             written += settle()
+    producer.flush()
+    while waiting:
+        written += settle()
+    return written
+
+
+def send_singly(producer: KafkaProducer, topic: str, records: int) -> int:
+    written = 0
+
+    def settle(metadata: RecordMetadata | None, error: Exception | None) -> None:
+        nonlocal written
+        written += error is None
+
+    for number in range(records):
+        producer.send(ProducerRecord(topic, b"%0100d" % number, key=b"%012d" % number), settle)
+    producer.flush()
+    return written
+
+
+def measure(
+    send: Callable[[KafkaProducer, str, int], int],
+    bootstrap: str,
+    topic: str,
+    records: int,
+    options: Mapping[str, object],
+) -> dict[str, float]:
+    with KafkaProducer({"bootstrap.servers": bootstrap, **options}) as producer:
+        written = send(producer, topic, records)
         waited_s = producer.metrics()["bufferpool-wait-time-ns-total"] / 1e9
     return {"written": written, "waited_s": waited_s, "peak_bytes": peak_bytes()}
 
@@ -73,10 +98,12 @@ def main() -> None:
     parser.add_argument("records", type=int)
     parser.add_argument("--options", type=json.loads, default={})
     parser.add_argument("--pandas", action="store_true")
+    parser.add_argument("--singly", action="store_true")
     given = parser.parse_args()
     if given.pandas:
         pa.array([1])
-    print(json.dumps(send(given.bootstrap, given.topic, given.records, given.options)), flush=True)
+    send = send_singly if given.singly else send_columns
+    print(json.dumps(measure(send, given.bootstrap, given.topic, given.records, given.options)), flush=True)
 
 
 if __name__ == "__main__":
