@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -28,6 +29,13 @@ def main(bootstrap: str, topic: str) -> None:
     options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
     frame = spark.range(100).selectExpr("CAST(id AS STRING) AS key", "CAST(id * 2 AS STRING) AS value")
     frame.write.format("pykafka").options(**options).save()
+    with tempfile.TemporaryDirectory() as folder:
+        frame.write.parquet(f"{folder}/source")
+        files = spark.readStream.schema(frame.schema).parquet(f"{folder}/source")
+        stream = files.writeStream.format("pykafka").options(**options | {"topic": f"{topic}-stream"})
+        stream.option("checkpointLocation", f"{folder}/checkpoint").trigger(
+            availableNow=True
+        ).start().awaitTermination()
     for mode in ("overwrite", "ignore"):
         print(f"{mode}: {refusal(frame, options, mode)}")
     spark.stop()

@@ -12,14 +12,15 @@ from spark_kafka_sink.testing import embedded_broker, read_topic
 pytestmark = pytest.mark.needs("java")
 
 
-def test_the_default_save_mode_appends_and_others_are_refused() -> None:
-    with embedded_broker(topics={"t": 2}) as broker:
+def test_a_batch_appends_by_default_a_stream_is_written_and_other_modes_are_refused() -> None:
+    with embedded_broker(topics={"t": 2, "t-stream": 1}) as broker:
         command = [sys.executable, "-m", "tests.spark.connect_job", broker.bootstrap_servers, "t"]
         job = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=300, check=False)
         assert job.returncode == 0, job.stderr[-5000:]
-        written = read_topic(broker.bootstrap_servers, "t")
+        for topic in ("t", "t-stream"):
+            written = read_topic(broker.bootstrap_servers, topic)
+            rows = zip(written.column("key").to_pylist(), written.column("value").to_pylist(), strict=True)
+            assert sorted(rows) == sorted((b"%d" % n, b"%d" % (n * 2)) for n in range(100))
     assert "session: pyspark.sql.connect" in job.stdout
-    rows = zip(written.column("key").to_pylist(), written.column("value").to_pylist(), strict=True)
-    assert sorted(rows) == sorted((b"%d" % n, b"%d" % (n * 2)) for n in range(100))
     for mode in ("Overwrite", "Ignore"):
         assert f"Save mode {mode} not allowed for Kafka." in job.stdout

@@ -1,0 +1,48 @@
+"""The same mistake made with Spark's own sink and with ours: refused in the same words, before any broker is asked."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from spark_kafka_sink.errors import ConfigurationError
+
+pytestmark = pytest.mark.needs("java", "connector")
+
+VALUE = "CAST(id AS STRING) AS value"
+TOPIC = {"topic": "t"}
+
+# What is wrong; the columns; the options besides the servers; the save mode.
+MISTAKES: list[tuple[str, list[str], dict[str, str], str | None]] = [
+    ("no topic", [VALUE], {}, None),
+    ("no value", ["CAST(id AS STRING) AS key"], TOPIC, None),
+    ("another case", ["CAST(id AS STRING) AS VALUE"], TOPIC, None),
+    ("value", ["id AS value"], TOPIC, None),
+    ("value of no type", ["NULL AS value"], TOPIC, None),
+    ("key", [VALUE, "id AS key"], TOPIC, None),
+    ("topic", [VALUE, "id AS topic"], {}, None),
+    ("partition", [VALUE, "id AS partition"], TOPIC, None),
+    ("headers", [VALUE, "array('a') AS headers"], TOPIC, None),
+    ("overwrite", [VALUE], TOPIC, "overwrite"),
+    ("ignore", [VALUE], TOPIC, "ignore"),
+    ("key.serializer", [VALUE], TOPIC | {"kafka.key.serializer": "x"}, None),
+    ("value.serializer", [VALUE], TOPIC | {"kafka.value.serializer": "x"}, None),
+]
+
+
+def refusal(spark: SparkSession, sink: str, columns: list[str], options: dict[str, str], mode: str | None) -> str:
+    writer = spark.range(1).selectExpr(*columns).write.format(sink).options(**options)
+    writer = writer.option("kafka.bootstrap.servers", "127.0.0.1:1").mode(mode)
+    with pytest.raises((PySparkException, ConfigurationError)) as refused:
+        writer.save()
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(("columns", "options", "mode"), [m[1:] for m in MISTAKES], ids=[m[0] for m in MISTAKES])
+def test_a_mistake_is_refused_in_the_words_of_sparks_own_sink(
+    spark: SparkSession, columns: list[str], options: dict[str, str], mode: str | None
+) -> None:
+    theirs = refusal(spark, "kafka", columns, options, mode)
+    assert "at org.apache" not in theirs, "they refuse it before a task starts, too"
+    assert theirs.splitlines()[0].strip() in refusal(spark, "pykafka", columns, options, mode)
