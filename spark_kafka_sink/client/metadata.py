@@ -363,7 +363,9 @@ def _check_name(topic: str) -> None:
         )
 
 
-def new_metadata(config: ClientConfig, *, system: System, allow_auto_topic_creation: bool = True) -> Metadata:
+def new_metadata(
+    config: ClientConfig, *, system: System, random: Random | None = None, allow_auto_topic_creation: bool = True
+) -> Metadata:
     """With the addresses of bootstrap.servers; ConfigurationError if none of them can be resolved."""
     nodes = bootstrap_nodes(config.bootstrap_servers, config.client_dns_lookup, system)
-    return Metadata(nodes, config, system=system, allow_auto_topic_creation=allow_auto_topic_creation)
+    return Metadata(nodes, config, system=system, random=random, allow_auto_topic_creation=allow_auto_topic_creation)

@@ -389,7 +389,9 @@ class NetworkClient:
             raise DisconnectedError("the client is closed, or about to be")
 
 
-def new_network_client(config: ClientConfig, metadata: Metadata, *, system: System) -> NetworkClient:
+def new_network_client(
+    config: ClientConfig, metadata: Metadata, *, system: System, random: Random | None = None
+) -> NetworkClient:
     """With a Selector of its own."""
     selector = Selector(
         system,
@@ -397,4 +399,4 @@ def new_network_client(config: ClientConfig, metadata: Metadata, *, system: Syst
         frame_bytes_max=config.receive_message_max_bytes,
         connections_max_idle_ms=config.connections_max_idle_ms,
     )
-    return NetworkClient(selector, metadata, config, system=system)
+    return NetworkClient(selector, metadata, config, system=system, random=random)

@@ -27,10 +27,10 @@ called by that thread alone.
 from __future__ import annotations
 
 import itertools
-import random
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +89,7 @@ class RecordAccumulator:
         clock: Callable[[], float],
         wall_clock_ms: Callable[[], int],
         wakeup: Callable[[], None],
+        random: Random,
     ) -> None:
         """`wakeup` makes the sender look again; it is called by appends, from any thread."""
         self._config = config
@@ -97,7 +98,7 @@ class RecordAccumulator:
         self._wakeup = wakeup
         self._stage_bytes_max = max(1, config.buffer_memory // _STAGE_SHARE)
         self._chunk_bytes_max = max(1, config.buffer_memory // _CHUNK_SHARE)
-        self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random.Random())
+        self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
         self._lock = threading.Lock()
         self._stages: dict[str, Stage] = {}
         self._queues = PartitionQueues(config.linger_ms)

@@ -100,9 +100,9 @@ class KafkaProducer:
         self._partitioner = Partitioner(self.config, random)
         self._metrics = ProducerMetrics(self.config.metrics_sample_window_ms, self.config.metrics_num_samples)
         client_config = self.config.client_config()
-        self._metadata = new_metadata(client_config, system=self._system)
+        self._metadata = new_metadata(client_config, system=self._system, random=random)
         self._in_use = _TopicsInUse(self._metadata.snapshot, {})
-        self._client = client = new_network_client(client_config, self._metadata, system=self._system)
+        self._client = client = new_network_client(client_config, self._metadata, system=self._system, random=random)
         self._pool = BufferPool(self.config.buffer_memory, self._system.now)
         wake = self._loop.wakeup
         self._accumulator = RecordAccumulator(
@@ -111,6 +111,7 @@ class KafkaProducer:
             clock=self._system.now,
             wall_clock_ms=_wall_clock_ms,
             wakeup=lambda: wake(client),
+            random=random,
         )
         self._sender = Sender(
             self.config,

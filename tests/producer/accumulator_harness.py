@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from random import Random
 
 import numpy as np
 import pyarrow as pa
@@ -80,7 +81,7 @@ class Harness:
         self.snapshot = cluster(leaders)
         self.gate = Gate()
         self.accumulator = RecordAccumulator(
-            self.config, self.pool, clock=self.clock, wall_clock_ms=lambda: WALL_MS, wakeup=self._wake
+            self.config, self.pool, clock=self.clock, wall_clock_ms=lambda: WALL_MS, wakeup=self._wake, random=Random(0)
         )
 
     def _wake(self) -> None:

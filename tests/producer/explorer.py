@@ -31,7 +31,7 @@ from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
 from tests.producer.schedules import TOPIC, Schedule
 from tests.producer.virtual_time import loop_of, simulated_producer
-from tests.simulated_cluster import SimulatedCluster
+from tests.simulated_cluster import WALL_MS, SimulatedCluster
 
 
 class Run:
@@ -96,11 +96,13 @@ class Run:
         return not on_wire and not self.producer._accumulator.has_incomplete()
 
     def give(self, partition: int, values: list[bytes]) -> None:
+        """With times of their own: the real clock's would make each run another one."""
         if len(values) == 1:
-            future = self.producer.send(ProducerRecord(TOPIC, values[0], partition=partition))
+            future = self.producer.send(ProducerRecord(TOPIC, values[0], partition=partition, timestamp_ms=WALL_MS))
             self.singles.append((partition, values[0], future))
         else:
-            columns = RecordColumns(pa.array(values, pa.binary()))
+            times = pa.array([WALL_MS] * len(values), pa.int64())
+            columns = RecordColumns(pa.array(values, pa.binary()), timestamp=times)
             self.columns.append((partition, values, self.producer.send_columns(TOPIC, columns, partition)))
 
     # --- invariants

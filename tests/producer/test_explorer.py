@@ -29,6 +29,18 @@ def test_whatever_the_faults_nothing_acknowledged_is_lost_doubled_or_out_of_orde
         explore(seed)
 
 
+def requests_of(seed: int) -> list[tuple[float, int, int]]:
+    """When, to which node, how many bytes."""
+    run = Run(seed)
+    run.run()
+    return [(time_ms, node, len(frame)) for time_ms, node, frame in run.cluster.requests]
+
+
+@pytest.mark.parametrize("seed", range(100, 105))
+def test_a_seed_plays_the_same_run_again(seed: int) -> None:
+    assert requests_of(seed) == requests_of(seed)
+
+
 def no_rule_1(state: PartitionState, connection: object) -> bool:
     return True
 

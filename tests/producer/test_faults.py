@@ -39,6 +39,7 @@ def leader_of(cluster: SimulatedCluster) -> int:
 def lose_an_answer_and_move_the_leader() -> tuple[list[bytes | None], list[BaseException | None]]:
     """Record 1 is stored, its answer is lost; 2 to 9, a batch each, come when there is another leader."""
     cluster, producer = simulated(request_timeout_ms=1000, batch_size=1)
+    cluster.control.add_partitions("t", 2)
     outcome(producer, send(producer, b"0"))
     old = leader_of(cluster)
     cluster.control.when(api=ApiKey.PRODUCE).never_answer(applied=True)
