@@ -42,6 +42,9 @@ def lose_an_answer_and_move_the_leader() -> tuple[list[bytes | None], list[BaseE
     cluster.control.add_partitions("t", 2)
     outcome(producer, send(producer, b"0"))
     old = leader_of(cluster)
+    # A connection to the other broker stands: by it the producer hears of the new leader while the old one is silent.
+    cluster.control.move_leader("t", 1, 1 - old)
+    outcome(producer, producer.send(ProducerRecord("t", b"there", partition=1)))
     cluster.control.when(api=ApiKey.PRODUCE).never_answer(applied=True)
     futures = [send(producer, b"1")]
     loop_of(producer).run_until(lambda: False, 3)
