@@ -1,0 +1,48 @@
+"""docs/guarantees.md and the tests agree: every fault has tests of its number, every rule names one that exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "guarantees.md").read_text()
+SCRIPTED = "\n".join(path.read_text() for path in (ROOT / "tests" / "producer").glob("test_*.py"))
+REAL = "\n".join(path.read_text() for path in (ROOT / "integration").glob("test_faults_*.py"))
+ROWS = {int(number): shown for number, shown in re.findall(r"^\| (\d+) \|.*\| ([^|]*) \|$", PAGE, re.MULTILINE)}
+
+
+def numbers(tests: str) -> set[int]:
+    """Of test_3_and_4_... both."""
+    names = re.findall(r"^def test_(\d+)(?:_and_(\d+))?_", tests, re.MULTILINE)
+    return {int(number) for name in names for number in name if number}
+
+
+@pytest.mark.parametrize(("shown", "tests"), [("scripted", SCRIPTED), ("real", REAL)])
+def test_each_fault_has_its_tests_and_each_numbered_test_its_fault(shown: str, tests: str) -> None:
+    assert {number for number, how in ROWS.items() if shown in how} == numbers(tests)
+
+
+def test_all_faults_are_shown_somehow() -> None:
+    assert sorted(ROWS) == [*range(1, 22), 25, 26, 27]
+    assert all(ROWS.values())
+
+
+def test_the_tests_that_the_page_names_exist() -> None:
+    rules = re.findall(r"^(\d)\. \*\*.*?(?=^\d\. \*\*|^$)", PAGE, re.MULTILINE | re.DOTALL)
+    assert rules == ["1", "2", "3", "4", "5", "6"]
+    for name in re.findall(r"`(test_\w+[a-z])`", PAGE):
+        assert f"def {name}(" in SCRIPTED, name
+    for path in re.findall(r"`(tests/[\w/]+\.py)`", PAGE):
+        assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("rule", range(1, 7))
+def test_each_rule_has_a_test_and_a_twin_without_it(rule: int) -> None:
+    assert re.search(rf"^def test_(\d+_)?rule_{rule}_", SCRIPTED, re.MULTILINE)
+    assert re.search(rf"^def test_without_rule_{rule}_", SCRIPTED, re.MULTILINE)
+    line = re.search(rf"^{rule}\. \*\*.*?(?=^\d\. \*\*|^$)", PAGE, re.MULTILINE | re.DOTALL)
+    assert line is not None
+    assert re.search(rf"`test_(\d+_)?rule_{rule}_", line[0])
