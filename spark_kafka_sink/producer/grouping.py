@@ -21,7 +21,6 @@ import threading
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import pyarrow as pa
 
 from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.batch import ProducerBatch, TopicPartition
@@ -36,8 +35,6 @@ from spark_kafka_sink.records.encoder import BatchSlice, EncodedPiece, Partition
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 _log = logging.getLogger(__name__)
-_SHORT_OF_MEMORY_SHARE = 4  # less than this part of buffer.memory is free
-_RETURN_EVERY_MS = 50  # the pages must be mapped again when they are needed: more often, that costs too much
 _RATIO_SAFETY = 1.05  # an estimate of the compressed size is taken a little too high, as in Java
 
 
@@ -65,7 +62,6 @@ class Grouping:
         self._wall_clock_ms = wall_clock_ms
         self._ratios = CompressionRatios()
         self._failed: list[ProducerBatch] = []  # guarded by the lock
-        self._return_next_ms = 0.0  # any thread; if two return at once, that is no harm
         self.under_way = 0  # guarded by the lock; their rows are in no stage any more, and in no batch yet
 
     def run(self, stage: Stage) -> bool:
@@ -84,20 +80,7 @@ class Grouping:
                 lease.let_go()
                 with self._lock:
                     self.under_way -= 1
-        self._return_unused_memory()
         return True
-
-    def _return_unused_memory(self) -> None:
-        """Where buffer.memory is short, Arrow gives back to the system what it keeps for this thread's next arrays.
-
-        It keeps freed memory apart for each thread. While a caller waits for slow brokers, the batches that it encoded
-        are sent and freed, and the sender encodes the next ones in memory of its own: both together are up to twice
-        buffer.memory.
-        """
-        now = self._clock()
-        if self._pool.free_bytes * _SHORT_OF_MEMORY_SHARE < self._pool.bytes_max and now >= self._return_next_ms:
-            self._return_next_ms = now + _RETURN_EVERY_MS
-            pa.default_memory_pool().release_unused()
 
     def _encode_all(self, topic: str, staged: Sequence[Staged], oldest_ms: float, lease: MemoryLease) -> int:
         """Runs that can be one table are encoded together; if one part ends in Ctrl-C, the rest is told as well."""

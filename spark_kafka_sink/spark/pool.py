@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import pyarrow as pa
+
 from spark_kafka_sink.producer.producer import KafkaProducer
 
 _CLOSE_SECONDS = 5.0
@@ -87,6 +89,8 @@ class ProducerPool:
         return None
 
     def _put_back(self, idle: _Idle) -> None:
+        # Arrow keeps freed memory for the thread that had it; a worker without a task has no use for it.
+        pa.default_memory_pool().release_unused()
         with self._changed:
             self._idle.append(idle)
             if self._evictor is None or not self._evictor.is_alive():
