@@ -64,17 +64,14 @@ class Writer:
         self.put = self._pieces.append
 
     def splice(self, segments: Sequence[Buffer]) -> None:
-        self._join()
-        self._segments.extend(filter(len, segments))
-
-    def segments(self) -> list[Buffer]:
-        self._join()
-        return self._segments
-
-    def _join(self) -> None:
         if self._pieces:
             self._segments.append(b"".join(self._pieces))
             self._pieces.clear()
+        self._segments.extend(filter(len, segments))
+
+    def segments(self) -> list[Buffer]:
+        self.splice(())
+        return self._segments
 
 
 class Reader:
