@@ -166,14 +166,14 @@ def _even_columns(
 ) -> EvenColumns | None:
     """The columns as tables, if each has one length."""
     even_value = None if even_key is None else value.fixed_length()
-    if even_key is None or even_value is None or isinstance(headers, LooseHeaders) or (headers and headers.values):
+    if even_key is None or even_value is None or isinstance(headers, LooseHeaders) or (headers and headers.short):
         return None
     return EvenColumns(
         np.empty((value.rows, 0), np.uint8) if key is None else key.matrix(value.rows, max(0, even_key)),
         even_key,
         value.matrix(value.rows, max(0, even_value)),
         even_value,
-        None if headers is None else headers.tables[0][1:],
+        None if headers is None else headers.table(value.rows),
     )
 
 

@@ -78,40 +78,54 @@ def rows_with_bad_headers(array: pa.Array) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class ShortValues:
-    """Values of headers that are up to 127 bytes long: `lengths[row, place]`, from `source[at[row, place]]` on."""
+class ShortValue:
+    """The headers' values of one place, up to 127 bytes long and of several lengths, and what stands before them."""
 
+    before: list[Table]
     lengths: NDArray[np.int64]
-    row_bytes: NDArray[np.int64]
-    at: NDArray[np.int64]
-    source: NDArray[np.uint8]
-    item: np.dtype[Any]
-    """As large as the longest value at least. The source has as many bytes to spare."""
+    padded: Table
+    """Each as long as the longest: its bytes, and then whatever follows it in memory."""
+
+    @property
+    def before_bytes(self) -> int:
+        return sum(table.shape[1] for table in self.before)
 
 
 @dataclass(frozen=True)
 class RegularHeaders:
     """Headers of records that all have as many, of equal lengths but for some short values. Most headers are so.
 
-    The headers of a record are tables[0], a short value, tables[1], a short value, ..., tables[-1]. The first row of
-    the tables is of no record, so that row i has the headers of the record before record i.
+    The headers of a record are the short values, each with what stands before it, and then `rest`. A table of a single
+    row is the same in all of them.
     """
 
-    tables: list[Table]
-    values: ShortValues | None
+    short: list[ShortValue]
+    rest: list[Table]
+
+    @property
+    def rest_bytes(self) -> int:
+        return sum(table.shape[1] for table in self.rest)
 
     def lengths(self) -> NDArray[np.int64] | int:
-        fixed: int = sum(table.shape[1] for table in self.tables)
-        return fixed if self.values is None else fixed + self.values.row_bytes
+        """The bytes of each record's headers."""
+        total: Any = self.rest_bytes
+        for value in self.short:
+            total = total + value.before_bytes + value.lengths
+        return total  # type: ignore[no-any-return]
+
+    def table(self, rows: int) -> Table:
+        """The headers as one table, where no value is short."""
+        table = np.empty((rows, self.rest_bytes), np.uint8)
+        fill(table, self.rest)
+        return table
 
     def last(self) -> bytes:
         """The headers of the last record."""
-        data = bytes(self.tables[0][-1])
-        if self.values is not None:
-            places = zip(self.tables[1:], self.values.at[-1].tolist(), self.values.lengths[-1].tolist(), strict=True)
-            for table, at, length in places:
-                data += bytes(self.values.source[at : at + length]) + bytes(table[-1])
-        return data
+        data = b""
+        for value in self.short:
+            data += b"".join(bytes(table[-1]) for table in value.before)
+            data += bytes(value.padded[-1, : value.lengths[-1]])
+        return data + b"".join(bytes(table[-1]) for table in self.rest)
 
 
 @dataclass(frozen=True)
@@ -152,29 +166,26 @@ def _encode_elements(keys: ByteColumn, values: ByteColumn) -> pa.Array:
 
 def _regular(count: int, keys: ByteColumn, values: ByteColumn) -> RegularHeaders | None:
     """None where the values of some place are too long, or their lengths are not of one width."""
-    lengths = values.lengths.reshape(-1, count)
-    rows = len(lengths)
     even_values = _columns(values, count) if _repeats(values.lengths, count) else None
-    tables: list[Table] = []
+    short: list[ShortValue] = []
     parts: list[bytes | Table] = [encode_varint(count)]
-    short = []
     for place, key in enumerate(_columns(keys, count)):
         parts += [encode_varint(key.shape[1]), key]
         if even_values is not None:
-            parts += [encode_varint(int(lengths[0, place])), even_values[place]]
+            parts += [encode_varint(int(values.lengths[place])), even_values[place]]
             continue
-        of_place = np.ascontiguousarray(lengths[:, place])
-        low, high = int(of_place.min()), int(of_place.max())
+        lengths = np.ascontiguousarray(values.lengths[place::count])
+        low, high = int(lengths.min()), int(lengths.max())
         if low == high:
             parts += [encode_varint(low), _gathered(values, place, count, max(0, low))]
             continue
         if high > _SHORT_BYTES_MAX or len(encode_varint(low)) != len(encode_varint(high)):
             return None
-        tables.append(_table([*parts, *map(table_of, varint_fields(of_place))], rows))
+        before = _tables([*parts, *map(table_of, varint_fields(lengths))])
+        payload = np.maximum(lengths, 0) if low < 0 else lengths
+        short.append(ShortValue(before, payload, _gathered(values, place, count, high)))
         parts = []
-        short.append(place)
-    tables.append(_table(parts, rows))
-    return RegularHeaders(tables, _short_values(values, lengths, short) if short else None)
+    return RegularHeaders(short, _tables(parts))
 
 
 def _repeats(lengths: NDArray[np.int64], count: int) -> bool:
@@ -182,36 +193,39 @@ def _repeats(lengths: NDArray[np.int64], count: int) -> bool:
     return bool((lengths[count:] == lengths[:-count]).all())
 
 
-def _short_values(values: ByteColumn, lengths: NDArray[np.int64], places: list[int]) -> ShortValues:
-    payload = np.maximum(lengths, 0)[:, places]
-    item = item_type(next((size for size in (1, 2, 4, 8) if size >= payload.max()), int(payload.max())))
-    start, stop = int(values.offsets[0]), int(values.offsets[-1])
-    source = np.empty(stop - start + item.itemsize, np.uint8)
-    source[: stop - start] = np.frombuffer(values.data, np.uint8, stop - start, start)
-    at = (values.offsets[:-1].reshape(-1, lengths.shape[1])[:, places] - start).astype(np.int64)
-    return ShortValues(payload, payload.sum(axis=1), at, source, item)
-
-
 def _columns(column: ByteColumn, count: int) -> list[Table]:
-    """The headers' keys (or values) of each place, where those of one place have one length."""
+    """The headers' keys (or values) of each place, where those of one place have one length.
+
+    Where all are the same in every record, as keys mostly are, the tables have a single row.
+    """
     widths = np.maximum(column.lengths[:count], 0)
     ends = np.cumsum(widths).tolist()
     table = column.matrix(column.rows // count, ends[-1])
+    few = table[:8].tobytes()
+    if few == few[: ends[-1]] * (len(few) // max(1, ends[-1])) and table[1:].tobytes() == table[:-1].tobytes():
+        table = table[:1]
     return [table[:, end - width : end] for end, width in zip(ends, widths.tolist(), strict=True)]
 
 
 def _gathered(column: ByteColumn, place: int, count: int, width: int) -> Table:
-    """The values of one place, of one length, from among others."""
+    """So many bytes from where the value of one place begins, for each record."""
     if not width:
         return np.empty((1, 0), np.uint8)
+    at = column.offsets[place:-1:count]
     data = np.frombuffer(column.data, np.uint8)
-    taken = anywhere(data, item_type(width))[column.offsets[place:-1:count]]
-    return taken.view(np.uint8).reshape(-1, width)
+    if int(at[-1]) + width > len(data):
+        data = np.concatenate([data[at[0] :], np.zeros(width, np.uint8)])
+        at = at - at[0]
+    return anywhere(data, item_type(width))[at].view(np.uint8).reshape(-1, width)
 
 
-def _table(parts: list[bytes | Table], rows: int) -> Table:
-    """The parts of each row side by side, below a row that is left as it is: bytes are the same in all rows."""
-    tables = [np.frombuffer(part, np.uint8)[None] if isinstance(part, bytes) else part for part in parts]
-    table = np.empty((rows + 1, sum(part.shape[1] for part in tables)), np.uint8)
-    fill(table[1:], tables)
-    return table
+def _tables(parts: list[bytes | Table]) -> list[Table]:
+    """As tables; bytes are the same in all rows, and so are neighbours of one row together."""
+    tables: list[Table] = []
+    for part in parts:
+        table = np.frombuffer(part, np.uint8)[None] if isinstance(part, bytes) else part
+        if tables and len(table) == 1 and len(tables[-1]) == 1:
+            tables[-1] = np.concatenate([tables[-1], table], axis=1)
+        else:
+            tables.append(table)
+    return tables

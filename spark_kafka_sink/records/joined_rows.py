@@ -12,6 +12,7 @@ such an array. What a join costs grows with its pieces, so there are as few as c
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,11 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.records.arrays import EMPTY
 from spark_kafka_sink.records.byte_column import ByteColumn
-from spark_kafka_sink.records.header_column import LooseHeaders, RegularHeaders
+from spark_kafka_sink.records.header_column import LooseHeaders, RegularHeaders, ShortValue
 from spark_kafka_sink.records.packing import (
     SPARE_BYTES,
     Positions,
     Table,
-    anywhere,
     fill,
     new_buffer,
     pack,
@@ -105,53 +105,71 @@ def _lead(fields: list[Field], tables: list[Table], rows: int) -> tuple[NDArray[
 def _lead_after_headers(
     headers: RegularHeaders, fields: list[Field], tail: list[Table], rows: int
 ) -> tuple[NDArray[np.uint8], Positions, NDArray[np.int64] | int]:
-    """The headers of the record before, then fields and tables; and how long these headers are.
-
-    A row is a fixed part of its headers, a short value, a fixed part, a short value, ... and at last the rest of the
-    headers with everything else. Short values are stored first, as items of the longest one's size: what is too much
-    lies where something else is stored afterwards. All others are stored to the byte.
-    """
+    """The headers of the record before, then fields and tables; and how long these headers are."""
     merged = merge(fields)
     width = total_width(merged)
     words = words_of(merged, rows)
-    *parts, rest = headers.tables
-    before: Any = sum(part.shape[1] for part in parts)
-    skip: Any = before + rest.shape[1]
-    values = headers.values
-    if values is not None:
-        lengths = np.zeros((rows + 1, len(parts)), np.int64)
-        lengths[1:] = values.lengths
-        total = lengths.sum(axis=1)
-        skip = total + skip
-        before = total[:-1] + before
-    tail_bytes = rest.shape[1] + sum(table.shape[1] for table in tail)
-    at = positions(before + width + tail_bytes, rows)
-    spare = len(headers.last()) + (0 if values is None else values.item.itemsize)
-    data = new_buffer(int(at[-1]) + spare + SPARE_BYTES)
-    if values is not None:
-        place = _places(parts, lengths[:-1], at[:-1])
-        anywhere(data, values.item)[place[1:]] = anywhere(values.source, values.item)[values.at[:-1]]
-        for index, part in enumerate(parts):
-            store(data, part[:-1], place[:, index] - part.shape[1])
-    place = at[:-1] + before
-    for which, lead in rows_by_width(width, rows):
-        tables = [rest[:-1][which], words[which, :lead], *(rows_of(table, which) for table in tail)]
-        if values is None and isinstance(which, slice):
+    skip: Any = headers.lengths()
+    if headers.short:
+        skip = np.concatenate([[headers.rest_bytes], skip])
+        before = skip[:-1] - headers.rest_bytes
+    else:
+        before = 0
+    fixed = headers.rest_bytes + sum(table.shape[1] for table in tail)
+    at = positions(before + width + fixed, rows)
+    last = headers.last()
+    spare = sum(value.before_bytes + value.padded.shape[1] for value in headers.short)
+    data = new_buffer(int(at[-1]) + len(last) + spare + SPARE_BYTES)
+    if headers.short and rows > 1:
+        _store_short(data, headers.short, at[1:-1], rows - 1)
+    for which, lead in _after_the_first(rows_by_width(width, rows)):
+        tables = [*(_before(table, which) for table in headers.rest), words[which, :lead]]
+        tables += [rows_of(table, which) for table in tail]
+        if isinstance(which, slice) and not headers.short:
             fill(data[at[which.start] : at[which.stop]].reshape(which.stop - which.start, -1), tables)
         else:
-            block = np.empty((len(tables[0]), lead + tail_bytes), np.uint8)
+            block = np.empty((len(words[which]), lead + fixed), np.uint8)
             fill(block, tables)
-            store(data, block, place[which])
+            store(data, block, (at[:-1] + before)[which])
     return data, at, skip
 
 
-def _places(parts: list[Table], lengths: NDArray[np.int64], at: Positions) -> Positions:
-    """Where the short values of each row go."""
-    place = np.empty(lengths.shape, np.int64)
-    for index, part in enumerate(parts):
-        before = at if index == 0 else place[:, index - 1] + lengths[:, index - 1]
-        np.add(before, part.shape[1], out=place[:, index])
-    return place
+def _after_the_first(groups: list[tuple[Any, int]]) -> Iterator[tuple[Any, int]]:
+    """The first row by itself, as there is no record before it."""
+    for which, width in groups:
+        if isinstance(which, slice) and which.start == 0 and which.stop > 1:
+            yield slice(0, 1), width
+            yield slice(1, which.stop), width
+        else:
+            yield which, width
+
+
+def _before(table: Table, which: Any) -> Table:
+    """The rows before these rows; before the first one, any."""
+    if len(table) == 1:
+        return table
+    if isinstance(which, slice):
+        start = max(0, which.start - 1)
+        return table[start : start + which.stop - which.start]
+    chosen: Table = table[which - 1]
+    return chosen
+
+
+def _store_short(data: NDArray[np.uint8], values: list[ShortValue], at: Positions, rows: int) -> None:
+    """The short values of so many records, each with what stands before it, from these places on.
+
+    All are stored in the order of the bytes as items of one size. What is too much of an item lies where the next one
+    is stored a moment later, or the numbers afterwards.
+    """
+    size = max(value.before_bytes + value.padded.shape[1] for value in values)
+    blocks = np.empty((rows, len(values), size), np.uint8)
+    places = np.empty((rows, len(values)), np.int64)
+    for index, value in enumerate(values):
+        used = value.before_bytes + value.padded.shape[1]
+        fill(blocks[:, index, :used], [rows_of(table, slice(0, rows)) for table in (*value.before, value.padded)])
+        places[:, index] = at
+        at = at + (value.lengths[:rows] + value.before_bytes)
+    store(data, blocks.reshape(-1, size), places.reshape(-1))
 
 
 def _joined(pieces: list[pa.Array], count: int, skip: NDArray[np.int64] | int) -> tuple[memoryview, NDArray[Any]]:

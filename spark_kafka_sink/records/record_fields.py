@@ -47,4 +47,6 @@ def check_total(record_bytes: int, count: int) -> None:
 
 
 def _payload(length: NDArray[np.int64] | int) -> Any:
-    return max(0, length) if isinstance(length, int) else np.maximum(length, 0)
+    if isinstance(length, int):
+        return max(0, length)
+    return length if np.minimum.reduce(length) >= 0 else np.maximum(length, 0)
