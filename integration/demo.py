@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -46,6 +47,7 @@ SPARK = {
 
 
 def main() -> None:
+    require_java()
     with contextlib.ExitStack() as stack:
         bootstrap = os.environ.get("BOOTSTRAP", "")
         say("1/4", "a broker")
@@ -77,6 +79,14 @@ def main() -> None:
         read_back(bootstrap, topic, ROWS + STREAM_BATCHES * STREAM_ROWS)
     show_table(reports, batch_seconds)
     print(where_to_look(os.environ.get("BOOTSTRAP", ""), topic))
+
+
+def require_java() -> None:
+    """Spark would say JAVA_GATEWAY_EXITED, after a page of traceback."""
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which(f"{home}/bin/java" if home else "java") is None:
+        where = f"JAVA_HOME is {home}, and there is no bin/java in it" if home else "there is no java on the PATH"
+        sys.exit(f"Spark needs Java 17 or newer, but {where}. Install one, or set JAVA_HOME to it.")
 
 
 @contextlib.contextmanager

@@ -347,7 +347,10 @@ class Metadata:
     def _unreachable_words(self) -> str:
         if not self._unreachable:
             return "No broker has answered, and no connection has failed either."
-        return "Tried: " + "; ".join(f"{address}: {reason}" for address, reason in self._unreachable.items())
+        each = (
+            reason if address in reason else f"{address}: {reason}" for address, reason in self._unreachable.items()
+        )
+        return "Tried: " + "; ".join(each)
 
 
 def _check_name(topic: str) -> None:
