@@ -83,9 +83,10 @@ def plan_columns(schema: StructType, fixed_topic: str | None) -> ColumnPlan:
     if fixed_topic is None and "topic" not in names:
         faults.append(
             "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
+            + _in_another_case("topic", names)
         )
     if "value" not in names:
-        faults.append("Required attribute 'value' not found")
+        faults.append("Required attribute 'value' not found" + _in_another_case("value", names))
     for name in relevant:
         if names.count(name) > 1:
             faults.append(
@@ -102,6 +103,11 @@ def plan_columns(schema: StructType, fixed_topic: str | None) -> ColumnPlan:
         raise SchemaError("\n".join(faults))
     position = {name: names.index(name) for name in relevant}
     return ColumnPlan(fixed_topic=fixed_topic, **position)
+
+
+def _in_another_case(name: str, names: list[str]) -> str:
+    found = next((other for other in names if other.lower() == name), None)
+    return f" (there is '{found}', but the names of columns are case-sensitive)" if found else ""
 
 
 def _is_allowed(column: str, kind: DataType) -> bool:

@@ -79,7 +79,12 @@ def test_a_timestamp_may_be_a_timestamp_or_milliseconds(timestamp: DataType) -> 
             None,
             "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic.",
         ),
-        ({"Value": StringType()}, "t", "Required attribute 'value' not found"),
+        ({"key": StringType()}, "t", "Required attribute 'value' not found"),
+        (
+            {"Value": StringType()},
+            "t",
+            "Required attribute 'value' not found (there is 'Value', but the names of columns are case-sensitive)",
+        ),
         (
             {"value": LongType()},
             "t",
