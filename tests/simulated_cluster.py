@@ -42,6 +42,8 @@ class SimulatedCluster:
         self.core.ports = self
         self.requests: list[tuple[float, int, bytes]] = []
         """(time, node, frame) of all requests that were taken, oldest first."""
+        self.outlives_connections = False
+        """A request that was read is carried out late even if nobody waits for its answer any more."""
         self._peers: dict[int, NodePeer] = {}
         self._parked: dict[_Parked, None] = {}
         self._timeouts_ms: set[float] = set()
@@ -113,7 +115,7 @@ class SimulatedCluster:
     def _resume(self, parked: _Parked) -> None:
         if parked in self._parked:
             del self._parked[parked]
-            if parked.conversation.connection.open:
+            if parked.conversation.connection.open or self.outlives_connections:
                 self._follow(parked.conversation, parked.later.resume(self.system.now()))
 
     def _resume_parked(self) -> None:

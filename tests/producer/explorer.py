@@ -58,6 +58,7 @@ class Run:
             metadata_max_age_ms=random.choice((300_000, 50)) if self.idempotent else 50,
             max_block_ms=3000,
         )
+        self.cluster.outlives_connections = self.idempotent
         self.schedule = Schedule(random, self.cluster, self.partitions, self.fill_the_pipeline)
         self.singles: list[tuple[int, bytes, Future[RecordMetadata]]] = []
         self.columns: list[tuple[int, list[bytes], Future[ColumnsResult]]] = []

@@ -64,6 +64,7 @@ def never_stored(state: PartitionState, batch: ProducerBatch) -> bool:
         ({"may_have_another_on_wire": no_rule_1}, 23, "out of order"),
         ({"may_go_to": no_rule_2}, 49, "out of order"),
         ({"may_begin_again": no_rule_3, "may_be_stored": never_stored}, 10, "doubled"),
+        ({"may_begin_again": no_rule_3, "may_be_stored": never_stored}, 137, "doubled"),
     ],
 )
 def test_the_explorer_notices_a_rule_that_is_taken_out(
