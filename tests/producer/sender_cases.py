@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from spark_kafka_sink.producer.batch import TopicPartition
@@ -49,6 +49,15 @@ def wait(producer: KafkaProducer, *futures: Sent) -> None:
 
 def pass_time(producer: KafkaProducer, ms: float) -> None:
     loop_of(producer).run_until(lambda: False, ms)
+
+
+def step_until(producer: KafkaProducer, condition: Callable[[], bool]) -> None:
+    """In steps of a millisecond, so that what follows at once has not happened yet."""
+    for _ in range(100_000):
+        if condition():
+            return
+        pass_time(producer, 1)
+    raise AssertionError("it did not happen")
 
 
 def state_of(producer: KafkaProducer, partition: int = 0) -> PartitionState:
