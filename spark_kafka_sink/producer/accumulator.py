@@ -8,7 +8,7 @@
 
 Grouping happens on the caller's thread when a topic's stage is full, so that encoding and sending overlap (Arrow and
 numpy release the interpreter's lock), and on the sender's thread when linger.ms has passed, memory is short, or a flush
-or the close is under way.
+or the close is under way; but rows stay staged a while longer where they could not leave yet (stages.py).
 
 Memory. What is reserved when rows are staged is for both of their forms: their Arrow bytes, and the upper bound of what
 they are encoded to. After encoding the first part is given back; with compression it is kept until the batches are
@@ -48,16 +48,13 @@ from spark_kafka_sink.producer.owners import FUTURE_BYTES
 from spark_kafka_sink.producer.partition_queues import INFINITE_MS, DrainGate, PartitionQueues
 from spark_kafka_sink.producer.partitioner import PartitionLoads
 from spark_kafka_sink.producer.split import split_batch
+from spark_kafka_sink.producer.stages import Stages
 from spark_kafka_sink.producer.staging import Headers, Run, Stage, StagedRecord
 from spark_kafka_sink.records.columns import RecordColumns
 
 _CHUNK_ROWS_MAX = 16_384
 _CHUNK_SHARE = 16
 """A call waits for this part of the memory at a time, counted in encoded bytes."""
-_STAGE_ROWS_MAX = 131_072
-_STAGE_SHARE = 4
-"""A stage is grouped when its rows, encoded, fill this part of the memory, even if no batch is full. With a thousand
-partitions it is this that decides: half of it would make batches half as large and cost 40 % more per row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +93,11 @@ class RecordAccumulator:
         self._pool = pool
         self._clock = clock
         self._wakeup = wakeup
-        self._stage_bytes_max = max(1, config.buffer_memory // _STAGE_SHARE)
         self._chunk_bytes_max = max(1, config.buffer_memory // _CHUNK_SHARE)
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
         self._lock = threading.Lock()
-        self._stages: dict[str, Stage] = {}
         self._queues = PartitionQueues(config.linger_ms)
+        self._stages = Stages(config, self._queues)
         self._incomplete = IncompleteBatches()
         self._grouping = Grouping(
             config, pool, self._lock, self._queues, self._incomplete, clock=clock, wall_clock_ms=wall_clock_ms
@@ -160,7 +156,7 @@ class RecordAccumulator:
             stage = self._stage_of(topic, reserved)
             first = not stage.row_count
             stage.add_record(record, reserved, self._clock() if first else 0.0)
-            full = self._is_full(stage)
+            full = self._stages.is_full(stage)
         if first or full:
             self._after_staging(stage, first=first, full=full)
 
@@ -185,7 +181,7 @@ class RecordAccumulator:
                 if stage.reserved == before:
                     self._pool.release(reserved)
                 raise
-            full = self._is_full(stage)
+            full = self._stages.is_full(stage)
         self._after_staging(stage, first=first, full=full)
 
     def _reserve(self, encoded: int, staged: int) -> int:
@@ -203,14 +199,7 @@ class RecordAccumulator:
         if self._closed:
             self._pool.release(reserved)
             raise ProducerClosedError("The producer was closed.")
-        stage = self._stages.get(topic)
-        if stage is None:
-            stage = self._stages[topic] = Stage(topic)
-        return stage
-
-    def _is_full(self, stage: Stage) -> bool:
-        enough = min(self._stage_bytes_max, self._config.batch_size * len(stage.hit))
-        return stage.bytes >= enough or stage.row_count >= _STAGE_ROWS_MAX
+        return self._stages.of(topic)
 
     def _after_staging(self, stage: Stage, *, first: bool, full: bool) -> None:
         if full:
@@ -222,20 +211,22 @@ class RecordAccumulator:
 
     def ready(self, snapshot: ClusterSnapshot, now: float) -> ReadyCheck:
         """Group what has lingered; which nodes have a batch that may be sent?"""
-        hurry = self._closed or self._incomplete.flushing or self._pool.waiters > 0
-        next_ms = INFINITE_MS
-        for stage in list(self._stages.values()):
-            linger_ends_ms = stage.oldest_ms + self._config.linger_ms
-            if not stage.row_count:
-                continue
-            if hurry or linger_ends_ms <= now:
-                self._grouping.run(stage)
-            else:
-                next_ms = min(next_ms, linger_ends_ms)
+        at_once = self._closed or self._incomplete.flushing
+        hurry = at_once or self._pool.waiters > 0
         with self._lock:
             self._queues.set_snapshot(snapshot, now)
             self._queues.set_hurry(hurry, now)
             self._queues.fire_timers(now)
+            due_ms = [
+                (stage, self._stages.due_ms(stage, now, hurry=hurry)) for stage in self._stages if stage.row_count
+            ]
+        next_ms = INFINITE_MS
+        for stage, stage_due_ms in due_ms:
+            if at_once or stage_due_ms <= now:
+                self._grouping.run(stage)
+            else:
+                next_ms = min(next_ms, stage_due_ms)
+        with self._lock:
             next_ms = min(next_ms, self._queues.next_due_ms())
             return ReadyCheck(
                 self._queues.sendable_nodes(), max(0.0, next_ms - now), self._queues.topics_without_leader()
@@ -343,7 +334,7 @@ class RecordAccumulator:
         """From now on everything is sendable at once; await_flush waits for what was there, and ends the flush."""
         with self._lock:
             flush = self._incomplete.begin_flush()
-            stages = list(self._stages.values())
+            stages = list(self._stages)
         for stage in stages:
             self._grouping.run(stage)
         with self._lock:
@@ -370,7 +361,7 @@ class RecordAccumulator:
             return self._has_unbatched() or any(queue.batches for queue in self._queues)
 
     def _has_unbatched(self) -> bool:
-        return self._grouping.under_way > 0 or any(stage.row_count for stage in self._stages.values())
+        return self._grouping.under_way > 0 or any(stage.row_count for stage in self._stages)
 
     def close(self) -> None:
         """No more appends: blocked ones end with ProducerClosedError; everything queued becomes sendable."""
@@ -382,7 +373,7 @@ class RecordAccumulator:
     def abort_incomplete(self, error: Exception, *, in_flight_too: bool = True) -> list[ProducerBatch]:
         """Fail everything staged, queued and in flight. Sender thread; it tells the calls and then calls finish()."""
         aborted: list[ProducerBatch] = []
-        for stage in list(self._stages.values()):
+        for stage in self._stages:
             with stage.group_lock, self._lock:  # nobody is grouping this topic now, so nothing of it is pinned
                 taken = stage.take()
                 self._pool.release(taken.reserved)

@@ -101,6 +101,7 @@ class PartitionQueues:
         self._timers: list[tuple[float, int, PartitionQueue]] = []
         self._tie_breaker = itertools.count()
         self._snapshot = ClusterSnapshot()
+        self._leaders: dict[str, frozenset[int]] = {}  # by topic, of this snapshot; filled when it is asked for
         self._hurry = False
 
     def __iter__(self) -> Iterator[PartitionQueue]:
@@ -133,6 +134,7 @@ class PartitionQueues:
         if snapshot is self._snapshot:
             return
         self._snapshot = snapshot
+        self._leaders.clear()
         for queue in self._queues.values():
             before = (queue.leader_id, queue.leader_epoch)
             self._unlist(queue)
@@ -206,6 +208,13 @@ class PartitionQueues:
     def topics_without_leader(self) -> frozenset[str]:
         return frozenset(queue.topic_partition.topic for queue in self._sendable.get(None, ()))
 
+    def all_leaders_supplied(self, topic: str, request_bytes: int) -> bool:
+        """Can each leader of the topic be sent a full request from what is sendable, one batch of each partition?"""
+        leaders = self._leaders.get(topic)
+        if leaders is None:
+            leaders = self._leaders[topic] = self._leaders_of(topic)
+        return bool(leaders) and all(self._is_supplied(leader, request_bytes) for leader in leaders)
+
     # -- drain --------------------------------------------------------------------------------------------------------
 
     def take(self, node_id: int, bytes_max: int, now: float, gate: DrainGate) -> list[ProducerBatch]:
@@ -249,6 +258,19 @@ class PartitionQueues:
         known = info is not None and info.leader in self._snapshot.nodes
         queue.leader_id = info.leader if info is not None and known else None
         queue.leader_epoch = info.leader_epoch if info is not None else None
+
+    def _leaders_of(self, topic: str) -> frozenset[int]:
+        info = self._snapshot.topics.get(topic)
+        leaders = {partition.leader for partition in info.partitions} if info is not None else set()
+        return frozenset(leader for leader in leaders if leader is not None and leader in self._snapshot.nodes)
+
+    def _is_supplied(self, node_id: int, request_bytes: int) -> bool:
+        size = 0
+        for queue in self._sendable.get(node_id, ()):
+            size += queue.batches[0].size_bytes
+            if size >= request_bytes:
+                return True
+        return False
 
     def _unlist(self, queue: PartitionQueue) -> None:
         if queue.sendable:
