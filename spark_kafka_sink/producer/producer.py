@@ -247,7 +247,7 @@ class KafkaProducer:
         if len(nowhere):
             good[nowhere] = False
             count = self._metadata.snapshot.partition_count(topic)
-            words = f"Topic {topic} has {count} partitions, numbered from 0; the row is for another one."
+            words = f"Topic {topic} does not have the partition of the row: it has {count}, numbered from 0."
             call.failed(nowhere, None, InvalidRecordError(words))
         return good
 

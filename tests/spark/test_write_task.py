@@ -172,6 +172,16 @@ def test_a_partition_that_does_not_exist_makes_a_dead_letter(broker: EmbeddedBro
     assert values(broker, "dead") == [b"b"]
 
 
+@pytest.mark.parametrize("partition", [2, -1])
+def test_a_partition_that_does_not_exist_is_told_with_those_that_do(
+    broker: EmbeddedBroker, pool: ProducerPool, partition: int
+) -> None:
+    plan = ColumnPlan(value=0, partition=1, fixed_topic=TOPIC)
+    rows = pa.record_batch({"value": [b"a"], "partition": pa.array([partition], pa.int32())})
+    with pytest.raises(DeliveryError, match="does not have the partition of the row: it has 2, numbered from 0"):
+        write_rows(options(broker), plan, iter([rows]), pool)
+
+
 def test_the_rows_of_other_topics_are_not_failed_by_one(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     broker.control.when(api=ApiKey.PRODUCE, topic="dead", times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
     rows = pa.record_batch({"value": [b"a", b"b"], "topic": [TOPIC, "dead"]})
