@@ -156,7 +156,8 @@ class ProducerBatch:
             raise IllegalStateError(f"Records cannot be added to {self!r}.")
         if not self.record_count:
             self.base_timestamp = base_timestamp
-        self.max_timestamp = max(self.max_timestamp, max_timestamp)
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
         self.segments.append(segment)
         self.record_count += record_count
         self.body_bytes += segment.nbytes

@@ -177,7 +177,7 @@ class Grouping:
             with self._lock:
                 self._unpin(full)
         owners = grouped.owners
-        return len(owners.rows) * owners.row_bytes + sum(len(piece.segment) for piece in pieces)
+        return len(owners.rows) * owners.row_bytes + sum([len(piece.segment) for piece in pieces])
 
     def _give_up(self, topic: str, staged: Sequence[Staged], error: BaseException) -> None:
         """None of the rows is in a batch. Nobody else groups the topic now: what is pinned was pinned for them."""
@@ -283,5 +283,6 @@ def _slices(grouped: Grouped, batches: Sequence[ProducerBatch | None]) -> list[P
         if batch is None:
             slices.append(PartitionSlice(start, stop))
         else:
-            slices.append(PartitionSlice(start, stop, batch.record_count, batch.size_bytes, batch.base_timestamp))
+            open_bytes = HEADER_BYTES + batch.body_bytes
+            slices.append(PartitionSlice(start, stop, batch.record_count, open_bytes, batch.base_timestamp))
     return slices

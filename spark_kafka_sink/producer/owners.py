@@ -39,7 +39,7 @@ class RowOwners:
     def __init__(self, rows: NDArray[np.int64], calls: Sequence[object], starts: Sequence[int] = (0,)) -> None:
         """`rows` are positions in the calls; from row starts[i] on, until the next start, the call is calls[i]."""
         self.rows = rows
-        singles = any(isinstance(call, list) for call in calls)
+        singles = list in map(type, calls)
         self.row_bytes = rows.itemsize + (FUTURE_BYTES if singles else 0)  # charged to buffer.memory for each row
         self._calls = calls
         self._starts = [*starts, len(rows)]
@@ -49,10 +49,11 @@ class RowOwners:
         calls, starts = self._calls, self._starts
         at = bisect_right(starts, start) - 1
         found = []
-        while starts[at + 1] < stop:
-            found.append((calls[at], start, starts[at + 1]))
+        end = starts[at + 1]
+        while end < stop:
+            found.append((calls[at], start, end))
             at += 1
-            start = starts[at]
+            start, end = end, starts[at + 1]
         found.append((calls[at], start, stop))
         return found
 
