@@ -96,8 +96,9 @@ def timeout_error(batch: ProducerBatch, last: Exception | None, *, in_doubt: boo
     """delivery.timeout.ms has passed."""
     where = f"topic {batch.topic_partition.topic}, partition {batch.topic_partition.partition}"
     limit_ms = batch.deadline_ms - batch.created_ms
-    sent = " The last attempt: " if batch.ever_sent else " They were never sent. "
-    why = sent + _sentence(last) if last is not None else ""
+    why = "" if batch.ever_sent else " They were never sent."
+    if last is not None:
+        why += f" The last attempt: {_sentence(last)}" if batch.ever_sent else f" {_sentence(last)}"
     doubt = f" {_DOUBT}" if in_doubt else ""
     words = f"{where}: {batch.record_count} records were not acknowledged within {limit_ms:.0f} ms.{why}{doubt}"
     return _because(DeliveryTimeoutError(words), last)

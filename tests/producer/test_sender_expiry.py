@@ -140,3 +140,18 @@ def test_a_batch_that_timed_out_and_expired_is_not_taken_for_the_first_of_the_ne
     assert outcome(producer, send(producer, b"2")).offset in (-1, 1)
     assert cluster.values("t") == [b"1", b"2"]
     assert stamps(cluster) == [(0, 0, 1), (1, 0, 1)]
+
+
+def test_the_sender_wakes_when_a_batch_expires_although_nothing_else_happens() -> None:
+    cluster, producer = simulated(request_timeout_ms=1000, delivery_timeout_ms=1500)
+    established(producer)
+    cluster.control.when(node=0).throttle(60_000)
+    outcome(producer, send(producer, b"throttled"))
+    started = cluster.system.now()
+    told: list[float] = []
+    record = ProducerRecord("t", b"waits", partition=0)
+    future = producer.send(record, lambda metadata, error: told.append(cluster.system.now() - started))
+    wait(producer, future)
+    assert isinstance(future.exception(0), DeliveryTimeoutError)
+    assert "They were never sent." in str(future.exception(0))
+    assert told == [1500]
