@@ -16,17 +16,21 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 OFFSETS_MAX = (1 << 31) - 1
+_INTEGERS = {
+    kind: np.dtype(str(kind))
+    for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
+}
+"""What `to_pandas_dtype` says; it imports pandas in pyarrow 18."""
 
 
 def numbers_of(array: pa.Array, null: int = 0) -> NDArray[Any]:
     """The integers of a column, with `null` in the place of nulls. Without nulls nothing is copied."""
-    kind = array.type.to_pandas_dtype()
-    width = np.dtype(kind).itemsize
+    kind = _INTEGERS[array.type]
     data = array.buffers()[1]
     if data is None or not data.size:  # all are null, or these are the offsets of a list without rows: one 0
         return np.full(len(array), null, kind)
-    numbers = np.frombuffer(data, kind, len(array), width * array.offset)
-    return np.where(null_mask(array), np.array(null, kind), numbers) if array.null_count else numbers
+    numbers = np.frombuffer(data, kind, len(array), kind.itemsize * array.offset)
+    return np.where(null_mask(array), kind.type(null), numbers) if array.null_count else numbers
 
 
 def number_array(numbers: NDArray[Any], nulls: NDArray[np.bool_] | None = None) -> pa.Array:

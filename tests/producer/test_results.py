@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from concurrent.futures import Future, as_completed, wait
 
@@ -34,7 +35,7 @@ def test_an_outcome_that_comes_after_the_first_look_is_told() -> None:
     told: list[Future[RecordMetadata]] = []
     one = future()
     assert not one.done()
-    with pytest.raises(TimeoutError):
+    with pytest.raises(concurrent.futures.TimeoutError):  # the built-in one only since Python 3.11
         one.result(0)
     one.add_done_callback(told.append)
     one.stored(17, 2_000)

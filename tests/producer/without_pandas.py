@@ -38,7 +38,7 @@ def some_bytes(kind: pa.DataType, nulls: bool) -> pa.Array:
 
 
 def numbers(kind: pa.DataType, nulls: bool, highest: int) -> pa.Array:
-    data = (np.arange(ROWS) % (highest + 1)).astype(kind.to_pandas_dtype())
+    data = (np.arange(ROWS) % (highest + 1)).astype(f"i{kind.bit_width // 8}")
     return pa.Array.from_buffers(kind, ROWS, [bitmap(nulls), pa.py_buffer(data)])
 
 
