@@ -7,6 +7,7 @@ OLDEST := .venv-oldest
 OLDEST_PYTHON ?= $(shell python3.10 -c 'import sys; print(sys.executable)' 2>/dev/null || echo $(PYTHON))
 N ?= 1000000
 OLDEST_SPARK := 4.1.0
+MINIMUMS := .venv-minimums
 
 # Spark's workers must run the interpreter of the driver, else they miss its packages.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
@@ -61,6 +62,18 @@ test-oldest-spark: $(OLDEST)/.up-to-date ## the Spark tests on the oldest pyspar
 $(OLDEST)/.up-to-date: pyproject.toml
 	test -x $(OLDEST)/bin/python || $(OLDEST_PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --editable '.[dev]' 'pyspark==$(OLDEST_SPARK)'
+	touch $@
+
+# The lowest versions are read from pyproject.toml, so that what is declared is what is tested.
+.PHONY: test-minimums
+test-minimums: $(MINIMUMS)/.up-to-date ## the unit tests on the lowest versions that pyproject.toml allows
+	$(MINIMUMS)/bin/python -m pytest tests --ignore tests/spark
+
+$(MINIMUMS)/.up-to-date: pyproject.toml
+	test -x $(MINIMUMS)/bin/python || $(OLDEST_PYTHON) -m venv $(MINIMUMS)
+	$(MINIMUMS)/bin/python -m pip install --quiet --upgrade pip
+	$(MINIMUMS)/bin/python -m pip install --quiet --editable '.[dev]' 'pyspark==$(OLDEST_SPARK)' \
+		$$(sed -n '/^dependencies = \[/,/^\]/s/^ *"\(.*\)>=\(.*\)",.*/\1==\2/p' pyproject.toml)
 	touch $@
 
 # Without Java there is nothing to fetch: the tests that need it say so themselves.
