@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from spark_kafka_sink.producer import idempotence
 from spark_kafka_sink.producer.batch import ProducerBatch
 from spark_kafka_sink.producer.idempotence import PartitionState
-from tests.producer.explorer import Run, explore
+from tests.producer.explorer import Run, explore, main
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +22,7 @@ def quiet() -> Iterator[None]:
     logging.getLogger("spark_kafka_sink").setLevel(logging.ERROR)
     yield
     logging.getLogger("spark_kafka_sink").setLevel(logging.NOTSET)
+    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("start", range(0, 40, 10))
@@ -76,6 +78,18 @@ def test_the_explorer_notices_a_rule_that_is_taken_out(
         monkeypatch.setattr(idempotence, rule, without)
     with pytest.raises(AssertionError, match=harm):
         explore(seed)
+
+
+def test_a_seed_that_fails_is_printed_and_fails_again_with_what_happened(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(idempotence, "may_have_another_on_wire", no_rule_1)
+    monkeypatch.setattr(sys, "argv", ["explorer", "--seeds", "7:9"])
+    assert main() == 1
+    assert "seed 8 fails" in capfd.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["explorer", "--seed", "8"])
+    assert main() == 1
+    assert "out of order" in capfd.readouterr().err
 
 
 def test_the_explorer_notices_a_thread_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
