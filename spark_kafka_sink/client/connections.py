@@ -149,7 +149,9 @@ class Connections:
             _log.error("%s: authentication failed: %s", self.describe(node_id), loss.reason)
             self.states.authentication_failed(node_id, now, loss.authentication_error)
         else:
-            _log.log(self._level(node_id, loss), "Disconnected: %s", loss.reason)
+            had_one = loss.expected or loss.served or loss.timed_out
+            kind = "Disconnected" if had_one else "No connection"
+            _log.log(self._level(node_id, loss), "%s: %s", kind, loss.reason)
             self.states.disconnected(node_id, now)
 
     def _level(self, node_id: int, loss: Loss) -> int:
