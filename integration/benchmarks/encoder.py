@@ -1,7 +1,7 @@
 """What encoding costs, as ratios to the bare join of the same pieces: python -m integration.benchmarks.encoder
 
-One process on one core; every variant in turn, round after round, and the median of the rounds. Nanoseconds depend on
-the machine and on what else it does; the ratios, taken in one run, do so much less.
+One process on one core; every variant in turn, round after round, and the median of the rounds, in CPU time. Nanoseconds
+depend on the machine and on what else it does; the ratios, taken in one run, do so much less.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ ROUNDS = 41
 CALLS = 5
 NOW = 1_790_000_000_000
 TOTALS = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
+CHUNKS = (1_000, 10_000)
 
 HEADER_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -49,10 +50,15 @@ def headers(even: bool) -> pa.Array:
     return pa.array([[{"key": "trace-id", "value": i}, {"key": "source", "value": b"spark"}] for i in ids], HEADER_TYPE)
 
 
-def bare_join() -> Callable[[], object]:
+def loose_headers() -> pa.Array:
+    lists = [[{"key": f"key{i % 7}", "value": b"x" * (i % 90)}] * (i % 4) for i in range(ROWS)]
+    return pa.array(lists, HEADER_TYPE)
+
+
+def bare_join(rows: int = ROWS) -> Callable[[], object]:
     """The four pieces of a record, ready made: prefix, key, middle, value."""
-    prefix = pa.array([b"p" * (7 if i < 64 else 8 if i < 8192 else 9) for i in range(ROWS)])
-    pieces = (prefix, keys(), pa.array([b"mm"] * ROWS), uneven_values(), pa.scalar(b"", pa.binary()))
+    prefix = pa.array([b"p" * (7 if i < 64 else 8 if i < 8192 else 9) for i in range(rows)])
+    pieces = (prefix, keys(rows), pa.array([b"mm"] * rows), uneven_values(rows), pa.scalar(b"", pa.binary()))
     return lambda: pc.binary_join_element_wise(*pieces)
 
 
@@ -67,6 +73,13 @@ def planning(columns: RecordColumns, slices: list[PartitionSlice]) -> Callable[[
 
 def thousand_partitions(columns: RecordColumns) -> Callable[[], object]:
     plan = [BatchSlice(i, i * 10, i * 10 + 10) for i in range(ROWS // 10)]
+    return lambda: encode(columns, plan, NOW)
+
+
+def in_partitions(columns: RecordColumns) -> Callable[[], object]:
+    """The last batch of each partition is smaller than the others."""
+    slices = [PartitionSlice(start, start + ROWS // 12) for start in range(0, ROWS // 12 * 12, ROWS // 12)]
+    plan = plan_batches(record_size_bounds(columns), slices, 16_384)
     return lambda: encode(columns, plan, NOW)
 
 
@@ -89,10 +102,14 @@ def variants() -> dict[str, Callable[[], object]]:
         "general, keys of 1 to 8 bytes too": encoding(RecordColumns(uneven, spread_keys)),
         "general, two headers": encoding(RecordColumns(uneven, key, headers(even=True))),
         "general, two headers of any length": encoding(RecordColumns(uneven, key, headers(even=False))),
+        "general, none to three headers of any kind": encoding(RecordColumns(uneven, key, loose_headers())),
         "general, batches of 16 kB": encoding(general, 16_384),
         "general, 1,000 partitions": thousand_partitions(general),
         "strided: values of 100 bytes": encoding(strided),
         "strided, batches of 16 kB": encoding(strided, 16_384),
+        "general, batches of 16 kB, twelve partitions": in_partitions(general),
+        "strided, batches of 16 kB, twelve partitions": in_partitions(strided),
+        "strided, timestamps that vary": encoding(RecordColumns(even, key, timestamp=times)),
         "strided, two headers": encoding(RecordColumns(even, key, headers(even=True))),
         "sizes and plan, one partition": planning(general, [PartitionSlice(0, ROWS)]),
         "decoding, uneven": decoding(general),
@@ -105,27 +122,39 @@ def measure(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
     found: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ROUNDS):
         for name, call in calls.items():
-            started = time.perf_counter()
+            started = time.process_time()
             for _ in range(CALLS):
                 call()
-            found[name].append((time.perf_counter() - started) / CALLS / ROWS * 1e9)
+            found[name].append((time.process_time() - started) / CALLS / ROWS * 1e9)
     return {name: statistics.median(times) for name, times in found.items()}
 
 
-def cost_by_total() -> dict[int, float]:
-    """Nanoseconds per record where so many are encoded in all, in chunks of at most 10,000."""
-    chunk = RecordColumns(uneven_values(), keys())
-    found: dict[int, list[float]] = {total: [] for total in TOTALS}
+def cost_by_total() -> dict[int, list[float]]:
+    """Nanoseconds per record where so many are encoded in all: for each of CHUNKS, in calls of at most so many rows."""
+    source = RecordColumns(uneven_values(), keys())
+    found: dict[int, list[list[float]]] = {total: [[] for _ in CHUNKS] for total in TOTALS}
     for _ in range(5):
         for total in TOTALS:
-            columns = RecordColumns.concat([chunk] * max(1, total // ROWS)).slice(0, total)
-            plan = [BatchSlice(0, start, min(start + ROWS, total)) for start in range(0, total, ROWS)]
-            repeats = max(1, 100_000 // total)
-            started = time.perf_counter()
-            for _ in range(repeats):
-                encode(columns, plan, NOW)
-            found[total].append((time.perf_counter() - started) / repeats / total * 1e9)
-    return {total: statistics.median(times) for total, times in found.items()}
+            for times, rows in zip(found[total], CHUNKS, strict=True):
+                size = min(rows, total)
+                parts = [source.slice(start, size) for start in range(0, ROWS, size)]
+                repeats = max(1, 100_000 // total)
+                started = time.process_time()
+                for index in range(repeats * total // size):
+                    encode(parts[index % len(parts)], [BatchSlice(0, 0, size)], NOW)
+                times.append((time.process_time() - started) / repeats / total * 1e9)
+    return {total: [statistics.median(times) for times in columns] for total, columns in found.items()}
+
+
+def cost_by_call() -> dict[int, dict[str, float]]:
+    """Nanoseconds per record of one call for so many rows: what the bare join takes at least, and the two paths."""
+    found = {}
+    for rows in (1_000, 10_000):
+        chunks = {"general": RecordColumns(uneven_values(rows), keys(rows))}
+        chunks["strided"] = RecordColumns(even_values(rows), keys(rows))
+        calls = {"bare join": bare_join(rows)} | {name: encoding(chunk) for name, chunk in chunks.items()}
+        found[rows] = {name: cost * ROWS / rows for name, cost in measure(calls).items()}
+    return found
 
 
 MEMORY_PROBE = """
@@ -169,9 +198,17 @@ def main() -> None:
     for name, cost in costs.items():
         print(f"| {name} | {cost:.0f} | {cost / bare:.2f} | {cost / general:.2f} |")
     totals = cost_by_total()
-    print("\n| records in all | ns per record | to 10,000 |\n|---|---|---|")
-    for total, cost in totals.items():
-        print(f"| {total:,} | {cost:.0f} | {cost / totals[10_000]:.2f} |")
+    titles = "".join(f" in calls of {rows:,}, ns per record | to {rows:,} |" for rows in CHUNKS)
+    print(f"\n| records in all |{titles}\n|---|" + "---|" * 2 * len(CHUNKS))
+    for total, times in totals.items():
+        cells = "".join(
+            f" {cost:.0f} | {cost / totals[rows][index]:.2f} |"
+            for index, (cost, rows) in enumerate(zip(times, CHUNKS, strict=True))
+        )
+        print(f"| {total:,} |{cells}")
+    print("\n| records in one call | bare join, ns per record | general | strided |\n|---|---|---|---|")
+    for rows, calls in cost_by_call().items():
+        print(f"| {rows:,} | " + " | ".join(f"{cost:.0f}" for cost in calls.values()) + " |")
     print("\n| peak memory besides 200,000 records of input | times their bytes |\n|---|---|")
     for kind, ratio in peak_memory().items():
         print(f"| {kind} | {ratio:.2f} |")
