@@ -1,7 +1,7 @@
 """What encoding costs, as ratios to the bare join of the same pieces: python -m integration.benchmarks.encoder
 
-One process on one core; every variant in turn, round after round, and the median of the rounds, in CPU time. Nanoseconds
-depend on the machine and on what else it does; the ratios, taken in one run, do so much less.
+One process on one core; every variant in turn, round after round, and the median of the rounds, in CPU time.
+Nanoseconds depend on the machine and on what else it does; the ratios, taken in one run, do so much less.
 """
 
 from __future__ import annotations
