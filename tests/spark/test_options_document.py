@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from spark_kafka_sink.spark.drop_in import _REDACTION
 from tests.spark.options_document import DOCUMENT, written
 
 
 def test_the_document_lists_exactly_the_options_of_the_code() -> None:
     document = DOCUMENT.read_text()
     assert document == written(document), "run `python -m tests.spark.options_document` and read what it changed"
+
+
+def test_what_register_hides_stands_in_the_document() -> None:
+    document = DOCUMENT.read_text()
+    for setting, secrets in _REDACTION.items():
+        assert f"`{setting}` | `{secrets.replace('|', chr(92) + '|')}`" in document
