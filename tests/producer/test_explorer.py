@@ -60,24 +60,32 @@ def never_stored(state: PartitionState, batch: ProducerBatch) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("rules", "seed", "harm"),
+    ("rules", "seeds", "harm"),
     [
-        ({"may_have_another_on_wire": no_rule_1}, 8, "out of order"),
-        ({"may_have_another_on_wire": no_rule_1}, 23, "out of order"),
-        ({"may_go_to": no_rule_2}, 49, "out of order"),
-        ({"may_begin_again": no_rule_3, "may_be_stored": never_stored}, 10, "doubled"),
-        ({"may_begin_again": no_rule_3, "may_be_stored": never_stored}, 137, "doubled"),
+        ({"may_have_another_on_wire": no_rule_1}, (8, 23), "out of order"),
+        ({"may_go_to": no_rule_2}, (49, 236, 237), "out of order"),
+        ({"may_begin_again": no_rule_3, "may_be_stored": never_stored}, (10, 137, 143), "doubled"),
     ],
+    ids=["1", "2", "3"],
 )
 def test_the_explorer_notices_a_rule_that_is_taken_out(
-    rules: dict[str, Callable[..., bool]], seed: int, harm: str, monkeypatch: pytest.MonkeyPatch
+    rules: dict[str, Callable[..., bool]], seeds: tuple[int, ...], harm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule 2 alone keeps the order of a producer without idempotence; with it, rule 1 does so as well."""
-    explore(seed)
+    for seed in seeds:
+        explore(seed)
     for rule, without in rules.items():
         monkeypatch.setattr(idempotence, rule, without)
-    with pytest.raises(AssertionError, match=harm):
+    # Of several: a change of the producer may well make another run of one of them.
+    assert any(harm in fault_of(seed) for seed in seeds)
+
+
+def fault_of(seed: int) -> str:
+    try:
         explore(seed)
+    except AssertionError as error:
+        return str(error)
+    return ""
 
 
 def test_a_seed_that_fails_is_printed_and_fails_again_with_what_happened(
