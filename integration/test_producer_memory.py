@@ -20,7 +20,7 @@ from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 
 RECORDS = 20_000_000
 RECORDS_OF_VARIANTS = 3_000_000
-SINGLE_RECORDS = 300_000
+SINGLE_RECORDS = 150_000
 RESIDENT_BYTES_MAX = 32_000_000 + 150_000_000
 PANDAS_BYTES = 48_000_000
 GROWTH_BYTES_MAX = 8_000_000
@@ -99,7 +99,7 @@ def test_so_does_a_producer_that_is_used_otherwise(arguments: list[str], others_
 def test_so_do_single_records() -> None:
     """What a record of send() takes besides its bytes is twice as much as they are."""
     with embedded_broker({"t": 12}, discard=True) as broker:
-        broker.control.when(api=ApiKey.PRODUCE, times=None).delay(100)
+        broker.control.when(api=ApiKey.PRODUCE, times=None).delay(300)
         check(measure(broker, SINGLE_RECORDS, "--singly"), SINGLE_RECORDS)
 
 
