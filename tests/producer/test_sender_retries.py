@@ -8,7 +8,13 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.errors import AuthorizationError, BrokerError, DeliveryError, UnsupportedVersionError
+from spark_kafka_sink.errors import (
+    AuthorizationError,
+    BrokerError,
+    DeliveryError,
+    ProducerClosedError,
+    UnsupportedVersionError,
+)
 from spark_kafka_sink.producer import settlement
 from spark_kafka_sink.producer.settlement import Answer
 from spark_kafka_sink.protocol import error_codes as codes
@@ -249,6 +255,8 @@ def test_after_a_fatal_error_what_is_in_flight_elsewhere_has_its_own_outcome_and
     assert isinstance(first.exception(0), AuthorizationError)
     assert second.result(0).offset == 1
     sent = len(requests_of(cluster, ProduceRequest))
+    with pytest.raises(ProducerClosedError, match="CLUSTER_AUTHORIZATION_FAILED"):
+        send(producer, b"3", 1)
     producer.close()
     assert len(requests_of(cluster, ProduceRequest)) == sent
     assert producer._pool.free_bytes == producer._pool.bytes_max
