@@ -60,13 +60,13 @@ class FrameWriter:
 
     def __init__(self, segments: Sequence[Buffer]) -> None:
         views = [_as_bytes(segment) for segment in segments]
-        payload_size = sum(view.nbytes for view in views)
+        payload_size = sum([view.nbytes for view in views])
         if payload_size > FRAME_BYTES_LIMIT:
             raise IllegalStateError(
                 f"a frame of {payload_size} bytes: four bytes of length cannot say more than 2^31-1"
             )
         # An empty segment would be an attempt to write nothing, which looks like a socket that takes nothing.
-        self._segments = [memoryview(_LENGTH.pack(payload_size)), *(view for view in views if view.nbytes)]
+        self._segments = [memoryview(_LENGTH.pack(payload_size)), *[view for view in views if view.nbytes]]
         self._position = 0
         self.written = 0
         self.size = payload_size + _LENGTH.size

@@ -52,6 +52,8 @@ class BatchState(Enum):
     IN_FLIGHT = "in flight"
     DONE = "done"
 
+    __hash__ = object.__hash__  # Enum's own is a call in Python, for each move of each batch
+
 
 _MOVES = {
     BatchState.OPEN: (BatchState.CLOSED, BatchState.DONE),
