@@ -74,22 +74,27 @@ class ProducerConfig:
     def parse(cls, options: Mapping[str, object]) -> ProducerConfig:
         """Check everything that the user gave; raises ConfigurationError with all faults."""
         faults: list[str] = []
+        wrong: set[str] = set()  # fields; what they were meant to be is not known, so nothing is compared with them
         given = {name: value for name, value in options.items() if value is not None}
         values: dict[str, Any] = {option.field: option.default for option in PRODUCER_OPTIONS.values()}
         security_given = {name: value for name, value in given.items() if name in SECURITY_OPTIONS}
         for name, value in given.items():
             option = PRODUCER_OPTIONS.get(name)
             if option is not None:
+                before = len(faults)
                 values[option.field] = _parse_one(option, value, faults)
+                if len(faults) > before:
+                    wrong.add(option.field)
             elif name not in security_given:
                 faults.append(_unknown(name))
         values["security"] = _security(security_given, faults)
         if not any(fault.startswith("bootstrap.servers") for fault in faults):
             _check_servers(values["bootstrap_servers"], faults)
         values["compression_level"] = _compression_level(values, given)
-        if not faults:
-            _check_backoffs(values, given)
+        _check_backoffs(values, given)
+        if not wrong & {"delivery_timeout_ms", "linger_ms", "request_timeout_ms"}:
             _check_delivery_timeout(values, given, faults)
+        if not wrong & {"enable_idempotence", "acks", "retries", "max_in_flight_requests_per_connection"}:
             _check_idempotence(values, given, faults)
         if values["partitioner_class"] == "UniformStickyPartitioner":
             values["partitioner_ignore_keys"] = True

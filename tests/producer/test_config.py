@@ -54,6 +54,29 @@ def test_all_faults_come_in_one_error() -> None:
         assert sum(fault.startswith(name) for fault in faults) == 1
 
 
+def test_options_that_do_not_fit_together_are_told_beside_those_that_are_wrong_by_themselves() -> None:
+    given = {
+        "bootstrap.servers": "b:1",
+        "delivery.timeout.ms": 10,
+        "acks": "1",
+        "enable.idempotence": True,
+        "retries": "x",
+    }
+    with pytest.raises(ConfigurationError) as error:
+        ProducerConfig.parse(given)
+    assert len(error.value.faults) == 2
+    assert "retries" in error.value.faults[0]
+    assert error.value.faults[1].startswith("delivery.timeout.ms (10) must be at least")
+
+
+def test_nothing_is_compared_with_an_option_that_is_wrong_by_itself() -> None:
+    given = {"bootstrap.servers": "b:1", "delivery.timeout.ms": 20_000, "request.timeout.ms": "1s"}
+    with pytest.raises(ConfigurationError) as error:
+        ProducerConfig.parse(given)
+    assert len(error.value.faults) == 1
+    assert "request.timeout.ms" in error.value.faults[0]
+
+
 @pytest.mark.parametrize("value", ["1.5", 1.5, "", "1_000", "٣", True, [1], 2**31])
 def test_what_is_not_a_whole_number_in_bounds_is_refused(value: object) -> None:
     (fault,) = faults_of(request_timeout_ms=value)
