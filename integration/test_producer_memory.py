@@ -22,6 +22,8 @@ RECORDS = 20_000_000
 RECORDS_OF_VARIANTS = 3_000_000
 SINGLE_RECORDS = 150_000
 RESIDENT_BYTES_MAX = 32_000_000 + 150_000_000
+FILE_BYTES = 45_000_000
+"""Of the libraries' files. How many of their pages are resident is the kernel's choice: 45 to 78 MB were seen."""
 PANDAS_BYTES = 48_000_000
 GROWTH_BYTES_MAX = 8_000_000
 WAITED_SECONDS_MIN = 1.0
@@ -42,6 +44,7 @@ class Measured:
     written: int
     waited_s: float
     peak_bytes: int
+    file_bytes: int
 
     def peak_of_quarter(self, number: int) -> int:
         size = len(self.samples) // 4
@@ -66,12 +69,12 @@ def check(measured: Measured, records: int, *, others_bytes: int = 0) -> list[in
     quarters = [measured.peak_of_quarter(number) for number in (1, 2, 3, 4)]
     print(
         f"{records:,} records in {measured.seconds:.0f} s, {measured.waited_s:.0f} s of it waiting for memory; "
-        f"peak {measured.peak_bytes / 1e6:.0f} MB; of the quarters:",
+        f"peak {measured.peak_bytes / 1e6:.0f} MB, {measured.file_bytes / 1e6:.0f} of it libraries; of the quarters:",
         *(round(quarter / 1e6) for quarter in quarters),
     )
     assert measured.written == records
     assert measured.waited_s > WAITED_SECONDS_MIN, "the broker was not slower than the producer: nothing is proved"
-    assert measured.peak_bytes < RESIDENT_BYTES_MAX + others_bytes
+    assert measured.peak_bytes - measured.file_bytes < RESIDENT_BYTES_MAX - FILE_BYTES + others_bytes
     assert quarters[3] < max(quarters[:2]) + GROWTH_BYTES_MAX
     return quarters
 

@@ -42,11 +42,11 @@ class StagedRecord(NamedTuple):
     call: object
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Run:
     """Rows of one call, or of many calls with one record each (then `call` is the list of them)."""
 
-    columns: RecordColumns
+    columns: RecordColumns  # gone once they are grouped
     sizes: NDArray[np.int64]
     partitions: NDArray[np.int32]
     rows: NDArray[np.int64]
@@ -187,6 +187,9 @@ def compatible(runs: Sequence[Run]) -> Iterator[list[Run]]:
 def group(runs: Sequence[Run]) -> Grouped:
     """Order the rows of all runs by partition; rows of one partition keep their order."""
     columns = RecordColumns.concat([run.columns for run in runs])
+    for run in runs:
+        # The copy that was just made, and the ordered one of it, take the place that is paid for in buffer.memory.
+        del run.columns
     sizes, partitions, rows = (
         _joined([getattr(run, name) for run in runs]) for name in ("sizes", "partitions", "rows")
     )
