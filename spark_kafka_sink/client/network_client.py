@@ -90,9 +90,6 @@ class NetworkClient:
     def is_ready(self, node_id: int, now: float) -> bool:
         return not self._fetch.is_due(now) and self._can_send(node_id, now)
 
-    def has_ready_nodes(self, now: float) -> bool:
-        return self._states.has_ready_nodes(now)
-
     def connection_delay(self, node_id: int, now: float) -> float:
         return self._states.connection_delay(node_id, now)
 
