@@ -1,7 +1,7 @@
 """Stages: what waits for each topic, and when it is time to group it.
 
-    the stage is full            its rows make about a batch for each partition that they hit, or fill their memory:
-                                 at once, on the thread of the caller who filled it
+    the stage is full            its rows make about a batch for each partition that they hit, or enough for a piece of
+                                 one, or fill their memory: at once, on the thread of the caller who filled it
     linger.ms has passed,        on the sender's thread. But rows that could not leave yet go on waiting for company, as
     or memory is short           they would in Java's open batches: for up to 100 ms more they stay staged while each
                                  leader of their topic has as much to send as one request takes
@@ -20,7 +20,10 @@ from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.partition_queues import PartitionQueues
 from spark_kafka_sink.producer.staging import Stage
 
-_ROWS_MAX = 131_072
+_CACHED_BYTES = 4 << 20
+_PIECE_BYTES = 64 << 10
+"""Rows are ordered in half the time, or less, while all are in the processor's cache. So a stage is full with so
+many bytes, unless the pieces of batches that it becomes would be small: a piece costs what some hundred rows cost."""
 _MEMORY_SHARE = 4
 """A stage is grouped when its rows, encoded, fill this part of the memory, even if no batch is full. With a thousand
 partitions it is this that decides: half of it would make batches half as large and cost 40 % more per row."""
@@ -48,8 +51,8 @@ class Stages:
         return stage
 
     def is_full(self, stage: Stage) -> bool:
-        enough = min(self._bytes_max, self._batch_size * len(stage.hit))
-        return stage.bytes >= enough or stage.row_count >= _ROWS_MAX
+        pieces = max(_CACHED_BYTES, _PIECE_BYTES * len(stage.hit))
+        return stage.bytes >= min(self._bytes_max, self._batch_size * len(stage.hit), pieces)
 
     def due_ms(self, stage: Stage, now: float, *, hurry: bool) -> float:
         """When the sender's thread is to group it. `hurry`: memory is short."""

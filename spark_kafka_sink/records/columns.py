@@ -7,15 +7,16 @@ slicing and chunking included, is free of copies; the memory of the user's own a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.records.arrays import null_mask, number_array, numbers_of
+from spark_kafka_sink.records.taking import column_taker
 
 ArrowColumn: TypeAlias = "pa.Array | pa.ChunkedArray"
 
@@ -88,8 +89,12 @@ class RecordColumns:
 
     def take(self, indices: Any) -> RecordColumns:
         """The rows at these positions, in this order (copied)."""
-        positions = indices if isinstance(indices, pa.Array) else number_array(np.asarray(indices, np.int64))
-        return self._checked(*(None if c is None else _take(c, positions) for _, c in self._named()))
+        return self.taker()(numbers_of(indices) if isinstance(indices, pa.Array) else np.asarray(indices, np.int64))
+
+    def taker(self) -> Callable[[NDArray[Any]], RecordColumns]:
+        """What takes rows by their positions, again and again: each column is looked at only once."""
+        takers = [None if column is None else column_taker(one_array(column)) for _, column in self._named()]
+        return lambda positions: self._checked(*(None if take is None else take(positions) for take in takers))
 
     def chunks(self, rows_max: int) -> Iterator[RecordColumns]:
         """Runs of at most `rows_max` rows, whose columns are plain arrays (chunks of the input are joined)."""
@@ -185,13 +190,6 @@ def _ticks_to_ms(ticks: np.ndarray[Any, np.dtype[np.int64]], per_second: int) ->
         bad = (ticks < 0) | (ticks > np.iinfo(np.int64).max // 1_000)
         return np.where(bad, BEFORE_EPOCH, np.where(bad, 0, ticks) * 1_000)
     return np.where(ticks < 0, BEFORE_EPOCH, ticks // (per_second // 1_000))
-
-
-def _take(column: ArrowColumn, positions: pa.Array) -> pa.Array:
-    array = one_array(column)
-    if _is_narrow(array.type) and array.nbytes >= _TAKE_BYTES_MAX:
-        array = array.cast(pa.large_binary())
-    return pc.take(array, positions, boundscheck=False)
 
 
 def _concat(columns: list[ArrowColumn | None], parts: Sequence[RecordColumns]) -> ArrowColumn | None:

@@ -7,7 +7,6 @@ are counted at their widest. The rows of a partition are then cut where the sum 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -126,31 +125,29 @@ def plan_batches(sizes: NDArray[np.int64], slices: Sequence[PartitionSlice], bat
     used = np.array([_bytes_before(s) for s in slices], np.int64)
     whole = ((ends[stops] - ends[starts] + used) <= batch_bytes_max).tolist()
     plan: list[BatchSlice] = []
-    ends_list: list[int] | None = None
     for index, part in enumerate(slices):
         if part.start == part.stop:
             continue
         if whole[index]:
             plan.append(BatchSlice(index, part.start, part.stop, part.open_records, part.base_timestamp))
-            continue
-        if ends_list is None:
-            ends_list = ends.tolist()
-        plan += _cut(index, part, ends_list, batch_bytes_max)
+        else:
+            plan += _cut(index, part, ends, batch_bytes_max)
     return plan
 
 
-def _cut(index: int, part: PartitionSlice, ends: list[int], batch_bytes_max: int) -> list[BatchSlice]:
+def _cut(index: int, part: PartitionSlice, ends: NDArray[np.int64], batch_bytes_max: int) -> list[BatchSlice]:
     """The batches of a slice that does not fit into one. `ends[i]` is the sum of the sizes before row i."""
     cuts: list[BatchSlice] = []
     row = part.start
+    ends = ends[: part.stop + 1]
     if part.open_records:
-        stop = bisect_right(ends, ends[row] + batch_bytes_max - _bytes_before(part), row, part.stop + 1) - 1
+        stop = int(ends.searchsorted(ends[row] + (batch_bytes_max - _bytes_before(part)), "right")) - 1
         if stop > row:
             cuts.append(BatchSlice(index, row, stop, part.open_records, part.base_timestamp))
             row = stop
     room = batch_bytes_max - HEADER_BYTES
     while row < part.stop:
-        stop = max(row + 1, bisect_right(ends, ends[row] + room, row, part.stop + 1) - 1)
+        stop = max(row + 1, int(ends.searchsorted(ends[row] + room, "right")) - 1)
         cuts.append(BatchSlice(index, row, stop))
         row = stop
     return cuts
