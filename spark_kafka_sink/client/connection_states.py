@@ -77,6 +77,8 @@ class _NodeConnection:
     setup_timeout_ms: float
     state: ConnectionState = ConnectionState.DISCONNECTED
     last_attempt_ms: float = -math.inf
+    setup_deadline_ms: float = math.inf
+    """While CONNECTING: when that has taken too long."""
     failed_attempts: int = 0
     failed_setups: int = 0
     throttled_until_ms: float = -math.inf
@@ -160,7 +162,7 @@ class ConnectionStates:
         if node is None:
             return 0.0
         if node.state is ConnectionState.CONNECTING:
-            return max(node.last_attempt_ms + node.setup_timeout_ms - now, 0.0)
+            return max(node.setup_deadline_ms - now, 0.0)
         if node.state in _WITHOUT_CONNECTION:
             return max(node.last_attempt_ms + node.reconnect_backoff_ms - now, 0.0)
         return math.inf
@@ -178,12 +180,10 @@ class ConnectionStates:
 
     def next_setup_deadline(self) -> float:
         """When the first of the attempts under way will have taken too long."""
-        return min((_setup_deadline(node) for node in self._nodes.values() if _is_setting_up(node)), default=math.inf)
+        return min([node.setup_deadline_ms for node in self._nodes.values()], default=math.inf)
 
     def nodes_with_setup_timeout(self, now: float) -> list[int]:
-        return [
-            node_id for node_id, node in self._nodes.items() if _is_setting_up(node) and _setup_deadline(node) <= now
-        ]
+        return [node_id for node_id, node in self._nodes.items() if node.setup_deadline_ms <= now]
 
     def setup_timeout_ms(self, node_id: int) -> float:
         return self._known(node_id).setup_timeout_ms
@@ -202,6 +202,7 @@ class ConnectionStates:
             del connection.addresses[:1]
         self._move(node.id, connection, ConnectionState.CONNECTING)
         connection.last_attempt_ms = now
+        connection.setup_deadline_ms = now + connection.setup_timeout_ms
         if not connection.addresses:
             connection.addresses = self._addresses(connection)
         connection.last_address = connection.addresses[0]
@@ -272,6 +273,7 @@ class ConnectionStates:
         if state not in _MOVES[node.state]:
             raise IllegalStateError(f"the connection to node {node_id} cannot go from {node.state} to {state}")
         node.state = state
+        node.setup_deadline_ms = math.inf
 
     def _is_in(self, node_id: int, states: frozenset[ConnectionState]) -> bool:
         node = self._nodes.get(node_id)
@@ -282,11 +284,3 @@ class ConnectionStates:
         if node is None:
             raise IllegalStateError(f"there has never been a connection to node {node_id}")
         return node
-
-
-def _is_setting_up(node: _NodeConnection) -> bool:
-    return node.state is ConnectionState.CONNECTING
-
-
-def _setup_deadline(node: _NodeConnection) -> float:
-    return node.last_attempt_ms + node.setup_timeout_ms

@@ -85,6 +85,8 @@ class Connections:
 
     def next_introductions(self) -> dict[int, int]:
         """Nodes that are to be asked for their API versions now, and in which version; each is told once."""
+        if not self._to_introduce:
+            return {}
         due = {
             node_id: version
             for node_id, version in self._to_introduce.items()

@@ -117,8 +117,6 @@ class InFlightRequests:
             in_flight.deadline_ms += throttle_ms
 
     def nodes_with_timed_out_requests(self, now: float) -> list[int]:
-        if self.next_deadline() > now:
-            return []
         return [
             node_id
             for node_id, waiting in self._nodes.items()

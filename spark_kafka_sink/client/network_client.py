@@ -188,7 +188,8 @@ class NetworkClient:
             responses, self._unreported = self._unreported, []
             return responses
         metadata_ms = self._maybe_update_metadata(now)
-        self._selector.poll(self._wait_ms(min(timeout_ms, metadata_ms), now))
+        deadline_ms = min(self._in_flight.next_deadline(), self._states.next_setup_deadline())
+        self._selector.poll(max(0.0, min(timeout_ms, metadata_ms, self._config.request_timeout_ms, deadline_ms - now)))
 
         now = self._system.now()
         responses = []
@@ -197,8 +198,9 @@ class NetworkClient:
         self._handle_disconnections(responses, now)
         self._connections.accept_connected()
         self._ask_for_api_versions(now)
-        self._handle_timed_out_connections(responses, now)
-        self._handle_timed_out_requests(responses, now)
+        if now >= deadline_ms:
+            self._handle_timed_out_connections(responses, now)
+            self._handle_timed_out_requests(responses, now)
         self._handle_rebootstrap(responses, now)
         return responses
 
@@ -325,11 +327,6 @@ class NetworkClient:
             return not choice.any_connected
         return not known.is_bootstrap and all(self._states.is_unreachable(node_id) for node_id in known.nodes)
 
-    def _wait_ms(self, wanted_ms: float, now: float) -> float:
-        """No longer than until the first time limit is reached."""
-        deadline_ms = min(self._in_flight.next_deadline(), self._states.next_setup_deadline())
-        return max(0.0, min(wanted_ms, self._config.request_timeout_ms, deadline_ms - now))
-
     def _send_metadata_request(self, node: Node, now: float) -> None:
         query = self._fetch.begin(now)
         request = self.new_client_request(node.id, ApiKey.METADATA, query.build, now)
@@ -382,7 +379,7 @@ class NetworkClient:
                 self._fetch.failed(now)
 
     def _ensure_active(self) -> None:
-        if not self.active:
+        if self._life is not _Life.ACTIVE:
             raise DisconnectedError("the client is closed, or about to be")
 
 

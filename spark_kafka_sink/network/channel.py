@@ -67,6 +67,9 @@ class KafkaChannel:
         self.authenticator = authenticator
         self.connecting = connecting
         self.muted = False
+        self.ready = False
+        """Frames of others than the authenticator may flow."""
+        self.last_active_ms = 0.0
         self.bytes_received = 0
         self.state = ChannelState(ChannelStateKind.NOT_CONNECTED if connecting else ChannelStateKind.AUTHENTICATE)
         self._frame_bytes_max = frame_bytes_max
@@ -75,19 +78,10 @@ class KafkaChannel:
         self._send: NetworkSend | None = None
         self._send_writer: FrameWriter | None = None
         self._authentication_writer: FrameWriter | None = None
-        self._note_if_ready()
+        self._note_whether_ready()
 
     def __repr__(self) -> str:
         return f"<KafkaChannel {self.id} {self.address} {self.state.kind.value}>"
-
-    @property
-    def ready(self) -> bool:
-        return (
-            not self.connecting
-            and self.transport.ready
-            and self.authenticator.complete
-            and self._authentication_writer is None
-        )
 
     @property
     def principal(self) -> str:
@@ -100,9 +94,11 @@ class KafkaChannel:
     @property
     def has_output(self) -> bool:
         """There is something that could be written now if the socket took it."""
-        if self._authentication_writer is not None or self.transport.has_output:
-            return True
-        return self._send is not None and self.ready
+        return (
+            (self._send is not None and self.ready)
+            or self._authentication_writer is not None
+            or self.transport.has_output
+        )
 
     @property
     def wants_input(self) -> bool:
@@ -111,7 +107,7 @@ class KafkaChannel:
     @property
     def has_buffered_input(self) -> bool:
         """Bytes that no poller will tell of are waiting, and may be taken."""
-        return self.wants_input and self.transport.has_input
+        return self.transport.has_input and self.wants_input
 
     def events(self) -> int:
         """What to wait for."""
@@ -123,7 +119,7 @@ class KafkaChannel:
         connect_result(self.transport.socket)
         self.connecting = False
         self.state = ChannelState(ChannelStateKind.AUTHENTICATE)
-        self._note_if_ready()
+        self._note_whether_ready()
 
     def prepare(self, now: float) -> None:
         """Go on with the TLS handshake; after it, begin to authenticate."""
@@ -132,7 +128,7 @@ class KafkaChannel:
         if self.transport.ready and not self._started:
             self._started = True
             self._say(self.authenticator.start(now))
-        self._note_if_ready()
+        self._note_whether_ready()
 
     def set_send(self, send: NetworkSend) -> None:
         if self._send is not None:
@@ -150,14 +146,11 @@ class KafkaChannel:
         self._say(self.authenticator.step(frame, now))
         if self._authentication_writer is None and self.authenticator.failure is not None:
             raise self.authenticator.failure
-        self._note_if_ready()
         return None
 
     def write(self, now: float) -> NetworkSend | None:
         """One attempt to write. The send that is complete by it, if one is."""
-        if self._authentication_writer is None and self._send_is_untouched and self.authenticator.due(now):
-            self._say(self.authenticator.start(now))
-        writer = self._next_writer()
+        writer = self._next_writer(now)
         if writer is None or writer.done:
             self.transport.flush()
         else:
@@ -170,30 +163,37 @@ class KafkaChannel:
         self._send = self._send_writer = self._authentication_writer = self._receive = None
         self.transport.close()
 
-    @property
-    def _send_is_untouched(self) -> bool:
-        return self._send_writer is not None and self._send_writer.written == 0 and not self.muted
+    def _next_writer(self, now: float) -> FrameWriter | None:
+        """A frame that is begun must be finished; else the conversation goes first, one that is due included."""
+        send = self._send_writer
+        if send is not None and send.written > 0:
+            return send
+        if send is not None and self._authentication_writer is None and not self.muted and self.authenticator.due(now):
+            self._say(self.authenticator.start(now))
+        return self._authentication_writer or (send if self.authenticator.complete else None)
 
-    def _next_writer(self) -> FrameWriter | None:
-        """A frame that is begun must be finished; else the conversation goes first."""
-        if self._send_writer is not None and self._send_writer.written > 0:
-            return self._send_writer
-        return self._authentication_writer or (self._send_writer if self.authenticator.complete else None)
-
-    def _note_if_ready(self) -> None:
+    def _note_whether_ready(self) -> None:
+        """After each step of the connection's making, and of a conversation with the authenticator."""
+        self.ready = (
+            not self.connecting
+            and self.transport.ready
+            and self.authenticator.complete
+            and self._authentication_writer is None
+        )
         if self.ready:
             self.state = ChannelState(ChannelStateKind.READY)
 
     def _say(self, segments: Sequence[Buffer] | None) -> None:
         if segments is not None:
             self._authentication_writer = FrameWriter(segments)
+        self._note_whether_ready()
 
     def _complete(self, writer: FrameWriter) -> NetworkSend | None:
         if writer is self._authentication_writer:
             self._authentication_writer = None
             if self.authenticator.failure is not None:
                 raise self.authenticator.failure
-            self._note_if_ready()
+            self._note_whether_ready()
             return None
         send, self._send, self._send_writer = self._send, None, None
         return send

@@ -56,24 +56,21 @@ class NetworkReceive:
 class FrameWriter:
     """What is left to write of one frame."""
 
-    __slots__ = ("_position", "_segments", "size", "written")
+    __slots__ = ("_position", "_segments", "done", "size", "written")
 
     def __init__(self, segments: Sequence[Buffer]) -> None:
-        views = [_as_bytes(segment) for segment in segments]
+        # An empty segment would be an attempt to write nothing, which looks like a socket that takes nothing.
+        views = [_as_bytes(segment) for segment in segments if len(segment)]
         payload_size = sum([view.nbytes for view in views])
         if payload_size > FRAME_BYTES_LIMIT:
             raise IllegalStateError(
                 f"a frame of {payload_size} bytes: four bytes of length cannot say more than 2^31-1"
             )
-        # An empty segment would be an attempt to write nothing, which looks like a socket that takes nothing.
-        self._segments = [memoryview(_LENGTH.pack(payload_size)), *[view for view in views if view.nbytes]]
+        self._segments = [memoryview(_LENGTH.pack(payload_size)), *views]
         self._position = 0
         self.written = 0
+        self.done = False
         self.size = payload_size + _LENGTH.size
-
-    @property
-    def done(self) -> bool:
-        return self._position == len(self._segments)
 
     def window(self, segments_max: int) -> list[memoryview]:
         """The next segments to write, the first of them without what is written of it already."""
@@ -90,6 +87,7 @@ class FrameWriter:
             written -= size
             position += 1
         self._position = position
+        self.done = position == len(segments)
 
 
 class FrameReader:

@@ -16,7 +16,7 @@ one receive per poll; `disconnected` names it after the last.
 from __future__ import annotations
 
 import contextlib
-from collections import OrderedDict
+import math
 
 from spark_kafka_sink.errors import (
     AuthenticationError,
@@ -71,7 +71,7 @@ class Selector:
         self._refused_sends: set[str] = set()
         self._ready_now: dict[KafkaChannel, int] = {}
         self._waited_for: dict[KafkaChannel, int] = {}
-        self._last_active: OrderedDict[str, float] = OrderedDict()
+        self._idle_check_ms = math.inf  # no channel can have been idle for too long before
         self._poller = system.poller()
         self._wake_reader, self._wake_writer = system.waker()
         self._poller.register(self._wake_reader, EVENT_READ)
@@ -172,10 +172,12 @@ class Selector:
         """Wait once, and serve what is ready. Whether only bytes have moved, so that there is nothing to tell."""
         ready, woken = self._wait(timeout_ms)
         now = self._system.now()
-        only_bytes = bool(ready) and not woken and all(channel.ready for channel in ready)
+        only_bytes = bool(ready) and not woken
         for channel, events in ready.items():
+            only_bytes = only_bytes and channel.ready
             self._serve(channel, events, now)
-        self._close_idle(now)
+        if now >= self._idle_check_ms:
+            self._close_idle(now)
         return only_bytes and not (self.completed_sends or self.completed_receives or self.disconnected)
 
     def _clear(self) -> None:
@@ -183,7 +185,10 @@ class Selector:
         self.disconnected.clear()
         self.completed_sends.clear()
         self.completed_receives.clear()
-        now = self._system.now()
+        if self._closing:
+            self._read_from_all_closing(self._system.now())
+
+    def _read_from_all_closing(self, now: float) -> None:
         for channel in list(self._closing.values()):
             if channel.id in self._refused_sends or not self._read_from_closing(channel, now):
                 self._finish(channel)
@@ -206,9 +211,7 @@ class Selector:
         return ready, woken
 
     def _serve(self, channel: KafkaChannel, events: int, now: float) -> None:
-        if channel.id in self._last_active:
-            self._last_active[channel.id] = now
-            self._last_active.move_to_end(channel.id)
+        channel.last_active_ms = now
         try:
             self._advance(channel, events, now)
         except AuthenticationError as error:
@@ -240,18 +243,16 @@ class Selector:
                 self.completed_sends.append(completed)
 
     def _close_idle(self, now: float) -> None:
-        if self._connections_max_idle_ms < 0:
-            return
-        while self._last_active:
-            channel_id, last_active = next(iter(self._last_active.items()))
-            if now - last_active < self._connections_max_idle_ms:
-                break
-            channel = self._channels[channel_id]
+        """Looks at all channels, but not again before the one that has been idle longest may have to go."""
+        idle_since_ms = now - self._connections_max_idle_ms
+        for channel in [one for one in self._channels.values() if one.last_active_ms <= idle_since_ms]:
             idle = DisconnectedError(
                 f"{channel.address}: closed because it was idle for {self._connections_max_idle_ms:.0f} ms"
             )
             channel.state = ChannelState(ChannelStateKind.EXPIRED, idle)
             self._end(channel, now)
+        oldest_ms = min((channel.last_active_ms for channel in self._channels.values()), default=math.inf)
+        self._idle_check_ms = oldest_ms + self._connections_max_idle_ms
 
     # --- the end of a channel
 
@@ -297,7 +298,6 @@ class Selector:
         self._ready_now.pop(channel, None)
         self._channels.pop(channel.id, None)
         self._closing.pop(channel.id, None)
-        self._last_active.pop(channel.id, None)
 
     # --- small parts
 
@@ -311,7 +311,9 @@ class Selector:
             sock.close()
             raise
         self._channels[channel_id] = channel
-        self._last_active[channel_id] = self._system.now()
+        channel.last_active_ms = self._system.now()
+        if self._connections_max_idle_ms >= 0:
+            self._idle_check_ms = min(self._idle_check_ms, channel.last_active_ms + self._connections_max_idle_ms)
         return channel
 
     def _wait_for(self, channel: KafkaChannel, events: int) -> None:
