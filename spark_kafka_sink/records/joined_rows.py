@@ -24,6 +24,7 @@ from spark_kafka_sink.records.arrays import EMPTY
 from spark_kafka_sink.records.byte_column import ByteColumn
 from spark_kafka_sink.records.header_column import LooseHeaders, RegularHeaders, ShortValue
 from spark_kafka_sink.records.packing import (
+    SEGMENT_POOL,
     SPARE_BYTES,
     Positions,
     Table,
@@ -174,7 +175,7 @@ def _store_short(data: NDArray[np.uint8], values: list[ShortValue], at: Position
 
 def _joined(pieces: list[pa.Array], count: int, skip: NDArray[np.int64] | int) -> tuple[memoryview, NDArray[Any]]:
     """`skip` is what stands in front of each row that is not its own."""
-    joined = pc.binary_join_element_wise(*pieces, EMPTY)
+    joined = pc.binary_join_element_wise(*pieces, EMPTY, memory_pool=SEGMENT_POOL)
     _, offset_buffer, data = joined.buffers()
     at = np.frombuffer(offset_buffer, np.int32, count + 1)
     if isinstance(skip, int):
