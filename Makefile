@@ -49,9 +49,13 @@ format: setup ## write the code the way `check` wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# In a process for each core, but not in many: each reads all the tests first, which takes seconds.
+UNIT_TESTS := pytest tests --ignore tests/spark --numprocesses auto --maxprocesses 4 --dist worksteal
+
+# The others run one after the other in one process: they share a JVM and a cluster of each kind.
 .PHONY: test
-test: setup test-prepare ## everything that must hold: unit, Spark (newest and oldest), real Kafka
-	$(BIN)/python -m pytest tests integration
+test: test-unit test-prepare ## everything that must hold: unit, Spark (newest and oldest), real Kafka
+	$(BIN)/python -m pytest tests/spark integration
 	$(MAKE) --no-print-directory test-oldest-spark
 
 .PHONY: test-oldest-spark
@@ -67,7 +71,7 @@ $(OLDEST)/.up-to-date: pyproject.toml
 # The lowest versions are read from pyproject.toml, so that what is declared is what is tested.
 .PHONY: test-minimums
 test-minimums: $(MINIMUMS)/.up-to-date ## the unit tests on the lowest versions that pyproject.toml allows
-	$(MINIMUMS)/bin/python -m pytest tests --ignore tests/spark
+	$(MINIMUMS)/bin/python -m $(UNIT_TESTS)
 
 $(MINIMUMS)/.up-to-date: pyproject.toml
 	test -x $(MINIMUMS)/bin/python || $(OLDEST_PYTHON) -m venv $(MINIMUMS)
@@ -82,8 +86,8 @@ test-prepare: setup
 	@if command -v java >/dev/null; then $(MAKE) --no-print-directory kafka; fi
 
 .PHONY: test-unit
-test-unit: setup ## no JVM, no network, under 30 s
-	$(BIN)/python -m pytest tests --ignore tests/spark
+test-unit: setup ## no JVM, no network, under 30 s on two cores
+	$(BIN)/python -m $(UNIT_TESTS)
 
 .PHONY: fuzz
 fuzz: setup ## hostile bytes for every decoder: make fuzz N=1000000

@@ -10,9 +10,6 @@ from pyspark.sql import SparkSession
 
 from integration.artifacts import connector_jars
 from integration.kafka_cluster import KafkaCluster
-from tests.conftest import missing_in_ci, pytest_collection_modifyitems, pytest_terminal_summary
-
-__all__ = ["missing_in_ci", "pytest_collection_modifyitems", "pytest_terminal_summary"]
 
 
 @pytest.fixture(scope="session")

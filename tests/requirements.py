@@ -21,7 +21,6 @@ REMEDIES = {
     "kafka": "no Apache Kafka in .jars: run `make kafka`",
     "connector": "Spark's own connector is not in .jars: run `make kafka`",
 }
-_SKIPPED = pytest.StashKey[Counter[str]]()
 
 
 def is_present(requirement: str) -> bool:
@@ -34,26 +33,24 @@ def is_present(requirement: str) -> bool:
     raise ValueError(f"unknown requirement {requirement!r}")
 
 
-def skip_what_cannot_run(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
+def skip_what_cannot_run(items: Iterable[pytest.Item]) -> None:
     """For pytest_collection_modifyitems."""
     present = {requirement: is_present(requirement) for requirement in REMEDIES}
-    skipped = config.stash.setdefault(_SKIPPED, Counter())
     for item in items:
         wanted = [name for mark in item.iter_markers("needs") for name in mark.args]
         missing = next((name for name in ("java", *wanted) if wanted and not present[name]), None)
-        if missing is None or getattr(item, "_needs_checked", False):
+        if missing is None:
             continue
-        item._needs_checked = True  # type: ignore[attr-defined]
         if os.environ.get("CI"):
             # In front of all fixtures: they would fail too, and say less.
             item.fixturenames.insert(0, "missing_in_ci")  # type: ignore[attr-defined]
         else:
             item.add_marker(pytest.mark.skip(reason=REMEDIES[missing]))
-            skipped[missing] += 1
 
 
 def say_what_did_not_run(reporter: pytest.TerminalReporter) -> None:
-    """For pytest_terminal_summary."""
-    for missing, count in reporter.config.stash.get(_SKIPPED, Counter()).items():
-        reporter.write_line(f"{count} tests did not run: {REMEDIES[missing]}", yellow=True)
-    reporter.config.stash[_SKIPPED] = Counter()
+    """For pytest_terminal_summary. From the reports, which also come when other processes run the tests."""
+    reasons = Counter(str(report.longrepr[2]) for report in reporter.stats.get("skipped", []))
+    for remedy in REMEDIES.values():
+        if count := reasons[f"Skipped: {remedy}"]:
+            reporter.write_line(f"{count} tests did not run: {remedy}", yellow=True)

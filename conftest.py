@@ -1,4 +1,4 @@
-"""Shared by all tests; see requirements.py for what happens where Java or Kafka is missing."""
+"""Shared by tests/ and integration/; see tests/requirements.py for what happens where Java or Kafka is missing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ settings.load_profile("patient")
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    skip_what_cannot_run(config, items)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    skip_what_cannot_run(items)
 
 
 @pytest.hookimpl(trylast=True)
