@@ -37,12 +37,16 @@ def send(producer: KafkaProducer, value: bytes) -> Future[RecordMetadata]:
     return future
 
 
-def test_10_a_refusal_of_the_sequence_at_the_head_begins_anew_and_keeps_the_order() -> None:
-    cluster, producer = established()
-    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+def four_more_are_stored_once_and_in_order(cluster: SimulatedCluster, producer: KafkaProducer) -> None:
     for future in [send(producer, b"%d" % i) for i in range(1, 5)]:
         outcome(producer, future)
     assert cluster.values("t") == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_10_a_refusal_of_the_sequence_at_the_head_begins_anew_and_keeps_the_order() -> None:
+    cluster, producer = established()
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    four_more_are_stored_once_and_in_order(cluster, producer)
     assert producer._sender.idempotence.identity.epoch == 1
     producer.close()
 
@@ -51,9 +55,7 @@ def test_10_a_refusal_of_the_sequence_behind_others_keeps_the_epoch() -> None:
     cluster, producer = established()
     cluster.control.when(api=ApiKey.PRODUCE).delay(20)  # so that it is still under way when the next is refused
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.NOT_ENOUGH_REPLICAS)
-    for future in [send(producer, b"%d" % i) for i in range(1, 5)]:
-        outcome(producer, future)
-    assert cluster.values("t") == [b"0", b"1", b"2", b"3", b"4"]
+    four_more_are_stored_once_and_in_order(cluster, producer)
     assert producer._sender.idempotence.identity.epoch == 0
     producer.close()
 
@@ -74,9 +76,7 @@ def test_25_after_a_garbage_answer_the_records_are_sent_again_and_stored_once(
     cluster, producer = established()
     connections = len(cluster.system.connections)
     answer(cluster.control.when(api=ApiKey.PRODUCE, nth=2))
-    for future in [send(producer, b"%d" % i) for i in range(1, 5)]:
-        outcome(producer, future)
-    assert cluster.values("t") == [b"0", b"1", b"2", b"3", b"4"]
+    four_more_are_stored_once_and_in_order(cluster, producer)
     assert len(cluster.system.connections) > connections, "the connection was given up"
     producer.close()
 
