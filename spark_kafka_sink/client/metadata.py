@@ -182,9 +182,9 @@ class Metadata:
 
     def raise_if_fatal(self) -> None:
         """Raise what makes it useless to go on, if there is such a thing."""
-        with self._lock:
-            if self._fatal is not None:
-                raise self._fatal.with_traceback(None)
+        fatal = self._fatal
+        if fatal is not None:
+            raise fatal.with_traceback(None)
 
     def topic_error(self, topic: str) -> KafkaSinkError | None:
         """Why the brokers do not tell the topic's partitions, by the last answer about it."""

@@ -31,6 +31,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,8 +58,7 @@ _CHUNK_SHARE = 16
 """A call waits for this part of the memory at a time, counted in encoded bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyCheck:
+class ReadyCheck(NamedTuple):
     """What the sender can do now, and when to look again if nothing happens."""
 
     ready_node_ids: frozenset[int]
@@ -255,7 +255,9 @@ class RecordAccumulator:
         Done by itself by reenqueue, split_and_reenqueue and finish.
         """
         with self._lock:
-            self._queues.bring_back(topic_partition, self._clock())
+            now = self._clock()
+            for queue in self._queues if topic_partition is None else (self._queues.get(topic_partition),):
+                self._queues.bring_back(queue, now)
 
     def reenqueue(self, batch: ProducerBatch, now: float) -> None:
         """Send it again after its backoff. Its request must be off the wire. Kept in sequence order."""
@@ -306,9 +308,8 @@ class RecordAccumulator:
             self._queues.remove(batch, self._clock())
 
     def next_expiry_ms(self) -> float:
-        """When the next batch expires, inf if there is none."""
-        with self._lock:
-            return self._incomplete.next_deadline_ms()
+        """No batch expires before; inf if there is none. No lock: who adds a batch wakes the sender."""
+        return self._incomplete.next_deadline_ms
 
     def failed_batches(self) -> list[ProducerBatch]:
         """Batches that could not be encoded: DONE, with their error. The caller tells their calls, then finish()."""
@@ -321,7 +322,7 @@ class RecordAccumulator:
             now = self._clock()
             for batch in batches:
                 self._incomplete.forget(batch)
-                self._queues.bring_back(batch.topic_partition, now)
+                self._queues.bring_back(self._queues.get(batch.topic_partition), now)
 
     def node_latency(self, node_id: int, now: float, *, can_drain: bool) -> None:
         """Note when a node was last ready and last drained (partitioner.availability.timeout.ms)."""

@@ -68,7 +68,6 @@ class ProducerBatch:
 
     __slots__ = (
         "_header",
-        "_header_key",
         "attempts",
         "attempts_at_leader_change",
         "backoff_until_ms",
@@ -132,8 +131,7 @@ class ProducerBatch:
         self.base_offset = -1
         self.log_append_time = -1
         self.error: Exception | None = None
-        self._header = b""
-        self._header_key: tuple[int, int, int, bool] | None = None
+        self._header = b""  # not stamped yet
 
     def __repr__(self) -> str:
         return (
@@ -218,13 +216,13 @@ class ProducerBatch:
         self.producer_epoch = epoch
         self.base_sequence = base_sequence
         self.transactional = transactional
+        self._header = b""
 
     def wire_segments(self) -> list[Segment]:
-        """Header and records for the request; the header is stamped when the identity is new."""
+        """Header and records for the request; the header is stamped once for each identity."""
         if self.state is BatchState.OPEN:
             raise IllegalStateError(f"{self!r} is not closed.")
-        key = (self.producer_id, self.producer_epoch, self.base_sequence, self.transactional)
-        if key != self._header_key:
+        if not self._header:
             self._header = stamp_header(
                 segments=self.segments,
                 record_count=self.record_count,
@@ -236,7 +234,6 @@ class ProducerBatch:
                 base_sequence=self.base_sequence,
                 transactional=self.transactional,
             )
-            self._header_key = key
         return [self._header, *self.segments]
 
     # -- moving -------------------------------------------------------------------------------------------------------
@@ -263,7 +260,7 @@ class ProducerBatch:
     def off_wire(self) -> None:
         """Its request was answered, or the connection closed: nobody reads the bytes any more."""
         self.on_wire = False
-        if self.done:
+        if self.state is BatchState.DONE:
             self._let_go()
 
     def requeue(self, *, backoff_until_ms: float) -> None:
@@ -277,7 +274,7 @@ class ProducerBatch:
 
     def complete(self, base_offset: int, log_append_time: int = -1) -> bool:
         """The broker has stored it. False if the batch had an outcome before; that one stands."""
-        if self.done:
+        if self.state is BatchState.DONE:
             return False
         self._move(BatchState.DONE)
         self.base_offset = base_offset

@@ -178,7 +178,7 @@ class Idempotence:
     def admit(self, batch: ProducerBatch, leader_id: int, now: float) -> bool:
         """May this batch, the first of its partition's queue, be sent now? If so, it is counted as sent."""
         state = self._partitions[batch.topic_partition]
-        if not may_go_to(state, leader_id, self._in_flight_max):
+        if state.on_wire and not may_go_to(state, leader_id, self._in_flight_max):
             return False
         if self.enabled and not self._admit_sequence(state, batch, leader_id):
             return False

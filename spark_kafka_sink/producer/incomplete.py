@@ -5,15 +5,11 @@ Guarded by the accumulator's lock; a flush waits without it.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import threading
 from collections.abc import Iterable, Iterator
 
 from spark_kafka_sink.producer.batch import ProducerBatch
 from spark_kafka_sink.producer.partition_queues import INFINITE_MS
-
-_DEAD_ENTRIES_MAX = 1024
 
 
 class Flush:
@@ -33,32 +29,32 @@ class IncompleteBatches:
     """See the module's docstring."""
 
     def __init__(self) -> None:
-        self._batches: dict[ProducerBatch, None] = {}
-        self._deadlines: list[tuple[float, int, ProducerBatch]] = []
-        self._tie_breaker = itertools.count()
+        self._deadlines: dict[ProducerBatch, float] = {}  # inf once it was told that the batch has expired
         self._flushes: list[Flush] = []
+        self.next_deadline_ms = INFINITE_MS
+        """No batch expires before. It may be that of a batch that is settled by now: to find out costs a look at all,
+        and is put off until that time has come."""
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self._deadlines)
 
     def __iter__(self) -> Iterator[ProducerBatch]:
-        return iter(list(self._batches))
+        return iter(list(self._deadlines))
 
     @property
     def flushing(self) -> bool:
         return bool(self._flushes)
 
     def add(self, batch: ProducerBatch) -> None:
-        """What is done leaves its entry among the deadlines; these are swept when they outnumber the others."""
-        self._batches[batch] = None
-        if len(self._deadlines) > 2 * len(self._batches) + _DEAD_ENTRIES_MAX:
-            self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
-            heapq.heapify(self._deadlines)
-        heapq.heappush(self._deadlines, (batch.deadline_ms, next(self._tie_breaker), batch))
+        self._deadlines[batch] = batch.deadline_ms
+        if batch.deadline_ms < self.next_deadline_ms:
+            self.next_deadline_ms = batch.deadline_ms
 
     def forget(self, batch: ProducerBatch, successors: Iterable[ProducerBatch] = ()) -> None:
         """It is settled. Whoever waits for a batch that was split waits for its successors instead."""
-        self._batches.pop(batch, None)
+        self._deadlines.pop(batch, None)
+        if not self._deadlines:
+            self.next_deadline_ms = INFINITE_MS
         for flush in self._flushes:
             if batch in flush.batches:
                 flush.batches.discard(batch)
@@ -67,23 +63,14 @@ class IncompleteBatches:
                     flush.done.set()
 
     def take_expired(self, now: float) -> list[ProducerBatch]:
-        """Each once. A batch that is being worked on is looked at again next time."""
-        expired: list[ProducerBatch] = []
-        pinned: list[tuple[float, int, ProducerBatch]] = []
-        while self._deadlines and self._deadlines[0][0] <= now:
-            entry = heapq.heappop(self._deadlines)
-            if entry[2].pinned:
-                pinned.append(entry)
-            elif not entry[2].done:
-                expired.append(entry[2])
-        for entry in pinned:
-            heapq.heappush(self._deadlines, entry)
-        return expired
-
-    def next_deadline_ms(self) -> float:
-        while self._deadlines and self._deadlines[0][2].done:
-            heapq.heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else INFINITE_MS
+        """Each once, the oldest first. A batch that is being worked on is looked at again next time."""
+        if now < self.next_deadline_ms:
+            return []
+        expired = [batch for batch, deadline_ms in self._deadlines.items() if deadline_ms <= now and not batch.pinned]
+        for batch in expired:
+            self._deadlines[batch] = INFINITE_MS
+        self.next_deadline_ms = min(self._deadlines.values(), default=INFINITE_MS)
+        return sorted([batch for batch in expired if not batch.done], key=lambda batch: batch.deadline_ms)
 
     def begin_flush(self) -> Flush:
         flush = Flush()
@@ -92,7 +79,7 @@ class IncompleteBatches:
 
     def arm(self, flush: Flush) -> None:
         """From here on the flush waits for what there is now."""
-        flush.batches.update(self._batches)
+        flush.batches.update(self._deadlines)
         if not flush.batches:
             flush.done.set()
 

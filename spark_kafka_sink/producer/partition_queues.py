@@ -187,13 +187,11 @@ class PartitionQueues:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else INFINITE_MS
 
-    def bring_back(self, topic_partition: TopicPartition | None, now: float) -> None:
+    def bring_back(self, queue: PartitionQueue, now: float) -> None:
         """The gate may decide otherwise now."""
-        queues = self._queues.values() if topic_partition is None else (self.get(topic_partition),)
-        for queue in queues:
-            if queue.aside:
-                queue.aside = False
-                self.place(queue, now)
+        if queue.aside:
+            queue.aside = False
+            self.place(queue, now)
 
     def remove(self, batch: ProducerBatch, now: float) -> None:
         """Take a batch out of its queue, if it is in it."""
@@ -203,7 +201,7 @@ class PartitionQueues:
             self.place(queue, now)
 
     def sendable_nodes(self) -> frozenset[int]:
-        return frozenset(node for node, queues in self._sendable.items() if queues and node is not None)
+        return frozenset([node for node, queues in self._sendable.items() if queues and node is not None])
 
     def topics_without_leader(self) -> frozenset[str]:
         return frozenset(queue.topic_partition.topic for queue in self._sendable.get(None, ()))
@@ -220,10 +218,11 @@ class PartitionQueues:
     def take(self, node_id: int, bytes_max: int, now: float, gate: DrainGate) -> list[ProducerBatch]:
         """Heads of a node's sendable queues, one of each, up to `bytes_max`; the first one may be larger."""
         taken: list[ProducerBatch] = []
-        size = 0
+        taken_bytes = 0
         for queue in list(self._sendable.get(node_id, ())):
             batch = queue.batches[0]
-            if taken and size + batch.size_bytes > bytes_max:
+            size = batch.size_bytes
+            if taken and taken_bytes + size > bytes_max:
                 break
             self._unlist(queue)  # goes to the end if it is placed again
             if self._due_ms(queue) > now:
@@ -231,9 +230,10 @@ class PartitionQueues:
             elif gate.admit(batch, node_id, now):
                 queue.batches.popleft()
                 batch.leader_epoch = queue.leader_epoch
-                size += batch.size_bytes
+                taken_bytes += size
                 taken.append(batch)
-                self.place(queue, now)
+                if queue.batches:
+                    self.place(queue, now)
             else:
                 queue.aside = True
         return taken

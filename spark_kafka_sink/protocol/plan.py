@@ -58,13 +58,16 @@ class StructPlan:
         elif spec.kind in FIXED_FORMATS:
             code.fixed(name, spec.kind)
         else:
-            code.field(name, self._codec(spec))
+            codec = self._codec(spec)
+            default = getattr(self._defaults, name)
+            usual = None if default is None and not _is_nullable(spec, self._version) else _encoded(codec, default)
+            code.field(name, codec, usual)
 
     def _words(self, words: str) -> str:
         return f"{self._type.__name__}.{words} in version {self._version}"
 
     def _codec(self, spec: FieldSpec) -> Codec:
-        nullable = spec.nullable is not None and self._version in spec.nullable
+        nullable = _is_nullable(spec, self._version)
         if spec.kind == "struct":
             assert isinstance(spec.element, type)
             return struct_plan(spec.element, self._version, self._flexible)
@@ -87,9 +90,7 @@ class StructPlan:
         for tag, (name, codec) in self._tagged.items():
             field_value = getattr(value, name)
             if field_value != getattr(self._defaults, name):
-                own = Writer()
-                codec.write(own, field_value)
-                data[tag] = b"".join(own.segments())
+                data[tag] = _encoded(codec, field_value)
         writer.put(unsigned_varint(len(data)))
         for tag in sorted(data):
             writer.put(unsigned_varint(tag) + unsigned_varint(len(data[tag])) + data[tag])
@@ -109,6 +110,16 @@ class StructPlan:
         if unknown:
             values["unknown_tags"] = unknown
         return values
+
+
+def _is_nullable(spec: FieldSpec, version: int) -> bool:
+    return spec.nullable is not None and version in spec.nullable
+
+
+def _encoded(codec: Codec, value: object) -> bytes:
+    writer = Writer()
+    codec.write(writer, value)
+    return b"".join(writer.segments())
 
 
 def _read_exactly(reader: Reader, size: int, codec: Codec) -> Any:

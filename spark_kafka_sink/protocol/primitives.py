@@ -1,9 +1,9 @@
 """Reading and writing the primitives of Kafka's protocol, in bounds.
 
 A Writer collects what is written, piece by piece; payloads that already exist as bytes are spliced in as segments of
-their own and never copied. A Reader walks over bytes that nobody vouches for: it checks each length against the bytes
-that remain before it allocates anything, so memory and time stay proportional to the input, and DecodeError is all that
-it raises.
+their own and not copied, unless they are so small that a copy is the least of it. A Reader walks over bytes that nobody
+vouches for: it checks each length against the bytes that remain before it allocates anything, so memory and time stay
+proportional to the input, and DecodeError is all that it raises.
 
     unsigned varint   7 bits a byte, least significant group first, the high bit says that another byte follows
     varint, varlong   the same after zigzag: 0, -1, 1, -2, ... become 0, 1, 2, 3, ...
@@ -26,6 +26,8 @@ VARLONG_BYTES_MAX = 10
 # The metadata of a cluster with 200,000 partitions, three replicas each, has 1.4 million elements.
 ELEMENTS_MAX = 4_000_000
 
+COPIED_BYTES_MAX = 128
+"""A segment costs more than a copy of so few bytes: the header of a record batch, above all."""
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -64,14 +66,21 @@ class Writer:
         self.put = self._pieces.append
 
     def splice(self, segments: Sequence[Buffer]) -> None:
+        for segment in segments:
+            if len(segment) <= COPIED_BYTES_MAX:
+                self.put(bytes(segment))
+            else:
+                self._join_pieces()
+                self._segments.append(segment)
+
+    def segments(self) -> list[Buffer]:
+        self._join_pieces()
+        return self._segments
+
+    def _join_pieces(self) -> None:
         if self._pieces:
             self._segments.append(b"".join(self._pieces))
             self._pieces.clear()
-        self._segments.extend(filter(len, segments))
-
-    def segments(self) -> list[Buffer]:
-        self.splice(())
-        return self._segments
 
 
 class Reader:

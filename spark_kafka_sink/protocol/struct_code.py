@@ -13,12 +13,20 @@ version 9 becomes
         else: put(_no_tags)
 
     def read(reader):
+        if reader.end - reader.position >= _size:
+            index, error_code, base_offset, ..., _ending = _unpack(reader.buffer, reader.position)
+            if _ending == _usual:
+                reader.position += _size
+                return _new(index=index, error_code=error_code, ...)
         index, error_code, base_offset, ... = reader.fixed(_layout_1)
         record_errors = _read_3(reader)
         error_message = _read_5(reader)
         tags = reader.unsigned_varint()
         if tags: return _new(index=index, error_code=error_code, ..., **_read_tags(reader, tags))
         return _new(index=index, error_code=error_code, ...)
+
+The first part is for structs of fixed fields, after which two or more others come: arrays of errors, messages, tags. Of
+a long answer nearly all structs end alike, with nothing in them. So these bytes are compared as a whole.
 
 The names of fields come from our own declarations, never from the wire.
 """
@@ -50,6 +58,8 @@ class StructCode:
         self._read: list[str] = []
         self._fields: list[str] = []
         self._run: dict[str, str] = {}  # fields of fixed size since the last other one, and struct's letters
+        self._first_run: dict[str, str] = {}  # if the struct begins with one
+        self._rest: list[bytes | None] = []  # each later field as it is usually written; None: it has no usual form
         self.bytes_min = 0
 
     def refuse(self, name: str, operator: str, operand: object, words: str) -> None:
@@ -61,9 +71,10 @@ class StructCode:
         """A field of a type of fixed size."""
         self._run[name] = FIXED_FORMATS[kind]
 
-    def field(self, name: str, codec: Codec) -> None:
-        """A field of any other type."""
+    def field(self, name: str, codec: Codec, usual: bytes | None) -> None:
+        """A field of any other type. `usual`: its default as it is written, if that may be."""
         self._end_run()
+        self._rest.append(usual)
         self._write.append(f"{self._bind('write', codec.write)}(writer, value.{name})")
         self._read.append(f"{name} = {self._bind('read', codec.read)}(reader)")
         self._fields.append(name)
@@ -88,6 +99,7 @@ class StructCode:
             "else: put(_no_tags)",
         ]
         read = [
+            *self._read_usual(),
             *self._read,
             "tags = reader.unsigned_varint()",
             f"if tags: return {self._construct('**_read_tags(reader, tags)')}",
@@ -95,9 +107,29 @@ class StructCode:
         ]
         return self._compiled(write, read)
 
+    def _read_usual(self) -> list[str]:
+        """Read the first run and, if it is what usually comes, all that follows at once."""
+        known = [usual for usual in self._rest if usual is not None]
+        if not self._first_run or len(known) < max(2, len(self._rest)):
+            return []
+        usual = b"".join([*known, b"\0"])
+        layout = struct.Struct(f">{''.join(self._first_run.values())}{len(usual)}s")
+        unpack = self._bind("unpack", layout.unpack_from)
+        return [
+            f"if reader.end - reader.position >= {layout.size}:",
+            f"    {', '.join(self._first_run)}, _ending = {unpack}(reader.buffer, reader.position)",
+            f"    if _ending == {self._bind('usual', usual)}:",
+            f"        reader.position += {layout.size}",
+            f"        return _new({', '.join(f'{name}={name}' for name in self._first_run)})",
+        ]
+
     def _end_run(self) -> None:
         if not self._run:
             return
+        if self._fields:
+            self._rest.append(None)
+        else:
+            self._first_run = dict(self._run)
         layout = struct.Struct(">" + "".join(self._run.values()))
         self._write.append(
             f"put({self._bind('pack', layout.pack)}({', '.join(f'value.{name}' for name in self._run)}))"

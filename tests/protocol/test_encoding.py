@@ -37,10 +37,18 @@ def produce(*records: Any) -> ProduceRequest:
 
 @pytest.mark.parametrize("version", [3, 9, 13])
 def test_record_payloads_pass_through_uncopied(version: int) -> None:
-    first, second, third = bytearray(b"one"), memoryview(b"two"), b"three"
+    first, second, third = bytearray(b"one" * 100), memoryview(b"two" * 100), b"three" * 100
     segments = produce([first, second], third).encode(version)
     for payload in (first, second, third):
         assert any(segment is payload for segment in segments)
+
+
+def test_the_header_of_a_batch_is_no_segment_of_its_own() -> None:
+    header, body = b"h" * 61, memoryview(b"b" * 1000)
+    before, records, after = produce([header, body]).encode(9)
+    assert bytes(before).endswith(header)
+    assert records is body
+    assert len(after) < 10
 
 
 @pytest.mark.parametrize("version", [3, 9])
