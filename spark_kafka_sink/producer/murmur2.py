@@ -6,7 +6,13 @@
     h ^= h >>> 13; h *= M; h ^= h >>> 15
 
 All keys take one step at the same time: first the first word of each, then the second word of those that have one, and
-so on. The loop is over the words of the longest key, not over keys.
+so on. The loop is over the words of the longest key, not over keys. It works in place, in a few arrays that stay in the
+processor's cache.
+
+Keys of one length are a table, and word i of all of them is a column of it. Keys of many lengths begin and end
+anywhere: their words are gathered, and the keys with the most words come first, so that those that have a word i are
+the first ones. The last bytes are read as the word that ends with the key; what it has of the bytes before them is
+shifted out.
 """
 
 from __future__ import annotations
@@ -14,83 +20,145 @@ from __future__ import annotations
 from struct import iter_unpack
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_kafka_sink.records.byte_column import ByteColumn
 
-_SEED = np.uint32(0x9747B28C)
-_M = np.uint32(0x5BD1E995)
-_POSITIVE = np.uint32(0x7FFF_FFFF)
+
+def _number(value: int) -> NDArray[np.uint32]:
+    """As an array without dimensions: of a plain number numpy makes one in each call, which takes half as long as the
+    arithmetic of a thousand keys."""
+    return np.array(value, np.uint32)
+
+
+_SEED = 0x9747B28C
+_M = _number(0x5BD1E995)
+_POSITIVE = _number(0x7FFF_FFFF)
+_1, _13, _15, _24 = _number(1), _number(13), _number(15), _number(24)
+_GATHERED_BYTES_MAX = 16 << 20
+"""Keys of many lengths are copied three times over, for a moment: not more of them than that."""
 
 
 def partitions_of_keys(keys: ByteColumn, partition_count: int) -> NDArray[np.int32]:
     """The partition of each key, as in Java: the sign is dropped, then modulo. The rows of null keys mean nothing."""
-    return ((murmur2(keys) & _POSITIVE) % np.uint32(partition_count)).astype(np.int32)
+    hashes = murmur2(keys)
+    hashes &= _POSITIVE
+    # numpy divides by one number without a division for each row, but not where it takes remainders.
+    count = _number(partition_count)
+    quotients = hashes // count
+    quotients *= count
+    hashes -= quotients
+    return hashes.view(np.int32)
 
 
 def murmur2(keys: ByteColumn) -> NDArray[np.uint32]:
     """The hash of each key; null is taken for empty."""
-    lengths = np.maximum(keys.lengths, 0)
-    shortest, longest = (int(lengths.min()), int(lengths.max())) if len(lengths) else (0, 0)
-    hashes = _of_one_length(keys, longest) if shortest == longest else _of_many_lengths(keys, lengths, shortest >> 2)
-    hashes ^= hashes >> np.uint32(13)
+    if not keys.rows:
+        return np.empty(0, np.uint32)
+    length = keys.fixed_length()
+    if length is None:
+        first, stop = keys.offsets.item(0), keys.offsets.item(-1)
+        if stop - first > _GATHERED_BYTES_MAX:
+            middle = keys.rows // 2
+            halves = keys.offsets[: middle + 1], keys.offsets[middle:]
+            return np.concatenate([murmur2(ByteColumn(offsets, keys.data)) for offsets in halves])
+        hashes = _of_many_lengths(keys.offsets, _Words(keys.data, first, stop))
+    else:
+        hashes = _of_one_length(keys, max(0, length))
+    spare = hashes >> _13
+    hashes ^= spare
     hashes *= _M
-    hashes ^= hashes >> np.uint32(15)
+    np.right_shift(hashes, _15, spare)
+    hashes ^= spare
     return hashes
 
 
 def _of_one_length(keys: ByteColumn, length: int) -> NDArray[np.uint32]:
-    """Word i of all keys is a column of a table: nothing has to be gathered."""
-    hashes = np.full(keys.rows, _SEED ^ np.uint32(length), np.uint32)
-    table = keys.matrix(keys.rows, length)
-    whole = length & ~3
-    for at in range(0, whole, 4):
-        word: NDArray[np.uint32] = np.ndarray((keys.rows,), "<u4", keys.data, int(keys.offsets[0]) + at, (length,))
-        _mix(hashes, word.copy())
-    for at in range(whole, length):
-        hashes ^= table[:, at].astype(np.uint32) << np.uint32(8 * (at - whole))
-    if length > whole:
-        hashes *= _M
+    rows, start = keys.rows, keys.offsets.item(0)
+    hashes = np.full(rows, _SEED ^ length, np.uint32)
+    word, spare = np.empty_like(hashes), np.empty_like(hashes)
+    for at in range(start, start + length - 3, 4):
+        word[:] = np.ndarray((rows,), "<u4", keys.data, at, (length,))
+        _mix(hashes, word, spare)
+    tail = length & 3
+    if not tail:
+        return hashes
+    if length > tail:
+        word[:] = np.ndarray((rows,), "<u4", keys.data, start + length - 4, (length,))
+        word >>= _number(32 - 8 * tail)
+        hashes ^= word
+    else:
+        for index in range(tail):
+            word[:] = keys.matrix(rows, length)[:, index]
+            word <<= _number(8 * index)
+            hashes ^= word
+    hashes *= _M
     return hashes
 
 
-def _of_many_lengths(keys: ByteColumn, lengths: NDArray[np.int64], words_min: int) -> NDArray[np.uint32]:
-    data = np.frombuffer(keys.data, np.uint8)
-    starts = keys.offsets[:-1].astype(np.int64)
-    hashes: NDArray[np.uint32] = _SEED ^ lengths.astype(np.uint32)
-    words = lengths >> 2
-    # Word at any byte: the array's items overlap.
-    word_at: NDArray[np.uint32] = np.ndarray((max(0, len(data) - 3),), "<u4", data, strides=(1,))
-    rows: NDArray[np.int64] | None = None
-    for index in range(int(words.max(initial=0))):
-        if index < words_min:
-            _mix(hashes, word_at[starts + 4 * index])
-            continue
-        rows = np.flatnonzero(words > index) if rows is None else rows[words[rows] > index]
-        some = hashes[rows]
-        _mix(some, word_at[starts[rows] + 4 * index])
-        hashes[rows] = some
-    _mix_tails(hashes, data, starts + 4 * words, lengths & 3)
-    return hashes
+def _of_many_lengths(offsets: NDArray[np.int32], data: _Words) -> NDArray[np.uint32]:
+    starts, stops = offsets[:-1], offsets[1:]
+    lengths = stops - starts
+    words, tails = lengths >> 2, lengths & 3
+    fewest, most = int(np.minimum.reduce(words)), int(np.maximum.reduce(words))
+    order: NDArray[np.intp] | slice = slice(None)
+    counts = [len(words)] * most
+    if fewest < most:
+        missing = (most - words).astype(np.uint8 if most < 1 << 8 else np.int32)  # few bytes: that is a radix sort
+        order = np.argsort(missing, kind="stable")
+        counts = missing[order].searchsorted(np.arange(most, 0, -1)).tolist()
+    cells, shifts = data.places(starts[order])
+    hashes = (lengths.view(np.uint32) ^ _number(_SEED))[order]
+    spare = np.empty_like(hashes)
+    for count in counts:
+        _mix(hashes[:count], data.words(cells[:count], shifts[:count]), spare[:count])
+        cells[:count] += 1
+    spare[order] = hashes
+    last = data.words(*data.places(stops - 4))
+    last >>= (32 - 8 * tails).view(np.uint32)  # all of it where there is no tail
+    spare ^= last
+    spare *= np.minimum(tails, 1).view(np.uint32) * (_M - _1) + _1  # M where there is a tail, else 1
+    return spare
 
 
-def _mix(hashes: NDArray[np.uint32], word: NDArray[np.uint32]) -> None:
+class _Words:
+    """The words of some keys, at any byte, and at the four bytes before the first one.
+
+    Words that do not begin at a multiple of four are slow to gather. So it is pairs of words that are gathered, at such
+    a multiple, and the word is shifted out of its pair.
+    """
+
+    def __init__(self, data: pa.Buffer, first: int, stop: int) -> None:
+        size = stop - first
+        padded = np.zeros(size + 16, np.uint8)
+        padded[4 : 4 + size] = np.frombuffer(data, np.uint8, size, first)
+        self._before = first - 4
+        self._pairs: NDArray[np.uint64] = np.ndarray((size // 4 + 3,), "<u8", padded, 0, (4,)).copy()
+
+    def places(self, offsets: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+        """For the words at these bytes: which pair it is in, and by how much that is to be shifted."""
+        at = offsets.astype(np.int64)
+        at -= self._before
+        pairs = at >> 2
+        at &= 3
+        at <<= 3
+        return pairs, at.view(np.uint64)
+
+    def words(self, pairs: NDArray[np.int64], shifts: NDArray[np.uint64]) -> NDArray[np.uint32]:
+        taken = self._pairs.take(pairs)
+        taken >>= shifts
+        return taken.astype(np.uint32)
+
+
+def _mix(hashes: NDArray[np.uint32], word: NDArray[np.uint32], spare: NDArray[np.uint32]) -> None:
     """One step of the hash, in place; the words are used up."""
     word *= _M
-    word ^= word >> np.uint32(24)
+    np.right_shift(word, _24, spare)
+    word ^= spare
     word *= _M
     hashes *= _M
     hashes ^= word
-
-
-def _mix_tails(
-    hashes: NDArray[np.uint32], data: NDArray[np.uint8], at: NDArray[np.int64], lengths: NDArray[np.int64]
-) -> None:
-    for count in (3, 2, 1):
-        rows = np.flatnonzero(lengths >= count)
-        hashes[rows] ^= data[at[rows] + count - 1].astype(np.uint32) << np.uint32(8 * (count - 1))
-    rows = np.flatnonzero(lengths)
-    hashes[rows] *= _M
 
 
 def partition_of_key(key: bytes, partition_count: int) -> int:

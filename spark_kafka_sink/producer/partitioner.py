@@ -30,13 +30,14 @@ from spark_kafka_sink.errors import MetadataTimeoutError, SchemaError
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.murmur2 import partition_of_key, partitions_of_keys
 from spark_kafka_sink.records.arrays import null_mask, numbers_of
-from spark_kafka_sink.records.byte_column import byte_column
+from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, one_array
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 INVALID_PARTITION = -1
 _ROUND_ROBIN = "RoundRobinPartitioner"
 _CHUNK_ROWS = 16_384
+_NO_ROWS: NDArray[np.int64] = np.empty(0, np.int64)
 
 
 class PartitionLoads(NamedTuple):
@@ -102,15 +103,13 @@ class Partitioner:
     ) -> NDArray[np.int32]:
         """The partition of each row; -1 where the row names one that the topic does not have."""
         state = self._topic(topic, snapshot)
-        partitions = np.full(columns.num_rows, INVALID_PARTITION, np.int32)
-        undecided = _take_explicit(partitions, explicit, state.indexes)
-        if undecided is not None and not len(undecided):
-            return partitions
-        if not (self._ignore_keys or self._round_robin):
-            undecided = _take_keys(partitions, columns, undecided, len(state.indexes))
-        rows = np.arange(columns.num_rows) if undecided is None else undecided
-        if len(rows):
-            partitions[rows] = self._without_key(state, sizes[rows], loads)
+        partitions, undecided = _named(explicit, columns.num_rows, state.indexes)
+        if columns.key is not None and not (self._ignore_keys or self._round_robin):
+            partitions, undecided = _keyed(columns.key, partitions, undecided, len(state.indexes))
+        if partitions is None:
+            return self._without_key(state, sizes, loads)
+        if len(undecided):
+            partitions[undecided] = self._without_key(state, sizes[undecided], loads)
         return partitions
 
     def assign_one(self, topic: str, key: bytes | None, size: int, snapshot: ClusterSnapshot, loads: LoadsOf) -> int:
@@ -164,50 +163,60 @@ class Partitioner:
         return np.repeat(np.array(chosen, np.int32), counts)
 
 
-def _take_explicit(
-    partitions: NDArray[np.int32], explicit: int | ArrowColumn | None, indexes: Sequence[int]
-) -> NDArray[np.int64] | None:
-    """Fill in what the rows name themselves; returns the rows that name nothing, None for all."""
+def _named(
+    explicit: int | ArrowColumn | None, row_count: int, indexes: Sequence[int]
+) -> tuple[NDArray[np.int32] | None, NDArray[np.int64]]:
+    """The partitions that the rows name themselves, and the rows that name none; None if nobody names any."""
     if explicit is None:
-        return None
+        return None, _NO_ROWS
     if isinstance(explicit, int):
-        partitions[:] = explicit if explicit in indexes else INVALID_PARTITION
-        return np.empty(0, np.int64)
-    if len(explicit) != len(partitions):
-        raise SchemaError(f"column partition has {len(explicit)} rows, column value has {len(partitions)}")
+        return np.full(row_count, explicit if explicit in indexes else INVALID_PARTITION, np.int32), _NO_ROWS
+    if len(explicit) != row_count:
+        raise SchemaError(f"column partition has {len(explicit)} rows, column value has {row_count}")
     if pa.types.is_null(explicit.type):
-        return None
+        return None, _NO_ROWS
     if not pa.types.is_integer(explicit.type):
         raise SchemaError(f"column partition must be of integers, not {explicit.type}")
-    column = one_array(explicit.cast(pa.int64()))
-    named = numbers_of(column, null=INVALID_PARTITION)
-    partitions[:] = np.where(np.isin(named, indexes), named, INVALID_PARTITION)
-    return np.flatnonzero(null_mask(column))
+    column = one_array(explicit)
+    if not column.null_count:
+        named = numbers_of(column)
+        lowest, highest = np.minimum.reduce(named, initial=0), np.maximum.reduce(named, initial=0)
+        if lowest >= 0 and highest <= indexes[-1] == len(indexes) - 1:
+            return named.astype(np.int32), _NO_ROWS
+    # Unsigned numbers above those of 64 bits become negative ones, which no topic has either.
+    named = numbers_of(column.cast(pa.int64(), safe=False), null=INVALID_PARTITION)
+    partitions = np.where(np.isin(named, indexes), named, INVALID_PARTITION).astype(np.int32)
+    return partitions, np.flatnonzero(null_mask(column))
 
 
-def _take_keys(
-    partitions: NDArray[np.int32], columns: RecordColumns, undecided: NDArray[np.int64] | None, count: int
-) -> NDArray[np.int64] | None:
-    """Fill in what the keys decide; returns the rows that are still undecided, None for all."""
-    if columns.key is None:
-        return undecided
-    wanted = columns.slice(0) if undecided is None else columns.take(undecided)
-    hashed = np.empty(wanted.num_rows, np.int32)
-    keyless: list[NDArray[np.int64]] = []
-    done = 0
-    for chunk in wanted.chunks(_CHUNK_ROWS):
-        keys = byte_column(chunk.key)
-        hashed[done : done + chunk.num_rows] = partitions_of_keys(keys, count)
-        if chunk.key is not None and chunk.key.null_count:
-            keyless.append(np.flatnonzero(keys.lengths < 0) + done)
-        done += chunk.num_rows
-    rows = np.concatenate(keyless) if keyless else np.empty(0, np.int64)
-    hashed[rows] = INVALID_PARTITION
-    if undecided is None:
-        partitions[:] = hashed
-        return rows
-    partitions[undecided] = hashed
-    return undecided[rows]
+def _keyed(
+    key: ArrowColumn, partitions: NDArray[np.int32] | None, undecided: NDArray[np.int64], count: int
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """The same with what the keys decide, where the rows have not named a partition."""
+    if partitions is None:
+        return _hashed(key, count)
+    if len(undecided):
+        partitions[undecided], keyless = _hashed(RecordColumns(key).take(undecided).value, count)
+        undecided = undecided[keyless]
+    return partitions, undecided
+
+
+def _hashed(key: ArrowColumn, count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """The partition of each key, and the rows that have none."""
+    partitions = np.full(len(key), INVALID_PARTITION, np.int32)
+    keyless: list[NDArray[np.int64]] = [_NO_ROWS]
+    for start in range(0, len(key), _CHUNK_ROWS):
+        keys = byte_column(one_array(key.slice(start, _CHUNK_ROWS)))
+        part = partitions[start : start + keys.rows]
+        if keys.nulls is None:
+            part[:] = partitions_of_keys(keys, count)
+            continue
+        # A null has no bytes: the keys of the others lie one after the other.
+        present = np.flatnonzero(~keys.nulls)
+        offsets = np.append(keys.offsets.take(present), keys.offsets[-1])
+        part[present] = partitions_of_keys(ByteColumn(offsets, keys.data), count)
+        keyless.append(np.flatnonzero(keys.nulls) + start)
+    return partitions, np.concatenate(keyless)
 
 
 def _draw(available: Sequence[int], loads_of: LoadsOf | None) -> Callable[[Random], int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from kafka.partitioner.default import murmur2 as reference
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.errors import MetadataTimeoutError, SchemaError
+from spark_kafka_sink.producer import murmur2 as hashing
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.murmur2 import murmur2, partition_of_key, partitions_of_keys
 from spark_kafka_sink.producer.partitioner import Partitioner, PartitionLoads
@@ -70,6 +72,27 @@ def test_one_key_and_a_column_of_keys_get_the_same_partition(keys: list[bytes], 
     assert [partition_of_key(key, count) for key in keys] == wanted
 
 
+@pytest.mark.parametrize("shortest", [0, 3, 4, 8, 11])
+@pytest.mark.parametrize("spread", [0, 1, 3, 30, 2_000])
+def test_keys_of_one_length_or_of_many_have_the_reference_s_hash_wherever_they_begin(
+    shortest: int, spread: int
+) -> None:
+    numbers = random.Random(shortest * 10_000 + spread)
+    keys = [numbers.randbytes(shortest + numbers.randrange(spread + 1)) for _ in range(40)]
+    wanted = [reference(key) & 0xFFFF_FFFF for key in keys]
+    for skipped in range(5):
+        for kind in (pa.binary(), pa.large_binary()):
+            column = byte_column(pa.array(keys, kind).slice(skipped, 30))
+            assert murmur2(column).tolist() == wanted[skipped : skipped + 30]
+
+
+def test_keys_that_are_too_many_bytes_at_once_are_hashed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashing, "_GATHERED_BYTES_MAX", 64)
+    numbers = random.Random(9)
+    keys = [numbers.randbytes(numbers.randrange(100)) for _ in range(50)]
+    assert murmur2(byte_column(pa.array(keys))).tolist() == [reference(key) & 0xFFFF_FFFF for key in keys]
+
+
 def test_known_values_of_the_java_client() -> None:
     known = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536, b"abc": 479470107}
     hashes = murmur2(byte_column(pa.array(list(known))))
@@ -94,6 +117,16 @@ def test_an_empty_key_is_a_key_and_a_null_key_is_none() -> None:
     assigned = assign(made, [b"", None, b"", None])
     assert assigned[0] == assigned[2] == expected(b"", 12)
     assert assigned[1] == assigned[3]
+
+
+def test_keys_between_null_keys_are_hashed_as_without_them() -> None:
+    numbers = random.Random(3)
+    keys = [numbers.randbytes(numbers.choice([12, 12, 7])) if numbers.random() < 0.6 else None for _ in range(40_000)]
+    for kind in (pa.binary(), pa.large_binary()):
+        assigned = assign(partitioner(), pa.array(keys, kind).slice(7))
+        assert [p for p, key in zip(assigned, keys[7:], strict=True) if key is not None] == [
+            partition_of_key(key, 12) for key in keys[7:] if key is not None
+        ]
 
 
 def test_a_key_goes_to_its_partition_even_if_that_has_no_leader() -> None:
@@ -131,6 +164,25 @@ def test_a_partition_that_the_topic_does_not_have_is_marked_row_by_row() -> None
     assert assign(partitioner(), 4, explicit) == [0, -1, -1, -1]
     assert assign(partitioner(), 2, 12) == [-1, -1]
     assert assign(partitioner(), 2, 5) == [5, 5]
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.uint8(), pa.int32(), pa.int64(), pa.uint64()])
+def test_explicit_partitions_may_be_integers_of_any_type(kind: pa.DataType) -> None:
+    named = pa.array([0, 11, 3, 3], kind)
+    assert assign(partitioner(), 4, named) == [0, 11, 3, 3]
+    assert assign(partitioner(), 3, named.slice(1)) == [11, 3, 3]
+    assert assign(partitioner(), 2, pa.array([100, 3], kind)) == [-1, 3]
+
+
+def test_an_unsigned_number_that_is_no_int64_is_no_partition_either() -> None:
+    assert assign(partitioner(), 3, pa.array([2**64 - 1, 2**63 + 5, 4], pa.uint64())) == [-1, -1, 4]
+
+
+def test_a_partition_between_others_that_is_missing_is_no_partition() -> None:
+    whole = cluster([0] * 3)
+    info = whole.topics[TOPIC]
+    gap = replace(whole, topics={TOPIC: replace(info, partitions=(info.partitions[0], info.partitions[2]))})
+    assert assign(partitioner(), 3, pa.array([0, 1, 2]), snapshot=gap) == [0, -1, 2]
 
 
 def test_a_column_of_nulls_decides_nothing() -> None:
