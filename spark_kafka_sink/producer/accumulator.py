@@ -50,7 +50,7 @@ from spark_kafka_sink.producer.partition_queues import INFINITE_MS, DrainGate, P
 from spark_kafka_sink.producer.partitioner import PartitionLoads
 from spark_kafka_sink.producer.split import split_batch
 from spark_kafka_sink.producer.stages import Stages
-from spark_kafka_sink.producer.staging import Headers, Run, Stage, StagedRecord
+from spark_kafka_sink.producer.staging import Headers, Run, Stage, StagedRecord, chunks
 from spark_kafka_sink.records.columns import RecordColumns
 
 _CHUNK_ROWS_MAX = 16_384
@@ -118,23 +118,17 @@ class RecordAccumulator:
     ) -> Appended:
         """Stage rows; blocks up to max.block.ms for the memory of each chunk.
 
-        `sizes` = record_size_bounds(columns); `partitions` are all valid; `rows` = positions in what the caller gave
-        (np.arange if nothing was filtered), told back in BatchPart.rows (owners.py).
+        `sizes` = record_size_bounds(columns); `partitions` are all valid; `rows` = positions in what the caller gave,
+        told back in BatchPart.rows (owners.py).
         """
-        ends = np.cumsum(sizes)
-        start, row_count = 0, columns.num_rows
-        while start < row_count:
-            before = int(ends[start - 1]) if start else 0
-            stop = int(np.searchsorted(ends, before + self._chunk_bytes_max, "right"))
-            stop = min(max(stop, start + 1), start + _CHUNK_ROWS_MAX, row_count)
-            chunk = columns if stop - start == row_count else columns.slice(start, stop - start)
+        for start, stop, size in chunks(sizes, _CHUNK_ROWS_MAX, self._chunk_bytes_max):
+            chunk = columns if stop - start == len(sizes) else columns.slice(start, stop - start)
             run = Run(chunk, sizes[start:stop], partitions[start:stop], rows[start:stop], call)
             try:
-                self._stage_run(topic, run, int(ends[stop - 1]) - before)
+                self._stage_run(topic, run, size)
             except KafkaSinkError as error:
                 return Appended(start, error)
-            start = stop
-        return Appended(row_count)
+        return Appended(len(sizes))
 
     def append_record(
         self,

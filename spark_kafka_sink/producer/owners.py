@@ -31,6 +31,15 @@ FUTURE_BYTES = 256
 """What a record of send() takes, besides its own bytes, until it is acknowledged: its future, mostly."""
 
 
+_FIRST_POSITIONS = np.arange(16_384, dtype=np.int64)
+_FIRST_POSITIONS.setflags(write=False)
+
+
+def positions(count: int) -> NDArray[np.int64]:
+    """0, 1, 2 and so on: the rows of a call from which none was left out. Most calls share them, so: read only."""
+    return _FIRST_POSITIONS[:count] if count <= len(_FIRST_POSITIONS) else np.arange(count, dtype=np.int64)
+
+
 class RowOwners:
     """For each row of a grouping, in its order, which row of which call it is."""
 

@@ -43,6 +43,7 @@ from spark_kafka_sink.producer.buffer_pool import BufferPool
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.interceptors import Interceptor, Interceptors
 from spark_kafka_sink.producer.metrics import ProducerMetrics
+from spark_kafka_sink.producer.owners import positions
 from spark_kafka_sink.producer.partitioner import Partitioner
 from spark_kafka_sink.producer.record import ProducerRecord, check_record, check_topic, header_bytes
 from spark_kafka_sink.producer.results import Callback, ColumnsFuture, ColumnsResult, RecordMetadata, SendFuture
@@ -174,13 +175,14 @@ class KafkaProducer:
             topic, columns, sizes, partition, snapshot, partial(self._accumulator.partition_loads, topic, snapshot)
         )
         good = self._refuse_bad_rows(call, topic, columns, sizes, partitions)
-        rows = np.arange(columns.num_rows, dtype=np.int64)
-        if not good.all():
-            rows = np.flatnonzero(good)
+        rows = positions(columns.num_rows) if good is None else np.flatnonzero(good)
+        if good is not None:
             columns, sizes, partitions = columns.take(rows), sizes[rows], partitions[rows]
         if not len(rows):
             return call
-        self._metrics.rows_given(len(rows), int(sizes.sum()), int(sizes.max()), self._system.now())
+        self._metrics.rows_given(
+            len(rows), int(np.add.reduce(sizes)), int(np.maximum.reduce(sizes)), self._system.now()
+        )
         appended = self._accumulator.append_columns(topic, columns, sizes, partitions, rows, call)
         if appended.error is not None:
             call.failed(rows[appended.rows :], None, appended.error)
@@ -231,14 +233,17 @@ class KafkaProducer:
         columns: RecordColumns,
         sizes: NDArray[np.int64],
         partitions: NDArray[np.int32],
-    ) -> NDArray[np.bool_]:
-        """Tell the rows that cannot be written; which are left?"""
+    ) -> NDArray[np.bool_] | None:
+        """Tell the rows that cannot be written; which are left? None if all are."""
+        limit = min(self.config.max_request_size - HEADER_BYTES, self.config.buffer_memory)
+        invalid = invalid_rows(columns)
+        if not invalid and np.maximum.reduce(sizes) <= limit and np.minimum.reduce(partitions) >= 0:
+            return None
         good = np.ones(len(sizes), np.bool_)
-        for bad in invalid_rows(columns):
+        for bad in invalid:
             rows = bad.rows[good[bad.rows]]
             good[rows] = False
             call.failed(rows, None, InvalidRecordError(f"Topic {topic}: {bad.reason}."))
-        limit = min(self.config.max_request_size - HEADER_BYTES, self.config.buffer_memory)
         large = np.flatnonzero(good & (sizes > limit))
         if len(large):
             good[large] = False

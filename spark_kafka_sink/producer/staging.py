@@ -60,7 +60,18 @@ Staged = Run | list[StagedRecord]
 class Stage:
     """What waits for one topic. Guarded by the accumulator's lock; who groups it holds `group_lock` as well."""
 
-    __slots__ = ("bytes", "group_lock", "hit", "oldest_ms", "records", "reserved", "row_count", "runs", "topic")
+    __slots__ = (
+        "bytes",
+        "group_lock",
+        "hit",
+        "hit_below",
+        "oldest_ms",
+        "records",
+        "reserved",
+        "row_count",
+        "runs",
+        "topic",
+    )
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -74,10 +85,12 @@ class Stage:
         self.reserved = 0  # bytes taken from the pool
         self.row_count = 0
         self.hit: set[int] = set()  # partitions
+        self.hit_below = 0  # all partitions below this one are hit: their rows need not be looked at again
         self.oldest_ms = 0.0
 
     def add_run(self, run: Run, size: int, reserved: int, now: float) -> None:
-        hit = np.flatnonzero(np.bincount(run.partitions)).tolist()
+        highest = int(np.maximum.reduce(run.partitions))
+        hit = np.flatnonzero(np.bincount(run.partitions)).tolist() if highest >= self.hit_below else ()
         self._close_records()
         if not self.row_count:
             self.oldest_ms = now
@@ -86,6 +99,8 @@ class Stage:
         self.bytes += size
         self.reserved += reserved
         self.hit.update(hit)
+        while self.hit_below in self.hit:
+            self.hit_below += 1
 
     def add_record(self, record: StagedRecord, reserved: int, now: float) -> None:
         """`now` counts for the first record of a stage only."""
@@ -116,6 +131,22 @@ class Taken(NamedTuple):
     runs: list[Staged]
     reserved: int
     oldest_ms: float
+
+
+def chunks(sizes: NDArray[np.int64], rows_max: int, bytes_max: int) -> Iterator[tuple[int, int, int]]:
+    """Cut a call into what is staged at a time: first row, row after the last, bytes. A larger row is a chunk alone."""
+    row_count, total = len(sizes), int(np.add.reduce(sizes))
+    if total <= bytes_max and row_count <= rows_max:
+        yield 0, row_count, total
+        return
+    ends = np.cumsum(sizes)
+    start = before = 0
+    while start < row_count:
+        stop = int(np.searchsorted(ends, before + bytes_max, "right"))
+        stop = min(max(stop, start + 1), start + rows_max, row_count)
+        end = int(ends[stop - 1])
+        yield start, stop, end - before
+        start, before = stop, end
 
 
 def as_run(staged: Staged) -> Run:

@@ -90,6 +90,20 @@ def byte_lengths(array: pa.Array) -> NDArray[np.int64]:
     return _lengths(_stored(array)[0], null_mask(array) if array.null_count else None)
 
 
+def payload_bytes(array: pa.Array) -> tuple[NDArray[np.int64] | int, int]:
+    """The bytes of each row of such a column, none for null, and the most of them; one number if all have as many."""
+    if pa.types.is_null(array.type):
+        return 0, 0
+    offsets = _stored(array)[0]
+    lengths = offsets[1:] - offsets[:-1]
+    if array.null_count:
+        lengths[null_mask(array)] = 0
+    most = int(np.maximum.reduce(lengths, initial=0))
+    if not array.null_count and offsets.item(-1) - offsets.item(0) == most * len(lengths):
+        return most, most
+    return lengths.astype(np.int64), most
+
+
 def _lengths(offsets: NDArray[Any], nulls: NDArray[np.bool_] | None) -> NDArray[np.int64]:
     lengths: NDArray[np.int64] = (offsets[1:] - offsets[:-1]).astype(np.int64)
     if nulls is not None:

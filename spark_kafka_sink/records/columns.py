@@ -84,6 +84,11 @@ class RecordColumns:
         """The bytes of these rows alone, also where the arrays are slices of larger ones."""
         return sum(column.nbytes for _, column in self._named() if column is not None)
 
+    @property
+    def memory_nbytes(self) -> int:
+        """All memory that the arrays point into, also outside of their slices. No row has more; known at once."""
+        return sum(column.get_total_buffer_size() for _, column in self._named() if column is not None)
+
     def slice(self, offset: int, length: int | None = None) -> RecordColumns:
         return self._checked(*(None if c is None else c.slice(offset, length) for _, c in self._named()))
 
@@ -98,6 +103,9 @@ class RecordColumns:
 
     def chunks(self, rows_max: int) -> Iterator[RecordColumns]:
         """Runs of at most `rows_max` rows, whose columns are plain arrays (chunks of the input are joined)."""
+        if 0 < self.num_rows <= rows_max:
+            yield self.contiguous()
+            return
         for start in range(0, self.num_rows, rows_max):
             yield self.slice(start, rows_max).contiguous()
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.records.arrays import numbers_of
-from spark_kafka_sink.records.byte_column import byte_lengths
+from spark_kafka_sink.records.byte_column import byte_lengths, payload_bytes
 from spark_kafka_sink.records.columns import NO_TIMESTAMP, ArrowColumn, RecordColumns, one_array
 from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.header_column import header_column, rows_with_bad_headers
@@ -81,7 +81,7 @@ def invalid_rows(columns: RecordColumns) -> list[InvalidRows]:
         bad = _over_chunks(columns.headers, rows_with_bad_headers)
         if len(bad):
             found.append(InvalidRows(bad, "a header has no key"))
-    if columns.nbytes > RECORD_BYTES_MAX:
+    if columns.memory_nbytes > RECORD_BYTES_MAX:
         too_large = np.nonzero(record_size_bounds(columns) > RECORD_BYTES_MAX)[0]
         if len(too_large):
             found.append(InvalidRows(too_large, "the record is larger than 2 GiB, more than a batch can hold"))
@@ -94,24 +94,26 @@ def record_size_bounds(columns: RecordColumns) -> NDArray[np.int64]:
     Every length is counted as wide as the longest of its chunk: a byte too much here and there costs nothing, while
     exact widths would cost more than all the rest of the planning.
     """
-    out = np.empty(columns.num_rows, np.int64)
     fixed = _ATTRIBUTES_BYTES + _OFFSET_DELTA_BYTES + _timestamp_delta_bytes(columns.timestamp)
-    done = 0
-    for chunk in columns.chunks(ROWS_AT_A_TIME):
-        body = out[done : done + chunk.num_rows]
-        done += chunk.num_rows
-        width = fixed
-        body[:], widest = _payload(chunk.value)
-        width += widest
-        if chunk.key is None:
-            width += 1
-        else:
-            payload, widest = _payload(chunk.key)
-            body += payload
-            width += widest
-        body += width + 1 if chunk.headers is None else width + _header_bytes(chunk.headers)
-        body += len(encode_varint(int(body.max(initial=0))))
-    return out
+    bounds = [_size_bounds(chunk, fixed) for chunk in columns.chunks(ROWS_AT_A_TIME)]
+    return bounds[0] if len(bounds) == 1 else np.concatenate([np.empty(0, np.int64), *bounds])
+
+
+def _size_bounds(chunk: RecordColumns, width: int) -> NDArray[np.int64]:
+    """`width` is what is equally wide in all records. Sizes that are all alike are one number at first."""
+    body, longest = payload_bytes(chunk.value)
+    width += len(encode_varint(longest))
+    if chunk.key is None:
+        width += 1
+    else:
+        keys, longest = payload_bytes(chunk.key)
+        body += keys
+        width += len(encode_varint(longest))
+    body += width + 1 if chunk.headers is None else width + _header_bytes(chunk.headers)
+    if isinstance(body, int):
+        return np.full(chunk.num_rows, body + len(encode_varint(body)), np.int64)
+    body += len(encode_varint(int(np.maximum.reduce(body))))
+    return body
 
 
 def plan_batches(sizes: NDArray[np.int64], slices: Sequence[PartitionSlice], batch_bytes_max: int) -> list[BatchSlice]:
@@ -170,13 +172,6 @@ def _timestamp_delta_bytes(timestamp: ArrowColumn | None) -> int:
     span = pc.min_max(timestamp).as_py()
     common = span["min"] is None or (span["min"] >= NO_TIMESTAMP and span["max"] < _COMMON_TIMES)
     return _TIMESTAMP_DELTA_BYTES if common else _TIMESTAMP_DELTA_BYTES_WORST
-
-
-def _payload(array: Any) -> tuple[NDArray[np.int64], int]:
-    """The bytes of each row, none for null, and how many bytes the longest one's length takes."""
-    lengths = byte_lengths(array)
-    payload = np.maximum(lengths, 0) if array.null_count else lengths
-    return payload, len(encode_varint(int(payload.max(initial=0))))
 
 
 def _field_bytes(lengths: NDArray[np.int64]) -> NDArray[np.int64]:

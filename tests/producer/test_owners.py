@@ -5,10 +5,11 @@ from __future__ import annotations
 from itertools import groupby
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_kafka_sink.producer.owners import PieceRows, RowOwners
+from spark_kafka_sink.producer.owners import PieceRows, RowOwners, positions
 
 LENGTHS = st.lists(st.integers(1, 5), min_size=1, max_size=8)
 
@@ -46,3 +47,10 @@ def test_what_lies_between_two_records_of_a_batch_is_counted_from_the_first(
         for i, row in enumerate(part.rows)
     ]
     assert told == [(row - first, row) for row in range(rows) if first <= row < first + count]
+
+
+def test_positions_are_shared_and_cannot_be_written_to() -> None:
+    assert positions(3).tolist() == [0, 1, 2]
+    assert positions(40_000).tolist() == list(range(40_000))
+    with pytest.raises(ValueError, match="read-only"):
+        positions(3)[0] = 1

@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kafka_sink.producer.owners import PieceRows
-from spark_kafka_sink.producer.staging import Run, Stage, StagedRecord, as_run, compatible, group, run_of_records
+from spark_kafka_sink.producer.staging import (
+    Run,
+    Stage,
+    StagedRecord,
+    as_run,
+    chunks,
+    compatible,
+    group,
+    run_of_records,
+)
 from spark_kafka_sink.records.columns import RecordColumns
 
 
@@ -99,6 +108,35 @@ def test_a_stage_counts_what_it_holds_and_gives_it_away_once() -> None:
         5,
     )
     assert (stage.row_count, stage.take().runs) == (0, [])
+
+
+def test_a_stage_knows_the_partitions_of_all_its_runs() -> None:
+    stage = Stage("t")
+    for wanted, partitions in (
+        ({1, 2}, [1, 2]),
+        ({0, 1, 2}, [0, 0]),
+        ({0, 1, 2}, [2, 1]),
+        ({0, 1, 2, 4}, [4, 2]),
+        ({0, 1, 2, 3, 4}, [3, 3]),
+    ):
+        stage.add_run(run_of([b"x", b"y"], partitions, "a"), size=40, reserved=80, now=1)
+        assert stage.hit == wanted
+    stage.take()
+    stage.add_run(run_of([b"x", b"y"], [1, 1], "a"), size=40, reserved=80, now=2)
+    assert stage.hit == {1}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 12), st.integers(1, 120))
+def test_a_call_is_staged_in_chunks_of_bounded_rows_and_bytes(sizes: list[int], rows_max: int, bytes_max: int) -> None:
+    found = list(chunks(np.array(sizes, np.int64), rows_max, bytes_max))
+    assert [start for start, _, _ in found] == [0, *(stop for _, stop, _ in found[:-1])]
+    assert found[-1][1] == len(sizes)
+    for start, stop, size in found:
+        assert size == sum(sizes[start:stop])
+        assert stop - start == 1 or (stop - start <= rows_max and size <= bytes_max)
+        # Nothing more would have fitted in.
+        assert stop == len(sizes) or stop - start == rows_max or size + sizes[stop] > bytes_max
 
 
 def test_runs_with_headers_of_different_types_are_grouped_apart_in_order() -> None:

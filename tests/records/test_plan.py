@@ -63,6 +63,22 @@ def test_no_record_is_larger_than_its_bound_and_no_batch_than_its_size(data: st.
         assert HEADER_BYTES + piece.segment.nbytes <= batch_bytes_max or piece.record_count == 1
 
 
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+def test_rows_of_equal_sizes_and_others_are_counted_alike(kind: pa.DataType) -> None:
+    even, odd = pa.array([b"x" * 70] * 5, kind), pa.array([b"x" * 70, b"", b"x" * 70, None, b"x"], kind)
+    nulls, empty = pa.nulls(5, kind), pa.array([b""] * 5, kind)
+    fixed = 1 + 4 + 6 + 1 + 2  # attributes, both deltas, the count of headers, and the record's own length
+    for value in (even, odd, nulls, empty):
+        for key in (None, even, odd, nulls, empty):
+            wanted = np.full(5, fixed, np.int64)
+            for column in (value, key):
+                lengths = [len(each or b"") for each in column.to_pylist()] if column is not None else [0]
+                wanted += np.array(lengths) + (2 if max(lengths) >= 64 else 1)
+            wanted -= 1 if wanted.max() - 2 < 64 else 0
+            assert record_size_bounds(RecordColumns(value, key)).tolist() == wanted.tolist()
+            assert record_size_bounds(RecordColumns(value, key).slice(1, 3)).tolist()[0] <= wanted[1]
+
+
 @given(st.data(), mixed_rows, timestamps.filter(lambda time: time is not None), st.sampled_from([1, 63, 8192, 1 << 20]))
 @settings(max_examples=60, deadline=None)
 def test_an_open_batch_takes_no_more_than_its_size(
