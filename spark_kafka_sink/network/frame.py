@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from spark_kafka_sink.errors import DecodeError, IllegalStateError
 from spark_kafka_sink.network.system import Buffer
@@ -38,8 +38,7 @@ _FOREIGN_STARTS: tuple[tuple[bytes, str], ...] = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class NetworkSend:
+class NetworkSend(NamedTuple):
     """One frame to be written. `tag` is the caller's own and comes back with the completed send."""
 
     channel_id: str
@@ -47,8 +46,7 @@ class NetworkSend:
     tag: object = None
 
 
-@dataclass(frozen=True, eq=False)
-class NetworkReceive:
+class NetworkReceive(NamedTuple):
     channel_id: str
     payload: memoryview
 

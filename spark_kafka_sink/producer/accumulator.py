@@ -290,6 +290,8 @@ class RecordAccumulator:
         Queued ones are taken out of their queue, those in flight stay in flight. The caller fails them, tells their
         calls and then calls finish().
         """
+        if now < self.next_expiry_ms():
+            return []
         with self._lock:
             expired = self._incomplete.take_expired(now)
             for batch in expired:
@@ -313,10 +315,11 @@ class RecordAccumulator:
     def finish(self, *batches: ProducerBatch) -> None:
         """The batches are DONE and their calls have been told: forget them, wake flushes. Once per batch."""
         with self._lock:
-            now = self._clock()
             for batch in batches:
                 self._incomplete.forget(batch)
-                self._queues.bring_back(self._queues.get(batch.topic_partition), now)
+                queue = self._queues.get(batch.topic_partition)
+                if queue.aside:
+                    self._queues.bring_back(queue, self._clock())
 
     def node_latency(self, node_id: int, now: float, *, can_drain: bool) -> None:
         """Note when a node was last ready and last drained (partitioner.availability.timeout.ms)."""

@@ -64,8 +64,6 @@ class IncompleteBatches:
 
     def take_expired(self, now: float) -> list[ProducerBatch]:
         """Each once, the oldest first. A batch that is being worked on is looked at again next time."""
-        if now < self.next_deadline_ms:
-            return []
         expired = [batch for batch, deadline_ms in self._deadlines.items() if deadline_ms <= now and not batch.pinned]
         for batch in expired:
             self._deadlines[batch] = INFINITE_MS

@@ -20,7 +20,6 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
-from uuid import UUID
 
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID, ClusterSnapshot, Node
 from spark_kafka_sink.client.metadata import LeaderHint, Metadata
@@ -57,6 +56,7 @@ from spark_kafka_sink.protocol.messages.produce import (
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
+    TopicProduceResponse,
 )
 
 _log = logging.getLogger(__name__)
@@ -67,10 +67,13 @@ _POLL_MS_MAX = 3_600_000.0
 
 
 class SentBatches(NamedTuple):
-    """What a produce request carried, with the topics' names by id as they were when it was sent (KIP-516)."""
+    """What a produce request carried, and what was known of the topics' names and ids when it was sent (KIP-516)."""
 
     batches: Sequence[ProducerBatch]
-    names: Mapping[UUID, str]
+    snapshot: ClusterSnapshot
+
+    def name(self, topic: TopicProduceResponse) -> str:
+        return topic.name or self.snapshot.topic_name(topic.topic_id) or ""
 
 
 class Sender:
@@ -148,7 +151,8 @@ class Sender:
         snapshot = self._metadata.snapshot
         wait_ms = self._ask_for_identity(now)
         ready = self._accumulator.ready(snapshot, now)
-        self._ask_for_leaders(ready.unknown_leader_topics, now)
+        if ready.unknown_leader_topics:
+            self._ask_for_leaders(ready.unknown_leader_topics, now)
         node_ids, delay_ms = self._nodes_to_send_to(snapshot, ready.ready_node_ids, now)
         self._expire(now)
         self._fail_what_is_abandoned()
@@ -181,12 +185,9 @@ class Sender:
         return min(self._identity.ask(now), _POLL_MS_MAX)
 
     def _ask_for_leaders(self, topics: Iterable[str], now: float) -> None:
-        wanted = False
         for topic in topics:
             self._metadata.add_topic(topic, now)
-            wanted = True
-        if wanted:
-            self._metadata.request_update()
+        self._metadata.request_update()
 
     def _nodes_to_send_to(self, snapshot: ClusterSnapshot, ready: Iterable[int], now: float) -> tuple[list[int], float]:
         """Those of the nodes that take a request now, and how long until one of the others might."""
@@ -218,13 +219,16 @@ class Sender:
 
     def _send(self, node_id: int, batches: list[ProducerBatch], snapshot: ClusterSnapshot, now: float) -> None:
         topics: dict[str, TopicProduceData] = {}
+        versions = None
         for batch in batches:
             name, partition = batch.topic_partition
             topic = topics.get(name)
             if topic is None:
-                topic = topics[name] = TopicProduceData(name=name, topic_id=snapshot.topic_id(name) or NO_TOPIC_ID)
+                topic_id = snapshot.topic_id(name)
+                if topic_id is None:
+                    versions = _NAMES_ONLY
+                topic = topics[name] = TopicProduceData(name=name, topic_id=topic_id or NO_TOPIC_ID)
             topic.partition_data.append(PartitionProduceData(index=partition, records=batch.wire_segments()))
-        names = {topic.topic_id: topic.name for topic in topics.values()}
         message = ProduceRequest(
             acks=self._config.acks, timeout_ms=self._config.request_timeout_ms, topic_data=list(topics.values())
         )
@@ -234,8 +238,8 @@ class Sender:
             lambda version: message,
             now,
             expect_response=self._config.acks != 0,
-            tag=SentBatches(batches, names),
-            versions=_NAMES_ONLY if NO_TOPIC_ID in names else None,
+            tag=SentBatches(batches, snapshot),
+            versions=versions,
         )
         self._client.send(request, now)
         self._metrics.request_sent(batches, now)
@@ -259,7 +263,7 @@ class Sender:
             self._metrics.request_answered(response.latency_ms, message.throttle_time_ms, now)
             connection = self.idempotence.connection(node_id)
             for topic in message.responses:
-                name = topic.name or sent.names.get(topic.topic_id, "")
+                name = sent.name(topic)
                 for row in topic.partition_responses:
                     batch = waiting.pop((name, row.index), None)
                     if batch is None:
@@ -371,12 +375,7 @@ class Sender:
     def _take_leader_hints(self, message: ProduceResponse, sent: SentBatches) -> None:
         """Brokers that do not lead a partition any more say who does (KIP-951)."""
         hints = [
-            LeaderHint(
-                topic.name or sent.names.get(topic.topic_id, ""),
-                row.index,
-                row.current_leader.leader_id,
-                row.current_leader.leader_epoch,
-            )
+            LeaderHint(sent.name(topic), row.index, row.current_leader.leader_id, row.current_leader.leader_epoch)
             for topic in message.responses
             for row in topic.partition_responses
             if row.error_code in (codes.NOT_LEADER_OR_FOLLOWER, codes.FENCED_LEADER_EPOCH)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from spark_kafka_sink.errors import DecodeError
-from spark_kafka_sink.protocol.primitives import Buffer, Reader, Writer, unsigned_varint
+from spark_kafka_sink.protocol.primitives import Buffer, Reader, Writer, compact_length
 
 ZERO_UUID = UUID(int=0)
 _UUIDS_REMEMBERED = 4096
@@ -41,13 +41,9 @@ class Prefix(NamedTuple):
     bytes_min: int
 
 
-def _compact_length(length: int) -> bytes:
-    return unsigned_varint(length + 1)
-
-
 _INT16_PREFIX = Prefix(struct.Struct(">h").pack, Reader.int16_length, 2)
 _INT32_PREFIX = Prefix(struct.Struct(">i").pack, Reader.int32_length, 4)
-_COMPACT_PREFIX = Prefix(_compact_length, Reader.compact_length, 1)
+_COMPACT_PREFIX = Prefix(compact_length, Reader.compact_length, 1)
 
 
 class _Prefixed:

@@ -45,6 +45,10 @@ def unsigned_varint(value: int) -> bytes:
     return bytes(data)
 
 
+def compact_length(length: int) -> bytes:
+    return _ONE_BYTE[length + 1] if length < 0x7F else unsigned_varint(length + 1)
+
+
 def varint(value: int) -> bytes:
     """A zigzag varint or varlong."""
     return unsigned_varint(zigzag(value))
