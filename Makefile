@@ -50,9 +50,10 @@ format: setup ## write the code the way `check` wants it
 	$(BIN)/ruff check --fix .
 
 # In a process for each core, but not in many: each reads all the tests first, which takes seconds.
-UNIT_TESTS := pytest tests --ignore tests/spark --numprocesses auto --maxprocesses 4 --dist worksteal
+# The tests of a file stay together, and share what was set up for them.
+UNIT_TESTS := pytest tests --ignore tests/spark --numprocesses auto --maxprocesses 4 --dist loadfile
 
-# The others run one after the other in one process: they share a JVM and a cluster of each kind.
+# After the unit tests all others run in one process: they share a JVM and a cluster of each kind.
 .PHONY: test
 test: test-unit test-prepare ## everything that must hold: unit, Spark (newest and oldest), real Kafka
 	$(BIN)/python -m pytest tests/spark integration
