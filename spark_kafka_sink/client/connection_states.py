@@ -123,7 +123,10 @@ class ConnectionStates:
         return node.state in _WITHOUT_CONNECTION and now >= node.last_attempt_ms + node.reconnect_backoff_ms
 
     def is_ready(self, node_id: int, now: float) -> bool:
-        return self.state(node_id, now) is ConnectionState.READY
+        node = self._nodes.get(node_id)
+        if node is not None and node.state is ConnectionState.THROTTLED:
+            return self.state(node_id, now) is ConnectionState.READY
+        return node is not None and node.state is ConnectionState.READY
 
     def is_connecting(self, node_id: int) -> bool:
         return self._is_in(node_id, frozenset({ConnectionState.CONNECTING}))

@@ -206,7 +206,7 @@ class ProducerBatch:
     @property
     def last_sequence(self) -> int:
         """Sequence of the last record; sequences wrap from 2^31 - 1 to 0."""
-        return (self.base_sequence + self.record_count - 1) & 0x7FFF_FFFF if self.has_sequence else -1
+        return (self.base_sequence + self.record_count - 1) & 0x7FFF_FFFF if self.base_sequence >= 0 else -1
 
     def set_producer_state(
         self, producer_id: int, epoch: int, base_sequence: int, *, transactional: bool = False

@@ -2,7 +2,7 @@
 
 A future is made per call: one for a record of send(), one for all the columns of a send_columns(). Batches cut across
 calls, so outcomes come in pieces: `tell_stored` and `tell_failed` hand a batch's outcome to the calls whose rows it
-carries. They run on the sender's thread, batch by batch in the order in which a partition's batches are settled.
+carries. They run on the sender's thread, in the order in which a partition's batches are settled.
 
 Columns resolve even when rows fail: the failures are part of the result, with the rows' positions.
 """
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -180,8 +181,8 @@ def _call(callback: Callback, topic: str, metadata: RecordMetadata | None, error
 class ColumnsFuture(Future[ColumnsResult]):
     """Of all rows of one call. Told from the caller's thread and from the sender's; the fields are under _lock.
 
-    What was stored is kept as plain numbers in one list, three for each batch: partition, first offset (-1 if it is not
-    known), rows. A call may have rows in a thousand batches, and the garbage collector would visit an object for each.
+    What was stored is kept as plain numbers in one list, three for each batch. A call may have rows in a thousand
+    batches, and the garbage collector would visit an object for each.
     """
 
     def __init__(self, topic: str, rows: int) -> None:
@@ -197,9 +198,11 @@ class ColumnsFuture(Future[ColumnsResult]):
     def cancel(self) -> bool:
         return False
 
-    def stored(self, partition: int, first_offset: int, rows: int) -> None:
+    def stored(self, batches: list[int]) -> None:
+        """Of each batch the partition, the first offset (-1 if it is not known) and how many rows."""
+        rows = sum(batches[2::3])
         with self._lock:
-            self._stored += (partition, first_offset, rows)
+            self._stored += batches
             self._pending -= rows
             over = not self._pending
         if over:
@@ -220,17 +223,21 @@ class ColumnsFuture(Future[ColumnsResult]):
         self.set_result(ColumnsResult(self._topic, tuple(self._failures), self._stored))
 
 
-def tell_stored(batch: ProducerBatch) -> None:
-    """Tell the calls of a batch that is complete."""
-    partition, base_offset = batch.topic_partition.partition, batch.base_offset
-    for owners, start, stop, first_index in batch.pieces:
-        shift = first_index - start
-        for call, first, last in owners.shares(start, stop):
-            if isinstance(call, ColumnsFuture):
-                call.stored(partition, base_offset + first + shift if base_offset >= 0 else -1, last - first)
-            elif isinstance(call, list):
-                for index, row in enumerate(owners.rows[first:last].tolist(), first + shift):
-                    call[row].stored(batch.offset_of(index), batch.log_append_time)
+def tell_stored(batches: Iterable[ProducerBatch]) -> None:
+    """Tell the calls of batches that are complete; those of columns once, however many of the batches are theirs."""
+    told: defaultdict[ColumnsFuture, list[int]] = defaultdict(list)
+    for batch in batches:
+        partition, base_offset = batch.topic_partition.partition, batch.base_offset
+        for owners, start, stop, first_index in batch.pieces:
+            shift = first_index - start
+            for call, first, last in owners.shares(start, stop):
+                if isinstance(call, ColumnsFuture):
+                    told[call] += (partition, base_offset + first + shift if base_offset >= 0 else -1, last - first)
+                elif isinstance(call, list):
+                    for index, row in enumerate(owners.rows[first:last].tolist(), first + shift):
+                        call[row].stored(batch.offset_of(index), batch.log_append_time)
+    for call, numbers in told.items():
+        call.stored(numbers)
 
 
 def tell_failed(

@@ -257,11 +257,10 @@ class Sender:
     def _settle_produce(self, response: ClientResponse, sent: SentBatches) -> None:
         node_id, now, message = response.request.node_id, response.received_ms, response.message
         waiting: dict[tuple[str, int], ProducerBatch] = {batch.topic_partition: batch for batch in sent.batches}
-        stored: list[ProducerBatch] = []
+        stored: list[tuple[ProducerBatch, PartitionProduceResponse]] = []
         others: list[tuple[ProducerBatch, Answer]] = []
         if isinstance(message, ProduceResponse):
             self._metrics.request_answered(response.latency_ms, message.throttle_time_ms, now)
-            connection = self.idempotence.connection(node_id)
             for topic in message.responses:
                 name = sent.name(topic)
                 for row in topic.partition_responses:
@@ -269,23 +268,25 @@ class Sender:
                     if batch is None:
                         continue
                     if row.error_code == codes.NONE and not batch.done:
-                        self._complete(batch, row, connection)
-                        stored.append(batch)
+                        stored.append((batch, row))
                     else:
                         others.append((batch, answer_of(row)))
+            self._complete(stored, self.idempotence.connection(node_id))
             if others:
                 self._take_leader_hints(message, sent)
-        self._accumulator.finish(*stored)
         others += [(batch, _without_message(response, self._config.acks)) for batch in waiting.values()]
         for batch, answer in others:
             self._settle_batch(batch, answer, node_id, now)
 
-    def _complete(self, batch: ProducerBatch, row: PartitionProduceResponse, connection: object) -> None:
+    def _complete(self, stored: Sequence[tuple[ProducerBatch, PartitionProduceResponse]], connection: object) -> None:
         """What nearly every batch comes to, in one go: off the wire, Done, told."""
-        batch.off_wire()
-        self.idempotence.acknowledged(batch, connection)
-        batch.complete(row.base_offset, row.log_append_time_ms)
-        tell_stored(batch)
+        for batch, row in stored:
+            batch.off_wire()
+            self.idempotence.acknowledged(batch, connection)
+            batch.complete(row.base_offset, row.log_append_time_ms)
+        batches = [batch for batch, _ in stored]
+        tell_stored(batches)
+        self._accumulator.finish(*batches)
 
     def _settle_batch(self, batch: ProducerBatch, answer: Answer, node_id: int, now: float) -> None:
         batch.off_wire()
@@ -326,7 +327,7 @@ class Sender:
     def _done(self, batch: ProducerBatch, answer: Answer, outcome: Done) -> None:
         self.idempotence.stored(batch)
         batch.complete(-1 if outcome.duplicate else answer.base_offset, answer.log_append_time)
-        tell_stored(batch)
+        tell_stored([batch])
         self._accumulator.finish(batch)
 
     def _retry(self, batch: ProducerBatch, answer: Answer, outcome: Retry, now: float) -> None:

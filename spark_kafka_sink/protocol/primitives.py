@@ -37,6 +37,8 @@ _ONE_BYTE = tuple(bytes([value]) for value in range(0x80))
 def unsigned_varint(value: int) -> bytes:
     if value < 0x80:  # nearly all of them: lengths, counts and tags are small
         return _ONE_BYTE[value]
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     data = bytearray()
     while value > 0x7F:
         data.append(value & 0x7F | 0x80)
