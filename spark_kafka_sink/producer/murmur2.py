@@ -10,9 +10,7 @@ so on. The loop is over the words of the longest key, not over keys. It works in
 processor's cache.
 
 Keys of one length are a table, and word i of all of them is a column of it. Keys of many lengths begin and end
-anywhere: their words are gathered, and the keys with the most words come first, so that those that have a word i are
-the first ones. The last bytes are read as the word that ends with the key; what it has of the bytes before them is
-shifted out.
+anywhere: their words are gathered, the shortest keys first, so that those that have a word i are the last ones.
 """
 
 from __future__ import annotations
@@ -57,15 +55,14 @@ def murmur2(keys: ByteColumn) -> NDArray[np.uint32]:
     if not keys.rows:
         return np.empty(0, np.uint32)
     length = keys.fixed_length()
-    if length is None:
-        first, stop = keys.offsets.item(0), keys.offsets.item(-1)
-        if stop - first > _GATHERED_BYTES_MAX:
-            middle = keys.rows // 2
-            halves = keys.offsets[: middle + 1], keys.offsets[middle:]
-            return np.concatenate([murmur2(ByteColumn(offsets, keys.data)) for offsets in halves])
-        hashes = _of_many_lengths(keys.offsets, _Words(keys.data, first, stop))
-    else:
+    if length is not None:
         hashes = _of_one_length(keys, max(0, length))
+    elif keys.offsets.item(-1) - keys.offsets.item(0) <= _GATHERED_BYTES_MAX:
+        hashes = _of_many_lengths(keys)
+    else:
+        middle = keys.rows // 2
+        halves = keys.offsets[: middle + 1], keys.offsets[middle:]
+        return np.concatenate([murmur2(ByteColumn(offsets, keys.data)) for offsets in halves])
     spare = hashes >> _13
     hashes ^= spare
     hashes *= _M
@@ -97,58 +94,52 @@ def _of_one_length(keys: ByteColumn, length: int) -> NDArray[np.uint32]:
     return hashes
 
 
-def _of_many_lengths(offsets: NDArray[np.int32], data: _Words) -> NDArray[np.uint32]:
-    starts, stops = offsets[:-1], offsets[1:]
-    lengths = stops - starts
-    words, tails = lengths >> 2, lengths & 3
-    fewest, most = int(np.minimum.reduce(words)), int(np.maximum.reduce(words))
+def _of_many_lengths(keys: ByteColumn) -> NDArray[np.uint32]:
+    first = keys.offsets.item(0)
+    starts, lengths = keys.offsets[:-1] - first, keys.offsets[1:] - keys.offsets[:-1]
+    shortest, longest = int(np.minimum.reduce(lengths)), int(np.maximum.reduce(lengths))
     order: NDArray[np.intp] | slice = slice(None)
-    counts = [len(words)] * most
-    if fewest < most:
-        missing = (most - words).astype(np.uint8 if most < 1 << 8 else np.int32)  # few bytes: that is a radix sort
-        order = np.argsort(missing, kind="stable")
-        counts = missing[order].searchsorted(np.arange(most, 0, -1)).tolist()
-    cells, shifts = data.places(starts[order])
-    hashes = (lengths.view(np.uint32) ^ _number(_SEED))[order]
+    begins = [0] * (longest >> 2)
+    if shortest >> 2 < longest >> 2:
+        # In few bytes: that makes it a radix sort.
+        narrow = np.uint8 if longest < 1 << 8 else np.uint16 if longest < 1 << 16 else np.int32
+        order = np.argsort(lengths.astype(narrow), kind="stable")
+        starts, lengths = starts[order], lengths[order]
+        begins = lengths.searchsorted(np.arange(4, longest + 1, 4, dtype=np.int32)).tolist()
+    hashes = lengths.view(np.uint32) ^ _number(_SEED)
     spare = np.empty_like(hashes)
-    for count in counts:
-        _mix(hashes[:count], data.words(cells[:count], shifts[:count]), spare[:count])
-        cells[:count] += 1
+    pairs = _pairs_of_words(keys.data, first, keys.offsets.item(-1))
+    at, shifts = (starts >> 2).astype(np.intp), ((starts & 3) << 3).astype(np.uint64)
+    for begin in begins:
+        _mix(hashes[begin:], _words(pairs, at[begin:], shifts[begin:]), spare[begin:])
+        at[begin:] += 1
+    last = _words(pairs, at, shifts)
+    tails = lengths & 3
+    surplus = (32 - 8 * tails).view(np.uint32)  # numpy shifts a word by 32 bits to 0
+    last <<= surplus
+    last >>= surplus
+    hashes ^= last
+    hashes *= np.minimum(tails, 1).view(np.uint32) * (_M - _1) + _1  # M where there is a tail, else 1
     spare[order] = hashes
-    last = data.words(*data.places(stops - 4))
-    last >>= (32 - 8 * tails).view(np.uint32)  # all of it where there is no tail
-    spare ^= last
-    spare *= np.minimum(tails, 1).view(np.uint32) * (_M - _1) + _1  # M where there is a tail, else 1
     return spare
 
 
-class _Words:
-    """The words of some keys, at any byte, and at the four bytes before the first one.
+def _pairs_of_words(data: pa.Buffer, first: int, stop: int) -> NDArray[np.uint64]:
+    """The eight bytes at every fourth byte of the keys, zeros after the last.
 
-    Words that do not begin at a multiple of four are slow to gather. So it is pairs of words that are gathered, at such
-    a multiple, and the word is shifted out of its pair.
+    Words that do not begin at a multiple of four are slow to gather. So pairs are gathered that begin at one, and the
+    word is shifted out of its pair.
     """
+    size = stop - first
+    padded = np.zeros(size + 8, np.uint8)
+    padded[:size] = np.frombuffer(data, np.uint8, size, first)
+    return np.ndarray((size // 4 + 1,), "<u8", padded, 0, (4,)).copy()
 
-    def __init__(self, data: pa.Buffer, first: int, stop: int) -> None:
-        size = stop - first
-        padded = np.zeros(size + 16, np.uint8)
-        padded[4 : 4 + size] = np.frombuffer(data, np.uint8, size, first)
-        self._before = first - 4
-        self._pairs: NDArray[np.uint64] = np.ndarray((size // 4 + 3,), "<u8", padded, 0, (4,)).copy()
 
-    def places(self, offsets: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-        """For the words at these bytes: which pair it is in, and by how much that is to be shifted."""
-        at = offsets.astype(np.int64)
-        at -= self._before
-        pairs = at >> 2
-        at &= 3
-        at <<= 3
-        return pairs, at.view(np.uint64)
-
-    def words(self, pairs: NDArray[np.int64], shifts: NDArray[np.uint64]) -> NDArray[np.uint32]:
-        taken = self._pairs.take(pairs)
-        taken >>= shifts
-        return taken.astype(np.uint32)
+def _words(pairs: NDArray[np.uint64], at: NDArray[np.intp], shifts: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    taken = pairs.take(at)
+    taken >>= shifts
+    return taken.astype(np.uint32)
 
 
 def _mix(hashes: NDArray[np.uint32], word: NDArray[np.uint32], spare: NDArray[np.uint32]) -> None:
