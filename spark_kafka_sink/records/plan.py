@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.records.arrays import numbers_of
@@ -73,9 +72,8 @@ def invalid_rows(columns: RecordColumns) -> list[InvalidRows]:
     """The rows that must not be encoded. Positions ascend within each reason; a row may have several."""
     found: list[InvalidRows] = []
     if columns.timestamp is not None:
-        lowest = pc.min(columns.timestamp).as_py()
-        if lowest is not None and lowest < NO_TIMESTAMP:
-            times = numbers_of(one_array(columns.timestamp))
+        times = numbers_of(one_array(columns.timestamp))
+        if np.minimum.reduce(times, initial=NO_TIMESTAMP) < NO_TIMESTAMP:
             found.append(InvalidRows(np.nonzero(times < NO_TIMESTAMP)[0], "the timestamp is before 1970"))
     if columns.headers is not None:
         bad = _over_chunks(columns.headers, rows_with_bad_headers)
@@ -169,8 +167,9 @@ def _bytes_before(part: PartitionSlice) -> int:
 def _timestamp_delta_bytes(timestamp: ArrowColumn | None) -> int:
     if timestamp is None:
         return _TIMESTAMP_DELTA_BYTES
-    span = pc.min_max(timestamp).as_py()
-    common = span["min"] is None or (span["min"] >= NO_TIMESTAMP and span["max"] < _COMMON_TIMES)
+    times = numbers_of(one_array(timestamp))  # null is "now" and counts as 0, which is as common
+    lowest, highest = np.minimum.reduce(times, initial=0), np.maximum.reduce(times, initial=0)
+    common = lowest >= NO_TIMESTAMP and highest < _COMMON_TIMES
     return _TIMESTAMP_DELTA_BYTES if common else _TIMESTAMP_DELTA_BYTES_WORST
 
 
