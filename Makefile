@@ -52,6 +52,8 @@ format: setup ## write the code the way `check` wants it
 # In a process for each core, but not in many: each reads all the tests first, which takes seconds.
 # The tests of a file stay together, and share what was set up for them.
 UNIT_TESTS := pytest tests --ignore tests/spark --numprocesses auto --maxprocesses 4 --dist loadfile
+# Compiled code is kept, whatever the environment says: else each process compiles everything again, in each run.
+test-unit test-minimums: export PYTHONDONTWRITEBYTECODE :=
 
 # After the unit tests all others run in one process: they share a JVM and a cluster of each kind.
 .PHONY: test
