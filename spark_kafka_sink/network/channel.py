@@ -75,6 +75,7 @@ class KafkaChannel:
         self._frame_bytes_max = frame_bytes_max
         self._started = False
         self._receive: FrameReader | None = None
+        self._longest_frame = 0
         self._send: NetworkSend | None = None
         self._send_writer: FrameWriter | None = None
         self._authentication_writer: FrameWriter | None = None
@@ -200,7 +201,7 @@ class KafkaChannel:
 
     def _read_frame(self) -> memoryview | None:
         if self._receive is None:
-            self._receive = FrameReader(self._receive_bytes_max())
+            self._receive = FrameReader(self._receive_bytes_max(), self._longest_frame)
         budget = READ_BYTES_PER_POLL
         while budget > 0:
             received = self.transport.read_into(self._receive.space())
@@ -211,6 +212,7 @@ class KafkaChannel:
             frame = self._receive.advance(received)
             if frame is not None:
                 self._receive = None
+                self._longest_frame = max(self._longest_frame, len(frame))
                 return frame
         return None
 

@@ -6,7 +6,8 @@
 
 `FrameWriter` holds what is left to write of one frame, as views into the segments it was given: nothing is joined or
 copied, and a write that stopped in the middle of a segment goes on there. `FrameReader` collects one frame. The length
-is judged before anything is allocated, and memory is taken as bytes arrive, because a length costs its sender nothing.
+is judged before anything is allocated, and memory is taken as bytes arrive, because a length costs its sender nothing:
+only who has sent long frames before gets the room for another one at once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from spark_kafka_sink.errors import DecodeError, IllegalStateError
 from spark_kafka_sink.network.system import Buffer
@@ -24,6 +27,7 @@ FRAME_BYTES_MAX = 100 * 1024 * 1024
 FRAME_BYTES_LIMIT = 2**31 - 1
 GROWTH_BYTES_MIN = 64 * 1024
 GROWTH_FACTOR = 4
+TRUST_BYTES_MAX = 4 * 1024 * 1024
 
 _LENGTH = struct.Struct(">i")
 
@@ -91,11 +95,13 @@ class FrameWriter:
 class FrameReader:
     """Collects one frame: fill `space()`, say how much with `advance()`, until that returns the payload."""
 
-    __slots__ = ("_buffer", "_bytes_max", "_filled", "_header_seen", "_size")
+    __slots__ = ("_buffer", "_bytes_max", "_filled", "_first_bytes", "_header_seen", "_size")
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, longest_before: int = 0) -> None:
+        """`longest_before`: what the longest frame had that came from there."""
         self._bytes_max = bytes_max
-        self._buffer = bytearray(_LENGTH.size)
+        self._first_bytes = max(GROWTH_BYTES_MIN, min(longest_before, TRUST_BYTES_MAX))
+        self._buffer = memoryview(bytearray(_LENGTH.size))
         self._size = _LENGTH.size
         self._filled = 0
         self._header_seen = False
@@ -106,11 +112,13 @@ class FrameReader:
         return self._header_seen or self._filled > 0
 
     def space(self) -> memoryview:
-        """Where the next bytes go. The view must be released, or dropped, before `advance`."""
+        """Where the next bytes go."""
         if self._filled == len(self._buffer):
-            capacity = min(self._size, max(GROWTH_BYTES_MIN, GROWTH_FACTOR * self._filled))
-            self._buffer += bytes(capacity - self._filled)
-        return memoryview(self._buffer)[self._filled :]
+            capacity = min(self._size, max(self._first_bytes, GROWTH_FACTOR * self._filled))
+            longer = memoryview(np.empty(capacity, np.uint8))  # a bytearray would be filled with zeros first
+            longer[: self._filled] = self._buffer
+            self._buffer = longer
+        return self._buffer[self._filled :]
 
     def advance(self, received: int) -> memoryview | None:
         self._filled += received
@@ -120,13 +128,13 @@ class FrameReader:
             self._begin_payload(_LENGTH.unpack(self._buffer)[0])
             if self._size > 0:
                 return None
-        return memoryview(self._buffer)
+        return self._buffer
 
     def _begin_payload(self, size: int) -> None:
         if not 0 <= size <= self._bytes_max:
             raise DecodeError(_refusal(bytes(self._buffer), size, self._bytes_max))
         self._header_seen = True
-        self._buffer = bytearray()
+        self._buffer = memoryview(b"")
         self._size = size
         self._filled = 0
 

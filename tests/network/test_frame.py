@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import DecodeError
-from spark_kafka_sink.network.frame import FRAME_BYTES_MAX, FrameReader, FrameWriter
+from spark_kafka_sink.network.frame import FRAME_BYTES_MAX, TRUST_BYTES_MAX, FrameReader, FrameWriter
 
 
 def feed(reader: FrameReader, data: bytes) -> tuple[memoryview | None, bytes]:
@@ -86,6 +86,13 @@ def test_a_huge_length_takes_memory_only_as_bytes_arrive() -> None:
         feed(reader, bytes(piece))
         arrived += piece
         assert len(reader.space()) + arrived <= max(64 * 1024, 5 * arrived)
+
+
+def test_who_has_sent_long_frames_gets_the_room_for_another_at_once_but_not_for_any_length() -> None:
+    for size, room in ((1_000_000, 1_000_000), (FRAME_BYTES_MAX, TRUST_BYTES_MAX)):
+        reader = FrameReader(FRAME_BYTES_MAX, longest_before=size)
+        feed(reader, struct.pack(">i", size))
+        assert len(reader.space()) == room
 
 
 def test_a_length_at_the_limit_is_taken_and_one_above_is_refused_before_anything_is_allocated() -> None:
