@@ -115,7 +115,7 @@ class FrameReader:
         """Where the next bytes go."""
         if self._filled == len(self._buffer):
             capacity = min(self._size, max(self._first_bytes, GROWTH_FACTOR * self._filled))
-            longer = memoryview(np.empty(capacity, np.uint8))  # a bytearray would be filled with zeros first
+            longer = np.empty(capacity, np.uint8).data  # a bytearray would be filled with zeros first
             longer[: self._filled] = self._buffer
             self._buffer = longer
         return self._buffer[self._filled :]
