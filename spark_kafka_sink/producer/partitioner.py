@@ -202,8 +202,8 @@ def _keyed(
 
 
 def _hashed(key: ArrowColumn, count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The partition of each key, and the rows that have none."""
-    partitions = np.full(len(key), INVALID_PARTITION, np.int32)
+    """The partition of each key, and the rows that have no key: what stands there means nothing."""
+    partitions = np.empty(len(key), np.int32)
     keyless: list[NDArray[np.int64]] = [_NO_ROWS]
     for start in range(0, len(key), _CHUNK_ROWS):
         keys = byte_column(one_array(key.slice(start, _CHUNK_ROWS)))
@@ -216,7 +216,7 @@ def _hashed(key: ArrowColumn, count: int) -> tuple[NDArray[np.int32], NDArray[np
         offsets = np.append(keys.offsets.take(present), keys.offsets[-1])
         part[present] = partitions_of_keys(ByteColumn(offsets, keys.data), count)
         keyless.append(np.flatnonzero(keys.nulls) + start)
-    return partitions, np.concatenate(keyless)
+    return partitions, keyless[0] if len(keyless) == 1 else np.concatenate(keyless)
 
 
 def _draw(available: Sequence[int], loads_of: LoadsOf | None) -> Callable[[Random], int]:

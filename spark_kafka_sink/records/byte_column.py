@@ -46,7 +46,8 @@ class ByteColumn:
         first = int(offsets[1]) - start
         if int(offsets[-1]) - start != first * self.rows:
             return None
-        return first if bool((offsets[1:] - offsets[:-1] == first).all()) else None
+        # It is the average: unless all have it, one has more.
+        return first if np.maximum.reduce(offsets[1:] - offsets[:-1]) == first else None
 
     def array(self, extra_rows: int = 0) -> pa.Array:
         """The payload as a binary array without nulls, with empty rows added at the end."""
@@ -72,7 +73,7 @@ def byte_column(array: pa.Array) -> ByteColumn:
         array = array.cast(_BINARY)
     offsets, data = _stored(array)
     nulls = null_mask(array) if array.null_count else None
-    if nulls is not None and (offsets[1:] - offsets[:-1])[nulls].any():
+    if nulls is not None and np.logical_or.reduce(np.logical_and(offsets[1:] - offsets[:-1], nulls)):
         # Arrow allows bytes under a null; they are none of the record's.
         kind = pa.large_binary() if offsets.itemsize == 8 else _BINARY
         offsets, data = _stored(array.cast(kind).fill_null(EMPTY.cast(kind)))
@@ -97,7 +98,7 @@ def payload_bytes(array: pa.Array) -> tuple[NDArray[np.int64] | int, int]:
     offsets = _stored(array)[0]
     lengths = offsets[1:] - offsets[:-1]
     if array.null_count:
-        lengths[null_mask(array)] = 0
+        lengths *= ~null_mask(array)
     most = int(np.maximum.reduce(lengths, initial=0))
     if not array.null_count and offsets.item(-1) - offsets.item(0) == most * len(lengths):
         return most, most
