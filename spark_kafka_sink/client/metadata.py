@@ -212,14 +212,15 @@ class Metadata:
     # --- for the network client (sender thread)
 
     def time_to_next_update(self, now: float) -> float:
-        with self._lock:
-            to_expiry_ms = max(self._last_full_ms + self._max_age_ms - now, 0.0)
-            if to_expiry_ms == 0 and self._uneventful:
-                # A refresh in its time is not a complaint about the last answer.
+        """No lock: it is asked for several times with each request, and who wants an update wakes the client then."""
+        to_expiry_ms = max(self._last_full_ms + self._max_age_ms - now, 0.0)
+        if to_expiry_ms == 0 and self._uneventful:
+            # A refresh in its time is not a complaint about the last answer.
+            with self._lock:
                 self._uneventful = 0
                 self._set_pause()
-            wanted = self._wants_full or self._wants_partial
-            return max(0.0 if wanted else to_expiry_ms, self._last_attempt_ms + self._pause_ms - now)
+        wanted = self._wants_full or self._wants_partial
+        return max(0.0 if wanted else to_expiry_ms, self._last_attempt_ms + self._pause_ms - now)
 
     def new_query(self, now: float) -> MetadataQuery:
         with self._lock:

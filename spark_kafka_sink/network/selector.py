@@ -357,8 +357,7 @@ class Selector:
 
     def _drain_waker(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            while self._wake_reader.recv(64):
-                pass
+            self._wake_reader.recv(64)  # one byte, or a few of threads that came at once; if some stay, they wake again
         # After reading, never before: a byte written in between would be read here and `_woken` stay set for good.
         self._woken = False
 

@@ -204,7 +204,7 @@ class PartitionQueues:
         return frozenset([node for node, queues in self._sendable.items() if queues and node is not None])
 
     def topics_without_leader(self) -> frozenset[str]:
-        return frozenset(queue.topic_partition.topic for queue in self._sendable.get(None, ()))
+        return frozenset([queue.topic_partition.topic for queue in self._sendable.get(None, ())])
 
     def all_leaders_supplied(self, topic: str, request_bytes: int) -> bool:
         """Can each leader of the topic be sent a full request from what is sendable, one batch of each partition?"""
