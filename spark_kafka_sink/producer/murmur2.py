@@ -34,7 +34,7 @@ _SEED = 0x9747B28C
 _M = _number(0x5BD1E995)
 _POSITIVE = _number(0x7FFF_FFFF)
 _1, _13, _15, _24 = _number(1), _number(13), _number(15), _number(24)
-_GATHERED_BYTES_MAX = 16 << 20
+_GATHERED_BYTES_MAX = 2 << 20
 """Keys of many lengths are copied three times over, for a moment: not more of them than that."""
 
 
@@ -81,7 +81,7 @@ def _of_one_length(keys: ByteColumn, length: int) -> NDArray[np.uint32]:
     tail = length & 3
     if not tail:
         return hashes
-    if length > tail:
+    if length > tail:  # the word that ends with the key, without what the last whole one had of it
         word[:] = np.ndarray((rows,), "<u4", keys.data, start + length - 4, (length,))
         word >>= _number(32 - 8 * tail)
         hashes ^= word
