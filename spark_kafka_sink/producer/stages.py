@@ -20,7 +20,7 @@ from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.partition_queues import PartitionQueues
 from spark_kafka_sink.producer.staging import Stage
 
-_CACHED_BYTES = 4 << 20
+_CACHED_BYTES = 3 << 20
 _PIECE_BYTES = 64 << 10
 """Rows are ordered in half the time, or less, while all are in the processor's cache. So a stage is full with so
 many bytes, unless the pieces of batches that it becomes would be small: a piece costs what some hundred rows cost."""

@@ -60,7 +60,7 @@ __all__ = [
 _BYTES_AT_A_TIME = 64 << 20
 """A chunk of large records is cut earlier than one of small ones."""
 
-np.empty(8 << 20, np.uint8)
+np.empty(4 << 20, np.uint8)
 """Allocated and freed once: from then on glibc keeps up to twice as much for the next allocations. By default it gives
 everything above 128 kB back to the system, and the columns of each chunk would be mapped page by page again: half as
 much again for each record."""

@@ -15,7 +15,7 @@ KIB, MIB = 1 << 10, 1 << 20
     ("batch_size", "buffer_memory", "partitions", "enough"),
     [
         pytest.param(16 * KIB, 32 * MIB, 12, 12 * 16 * KIB, id="a batch for each partition"),
-        pytest.param(MIB, 32 * MIB, 12, 4 * MIB, id="what the processor's cache holds"),
+        pytest.param(MIB, 32 * MIB, 12, 3 * MIB, id="what the processor's cache holds"),
         pytest.param(MIB, 64 * MIB, 100, 100 * 64 * KIB, id="a piece of a batch for each partition"),
         pytest.param(MIB, 32 * MIB, 1_000, 8 * MIB, id="a quarter of the memory"),
     ],
