@@ -23,10 +23,8 @@ RECORDS_OF_VARIANTS = 3_000_000
 SINGLE_RECORDS = 150_000
 RESIDENT_BYTES_MAX = 32_000_000 + 150_000_000
 PANDAS_BYTES = 48_000_000
-LARGE_BATCHES_BYTES = 10_000_000
-"""Batches of a megabyte are made of more rows at a time, whose copies live for a moment."""
 GROWTH_BYTES_MAX = 8_000_000
-WAITED_SECONDS_MIN = 1.0
+WAITED_SECONDS_MIN = 0.5
 SAMPLE_SECONDS = 0.05
 
 CYCLES = 2_000
@@ -91,8 +89,8 @@ def test_twenty_million_records_to_a_slow_broker_take_bounded_memory() -> None:
     [
         pytest.param(["--pandas"], PANDAS_BYTES, id="in a program that imports pandas"),
         pytest.param(["--options", '{"compression.type": "lz4"}'], 0, id="compressed"),
-        pytest.param(["--options", '{"batch.size": 524288}'], LARGE_BATCHES_BYTES, id="as in the Spark sink"),
-        pytest.param(["--options", '{"batch.size": 1000000}'], LARGE_BATCHES_BYTES, id="as in librdkafka"),
+        pytest.param(["--options", '{"batch.size": 524288}'], 0, id="as in the Spark sink"),
+        pytest.param(["--options", '{"batch.size": 1000000}'], 0, id="as in librdkafka"),
     ],
 )
 def test_so_does_a_producer_that_is_used_otherwise(arguments: list[str], others_bytes: int) -> None:

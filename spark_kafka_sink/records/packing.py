@@ -26,9 +26,9 @@ Positions: TypeAlias = "NDArray[np.int64]"
 Table: TypeAlias = "NDArray[np.uint8]"
 _BINARY = pa.binary()
 SEGMENT_POOL = pa.jemalloc_memory_pool() if "jemalloc" in pa.supported_memory_backends() else pa.system_memory_pool()
-"""Where encoded records lie. They are written on one thread and freed on another, the sender's. Arrow's usual allocator,
-mimalloc, keeps memory apart for each thread and held 20 to 30 MB more of it; the system's mixes them with what lives for
-a moment only, and held 15 MB more."""
+"""Where encoded records lie. They are written on one thread and freed on another, the sender's. mimalloc, Arrow's usual
+allocator, keeps memory apart for each thread, and held 20 to 30 MB more; the system's mixes them with what lives for a
+moment only, and held 15 MB more."""
 SPARE_BYTES = 32
 """How much longer than its contents a buffer must be that words are stored into or read from."""
 _RUN_ROWS = 1_500
