@@ -11,7 +11,7 @@ many batches point into it: its memory cannot be used again before the last of t
 returns its bytes only then, never bit by bit, and why a batch whose request may still sit in a socket's queue must not
 let go, even if it has expired (CVE-2026-35554: memory reused under a request that was still being sent).
 
-No time is read here except through `clock`, for the metrics; waiting itself is done by an Event with a timeout.
+No time is read here except through `clock`, for the metrics; waiting itself is done by a lock with a timeout.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class BufferPool:
         try:
             if waiting is not None:
                 waiting()
-            waiter.served.wait(max(0.0, block_ms) / 1000)
+            waiter.wait(block_ms)
         except BaseException:  # Ctrl-C: who is gone must not keep his place in the queue
             self._cancel(waiter)
             raise
@@ -91,7 +91,7 @@ class BufferPool:
         with self._lock:
             self._closed = True
             for waiter in self._waiters:
-                waiter.served.set()
+                waiter.wake()
 
     def _queue_up(self, count: int) -> _Waiter:
         with self._lock:
@@ -137,18 +137,28 @@ class BufferPool:
             if head.gathered < head.wanted:
                 return
             self._waiters.popleft()
-            head.served.set()
+            head.wake()
 
 
 class _Waiter:
-    """One blocked append, guarded by the pool's lock."""
+    """One blocked append, guarded by the pool's lock. It waits at a lock: an Event would make three of them."""
 
-    __slots__ = ("gathered", "served", "wanted")
+    __slots__ = ("_asleep", "gathered", "wanted")
 
     def __init__(self, wanted: int) -> None:
         self.wanted = wanted
         self.gathered = 0
-        self.served = threading.Event()
+        self._asleep = threading.Lock()
+        self._asleep.acquire()
+
+    def wait(self, block_ms: float) -> None:
+        """Until it is woken, at most so long. Without the pool's lock."""
+        self._asleep.acquire(timeout=max(0.0, block_ms) / 1000)
+
+    def wake(self) -> None:
+        """It may be done twice: by the close as well as by memory that comes."""
+        if self._asleep.locked():
+            self._asleep.release()
 
 
 class MemoryLease:
