@@ -187,12 +187,12 @@ class Selector:
         self.completed_receives.clear()
         if self._closing:
             self._read_from_all_closing(self._system.now())
+        self._refused_sends.clear()
 
     def _read_from_all_closing(self, now: float) -> None:
         for channel in list(self._closing.values()):
             if channel.id in self._refused_sends or not self._read_from_closing(channel, now):
                 self._finish(channel)
-        self._refused_sends.clear()
 
     def _wait(self, timeout_ms: float) -> tuple[dict[KafkaChannel, int], bool]:
         """The channels that are ready, each with its events, and whether somebody woke this poll."""
