@@ -244,6 +244,23 @@ def test_a_send_to_a_closing_channel_ends_it(system: FakeSystem, selector: Selec
     assert (received(selector), list(selector.disconnected)) == ([], ["a"])
 
 
+def test_a_refused_send_says_nothing_of_a_later_channel_of_the_same_id(system: FakeSystem, selector: Selector) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    for refused in (True, False):
+        connection = connect(system, selector)
+        connection.send(frame(b"1") + frame(b"2"))
+        connection.reset()
+        system.advance(10)
+        selector.send(NetworkSend("a", [b"x"]))
+        selector.poll(0)
+        assert received(selector) == [("a", b"1")]
+        if refused:
+            selector.send(NetworkSend("a", [b"y"]))
+            selector.close_channel("a")
+    selector.poll(0)
+    assert received(selector) == [("a", b"2")]
+
+
 def test_a_frame_cut_in_the_middle_is_a_disconnection(system: FakeSystem, selector: Selector) -> None:
     system.listen("broker", 9092, SilentPeer())
     connection = connect(system, selector)
