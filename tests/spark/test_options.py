@@ -47,6 +47,7 @@ def test_the_defaults_are_those_of_the_java_client_but_for_the_ones_listed() -> 
     assert config.acks == -1
     assert config.enable_idempotence
     assert config.batch_size == int(BULK_DEFAULTS["batch.size"])
+    assert config.client_config().send_buffer_bytes == int(BULK_DEFAULTS["send.buffer.bytes"])
     assert parse(kafka__batch__size="16384").producer_config().batch_size == 16384
 
 
