@@ -24,7 +24,10 @@ class RequestQueue:
         self._requests_max = requests_max
         self._now = now
         self._progress = progress
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        """Each task wakes one handler; one that leaves something behind, if only a time to wait for, wakes the next."""
+        self._room = threading.Condition(self._lock)
         self._requests: deque[Task] = deque()
         self._ready: deque[Task] = deque()
         self._later: list[tuple[float, int, Task]] = []
@@ -35,43 +38,40 @@ class RequestQueue:
 
     def put(self, request: Task) -> None:
         """A new request; waits while the queue is full."""
-        with self._changed:
+        with self._lock:
             while len(self._requests) >= self._requests_max and not self._closed:
-                self._changed.wait()
+                self._room.wait()
             self._requests.append(request)
-            self._changed.notify_all()
+            self._work.notify()
 
     def put_at(self, time_ms: float, task: Task, progress: int | None = None) -> None:
-        with self._changed:
+        with self._lock:
             self._number += 1
             heapq.heappush(self._later, (time_ms, self._number, task))
             if progress is not None:
                 self._parked[self._number] = (progress, task)
                 # Something may have happened since the caller looked.
                 self._wake_parked()
-            self._changed.notify_all()
+            self._work.notify()
 
     def note_progress(self) -> None:
         if self._parked:
-            with self._changed:
+            with self._lock:
                 self._wake_parked()
 
     def get(self, timeout_ms: float) -> Task | None:
         """The next task; None if there is none so far, or the queue is closed."""
         deadline_ms = self._now() + timeout_ms
-        with self._changed:
+        with self._lock:
             while not self._closed:
                 now = self._now()
                 self._take_due(now)
-                if self._ready:
-                    return self._ready.popleft()
-                if self._requests:
-                    self._changed.notify_all()
-                    return self._requests.popleft()
+                if self._ready or self._requests:
+                    return self._next()
                 next_ms = min(deadline_ms, self._later[0][0]) if self._later else deadline_ms
                 if now >= deadline_ms:
                     return None
-                self._changed.wait(max(0.0, next_ms - now) / 1000)
+                self._work.wait(max(0.0, next_ms - now) / 1000)
             return None
 
     @property
@@ -79,9 +79,20 @@ class RequestQueue:
         return self._closed
 
     def close(self) -> None:
-        with self._changed:
+        with self._lock:
             self._closed = True
-            self._changed.notify_all()
+            self._work.notify_all()
+            self._room.notify_all()
+
+    def _next(self) -> Task:
+        if self._ready:
+            task = self._ready.popleft()
+        else:
+            task = self._requests.popleft()
+            self._room.notify()
+        if self._ready or self._requests or self._later:
+            self._work.notify()
+        return task
 
     def _take_due(self, now: float) -> None:
         while self._later and self._later[0][0] <= now:
@@ -96,4 +107,4 @@ class RequestQueue:
             self._ready.extend(self._parked.pop(number)[1] for number in sorted(woken))
             self._later = [entry for entry in self._later if entry[1] not in woken]
             heapq.heapify(self._later)
-            self._changed.notify_all()
+            self._work.notify(len(woken))
