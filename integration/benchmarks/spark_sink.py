@@ -1,6 +1,6 @@
 """What a row costs in Spark: ours, Spark's own sink, foreachPartition with librdkafka, and a writer that only counts.
 
-    python -m integration.benchmarks.spark_sink [--rows 3000000] [--rounds 5] [--bootstrap host:port]
+    python -m integration.benchmarks.spark_sink [--rows 10000000] [--rounds 5] [--bootstrap host:port]
 
 All in one session (`local[2]`), one after the other, in turn, on the same rows: 12-byte keys, 100-byte values, 12
 partitions. Without `--bootstrap` a discard broker (it acknowledges, counts and keeps nothing) runs in a process of its
@@ -167,7 +167,7 @@ def show(seen: dict[str, list[tuple[float, float]]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What a row costs in Spark, by sink.")
-    parser.add_argument("--rows", type=int, default=3_000_000)
+    parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--bootstrap", help=f"a Kafka with the topic {TOPIC}, instead of the discard broker")
     arguments = parser.parse_args()

@@ -35,7 +35,7 @@ class RecordColumns:
     Nulls: a null value is a tombstone, a null key is no key, null headers are none, a null timestamp is "now".
     """
 
-    __slots__ = ("headers", "key", "num_rows", "timestamp", "value")
+    __slots__ = ("_nbytes", "headers", "key", "num_rows", "timestamp", "value")
 
     value: ArrowColumn
     key: ArrowColumn | None
@@ -58,6 +58,7 @@ class RecordColumns:
         self.headers = None if headers is None else _header_column(headers)
         self.timestamp = None if timestamp is None else _timestamp_column(timestamp)
         self.num_rows = len(value)
+        self._nbytes = -1
 
     @classmethod
     def _checked(
@@ -70,6 +71,7 @@ class RecordColumns:
         """From columns that have been through the constructor already."""
         made = cls.__new__(cls)
         made.value, made.key, made.headers, made.timestamp, made.num_rows = value, key, headers, timestamp, len(value)
+        made._nbytes = -1
         return made
 
     def __repr__(self) -> str:
@@ -82,7 +84,9 @@ class RecordColumns:
     @property
     def nbytes(self) -> int:
         """The bytes of these rows alone, also where the arrays are slices of larger ones."""
-        return sum(column.nbytes for _, column in self._named() if column is not None)
+        if self._nbytes < 0:
+            self._nbytes = sum(column.nbytes for _, column in self._named() if column is not None)
+        return self._nbytes
 
     @property
     def memory_nbytes(self) -> int:
@@ -138,7 +142,7 @@ def one_array(column: ArrowColumn) -> pa.Array:
         return column.chunk(0)
     if column.num_chunks == 0:
         return pa.nulls(0, column.type)
-    if column.nbytes >= _TAKE_BYTES_MAX and _is_narrow(column.type):
+    if column.get_total_buffer_size() >= _TAKE_BYTES_MAX and _is_narrow(column.type):
         column = column.cast(pa.large_binary())
     return pa.concat_arrays(column.chunks)
 

@@ -108,7 +108,7 @@ def _chunks_of(plan: Sequence[BatchSlice]) -> Iterator[Sequence[BatchSlice]]:
 def _encode_part(columns: RecordColumns, part: Sequence[BatchSlice], now_ms: int) -> list[EncodedPiece]:
     first, stop = part[0].start, part[-1].stop
     chunk = columns.slice(first, stop - first)
-    if len(part) > 1 and chunk.nbytes > _BYTES_AT_A_TIME:
+    if len(part) > 1 and chunk.memory_nbytes > _BYTES_AT_A_TIME and chunk.nbytes > _BYTES_AT_A_TIME:
         middle = len(part) // 2
         return _encode_part(columns, part[:middle], now_ms) + _encode_part(columns, part[middle:], now_ms)
     return _encode_chunk(chunk.contiguous(), part, now_ms)

@@ -26,7 +26,7 @@ _BYTES_MAX = 1 << 30
 
 def column_taker(array: pa.Array) -> Callable[[NDArray[Any]], pa.Array]:
     """A function that copies the rows at some positions into a new array."""
-    if array.type in _NARROW and array.nbytes >= _BYTES_MAX:
+    if array.type in _NARROW and array.get_total_buffer_size() >= _BYTES_MAX:
         array = array.cast(pa.large_binary())
     table = _table_of(array)
     return partial(_elements, array) if table is None else partial(_table_rows, table, array)

@@ -94,7 +94,7 @@ CONSUMER_OPTIONS = (
 _PRODUCER_NAMES = (*PRODUCER_OPTIONS, *SECURITY_OPTIONS)
 
 # Where a bulk writer of columns does clearly better than with the Java client's default; docs/options.md says why.
-BULK_DEFAULTS: dict[str, str] = {"batch.size": "524288", "send.buffer.bytes": "-1"}
+BULK_DEFAULTS: dict[str, str] = {"batch.size": "524288", "linger.ms": "100", "send.buffer.bytes": "-1"}
 
 # Refused in the words of Spark's own sink.
 _REFUSED = {

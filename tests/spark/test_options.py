@@ -43,7 +43,7 @@ def test_a_name_that_no_topic_can_have_is_refused(topic: str) -> None:
 
 def test_the_defaults_are_those_of_the_java_client_but_for_the_ones_listed() -> None:
     config = parse().producer_config()
-    assert config.linger_ms == 5
+    assert config.linger_ms == int(BULK_DEFAULTS["linger.ms"])
     assert config.acks == -1
     assert config.enable_idempotence
     assert config.batch_size == int(BULK_DEFAULTS["batch.size"])
