@@ -3,11 +3,11 @@
     python -m integration.benchmarks.producer [--rounds 5]
 
 A discard broker (it acknowledges, counts and keeps nothing) runs in a process of its own. Every contender runs in a new
-process, one after the other, and the whole row of them several times; the table has the medians. 12-byte keys, 100-byte
-values. 16 kB and 1 MB are the batch.size, and with it comes the other of Java's and librdkafka's defaults that counts:
-send.buffer.bytes, 128 kB with the former and the system's choice with the latter. CPU is user + system time of the
-contender's process alone, from the first record to the last acknowledgement; for Java it is that of the whole JVM, its
-start included, so that only its records/s are compared.
+process, one after the other, and the whole row of them several times; the tables have the medians. 12-byte keys and
+100-byte values. 16 kB and 1 MB are the batch.size, and with it comes the other of Java's and librdkafka's defaults that
+counts: send.buffer.bytes, 128 kB with the former and the system's choice with the latter. CPU is user + system time of
+the contender's process alone, from the first record to the last acknowledgement; for Java it is that of the whole JVM,
+its start included, so that only its records/s are compared.
 """
 
 from __future__ import annotations
@@ -132,6 +132,17 @@ ROWS_OF_TABLE: tuple[tuple[str, str, str, Options], ...] = (
     ("kafka-python `send`, 16 kB", "kafka-python", "t", JAVAS),
 )
 
+RATIOS: tuple[tuple[str, str, str, str, str], ...] = (
+    ("cpu_ns", "`send_columns`, 16 kB", "confluent-kafka `produce()`, 16 kB", "CPU", "at most 0.25"),
+    ("cpu_ns", "`send_columns`, 1 MB", "confluent-kafka `produce()`, 1 MB", "CPU", "at most 0.25"),
+    ("rate", "`send_columns`, 16 kB", "Java ProducerPerformance, 16 kB", "records/s", "at least 2"),
+    ("rate", "`send_columns`, 1 MB", "Java ProducerPerformance, 1 MB", "records/s", "at least 2"),
+    ("cpu_ns", "`send_columns`, 16 kB, 1,000 partitions", "`send_columns`, 16 kB, 1 partition", "CPU", "at most 2"),
+    ("cpu_ns", "`send_columns`, 1 MB, 1,000 partitions", "`send_columns`, 1 MB, 1 partition", "CPU", "at most 2"),
+    ("rate", "`send`, 16 kB", "kafka-python `send`, 16 kB", "records/s", "at least 1"),
+)
+"""What is measured, of which row, to which row, by which name, and the target."""
+
 _start: tuple[float, float] = (0.0, 0.0)
 
 
@@ -200,13 +211,15 @@ def compare(rounds: int, scale: float) -> None:
                 records = max(ROWS, int(RECORDS[name] * scale) // ROWS * ROWS)
                 seen[label].append(measure(name, bootstrap, topic, options, records))
                 print(f"round {turn + 1}: {label}: {seen[label][-1]}", file=sys.stderr)
-    base = statistics.median(run["cpu_ns"] for run in seen[ROWS_OF_TABLE[0][0]])
-    base_rate = statistics.median(run["rate"] for run in seen[ROWS_OF_TABLE[0][0]])
-    print("| producer | records/s | CPU per record | CPU, times ours | records/s, ours is |")
-    print("|---|---:|---:|---:|---:|")
+    print("| producer | records/s | CPU per record |\n|---|---:|---:|")
     for label, runs in seen.items():
         rate, cpu = (statistics.median(run[what] for run in runs) for what in ("rate", "cpu_ns"))
-        print(f"| {label} | {rate:,.0f} | {cpu:,.0f} ns | {cpu / base:.2f}x | {base_rate / rate:.2f}x |")
+        print(f"| {label} | {rate:,.0f} | {cpu:,.0f} ns |")
+    print("\n| ratio | target | median of the rounds' ratios | rounds |\n|---|---|---:|---|")
+    for what, label, other, name, target in RATIOS:
+        ratios = [run[what] / its[what] for run, its in zip(seen[label], seen[other], strict=True)]
+        rounds_told = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+        print(f"| {name}: {label} to {other} | {target} | {statistics.median(ratios):.2f} | {rounds_told} |")
 
 
 def main() -> None:
