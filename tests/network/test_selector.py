@@ -213,16 +213,21 @@ def test_answers_outlive_a_write_that_failed(system: FakeSystem, selector: Selec
     assert system.now() == before
 
 
-def test_a_closing_channel_that_is_muted_keeps_its_receives_until_it_is_unmuted(
-    system: FakeSystem, selector: Selector
-) -> None:
-    system.listen("broker", 9092, SilentPeer())
+def closing_channel(system: FakeSystem, selector: Selector, *payloads: bytes) -> None:
+    """Channel a after its peer sent these frames and went: a send to it was refused, its receives are still told."""
     connection = connect(system, selector)
-    connection.send(frame(b"1") + frame(b"2"))
+    connection.send(b"".join(map(frame, payloads)))
     connection.reset()
     system.advance(10)
     selector.send(NetworkSend("a", [b"x"]))
     selector.poll(0)
+
+
+def test_a_closing_channel_that_is_muted_keeps_its_receives_until_it_is_unmuted(
+    system: FakeSystem, selector: Selector
+) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    closing_channel(system, selector, b"1", b"2")
     selector.mute("a")
     selector.poll(1000)
     assert (received(selector), dict(selector.disconnected)) == ([], {})
@@ -233,12 +238,7 @@ def test_a_closing_channel_that_is_muted_keeps_its_receives_until_it_is_unmuted(
 
 def test_a_send_to_a_closing_channel_ends_it(system: FakeSystem, selector: Selector) -> None:
     system.listen("broker", 9092, SilentPeer())
-    connection = connect(system, selector)
-    connection.send(frame(b"1") + frame(b"2") + frame(b"3"))
-    connection.reset()
-    system.advance(10)
-    selector.send(NetworkSend("a", [b"x"]))
-    selector.poll(0)
+    closing_channel(system, selector, b"1", b"2", b"3")
     selector.send(NetworkSend("a", [b"y"]))
     selector.poll(1000)
     assert (received(selector), list(selector.disconnected)) == ([], ["a"])
@@ -247,12 +247,7 @@ def test_a_send_to_a_closing_channel_ends_it(system: FakeSystem, selector: Selec
 def test_a_refused_send_says_nothing_of_a_later_channel_of_the_same_id(system: FakeSystem, selector: Selector) -> None:
     system.listen("broker", 9092, SilentPeer())
     for refused in (True, False):
-        connection = connect(system, selector)
-        connection.send(frame(b"1") + frame(b"2"))
-        connection.reset()
-        system.advance(10)
-        selector.send(NetworkSend("a", [b"x"]))
-        selector.poll(0)
+        closing_channel(system, selector, b"1", b"2")
         assert received(selector) == [("a", b"1")]
         if refused:
             selector.send(NetworkSend("a", [b"y"]))
