@@ -7,16 +7,15 @@ slicing and chunking included, is free of copies; the memory of the user's own a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.records.arrays import null_mask, number_array, numbers_of
-from spark_kafka_sink.records.taking import column_taker
+from spark_kafka_sink.records.taking import take_rows
 
 ArrowColumn: TypeAlias = "pa.Array | pa.ChunkedArray"
 
@@ -98,12 +97,8 @@ class RecordColumns:
 
     def take(self, indices: Any) -> RecordColumns:
         """The rows at these positions, in this order (copied)."""
-        return self.taker()(numbers_of(indices) if isinstance(indices, pa.Array) else np.asarray(indices, np.int64))
-
-    def taker(self) -> Callable[[NDArray[Any]], RecordColumns]:
-        """What takes rows by their positions, again and again: each column is looked at only once."""
-        takers = [None if column is None else column_taker(one_array(column)) for _, column in self._named()]
-        return lambda positions: self._checked(*(None if take is None else take(positions) for take in takers))
+        positions = numbers_of(indices) if isinstance(indices, pa.Array) else np.asarray(indices, np.int64)
+        return self._checked(*(None if c is None else take_rows(one_array(c), positions) for _, c in self._named()))
 
     def chunks(self, rows_max: int) -> Iterator[RecordColumns]:
         """Runs of at most `rows_max` rows, whose columns are plain arrays (chunks of the input are joined)."""

@@ -6,8 +6,6 @@ length the column is a table, and numpy takes rows of a table in half the time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,12 +22,16 @@ _BYTES_MAX = 1 << 30
 """What 32-bit offsets might not hold once rows are taken more than once."""
 
 
-def column_taker(array: pa.Array) -> Callable[[NDArray[Any]], pa.Array]:
-    """A function that copies the rows at some positions into a new array."""
+def take_rows(array: pa.Array, positions: NDArray[Any]) -> pa.Array:
+    """The rows at these positions, copied into a new array."""
     if array.type in _NARROW and array.get_total_buffer_size() >= _BYTES_MAX:
         array = array.cast(pa.large_binary())
     table = _table_of(array)
-    return partial(_elements, array) if table is None else partial(_table_rows, table, array)
+    if table is None or len(positions) > len(array):  # more rows than there are might not do with 32-bit offsets
+        return pc.take(array, number_array(positions), boundscheck=False)
+    count, width = len(positions), table.itemsize
+    offsets = pa.py_buffer(np.arange(0, (count + 1) * width, width, dtype=np.int32))
+    return pa.Array.from_buffers(array.type, count, [None, offsets, pa.py_buffer(table.take(positions))], null_count=0)
 
 
 def _table_of(array: pa.Array) -> NDArray[Any] | None:
@@ -39,15 +41,3 @@ def _table_of(array: pa.Array) -> NDArray[Any] | None:
     column = byte_column(array)
     width = column.fixed_length()
     return items(column.matrix(len(array), width)) if width else None
-
-
-def _elements(array: pa.Array, positions: NDArray[Any]) -> pa.Array:
-    return pc.take(array, number_array(positions), boundscheck=False)
-
-
-def _table_rows(table: NDArray[Any], array: pa.Array, positions: NDArray[Any]) -> pa.Array:
-    count, width = len(positions), table.itemsize
-    if count > len(array):  # 32-bit offsets might not do
-        return _elements(array, positions)
-    offsets = pa.py_buffer(np.arange(0, (count + 1) * width, width, dtype=np.int32))
-    return pa.Array.from_buffers(array.type, count, [None, offsets, pa.py_buffer(table.take(positions))], null_count=0)
