@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.errors import KafkaSinkError, ProducerClosedError, RecordTooLargeError
-from spark_kafka_sink.producer.batch import BatchState, ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.batch import IN_FLIGHT, OPEN, ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.buffer_pool import BufferPool
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.grouping import Grouping
@@ -207,24 +207,29 @@ class RecordAccumulator:
         """Group what has lingered; which nodes have a batch that may be sent?"""
         at_once = self._closed or self._incomplete.flushing
         hurry = at_once or self._pool.waiters > 0
+        due: list[Stage] = []
+        next_ms = INFINITE_MS
         with self._lock:
             self._queues.set_snapshot(snapshot, now)
             self._queues.set_hurry(hurry, now)
             self._queues.fire_timers(now)
-            due_ms = [
-                (stage, self._stages.due_ms(stage, now, hurry=hurry)) for stage in self._stages if stage.row_count
-            ]
-        next_ms = INFINITE_MS
-        for stage, stage_due_ms in due_ms:
-            if at_once or stage_due_ms <= now:
-                self._grouping.run(stage)
-            else:
-                next_ms = min(next_ms, stage_due_ms)
+            for stage in self._stages:
+                if stage.row_count:
+                    due_ms = self._stages.due_ms(stage, now, hurry=hurry)
+                    if at_once or due_ms <= now:
+                        due.append(stage)
+                    elif due_ms < next_ms:
+                        next_ms = due_ms
+            if not due:
+                return self._ready_check(now, next_ms)
+        for stage in due:
+            self._grouping.run(stage)
         with self._lock:
-            next_ms = min(next_ms, self._queues.next_due_ms())
-            return ReadyCheck(
-                self._queues.sendable_nodes(), max(0.0, next_ms - now), self._queues.topics_without_leader()
-            )
+            return self._ready_check(now, next_ms)
+
+    def _ready_check(self, now: float, next_ms: float) -> ReadyCheck:
+        delay_ms = max(0.0, min(next_ms, self._queues.next_due_ms()) - now)
+        return ReadyCheck(self._queues.sendable_nodes(), delay_ms, self._queues.topics_without_leader())
 
     def drain(
         self, snapshot: ClusterSnapshot, node_ids: Iterable[int], max_request_size: int, now: float, gate: DrainGate
@@ -238,7 +243,7 @@ class RecordAccumulator:
                 if batches:
                     drained[node_id] = batches
         for batch in itertools.chain.from_iterable(drained.values()):
-            if batch.state is BatchState.OPEN:
+            if batch.state is OPEN:
                 self._grouping.close_batch(batch)
             batch.depart(now)
         return drained
@@ -281,7 +286,7 @@ class RecordAccumulator:
             if batch.leader_epoch != queue.leader_epoch:
                 batch.attempts_at_leader_change = batch.attempts
             queue.insert_in_sequence(batch)
-        queue.aside = False
+        self._queues.bring_back(queue, now)
         self._queues.place(queue, now)
 
     def expired_batches(self, now: float) -> list[ProducerBatch]:
@@ -309,17 +314,18 @@ class RecordAccumulator:
 
     def failed_batches(self) -> list[ProducerBatch]:
         """Batches that could not be encoded: DONE, with their error. The caller tells their calls, then finish()."""
+        if not self._grouping.some_failed:  # what fails a moment later has woken the sender
+            return []
         with self._lock:
             return self._grouping.take_failed()
 
     def finish(self, *batches: ProducerBatch) -> None:
         """The batches are DONE and their calls have been told: forget them, wake flushes. Once per batch."""
         with self._lock:
-            for batch in batches:
-                self._incomplete.forget(batch)
-                queue = self._queues.get(batch.topic_partition)
-                if queue.aside:
-                    self._queues.bring_back(queue, self._clock())
+            self._incomplete.forget(*batches)
+            if self._queues.some_aside:
+                for batch in batches:
+                    self._queues.bring_back(self._queues.get(batch.topic_partition), self._clock())
 
     def node_latency(self, node_id: int, now: float, *, can_drain: bool) -> None:
         """Note when a node was last ready and last drained (partitioner.availability.timeout.ms)."""
@@ -378,7 +384,7 @@ class RecordAccumulator:
                 aborted += self._grouping.stillborn(stage.topic, taken.runs, error)
                 now = self._clock()
                 for batch in self._incomplete:
-                    flying = batch.state is BatchState.IN_FLIGHT
+                    flying = batch.state is IN_FLIGHT
                     if batch.topic_partition.topic == stage.topic and not batch.done and (in_flight_too or not flying):
                         self._queues.remove(batch, now)
                         batch.fail(error)

@@ -52,15 +52,8 @@ class BatchState(Enum):
     IN_FLIGHT = "in flight"
     DONE = "done"
 
-    __hash__ = object.__hash__  # Enum's own is a call in Python, for each move of each batch
 
-
-_MOVES = {
-    BatchState.OPEN: (BatchState.CLOSED, BatchState.DONE),
-    BatchState.CLOSED: (BatchState.IN_FLIGHT, BatchState.DONE),
-    BatchState.IN_FLIGHT: (BatchState.CLOSED, BatchState.DONE),
-    BatchState.DONE: (),
-}
+OPEN, CLOSED, IN_FLIGHT, DONE = BatchState  # a name of its own is found in a tenth of the time
 
 
 class ProducerBatch:
@@ -103,7 +96,7 @@ class ProducerBatch:
         self.topic_partition = topic_partition
         self.created_ms = created_ms
         self.deadline_ms = deadline_ms
-        self.state = BatchState.OPEN
+        self.state = OPEN
         self.segments: list[Segment] = []
         self.record_count = 0
         self.body_bytes = 0
@@ -152,7 +145,7 @@ class ProducerBatch:
         leases: Sequence[MemoryLease],
     ) -> None:
         """Add encoded records, whose offset deltas go on where the batch ends, and hold their memory."""
-        if self.state is not BatchState.OPEN:
+        if self.state is not OPEN:
             raise IllegalStateError(f"Records cannot be added to {self!r}.")
         if not self.record_count:
             self.base_timestamp = base_timestamp
@@ -168,9 +161,9 @@ class ProducerBatch:
 
     def close(self, codec: Codec = Codec.NONE, level: int | None = None) -> None:
         """End the appending and compress. Closing a batch that is not open changes nothing."""
-        if self.state is not BatchState.OPEN:
+        if self.state is not OPEN:
             return
-        self._move(BatchState.CLOSED)
+        self.state = CLOSED
         if codec is Codec.NONE:
             return
         packed = memoryview(compress(codec, self.segments, level))
@@ -220,7 +213,7 @@ class ProducerBatch:
 
     def wire_segments(self) -> list[Segment]:
         """Header and records for the request; the header is stamped once for each identity."""
-        if self.state is BatchState.OPEN:
+        if self.state is OPEN:
             raise IllegalStateError(f"{self!r} is not closed.")
         if not self._header:
             self._header = stamp_header(
@@ -240,7 +233,7 @@ class ProducerBatch:
 
     @property
     def done(self) -> bool:
-        return self.state is BatchState.DONE
+        return self.state is DONE
 
     @property
     def in_retry(self) -> bool:
@@ -252,7 +245,9 @@ class ProducerBatch:
 
     def depart(self, now: float) -> None:
         """CLOSED -> IN_FLIGHT: drained, and from now on possibly in a socket's queue."""
-        self._move(BatchState.IN_FLIGHT)
+        if self.state is not CLOSED:
+            raise self._misplaced(IN_FLIGHT)
+        self.state = IN_FLIGHT
         self.drained_ms = now
         self.ever_sent = True
         self.on_wire = True
@@ -260,23 +255,23 @@ class ProducerBatch:
     def off_wire(self) -> None:
         """Its request was answered, or the connection closed: nobody reads the bytes any more."""
         self.on_wire = False
-        if self.state is BatchState.DONE:
+        if self.state is DONE:
             self._let_go()
 
     def requeue(self, *, backoff_until_ms: float) -> None:
         """IN_FLIGHT -> CLOSED: to be sent again."""
-        if self.state is not BatchState.IN_FLIGHT:
-            raise IllegalStateError(f"{self!r} is not in flight.")
-        self._move(BatchState.CLOSED)
+        if self.state is not IN_FLIGHT:
+            raise self._misplaced(CLOSED)
+        self.state = CLOSED
         self.on_wire = False
         self.attempts += 1
         self.backoff_until_ms = backoff_until_ms
 
     def complete(self, base_offset: int, log_append_time: int = -1) -> bool:
         """The broker has stored it. False if the batch had an outcome before; that one stands."""
-        if self.state is BatchState.DONE:
+        if self.state is DONE:
             return False
-        self._move(BatchState.DONE)
+        self.state = DONE
         self.base_offset = base_offset
         self.log_append_time = log_append_time
         self._settle_memory()
@@ -284,16 +279,18 @@ class ProducerBatch:
 
     def fail(self, error: Exception) -> bool:
         """It will not be tried again. False if the batch had an outcome before; that one stands."""
-        if self.done:
+        if self.state is DONE:
             return False
-        self._move(BatchState.DONE)
+        self.state = DONE
         self.error = error
         self._settle_memory()
         return True
 
     def split_up(self) -> None:
         """Its records live on in smaller batches, which hold the memory too."""
-        self._move(BatchState.DONE)
+        if self.state is DONE:
+            raise self._misplaced(DONE)
+        self.state = DONE
         self._settle_memory()
 
     def offset_of(self, index: int) -> int:
@@ -310,7 +307,5 @@ class ProducerBatch:
         for lease in leases:
             lease.let_go()
 
-    def _move(self, state: BatchState) -> None:
-        if state not in _MOVES[self.state]:
-            raise IllegalStateError(f"{self!r} cannot become {state.value}.")
-        self.state = state
+    def _misplaced(self, state: BatchState) -> IllegalStateError:
+        return IllegalStateError(f"{self!r} cannot become {state.value}.")

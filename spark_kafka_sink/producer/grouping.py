@@ -118,6 +118,11 @@ class Grouping:
             observed = batch.body_bytes / batch.uncompressed_bytes
             self._ratios.reset(batch.topic_partition.topic, self._codec, max(1.0, observed))
 
+    @property
+    def some_failed(self) -> bool:
+        """May be asked without the lock."""
+        return bool(self._failed)
+
     def take_failed(self) -> list[ProducerBatch]:
         """Batches that could not be encoded, each once. Under the lock."""
         failed, self._failed = self._failed, []

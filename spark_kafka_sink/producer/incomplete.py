@@ -50,14 +50,15 @@ class IncompleteBatches:
         if batch.deadline_ms < self.next_deadline_ms:
             self.next_deadline_ms = batch.deadline_ms
 
-    def forget(self, batch: ProducerBatch, successors: Iterable[ProducerBatch] = ()) -> None:
-        """It is settled. Whoever waits for a batch that was split waits for its successors instead."""
-        self._deadlines.pop(batch, None)
+    def forget(self, *settled: ProducerBatch, successors: Iterable[ProducerBatch] = ()) -> None:
+        """They are settled. Whoever waits for a batch that was split waits for its successors instead."""
+        for batch in settled:
+            self._deadlines.pop(batch, None)
         if not self._deadlines:
             self.next_deadline_ms = INFINITE_MS
         for flush in self._flushes:
-            if batch in flush.batches:
-                flush.batches.discard(batch)
+            if not flush.batches.isdisjoint(settled):
+                flush.batches.difference_update(settled)
                 flush.batches.update(successors)
                 if not flush.batches:
                     flush.done.set()

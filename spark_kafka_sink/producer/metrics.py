@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
 
 from spark_kafka_sink.producer.batch import ProducerBatch
 from spark_kafka_sink.producer.buffer_pool import BufferPool
+from spark_kafka_sink.records.header import HEADER_BYTES
 
 NAN = float("nan")
 _COUNT_EVERY_MS = 100.0
@@ -87,17 +88,24 @@ class _Sent:
         self.batches = self.records = self.bytes = self.bytes_max = 0
         self.ratios = self.wait_ms = self.wait_ms_max = 0.0
 
-    def add(self, batch: ProducerBatch) -> None:
-        size, wait_ms = batch.size_bytes, batch.drained_ms - batch.created_ms
-        self.batches += 1
-        self.records += batch.record_count
-        self.bytes += size
-        self.ratios += batch.body_bytes / (batch.uncompressed_bytes or 1)
+    def add(self, batches: Collection[ProducerBatch]) -> None:
+        records = body_bytes = 0
+        ratios = wait_ms = 0.0
+        for batch in batches:
+            size, waited_ms = batch.body_bytes, batch.drained_ms - batch.created_ms
+            records += batch.record_count
+            body_bytes += size
+            ratios += size / (batch.uncompressed_bytes or 1)
+            wait_ms += waited_ms
+            if size + HEADER_BYTES > self.bytes_max:
+                self.bytes_max = size + HEADER_BYTES
+            if waited_ms > self.wait_ms_max:
+                self.wait_ms_max = waited_ms
+        self.batches += len(batches)
+        self.records += records
+        self.bytes += body_bytes + HEADER_BYTES * len(batches)
+        self.ratios += ratios
         self.wait_ms += wait_ms
-        if size > self.bytes_max:
-            self.bytes_max = size
-        if wait_ms > self.wait_ms_max:
-            self.wait_ms_max = wait_ms
 
 
 class _TopicMetrics:
@@ -145,15 +153,15 @@ class ProducerMetrics:
         with self._lock:
             self._averages["record-size"].record(bytes_total, now, rows, bytes_largest)
 
-    def request_sent(self, batches: Sequence[ProducerBatch], now: float) -> None:
-        """A produce request goes out."""
+    def request_sent(self, by_topic: Mapping[str, Mapping[int, ProducerBatch]], now: float) -> None:
+        """A produce request goes out, with a batch for each of these partitions."""
         with self._lock:
             if now - self._sent_since_ms >= _COUNT_EVERY_MS:
                 self._count_sent()
                 self._sent_since_ms = now
             self._requests_sent += 1
-            for batch in batches:
-                self._sent[batch.topic_partition.topic].add(batch)
+            for topic, batches in by_topic.items():
+                self._sent[topic].add(batches.values())
 
     def request_answered(self, latency_ms: float, throttle_ms: float, now: float) -> None:
         with self._lock:

@@ -56,6 +56,8 @@ class RowOwners:
     def shares(self, start: int, stop: int) -> list[tuple[object, int, int]]:
         """The calls that have rows in [start, stop), and which: call, first row, row after the last."""
         calls, starts = self._calls, self._starts
+        if len(calls) == 1:
+            return [(calls[0], start, stop)]
         at = bisect_right(starts, start) - 1
         found = []
         end = starts[at + 1]

@@ -25,9 +25,10 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
-from spark_kafka_sink.producer.batch import BatchState, ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.batch import OPEN, ProducerBatch, TopicPartition
 
 INFINITE_MS = float("inf")
+_NO_TOPICS: frozenset[str] = frozenset()
 _SEQUENCE_MASK = 0x7FFF_FFFF
 _HALF_OF_SEQUENCES = 0x4000_0000
 
@@ -47,12 +48,11 @@ class DrainGate(Protocol):
 class PartitionQueue:
     """The batches of one partition that are not in flight, oldest first; only the last one may be open."""
 
-    __slots__ = ("aside", "batches", "due_ms", "leader_epoch", "leader_id", "sendable", "topic_partition")
+    __slots__ = ("batches", "due_ms", "leader_epoch", "leader_id", "sendable", "topic_partition")
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
         self.batches: deque[ProducerBatch] = deque()
-        self.aside = False
         self.sendable = False
         self.due_ms = INFINITE_MS  # the timer that counts; others of this queue are out of date
         self.leader_id: int | None = None
@@ -64,7 +64,7 @@ class PartitionQueue:
         The queue stays where it is: if the sender comes upon a head that is pinned, it passes by.
         """
         last = self.batches[-1] if self.batches else None
-        if last is None or last.state is not BatchState.OPEN:
+        if last is None or last.state is not OPEN:
             return None
         last.pinned = True
         return last
@@ -103,6 +103,7 @@ class PartitionQueues:
         self._snapshot = ClusterSnapshot()
         self._leaders: dict[str, frozenset[int]] = {}  # by topic, of this snapshot; filled when it is asked for
         self._hurry = False
+        self._aside: set[PartitionQueue] = set()
 
     def __iter__(self) -> Iterator[PartitionQueue]:
         return iter(self._queues.values())
@@ -187,10 +188,15 @@ class PartitionQueues:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else INFINITE_MS
 
+    @property
+    def some_aside(self) -> bool:
+        """Is there a queue that waits for bring_back?"""
+        return bool(self._aside)
+
     def bring_back(self, queue: PartitionQueue, now: float) -> None:
         """The gate may decide otherwise now."""
-        if queue.aside:
-            queue.aside = False
+        if queue in self._aside:
+            self._aside.discard(queue)
             self.place(queue, now)
 
     def remove(self, batch: ProducerBatch, now: float) -> None:
@@ -204,7 +210,8 @@ class PartitionQueues:
         return frozenset([node for node, queues in self._sendable.items() if queues and node is not None])
 
     def topics_without_leader(self) -> frozenset[str]:
-        return frozenset([queue.topic_partition.topic for queue in self._sendable.get(None, ())])
+        nobodys = self._sendable.get(None)
+        return frozenset([queue.topic_partition.topic for queue in nobodys]) if nobodys else _NO_TOPICS
 
     def all_leaders_supplied(self, topic: str, request_bytes: int) -> bool:
         """Can each leader of the topic be sent a full request from what is sendable, one batch of each partition?"""
@@ -235,21 +242,22 @@ class PartitionQueues:
                 if queue.batches:
                     self.place(queue, now)
             else:
-                queue.aside = True
+                self._aside.add(queue)
         return taken
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _due_ms(self, queue: PartitionQueue) -> float:
         """When the head may be sent; any time in the past means now."""
-        if not queue.batches or queue.aside:
+        batches = queue.batches
+        if not batches or (self._aside and queue in self._aside):
             return INFINITE_MS
-        head = queue.batches[0]
+        head = batches[0]
         if head.pinned:
             return INFINITE_MS
         if head.attempts and head.attempts_at_leader_change != head.attempts:
             return head.backoff_until_ms
-        if self._hurry or len(queue.batches) > 1 or head.state is not BatchState.OPEN:
+        if head.state is not OPEN or len(batches) > 1 or self._hurry:
             return -INFINITE_MS
         return head.created_ms + self._linger_ms
 

@@ -19,9 +19,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from random import Random
-from typing import NamedTuple
 
-from spark_kafka_sink.client.cluster import NO_TOPIC_ID, ClusterSnapshot, Node
+from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
 from spark_kafka_sink.client.metadata import LeaderHint, Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.client.requests import ClientResponse
@@ -34,46 +33,28 @@ from spark_kafka_sink.producer.idempotence import Idempotence
 from spark_kafka_sink.producer.identity_request import IdentityRequest
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.outcome import BatchFacts, Done, Fail, Outcome, Retry, Split, decide, leaves_doubt
+from spark_kafka_sink.producer.produce_request import SentBatches, produce_request
 from spark_kafka_sink.producer.results import tell_failed, tell_stored
 from spark_kafka_sink.producer.settlement import (
     Answer,
     abandoned_error,
     answer_of,
+    answer_without_message,
     attempt_error,
     encoding_error,
     final_error,
-    no_answer,
     record_errors,
     timeout_error,
     why_not_stored,
     with_doubt,
 )
 from spark_kafka_sink.protocol import error_codes as codes
-from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
-from spark_kafka_sink.protocol.messages.produce import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-    TopicProduceResponse,
-)
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
 
 _log = logging.getLogger(__name__)
 
-_NAMES_ONLY = VersionRange(ProduceRequest.VERSIONS.min, 12)
-"""Later versions name topics by their ids alone."""
 _POLL_MS_MAX = 3_600_000.0
-
-
-class SentBatches(NamedTuple):
-    """What a produce request carried, and what was known of the topics' names and ids when it was sent (KIP-516)."""
-
-    batches: Sequence[ProducerBatch]
-    snapshot: ClusterSnapshot
-
-    def name(self, topic: TopicProduceResponse) -> str:
-        return topic.name or self.snapshot.topic_name(topic.topic_id) or ""
 
 
 class Sender:
@@ -218,31 +199,18 @@ class Sender:
     # --- produce
 
     def _send(self, node_id: int, batches: list[ProducerBatch], snapshot: ClusterSnapshot, now: float) -> None:
-        topics: dict[str, TopicProduceData] = {}
-        versions = None
-        for batch in batches:
-            name, partition = batch.topic_partition
-            topic = topics.get(name)
-            if topic is None:
-                topic_id = snapshot.topic_id(name)
-                if topic_id is None:
-                    versions = _NAMES_ONLY
-                topic = topics[name] = TopicProduceData(name=name, topic_id=topic_id or NO_TOPIC_ID)
-            topic.partition_data.append(PartitionProduceData(index=partition, records=batch.wire_segments()))
-        message = ProduceRequest(
-            acks=self._config.acks, timeout_ms=self._config.request_timeout_ms, topic_data=list(topics.values())
-        )
+        message, sent, versions = produce_request(batches, snapshot, self._config)
         request = self._client.new_client_request(
             node_id,
             ApiKey.PRODUCE,
             lambda version: message,
             now,
             expect_response=self._config.acks != 0,
-            tag=SentBatches(batches, snapshot),
+            tag=sent,
             versions=versions,
         )
         self._client.send(request, now)
-        self._metrics.request_sent(batches, now)
+        self._metrics.request_sent(sent.unanswered, now)
 
     # --- settle
 
@@ -256,15 +224,14 @@ class Sender:
 
     def _settle_produce(self, response: ClientResponse, sent: SentBatches) -> None:
         node_id, now, message = response.request.node_id, response.received_ms, response.message
-        waiting: dict[tuple[str, int], ProducerBatch] = {batch.topic_partition: batch for batch in sent.batches}
         stored: list[tuple[ProducerBatch, PartitionProduceResponse]] = []
         others: list[tuple[ProducerBatch, Answer]] = []
         if isinstance(message, ProduceResponse):
             self._metrics.request_answered(response.latency_ms, message.throttle_time_ms, now)
             for topic in message.responses:
-                name = sent.name(topic)
+                asked = sent.unanswered.get(sent.name(topic), {})
                 for row in topic.partition_responses:
-                    batch = waiting.pop((name, row.index), None)
+                    batch = asked.pop(row.index, None)
                     if batch is None:
                         continue
                     if row.error_code == codes.NONE and not batch.done:
@@ -274,7 +241,8 @@ class Sender:
             self._complete(stored, self.idempotence.connection(node_id))
             if others:
                 self._take_leader_hints(message, sent)
-        others += [(batch, _without_message(response, self._config.acks)) for batch in waiting.values()]
+        for left_out in sent.unanswered.values():
+            others += [(batch, answer_without_message(response, self._config.acks)) for batch in left_out.values()]
         for batch, answer in others:
             self._settle_batch(batch, answer, node_id, now)
 
@@ -385,14 +353,3 @@ class Sender:
         if hints:
             nodes = [Node(one.node_id, one.host, one.port, one.rack) for one in message.node_endpoints]
             self._metadata.update_leaders(hints, nodes)
-
-
-def _without_message(response: ClientResponse, acks: int) -> Answer:
-    """What stands for a partition's answer where there is none."""
-    if response.version_error is not None:
-        return Answer(codes.UNSUPPORTED_VERSION, cause=response.version_error)
-    if response.disconnected:
-        return no_answer(response.reason)
-    if acks == 0:
-        return Answer(codes.NONE)
-    return no_answer("the broker's answer leaves this partition out")

@@ -7,6 +7,7 @@ from copy import copy
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.client.metadata import Metadata
+from spark_kafka_sink.client.requests import ClientResponse
 from spark_kafka_sink.errors import (
     BatchRefusedError,
     DeliveryError,
@@ -54,6 +55,17 @@ def answer_of(row: PartitionProduceResponse) -> Answer:
 def no_answer(reason: str) -> Answer:
     """The connection was lost; the broker may have stored the records or not."""
     return Answer(codes.NETWORK_EXCEPTION, cause=DisconnectedError(reason or "the connection was lost"))
+
+
+def answer_without_message(response: ClientResponse, acks: int) -> Answer:
+    """What stands for a partition's answer where there is none."""
+    if response.version_error is not None:
+        return Answer(codes.UNSUPPORTED_VERSION, cause=response.version_error)
+    if response.disconnected:
+        return no_answer(response.reason)
+    if acks == 0:
+        return Answer(codes.NONE)
+    return no_answer("the broker's answer leaves this partition out")
 
 
 def attempt_error(batch: ProducerBatch, answer: Answer) -> KafkaSinkError:

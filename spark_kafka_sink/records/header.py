@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import crc32c
+from crc32c import crc32c
 
 from spark_kafka_sink.errors import DecodeError, UnsupportedFormatError
 
@@ -116,9 +116,12 @@ def stamp_header(
 ) -> bytes:
     """The header for these records (as they go out: compressed, if `codec` says so). The segments are only read."""
     attributes = codec & CODEC_MASK
-    attributes |= TRANSACTIONAL if transactional else 0
-    attributes |= CONTROL if control else 0
-    attributes |= LOG_APPEND_TIME if log_append_time else 0
+    if transactional:
+        attributes |= TRANSACTIONAL
+    if control:
+        attributes |= CONTROL
+    if log_append_time:
+        attributes |= LOG_APPEND_TIME
     last_delta = record_count - 1 if last_offset_delta is None else last_offset_delta
     tail = _TAIL.pack(
         attributes,
@@ -130,11 +133,11 @@ def stamp_header(
         base_sequence,
         record_count,
     )
-    checksum = crc32c.crc32c(tail)
+    checksum = crc32c(tail)
     body_bytes = 0
     for segment in segments:
-        checksum = crc32c.crc32c(segment, checksum)
-        body_bytes += segment.nbytes if isinstance(segment, memoryview) else len(segment)
+        checksum = crc32c(segment, checksum)
+        body_bytes += len(segment)
     batch_length = HEADER_BYTES - LENGTH_PREFIX_BYTES + body_bytes
     return _HEAD.pack(base_offset, batch_length, partition_leader_epoch, 2, checksum) + tail
 
@@ -175,7 +178,7 @@ def patch_header(
         struct.pack_into(">h", buffer, CRC_END, header.attributes | LOG_APPEND_TIME)
         _OFFSET.pack_into(buffer, 35, append_time)
         end = header.size_bytes
-        struct.pack_into(">I", buffer, 17, crc32c.crc32c(memoryview(buffer)[CRC_END:end]))
+        struct.pack_into(">I", buffer, 17, crc32c(memoryview(buffer)[CRC_END:end]))
 
 
 def _too_old(magic: int) -> UnsupportedFormatError:

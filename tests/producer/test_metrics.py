@@ -39,7 +39,7 @@ def snapshot(metrics: ProducerMetrics, now: float) -> dict[str, float]:
 
 def test_a_request_is_counted_by_batch_under_the_java_names() -> None:
     metrics = ProducerMetrics(WINDOW_MS, 2)
-    metrics.request_sent([sent_batch(3, 39), sent_batch(5, 139)], 200)
+    metrics.request_sent({"t": {0: sent_batch(3, 39), 1: sent_batch(5, 139)}}, 200)
     metrics.request_answered(40, 0, 240)
     metrics.request_answered(60, 10, 260)
     values = snapshot(metrics, 300)
@@ -55,7 +55,7 @@ def test_a_request_is_counted_by_batch_under_the_java_names() -> None:
 def test_compression_rate_is_compressed_over_uncompressed() -> None:
     metrics = ProducerMetrics(WINDOW_MS, 2)
     batch = sent_batch(1, 1000, Codec.ZSTD)
-    metrics.request_sent([batch], 200)
+    metrics.request_sent({"t": {0: batch}}, 200)
     assert snapshot(metrics, 200)["compression-rate-avg"] == batch.body_bytes / 1000 < 0.5
 
 
