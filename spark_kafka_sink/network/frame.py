@@ -4,7 +4,7 @@
     | length N (int32)  | payload, N bytes
     +-------------------+----------------- - - -
 
-`FrameWriter` holds what is left to write of one frame, as views into the segments it was given: nothing is joined or
+`FrameWriter` holds what is left to write of one frame, in the segments it was given: nothing is joined or
 copied, and a write that stopped in the middle of a segment goes on there. `FrameReader` collects one frame. The length
 is judged before anything is allocated, and memory is taken as bytes arrive, because a length costs its sender nothing:
 only who has sent long frames before gets the room for another one at once.
@@ -62,34 +62,41 @@ class FrameWriter:
 
     def __init__(self, segments: Sequence[Buffer]) -> None:
         # An empty segment would be an attempt to write nothing, which looks like a socket that takes nothing.
-        views = [_as_bytes(segment) for segment in segments if len(segment)]
-        payload_size = sum([view.nbytes for view in views])
+        # Nearly all of the others can be counted, cut and written as they are: their length is their bytes.
+        pieces = [
+            segment
+            if type(segment) is bytes or (type(segment) is memoryview and len(segment) == segment.nbytes)
+            else memoryview(segment).cast("B")
+            for segment in segments
+            if segment
+        ]
+        payload_size = sum(map(len, pieces))
         if payload_size > FRAME_BYTES_LIMIT:
             raise IllegalStateError(
                 f"a frame of {payload_size} bytes: four bytes of length cannot say more than 2^31-1"
             )
-        self._segments = [memoryview(_LENGTH.pack(payload_size)), *views]
+        self._segments: list[bytes | memoryview] = [_LENGTH.pack(payload_size), *pieces]
         self._position = 0
         self.written = 0
         self.done = False
         self.size = payload_size + _LENGTH.size
 
-    def window(self, segments_max: int) -> list[memoryview]:
+    def window(self, segments_max: int) -> list[bytes | memoryview]:
         """The next segments to write, the first of them without what is written of it already."""
         return self._segments[self._position : self._position + segments_max]
 
     def advance(self, written: int) -> None:
         self.written += written
+        if self.written == self.size:  # nearly always at once
+            self.done = True
+            return
         segments, position = self._segments, self._position
-        while written:
-            size = segments[position].nbytes
-            if written < size:
-                segments[position] = segments[position][written:]
-                break
+        while written >= (size := len(segments[position])):
             written -= size
             position += 1
+        if written:
+            segments[position] = memoryview(segments[position])[written:]
         self._position = position
-        self.done = position == len(segments)
 
 
 class FrameReader:
@@ -146,8 +153,3 @@ def _refusal(start: bytes, size: int, bytes_max: int) -> str:
     if size < 0:
         return f"a frame of {size} bytes was announced: not Kafka's protocol, or the stream is out of step"
     return f"a frame of {size} bytes was announced, at most {bytes_max} are taken"
-
-
-def _as_bytes(segment: Buffer) -> memoryview:
-    view = memoryview(segment)
-    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
