@@ -7,7 +7,8 @@ channel there is at most one receive and one attempt to write, so that no channe
 slowly costs the others nothing.
 
 Not everything that is ready is known to the poller: a send that was just given (its first attempt needs no permission),
-and bytes that TLS has taken from the socket. Such channels stand in `_ready_now`, and while one does, no poll waits.
+and bytes that have left the socket: a frame that came together with the one before it, or what TLS holds. Such channels
+stand in `_ready_now`, and while one does, no poll waits.
 
 A channel whose connection has failed may still hold answers that came before. It is kept in `_closing` and hands out
 one receive per poll; `disconnected` names it after the last.
@@ -285,7 +286,7 @@ class Selector:
             return False
         if receive is not None:
             self.completed_receives.append(receive)
-        return channel.bytes_received > before
+        return receive is not None or channel.bytes_received > before
 
     def _finish(self, channel: KafkaChannel) -> None:
         self._closing.pop(channel.id, None)
