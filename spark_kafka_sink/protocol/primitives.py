@@ -32,15 +32,17 @@ COPIED_BYTES_MAX = 128
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _ONE_BYTE = tuple(bytes([value]) for value in range(0x80))
+_TWO_BYTES = struct.Struct("2B").pack  # far quicker than bytes() of so many numbers
+_THREE_BYTES = struct.Struct("3B").pack
 
 
 def unsigned_varint(value: int) -> bytes:
     if value < 0x80:  # nearly all of them: lengths, counts and tags are small
         return _ONE_BYTE[value]
     if value < 0x4000:
-        return bytes((value & 0x7F | 0x80, value >> 7))
+        return _TWO_BYTES(value & 0x7F | 0x80, value >> 7)
     if value < 0x20_0000:  # the lengths of record batches
-        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
+        return _THREE_BYTES(value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14)
     data = bytearray()
     while value > 0x7F:
         data.append(value & 0x7F | 0x80)
