@@ -70,6 +70,8 @@ class KafkaChannel:
         self.ready = False
         """Frames of others than the authenticator may flow."""
         self.last_active_ms = 0.0
+        self.waited_for = 0
+        """The events that the selector's poller is to tell of."""
         self.bytes_received = 0
         self.state = ChannelState(ChannelStateKind.NOT_CONNECTED if connecting else ChannelStateKind.AUTHENTICATE)
         self._frame_bytes_max = frame_bytes_max
