@@ -64,6 +64,7 @@ _MOVES: dict[ConnectionState, frozenset[ConnectionState]] = {
     ),
 }
 
+_READY = ConnectionState.READY
 _WITHOUT_CONNECTION = frozenset({ConnectionState.DISCONNECTED, ConnectionState.AUTHENTICATION_FAILED})
 _CONNECTED = frozenset({ConnectionState.CHECKING_API_VERSIONS, ConnectionState.READY, ConnectionState.THROTTLED})
 _PREPARING = frozenset({ConnectionState.CONNECTING, ConnectionState.CHECKING_API_VERSIONS})
@@ -124,9 +125,9 @@ class ConnectionStates:
 
     def is_ready(self, node_id: int, now: float) -> bool:
         node = self._nodes.get(node_id)
-        if node is not None and node.state is ConnectionState.THROTTLED:
-            return self.state(node_id, now) is ConnectionState.READY
-        return node is not None and node.state is ConnectionState.READY
+        if node is None or node.state is _READY:
+            return node is not None
+        return self.state(node_id, now) is _READY
 
     def is_connecting(self, node_id: int) -> bool:
         return self._is_in(node_id, frozenset({ConnectionState.CONNECTING}))
