@@ -20,13 +20,13 @@ version 9 becomes
                 reader.position += _size
                 value.record_errors = []
                 value.error_message = None
-                value.current_leader = _default_6()
+                value.current_leader = None
                 value.unknown_tags = None
                 return value
         value.index, value.error_code, value.base_offset, ... = reader.fixed(_layout_1)
         value.record_errors = _read_3(reader)
         value.error_message = _read_5(reader)
-        value.current_leader = _default_6()
+        value.current_leader = None
         value.unknown_tags = None
         tags = reader.unsigned_varint()
         if tags: _read_tags(reader, tags, value)
@@ -162,7 +162,9 @@ class StructCode:
         for field in dataclasses.fields(self._type):
             if field.name in known:
                 continue
-            if field.default_factory is dataclasses.MISSING:
+            if field.default is None:
+                default = "None"
+            elif field.default_factory is dataclasses.MISSING:
                 default = self._bind("default", field.default)
             else:
                 default = "[]" if field.default_factory is list else f"{self._bind('default', field.default_factory)}()"
