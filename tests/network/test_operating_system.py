@@ -115,8 +115,8 @@ def test_no_wakeup_is_lost_wherever_a_poll_stands(selector: Selector) -> None:
         thread.start()
         while seen < turns:
             begun = time.monotonic()
-            selector.poll(WAIT_MS)
-            assert time.monotonic() - begun < WAIT_MS / 1000, "waited to the end"
+            selector.poll(WAIT_MS * 10)
+            assert time.monotonic() - begun < WAIT_MS / 100, "waited to the end"
             seen = asked
     finally:
         seen = turns
