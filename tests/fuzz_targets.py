@@ -163,15 +163,17 @@ def _decompress(codec: Codec, data: bytes) -> object:
 
 
 def _read_frames(data: bytes) -> None:
-    reader = FrameReader(1 << 20)
+    reader = FrameReader()
     while data:
+        while reader.take(1 << 20) is not None:
+            pass
         space = reader.space()
         taken = min(len(space), len(data))
         space[:taken] = data[:taken]
-        del space
-        if reader.advance(taken) is not None:
-            reader = FrameReader(1 << 20)
+        reader.advance(taken)
         data = data[taken:]
+    while reader.take(1 << 20) is not None:
+        pass
 
 
 def _scram_last(credential: ScramCredential, data: bytes) -> bytes:

@@ -64,6 +64,7 @@ _MOVES: dict[ConnectionState, frozenset[ConnectionState]] = {
     ),
 }
 
+_READY = ConnectionState.READY
 _WITHOUT_CONNECTION = frozenset({ConnectionState.DISCONNECTED, ConnectionState.AUTHENTICATION_FAILED})
 _CONNECTED = frozenset({ConnectionState.CHECKING_API_VERSIONS, ConnectionState.READY, ConnectionState.THROTTLED})
 _PREPARING = frozenset({ConnectionState.CONNECTING, ConnectionState.CHECKING_API_VERSIONS})
@@ -77,8 +78,6 @@ class _NodeConnection:
     setup_timeout_ms: float
     state: ConnectionState = ConnectionState.DISCONNECTED
     last_attempt_ms: float = -math.inf
-    setup_deadline_ms: float = math.inf
-    """While CONNECTING: when that has taken too long."""
     failed_attempts: int = 0
     failed_setups: int = 0
     throttled_until_ms: float = -math.inf
@@ -105,6 +104,7 @@ class ConnectionStates:
         self._setup_timeout = ExponentialBackoff(setup_timeout_ms, setup_timeout_max_ms, random)
         self._resolve = resolve
         self._nodes: dict[int, _NodeConnection] = {}
+        self._setup_deadlines: dict[int, float] = {}  # while CONNECTING: when that has taken too long
 
     # --- what is
 
@@ -124,9 +124,9 @@ class ConnectionStates:
 
     def is_ready(self, node_id: int, now: float) -> bool:
         node = self._nodes.get(node_id)
-        if node is not None and node.state is ConnectionState.THROTTLED:
-            return self.state(node_id, now) is ConnectionState.READY
-        return node is not None and node.state is ConnectionState.READY
+        if node is None or node.state is _READY:
+            return node is not None
+        return self.state(node_id, now) is _READY
 
     def is_connecting(self, node_id: int) -> bool:
         return self._is_in(node_id, frozenset({ConnectionState.CONNECTING}))
@@ -165,7 +165,7 @@ class ConnectionStates:
         if node is None:
             return 0.0
         if node.state is ConnectionState.CONNECTING:
-            return max(node.setup_deadline_ms - now, 0.0)
+            return max(self._setup_deadlines[node_id] - now, 0.0)
         if node.state in _WITHOUT_CONNECTION:
             return max(node.last_attempt_ms + node.reconnect_backoff_ms - now, 0.0)
         return math.inf
@@ -183,10 +183,10 @@ class ConnectionStates:
 
     def next_setup_deadline(self) -> float:
         """When the first of the attempts under way will have taken too long."""
-        return min([node.setup_deadline_ms for node in self._nodes.values()], default=math.inf)
+        return min(self._setup_deadlines.values(), default=math.inf)
 
     def nodes_with_setup_timeout(self, now: float) -> list[int]:
-        return [node_id for node_id, node in self._nodes.items() if node.setup_deadline_ms <= now]
+        return [node_id for node_id, deadline_ms in self._setup_deadlines.items() if deadline_ms <= now]
 
     def setup_timeout_ms(self, node_id: int) -> float:
         return self._known(node_id).setup_timeout_ms
@@ -205,7 +205,7 @@ class ConnectionStates:
             del connection.addresses[:1]
         self._move(node.id, connection, ConnectionState.CONNECTING)
         connection.last_attempt_ms = now
-        connection.setup_deadline_ms = now + connection.setup_timeout_ms
+        self._setup_deadlines[node.id] = now + connection.setup_timeout_ms
         if not connection.addresses:
             connection.addresses = self._addresses(connection)
         connection.last_address = connection.addresses[0]
@@ -243,6 +243,7 @@ class ConnectionStates:
 
     def remove(self, node_id: int) -> None:
         self._nodes.pop(node_id, None)
+        self._setup_deadlines.pop(node_id, None)
 
     # --- parts of moves
 
@@ -276,7 +277,7 @@ class ConnectionStates:
         if state not in _MOVES[node.state]:
             raise IllegalStateError(f"the connection to node {node_id} cannot go from {node.state} to {state}")
         node.state = state
-        node.setup_deadline_ms = math.inf
+        self._setup_deadlines.pop(node_id, None)
 
     def _is_in(self, node_id: int, states: frozenset[ConnectionState]) -> bool:
         node = self._nodes.get(node_id)

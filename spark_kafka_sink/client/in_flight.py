@@ -72,10 +72,12 @@ class InFlightRequests:
         self._per_node_max = per_node_max
         self._nodes: dict[int, deque[InFlightRequest]] = {}
         self._count = 0
+        self._earliest_ms = math.inf  # no deadline is before; looked for anew when it has come
 
     def add(self, in_flight: InFlightRequest) -> None:
         self._nodes.setdefault(in_flight.request.node_id, deque()).append(in_flight)
         self._count += 1
+        self._earliest_ms = min(self._earliest_ms, in_flight.deadline_ms)
 
     def can_send_more(self, node_id: int) -> bool:
         """A channel writes one request at a time: the newest must be written, and there must be room."""
@@ -116,15 +118,18 @@ class InFlightRequests:
         for in_flight in self._nodes.get(node_id, ()):
             in_flight.deadline_ms += throttle_ms
 
+    def next_deadline(self) -> float:
+        """No request ends before, and perhaps none then: it may have been answered, or got more time, meanwhile."""
+        return self._earliest_ms
+
     def nodes_with_timed_out_requests(self, now: float) -> list[int]:
+        """A request may have less time than those before it, so all are looked at."""
+        self._earliest_ms = min(
+            [one.deadline_ms for waiting in self._nodes.values() for one in waiting if one.deadline_ms > now],
+            default=math.inf,
+        )
         return [
             node_id
             for node_id, waiting in self._nodes.items()
             if any(request.deadline_ms <= now for request in waiting)
         ]
-
-    def next_deadline(self) -> float:
-        """A request may have less time than those before it, so all are looked at."""
-        return min(
-            [in_flight.deadline_ms for waiting in self._nodes.values() for in_flight in waiting], default=math.inf
-        )

@@ -135,16 +135,10 @@ class NetworkClient:
         versions: VersionRange | None = None,
     ) -> ClientRequest:
         self._correlation_id = (self._correlation_id + 1) % CORRELATION_ID_MAX
+        if timeout_ms is None:
+            timeout_ms = self._config.request_timeout_ms
         return ClientRequest(
-            node_id=node_id,
-            api_key=api_key,
-            build=build,
-            correlation_id=self._correlation_id,
-            created_ms=now,
-            timeout_ms=self._config.request_timeout_ms if timeout_ms is None else timeout_ms,
-            expect_response=expect_response,
-            tag=tag,
-            versions=versions,
+            node_id, api_key, build, self._correlation_id, now, timeout_ms, expect_response, tag, versions
         )
 
     def send(self, request: ClientRequest, now: float) -> None:

@@ -65,9 +65,16 @@ class NodeVersions:
     ranges: Mapping[int, VersionRange]
     supported_features: Mapping[str, VersionRange] = field(default_factory=lambda: MappingProxyType({}))
     finalized: FinalizedFeatures = FinalizedFeatures()
+    _chosen: dict[tuple[ApiKey, VersionRange | None], int] = field(default_factory=dict, repr=False, compare=False)
 
     def usable(self, api_key: ApiKey, allowed: VersionRange | None = None) -> int:
         """The highest version that the broker, this library and `allowed` have in common."""
+        version = self._chosen.get((api_key, allowed))
+        if version is None:
+            version = self._chosen[api_key, allowed] = self._choose(api_key, allowed)
+        return version
+
+    def _choose(self, api_key: ApiKey, allowed: VersionRange | None) -> int:
         ours = REQUEST_TYPES[api_key].VERSIONS
         if allowed is not None:
             ours = VersionRange(max(ours.min, allowed.min), min(ours.max, allowed.max))

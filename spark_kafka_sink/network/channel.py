@@ -70,12 +70,13 @@ class KafkaChannel:
         self.ready = False
         """Frames of others than the authenticator may flow."""
         self.last_active_ms = 0.0
+        self.waited_for = 0
+        """The events that the selector's poller is to tell of."""
         self.bytes_received = 0
         self.state = ChannelState(ChannelStateKind.NOT_CONNECTED if connecting else ChannelStateKind.AUTHENTICATE)
         self._frame_bytes_max = frame_bytes_max
         self._started = False
-        self._receive: FrameReader | None = None
-        self._longest_frame = 0
+        self._reader = FrameReader()
         self._send: NetworkSend | None = None
         self._send_writer: FrameWriter | None = None
         self._authentication_writer: FrameWriter | None = None
@@ -108,7 +109,7 @@ class KafkaChannel:
     @property
     def has_buffered_input(self) -> bool:
         """Bytes that no poller will tell of are waiting, and may be taken."""
-        return self.transport.has_input and self.wants_input
+        return (self._reader.has_input or self.transport.has_input) and self.wants_input
 
     def events(self) -> int:
         """What to wait for."""
@@ -161,7 +162,7 @@ class KafkaChannel:
         return self._complete(writer)
 
     def close(self) -> None:
-        self._send = self._send_writer = self._authentication_writer = self._receive = None
+        self._send = self._send_writer = self._authentication_writer = None
         self.transport.close()
 
     def _next_writer(self, now: float) -> FrameWriter | None:
@@ -200,21 +201,17 @@ class KafkaChannel:
         return send
 
     def _read_frame(self) -> memoryview | None:
-        if self._receive is None:
-            self._receive = FrameReader(self._receive_bytes_max(), self._longest_frame)
-        budget = READ_BYTES_PER_POLL
-        while budget > 0:
-            received = self.transport.read_into(self._receive.space())
+        reader, bytes_max, budget = self._reader, self._receive_bytes_max(), READ_BYTES_PER_POLL
+        frame = reader.take(bytes_max)
+        while frame is None and budget > 0:
+            received = self.transport.read_into(reader.space())
             if received == 0:
                 return None
+            reader.advance(received)
             budget -= received
             self.bytes_received += received
-            frame = self._receive.advance(received)
-            if frame is not None:
-                self._receive = None
-                self._longest_frame = max(self._longest_frame, len(frame))
-                return frame
-        return None
+            frame = reader.take(bytes_max)
+        return frame
 
     def _receive_bytes_max(self) -> int:
         # A channel that was ready once may get a long answer to an earlier request while it authenticates again.

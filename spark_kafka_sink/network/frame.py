@@ -4,10 +4,14 @@
     | length N (int32)  | payload, N bytes
     +-------------------+----------------- - - -
 
-`FrameWriter` holds what is left to write of one frame, as views into the segments it was given: nothing is joined or
-copied, and a write that stopped in the middle of a segment goes on there. `FrameReader` collects one frame. The length
-is judged before anything is allocated, and memory is taken as bytes arrive, because a length costs its sender nothing:
-only who has sent long frames before gets the room for another one at once.
+`FrameWriter` holds what is left to write of one frame, in the segments it was given: nothing is joined or
+copied, and a write that stopped in the middle of a segment goes on there.
+
+`FrameReader` collects frames. It reads AHEAD_BYTES at a time, so that a short frame, as most answers are, comes in one
+turn with its length, and perhaps with the frame after it; it gets memory of its own when it is taken. The payload of a
+long frame goes to where it stays, but for its beginning. The length is judged before anything is allocated for it, and
+memory is taken as bytes arrive, because a length costs its sender nothing: only who has sent long frames before gets
+the room for another one at once.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ FRAME_BYTES_MAX = 100 * 1024 * 1024
 """The longest frame that is taken unless an option says otherwise: the brokers' own default for requests."""
 
 FRAME_BYTES_LIMIT = 2**31 - 1
+AHEAD_BYTES = 4 * 1024
 GROWTH_BYTES_MIN = 64 * 1024
 GROWTH_FACTOR = 4
 TRUST_BYTES_MAX = 4 * 1024 * 1024
@@ -62,81 +67,122 @@ class FrameWriter:
 
     def __init__(self, segments: Sequence[Buffer]) -> None:
         # An empty segment would be an attempt to write nothing, which looks like a socket that takes nothing.
-        views = [_as_bytes(segment) for segment in segments if len(segment)]
-        payload_size = sum([view.nbytes for view in views])
+        # Nearly all of the others can be counted, cut and written as they are: their length is their bytes.
+        pieces = [
+            segment
+            if type(segment) is bytes or (type(segment) is memoryview and len(segment) == segment.nbytes)
+            else memoryview(segment).cast("B")
+            for segment in segments
+            if segment
+        ]
+        payload_size = sum(map(len, pieces))
         if payload_size > FRAME_BYTES_LIMIT:
             raise IllegalStateError(
                 f"a frame of {payload_size} bytes: four bytes of length cannot say more than 2^31-1"
             )
-        self._segments = [memoryview(_LENGTH.pack(payload_size)), *views]
+        self._segments: list[bytes | memoryview] = [_LENGTH.pack(payload_size), *pieces]
         self._position = 0
         self.written = 0
         self.done = False
         self.size = payload_size + _LENGTH.size
 
-    def window(self, segments_max: int) -> list[memoryview]:
+    def window(self, segments_max: int) -> list[bytes | memoryview]:
         """The next segments to write, the first of them without what is written of it already."""
         return self._segments[self._position : self._position + segments_max]
 
     def advance(self, written: int) -> None:
         self.written += written
+        if self.written == self.size:  # nearly always at once
+            self.done = True
+            return
         segments, position = self._segments, self._position
-        while written:
-            size = segments[position].nbytes
-            if written < size:
-                segments[position] = segments[position][written:]
-                break
+        while written >= (size := len(segments[position])):
             written -= size
             position += 1
+        if written:
+            segments[position] = memoryview(segments[position])[written:]
         self._position = position
-        self.done = position == len(segments)
 
 
 class FrameReader:
-    """Collects one frame: fill `space()`, say how much with `advance()`, until that returns the payload."""
+    """Collects a connection's frames: `take` the next; as long as there is none, fill `space()` and `advance()`."""
 
-    __slots__ = ("_buffer", "_bytes_max", "_filled", "_first_bytes", "_header_seen", "_size")
+    __slots__ = ("_ahead", "_arrived", "_filled", "_longest", "_payload", "_size", "_start")
 
-    def __init__(self, bytes_max: int, longest_before: int = 0) -> None:
-        """`longest_before`: what the longest frame had that came from there."""
-        self._bytes_max = bytes_max
-        self._first_bytes = max(GROWTH_BYTES_MIN, min(longest_before, TRUST_BYTES_MAX))
-        self._buffer = memoryview(bytearray(_LENGTH.size))
-        self._size = _LENGTH.size
-        self._filled = 0
-        self._header_seen = False
+    def __init__(self) -> None:
+        self._ahead = memoryview(bytearray(AHEAD_BYTES))
+        self._start = 0  # of the next frame in there
+        self._arrived = 0  # the end of what is in there
+        self._payload: memoryview | None = None  # of a long frame under way
+        self._size = 0  # which it will have
+        self._filled = 0  # of these so many bytes
+        self._longest = 0  # frame that came so far
 
     @property
-    def started(self) -> bool:
-        """Some bytes of the frame have arrived."""
-        return self._header_seen or self._filled > 0
+    def has_input(self) -> bool:
+        """With no more bytes, `take` has something to do: a whole frame, or a length to judge, came with the last."""
+        rest = self._arrived - self._start
+        if rest < _LENGTH.size:
+            return False
+        size: int = _LENGTH.size + _LENGTH.unpack_from(self._ahead, self._start)[0]
+        return size <= rest or size > AHEAD_BYTES
+
+    def take(self, bytes_max: int) -> memoryview | None:
+        """The payload of the next frame if all of it is here."""
+        if self._payload is not None:
+            return self._take_long()
+        start = self._start + _LENGTH.size
+        if start > self._arrived:
+            return None
+        size = _LENGTH.unpack_from(self._ahead, self._start)[0]
+        if not 0 <= size <= bytes_max:
+            raise DecodeError(_refusal(bytes(self._ahead[self._start : start]), size, bytes_max))
+        end = start + size
+        if end > self._arrived:
+            if _LENGTH.size + size > AHEAD_BYTES:
+                self._begin_long(size, self._ahead[start : self._arrived])
+            return None
+        self._start = end
+        return memoryview(bytearray(self._ahead[start:end]))
 
     def space(self) -> memoryview:
-        """Where the next bytes go."""
-        if self._filled == len(self._buffer):
-            capacity = min(self._size, max(self._first_bytes, GROWTH_FACTOR * self._filled))
-            longer = np.empty(capacity, np.uint8).data  # a bytearray would be filled with zeros first
-            longer[: self._filled] = self._buffer
-            self._buffer = longer
-        return self._buffer[self._filled :]
+        """Where the next bytes go, after `take` has found no frame."""
+        if self._payload is not None:
+            if self._filled == len(self._payload):
+                self._make_room()
+            return self._payload[self._filled :]
+        if self._start:
+            rest = self._arrived - self._start
+            self._ahead[:rest] = self._ahead[self._start : self._arrived]
+            self._start, self._arrived = 0, rest
+        return self._ahead[self._arrived :]
 
-    def advance(self, received: int) -> memoryview | None:
-        self._filled += received
+    def advance(self, received: int) -> None:
+        if self._payload is not None:
+            self._filled += received
+        else:
+            self._arrived += received
+
+    def _begin_long(self, size: int, arrived: memoryview) -> None:
+        self._payload = arrived
+        self._size, self._filled = size, len(arrived)
+        self._make_room()
+        self._start = self._arrived = 0
+
+    def _make_room(self) -> None:
+        assert self._payload is not None
+        first_bytes = max(GROWTH_BYTES_MIN, min(self._longest, TRUST_BYTES_MAX))
+        capacity = min(self._size, max(first_bytes, GROWTH_FACTOR * self._filled))
+        longer = np.empty(capacity, np.uint8).data  # a bytearray would be filled with zeros first
+        longer[: self._filled] = self._payload
+        self._payload = longer
+
+    def _take_long(self) -> memoryview | None:
         if self._filled < self._size:
             return None
-        if not self._header_seen:
-            self._begin_payload(_LENGTH.unpack(self._buffer)[0])
-            if self._size > 0:
-                return None
-        return self._buffer
-
-    def _begin_payload(self, size: int) -> None:
-        if not 0 <= size <= self._bytes_max:
-            raise DecodeError(_refusal(bytes(self._buffer), size, self._bytes_max))
-        self._header_seen = True
-        self._buffer = memoryview(b"")
-        self._size = size
-        self._filled = 0
+        payload, self._payload = self._payload, None
+        self._longest = max(self._longest, self._size)
+        return payload
 
 
 def _refusal(start: bytes, size: int, bytes_max: int) -> str:
@@ -146,8 +192,3 @@ def _refusal(start: bytes, size: int, bytes_max: int) -> str:
     if size < 0:
         return f"a frame of {size} bytes was announced: not Kafka's protocol, or the stream is out of step"
     return f"a frame of {size} bytes was announced, at most {bytes_max} are taken"
-
-
-def _as_bytes(segment: Buffer) -> memoryview:
-    view = memoryview(segment)
-    return view if view.format == "B" and view.ndim == 1 else view.cast("B")

@@ -7,7 +7,8 @@ channel there is at most one receive and one attempt to write, so that no channe
 slowly costs the others nothing.
 
 Not everything that is ready is known to the poller: a send that was just given (its first attempt needs no permission),
-and bytes that TLS has taken from the socket. Such channels stand in `_ready_now`, and while one does, no poll waits.
+and bytes that have left the socket: a frame that came together with the one before it, or what TLS holds. Such channels
+stand in `_ready_now`, and while one does, no poll waits.
 
 A channel whose connection has failed may still hold answers that came before. It is kept in `_closing` and hands out
 one receive per poll; `disconnected` names it after the last.
@@ -70,12 +71,12 @@ class Selector:
         self._closing: dict[str, KafkaChannel] = {}
         self._refused_sends: set[str] = set()
         self._ready_now: dict[KafkaChannel, int] = {}
-        self._waited_for: dict[KafkaChannel, int] = {}
         self._idle_check_ms = math.inf  # no channel can have been idle for too long before
         self._poller = system.poller()
         self._wake_reader, self._wake_writer = system.waker()
         self._poller.register(self._wake_reader, EVENT_READ)
-        self._woken = False  # set by any thread before it writes a byte, unset by poll after it has read it
+        self._woken = False  # set by any thread, unset by the poll that it ends
+        self._waiting = False  # a poll may be waiting: to end that takes a byte
 
     # --- channels
 
@@ -142,13 +143,18 @@ class Selector:
         self._be_ready_now(channel, EVENT_WRITE)
 
     def wakeup(self) -> None:
-        """End the wait of a poll that is going on, or of the next one."""
+        """End the wait of a poll that is going on, or of the next one.
+
+        Most wakeups come while nobody waits, and cost a flag. None is lost: this sets `_woken` and then looks at
+        `_waiting`, a poll sets `_waiting` and then looks at `_woken`, so at least one of them sees the other.
+        """
         if self._woken:
-            return
+            return  # whoever has set it sees to the rest
         self._woken = True
-        # Full: then the reader wakes anyway. Closed: then nobody waits.
-        with contextlib.suppress(OSError):
-            self._wake_writer.send(b"\0")
+        if self._waiting:
+            # Full: then the reader wakes anyway. Closed: then nobody waits.
+            with contextlib.suppress(OSError):
+                self._wake_writer.send(b"\0")
 
     def close(self) -> None:
         for channel in [*self._channels.values(), *self._closing.values()]:
@@ -196,18 +202,24 @@ class Selector:
 
     def _wait(self, timeout_ms: float) -> tuple[dict[KafkaChannel, int], bool]:
         """The channels that are ready, each with its events, and whether somebody woke this poll."""
-        news = self._ready_now or self.completed_receives or self.disconnected
-        ready: dict[KafkaChannel, int] = {}
-        woken = False
-        for key, events in self._poller.select(0 if news else min(timeout_ms, WAIT_MS_MAX) / 1000.0):
+        ready = self._ready_now
+        if ready or self.completed_receives or self.disconnected:
+            timeout_ms = 0
+        else:
+            self._waiting = True
+            if self._woken:
+                timeout_ms = 0
+        for key, events in self._poller.select(min(timeout_ms, WAIT_MS_MAX) / 1000.0):
             if key.data is None:
                 self._drain_waker()
-                woken = True
             else:
-                ready[key.data] = events
-        for channel, events in self._ready_now.items():
-            ready[channel] = ready.get(channel, 0) | events
-        self._ready_now.clear()
+                ready[key.data] = ready.get(key.data, 0) | events
+        self._ready_now = {}
+        self._waiting = False
+        woken = self._woken
+        if woken:
+            # Only then: a wakeup after that look must end the next wait. One between the two lines ends this poll.
+            self._woken = False
         return ready, woken
 
     def _serve(self, channel: KafkaChannel, events: int, now: float) -> None:
@@ -285,7 +297,7 @@ class Selector:
             return False
         if receive is not None:
             self.completed_receives.append(receive)
-        return channel.bytes_received > before
+        return receive is not None or channel.bytes_received > before
 
     def _finish(self, channel: KafkaChannel) -> None:
         self._closing.pop(channel.id, None)
@@ -317,7 +329,7 @@ class Selector:
         return channel
 
     def _wait_for(self, channel: KafkaChannel, events: int) -> None:
-        before = self._waited_for.get(channel, 0)
+        before = channel.waited_for
         if events == before:
             return
         sock = channel.transport.socket
@@ -327,10 +339,7 @@ class Selector:
             self._poller.modify(sock, events, channel)
         else:
             self._poller.unregister(sock)
-        if events:
-            self._waited_for[channel] = events
-        else:
-            del self._waited_for[channel]
+        channel.waited_for = events
 
     def _be_ready_now(self, channel: KafkaChannel, events: int) -> None:
         self._ready_now[channel] = self._ready_now.get(channel, 0) | events
@@ -357,9 +366,7 @@ class Selector:
 
     def _drain_waker(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            self._wake_reader.recv(64)  # one byte, or a few of threads that came at once; if some stay, they wake again
-        # After reading, never before: a byte written in between would be read here and `_woken` stay set for good.
-        self._woken = False
+            self._wake_reader.recv(64)  # one byte, or that of a thread that came too late for the wait it saw, too
 
 
 def _located(address: SocketAddress, error: OSError | KafkaSinkError) -> KafkaSinkError:

@@ -80,7 +80,7 @@ class TlsTransport:
             self._has_read = True
             return count
 
-    def write(self, segments: Sequence[memoryview]) -> int:
+    def write(self, segments: Sequence[Buffer]) -> int:
         if self.has_output:
             self.flush()
             return 0
@@ -169,12 +169,12 @@ class TlsTransport:
         return DisconnectedError(f"the TLS connection broke: {error.reason or error}")
 
 
-def _records(segments: Sequence[memoryview]) -> Iterator[Buffer]:
+def _records(segments: Sequence[Buffer]) -> Iterator[Buffer]:
     """The segments' bytes in pieces of RECORD_BYTES: views where a segment is long enough, else joined."""
     small: list[memoryview] = []
     space = RECORD_BYTES
     for segment in segments:
-        rest = segment
+        rest = memoryview(segment)
         while rest:
             piece, rest = rest[:space], rest[space:]
             small.append(piece)

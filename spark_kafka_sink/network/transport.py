@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from spark_kafka_sink.errors import DisconnectedError
-from spark_kafka_sink.network.system import ByteSocket
+from spark_kafka_sink.network.system import Buffer, ByteSocket
 
 SEGMENTS_PER_WRITE = min(1024, os.sysconf("SC_IOV_MAX"))
 """As many segments as one sendmsg takes."""
@@ -39,7 +39,7 @@ class Transport(Protocol):
 
     def read_into(self, space: memoryview) -> int: ...
 
-    def write(self, segments: Sequence[memoryview]) -> int:
+    def write(self, segments: Sequence[Buffer]) -> int:
         """One attempt. How many bytes of the segments were taken; none of those is read again."""
 
     def flush(self) -> None:
@@ -62,7 +62,7 @@ class PlaintextTransport:
     def read_into(self, space: memoryview) -> int:
         return receive(self.socket, space)
 
-    def write(self, segments: Sequence[memoryview]) -> int:
+    def write(self, segments: Sequence[Buffer]) -> int:
         return send(self.socket, segments)
 
     def flush(self) -> None:
@@ -89,7 +89,7 @@ def receive(sock: ByteSocket, space: memoryview) -> int:
     return received
 
 
-def send(sock: ByteSocket, segments: Sequence[memoryview]) -> int:
+def send(sock: ByteSocket, segments: Sequence[Buffer]) -> int:
     try:
         return sock.sendmsg(segments)
     except (BlockingIOError, InterruptedError):

@@ -348,6 +348,7 @@ class Sender:
             for topic in message.responses
             for row in topic.partition_responses
             if row.error_code in (codes.NOT_LEADER_OR_FOLLOWER, codes.FENCED_LEADER_EPOCH)
+            and row.current_leader is not None
             and row.current_leader.leader_id >= 0
         ]
         if hints:

@@ -136,7 +136,10 @@ class RecordsCodec(_Prefixed):
             writer.put(self._pack_length(-1))
         else:
             segments = (value,) if isinstance(value, _BUFFER_TYPES) else value
-            writer.put(self._pack_length(sum(map(len, segments))))
+            size = 0
+            for segment in segments:
+                size += len(segment)
+            writer.put(self._pack_length(size))
             writer.splice(segments)
 
     def read(self, reader: Reader) -> memoryview | None:

@@ -95,9 +95,8 @@ class StructPlan:
         for tag in sorted(data):
             writer.put(unsigned_varint(tag) + unsigned_varint(len(data[tag])) + data[tag])
 
-    def _read_tags(self, reader: Reader, count: int) -> dict[str, Any]:
+    def _read_tags(self, reader: Reader, count: int, value: Struct) -> None:
         reader.count(count, 2)
-        values: dict[str, Any] = {}
         unknown: dict[int, bytes] = {}
         for _ in range(count):
             tag = reader.unsigned_varint()
@@ -106,10 +105,9 @@ class StructPlan:
                 unknown[tag] = bytes(reader.take(size))
                 continue
             name, codec = self._tagged[tag]
-            values[name] = _read_exactly(reader, size, codec)
+            setattr(value, name, _read_exactly(reader, size, codec))
         if unknown:
-            values["unknown_tags"] = unknown
-        return values
+            value.unknown_tags = unknown
 
 
 def _is_nullable(spec: FieldSpec, version: int) -> bool:

@@ -12,7 +12,7 @@ proportional to the input, and DecodeError is all that it raises.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from spark_kafka_sink.errors import DecodeError
@@ -32,13 +32,17 @@ COPIED_BYTES_MAX = 128
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _ONE_BYTE = tuple(bytes([value]) for value in range(0x80))
+_TWO_BYTES = struct.Struct("2B").pack  # far quicker than bytes() of so many numbers
+_THREE_BYTES = struct.Struct("3B").pack
 
 
 def unsigned_varint(value: int) -> bytes:
     if value < 0x80:  # nearly all of them: lengths, counts and tags are small
         return _ONE_BYTE[value]
     if value < 0x4000:
-        return bytes((value & 0x7F | 0x80, value >> 7))
+        return _TWO_BYTES(value & 0x7F | 0x80, value >> 7)
+    if value < 0x20_0000:  # the lengths of record batches
+        return _THREE_BYTES(value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14)
     data = bytearray()
     while value > 0x7F:
         data.append(value & 0x7F | 0x80)
@@ -68,25 +72,25 @@ class Writer:
 
     def __init__(self) -> None:
         self._segments: list[Buffer] = []
-        self._pieces: list[bytes] = []  # behind the last segment
-        self.put = self._pieces.append
+        self._pieces: list[Buffer] = []  # behind the last segment
+        self.put: Callable[[Buffer], None] = self._pieces.append
 
     def splice(self, segments: Sequence[Buffer]) -> None:
+        pieces = self._pieces
         for segment in segments:
-            if len(segment) <= COPIED_BYTES_MAX:
-                self.put(bytes(segment))
-            else:
-                self._join_pieces()
+            if len(segment) > COPIED_BYTES_MAX:
+                if pieces:
+                    self._segments.append(b"".join(pieces))
+                    pieces.clear()
                 self._segments.append(segment)
+            else:
+                pieces.append(segment)
 
     def segments(self) -> list[Buffer]:
-        self._join_pieces()
-        return self._segments
-
-    def _join_pieces(self) -> None:
         if self._pieces:
             self._segments.append(b"".join(self._pieces))
             self._pieces.clear()
+        return self._segments
 
 
 class Reader:

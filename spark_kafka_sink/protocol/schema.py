@@ -132,8 +132,9 @@ def record_batches(versions: str) -> Records:
     return value
 
 
-def struct_of(element: type[Struct], versions: str, *, tag: int | None = None) -> Any:
-    return _field("struct", versions, element, tag=tag, element=element)
+def tagged_struct(element: type[Struct], versions: str, *, tag: int) -> Any:
+    """None where it is absent: most are, in each of many rows."""
+    return _field("struct", versions, None, tag=tag, element=element)
 
 
 def array(element: type[Struct] | str, versions: str, *, tag: int | None = None, ignorable: bool = False) -> list[Any]:

@@ -13,28 +13,38 @@ version 9 becomes
         else: put(_no_tags)
 
     def read(reader):
+        value = _make(_type)
         if reader.end - reader.position >= _size:
-            index, error_code, base_offset, ..., _ending = _unpack(reader.buffer, reader.position)
-            if _ending == _usual:
+            value.index, value.error_code, value.base_offset, ..., ending = _unpack(reader.buffer, reader.position)
+            if ending == _usual:
                 reader.position += _size
-                return _new(index=index, error_code=error_code, ...)
-        index, error_code, base_offset, ... = reader.fixed(_layout_1)
-        record_errors = _read_3(reader)
-        error_message = _read_5(reader)
+                value.record_errors = []
+                value.error_message = None
+                value.current_leader = None
+                value.unknown_tags = None
+                return value
+        value.index, value.error_code, value.base_offset, ... = reader.fixed(_layout_1)
+        value.record_errors = _read_3(reader)
+        value.error_message = _read_5(reader)
+        value.current_leader = None
+        value.unknown_tags = None
         tags = reader.unsigned_varint()
-        if tags: return _new(index=index, error_code=error_code, ..., **_read_tags(reader, tags))
-        return _new(index=index, error_code=error_code, ...)
+        if tags: _read_tags(reader, tags, value)
+        return value
 
 The first part is for structs of fixed fields, after which two or more others come: arrays of errors, messages, tags. Of
 a long answer nearly all structs end alike, with nothing in them. So these bytes are compared as a whole.
+
+A struct that is read is made without its `__init__`, which would take each field by name once more: all are set here.
 
 The names of fields come from our own declarations, never from the wire.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from spark_kafka_sink.errors import UnsupportedVersionError
@@ -43,6 +53,7 @@ from spark_kafka_sink.protocol.primitives import Reader, Writer
 
 Write = Callable[[Writer, Any], None]
 Read = Callable[[Reader], Any]
+ReadTags = Callable[[Reader, int, Any], None]
 
 
 class StructCode:
@@ -51,7 +62,8 @@ class StructCode:
     def __init__(self, struct_type: type[Any]) -> None:
         self._type = struct_type
         self._names: dict[str, Any] = {
-            "_new": struct_type,
+            "_make": object.__new__,
+            "_type": struct_type,
             "_refusal": UnsupportedVersionError,
         }  # what the code refers to
         self._write: list[str] = ["put = writer.put"]
@@ -76,17 +88,19 @@ class StructCode:
         self._end_run()
         self._rest.append(usual)
         self._write.append(f"{self._bind('write', codec.write)}(writer, value.{name})")
-        self._read.append(f"{name} = {self._bind('read', codec.read)}(reader)")
+        self._read.append(f"value.{name} = {self._bind('read', codec.read)}(reader)")
         self._fields.append(name)
         self.bytes_min += codec.bytes_min
 
     def compile(self) -> tuple[Write, Read]:
         """Of a struct without tagged fields."""
         self._end_run()
-        return self._compiled([*self._write], [*self._read, f"return {self._construct()}"])
+        return self._compiled(
+            self._write, ["value = _make(_type)", *self._read, *self._defaults_but(self._fields), "return value"]
+        )
 
     def compile_with_tags(
-        self, tagged: dict[str, object], write_tags: Write, read_tags: Callable[[Reader, int], dict[str, Any]]
+        self, tagged: dict[str, object], write_tags: Write, read_tags: ReadTags
     ) -> tuple[Write, Read]:
         """Of one that ends with tagged fields, here by name with their defaults, which are not written."""
         self._end_run()
@@ -99,11 +113,13 @@ class StructCode:
             "else: put(_no_tags)",
         ]
         read = [
+            "value = _make(_type)",
             *self._read_usual(),
             *self._read,
+            *self._defaults_but(self._fields),
             "tags = reader.unsigned_varint()",
-            f"if tags: return {self._construct('**_read_tags(reader, tags)')}",
-            f"return {self._construct()}",
+            "if tags: _read_tags(reader, tags, value)",
+            "return value",
         ]
         return self._compiled(write, read)
 
@@ -117,10 +133,11 @@ class StructCode:
         unpack = self._bind("unpack", layout.unpack_from)
         return [
             f"if reader.end - reader.position >= {layout.size}:",
-            f"    {', '.join(self._first_run)}, _ending = {unpack}(reader.buffer, reader.position)",
-            f"    if _ending == {self._bind('usual', usual)}:",
+            f"    {_targets(self._first_run)}ending = {unpack}(reader.buffer, reader.position)",
+            f"    if ending == {self._bind('usual', usual)}:",
             f"        reader.position += {layout.size}",
-            f"        return _new({', '.join(f'{name}={name}' for name in self._first_run)})",
+            *(f"        {line}" for line in self._defaults_but(self._first_run)),
+            "        return value",
         ]
 
     def _end_run(self) -> None:
@@ -134,13 +151,25 @@ class StructCode:
         self._write.append(
             f"put({self._bind('pack', layout.pack)}({', '.join(f'value.{name}' for name in self._run)}))"
         )
-        self._read.append(f"{''.join(f'{name}, ' for name in self._run)}= reader.fixed({self._bind('layout', layout)})")
+        self._read.append(f"{_targets(self._run)}= reader.fixed({self._bind('layout', layout)})")
         self._fields.extend(self._run)
         self.bytes_min += layout.size
         self._run.clear()
 
-    def _construct(self, *more: str) -> str:
-        return f"_new({', '.join([*(f'{name}={name}' for name in self._fields), *more])})"
+    def _defaults_but(self, known: Collection[str]) -> list[str]:
+        """Give all other fields their defaults."""
+        lines = []
+        for field in dataclasses.fields(self._type):
+            if field.name in known:
+                continue
+            if field.default is None:
+                default = "None"
+            elif field.default_factory is dataclasses.MISSING:
+                default = self._bind("default", field.default)
+            else:
+                default = "[]" if field.default_factory is list else f"{self._bind('default', field.default_factory)}()"
+            lines.append(f"value.{field.name} = {default}")
+        return lines
 
     def _bind(self, kind: str, thing: object) -> str:
         name = f"_{kind}_{len(self._names)}"
@@ -151,6 +180,10 @@ class StructCode:
         source = _function("write(writer, value)", write) + _function("read(reader)", read)
         exec(compile(source, f"<{self._type.__name__}>", "exec"), self._names)
         return self._names["write"], self._names["read"]
+
+
+def _targets(names: Collection[str]) -> str:
+    return "".join(f"value.{name}, " for name in names)
 
 
 def _function(signature: str, lines: list[str]) -> str:

@@ -16,6 +16,7 @@ from spark_kafka_sink.protocol.messages import (
     MetadataRequest,
     MetadataRequestTopic,
 )
+from spark_kafka_sink.protocol.messages.produce import LeaderIdAndEpoch
 from tests.broker.wire import WireClient, batch, produce, result
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
@@ -166,7 +167,7 @@ def test_a_moved_leader_is_named_by_the_old_one_and_answers(client: WireClient, 
     cluster.control.move_leader("t", 0, 1)
     refused = client.ask(produce(batch(b"a")), 12)
     assert result(refused).error_code == NOT_LEADER
-    assert (result(refused).current_leader.leader_id, result(refused).current_leader.leader_epoch) == (1, 1)
+    assert result(refused).current_leader == LeaderIdAndEpoch(leader_id=1, leader_epoch=1)
     assert [(node.node_id, node.host, node.port) for node in refused.node_endpoints] == [(1, "broker1", 9093)]
     assert result(client.ask(produce(batch(b"a")), 12, node=1)).error_code == 0
 

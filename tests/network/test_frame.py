@@ -9,21 +9,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import DecodeError
-from spark_kafka_sink.network.frame import FRAME_BYTES_MAX, TRUST_BYTES_MAX, FrameReader, FrameWriter
+from spark_kafka_sink.network.frame import (
+    AHEAD_BYTES,
+    FRAME_BYTES_MAX,
+    GROWTH_BYTES_MIN,
+    TRUST_BYTES_MAX,
+    FrameReader,
+    FrameWriter,
+)
 
 
-def feed(reader: FrameReader, data: bytes) -> tuple[memoryview | None, bytes]:
-    """Give a reader what it has space for; its payload, if complete, and the bytes that were not taken."""
-    while data:
+def feed(reader: FrameReader, data: bytes, bytes_max: int = FRAME_BYTES_MAX) -> list[bytes]:
+    """Give a reader these bytes, as it has space for them; the payloads that it has by then."""
+    payloads = []
+    while True:
+        while (payload := reader.take(bytes_max)) is not None:
+            payloads.append(bytes(payload))
+        if not data:
+            return payloads
         space = reader.space()
         count = min(len(space), len(data))
+        assert count > 0
         space[:count] = data[:count]
-        del space
+        reader.advance(count)
         data = data[count:]
-        payload = reader.advance(count)
-        if payload is not None:
-            return payload, data
-    return None, data
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30), st.lists(st.integers(1, 60), min_size=1), st.integers(1, 5))
@@ -63,23 +72,50 @@ def test_ten_thousand_tiny_segments_are_each_looked_at_once_per_write() -> None:
     assert handled < 10_100
 
 
-@given(st.lists(st.binary(max_size=300), min_size=1, max_size=5), st.data())
-def test_however_the_bytes_are_cut_the_same_frames_come_out(payloads: list[bytes], data: st.DataObject) -> None:
+PAYLOADS = st.one_of(
+    st.binary(max_size=300),
+    st.integers(AHEAD_BYTES - 8, AHEAD_BYTES + 8).map(
+        lambda size: bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    ),
+    st.integers(GROWTH_BYTES_MIN - 4, GROWTH_BYTES_MIN + 4).map(bytes),
+)
+
+
+@given(st.lists(PAYLOADS, min_size=1, max_size=6), st.lists(st.integers(1, 3 * AHEAD_BYTES), min_size=1, max_size=20))
+def test_however_the_bytes_are_cut_the_same_frames_come_out(payloads: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(struct.pack(">i", len(payload)) + payload for payload in payloads)
-    found, reader = [], FrameReader(1000)
+    found: list[bytes] = []
+    reader, turn = FrameReader(), 0
     while stream:
-        cut = data.draw(st.integers(1, len(stream)))
-        piece, stream = stream[:cut], stream[cut:]
-        while piece:
-            payload, piece = feed(reader, piece)
-            if payload is not None:
-                found.append(bytes(payload))
-                reader = FrameReader(1000)
+        cut = cuts[turn % len(cuts)] if turn < 500 else len(stream)
+        found += feed(reader, stream[:cut])
+        stream, turn = stream[cut:], turn + 1
     assert found == payloads
 
 
+@given(st.lists(st.integers(0, 600), min_size=1, max_size=8), st.integers(1, AHEAD_BYTES))
+def test_a_reader_knows_whether_a_whole_frame_is_waiting_in_it(sizes: list[int], arrived: int) -> None:
+    reader = FrameReader()
+    stream = b"".join(struct.pack(">i", size) + bytes(size) for size in sizes)[:arrived]
+    reader.space()[: len(stream)] = stream
+    reader.advance(len(stream))
+    while reader.has_input:
+        assert reader.take(1000) is not None
+    assert reader.take(1000) is None
+
+
+def test_a_payload_keeps_its_bytes_while_others_are_read() -> None:
+    reader, kept = FrameReader(), []
+    for letter in b"abc":
+        message = struct.pack(">i", 100) + bytes([letter]) * 100
+        reader.space()[: len(message)] = message
+        reader.advance(len(message))
+        kept.append(reader.take(100))
+    assert [bytes(payload) for payload in kept if payload is not None] == [b"a" * 100, b"b" * 100, b"c" * 100]
+
+
 def test_a_huge_length_takes_memory_only_as_bytes_arrive() -> None:
-    reader = FrameReader(FRAME_BYTES_MAX)
+    reader = FrameReader()
     feed(reader, struct.pack(">i", FRAME_BYTES_MAX))
     arrived = 0
     for piece in [10, 70_000, 300_000]:
@@ -89,18 +125,41 @@ def test_a_huge_length_takes_memory_only_as_bytes_arrive() -> None:
 
 
 def test_who_has_sent_long_frames_gets_the_room_for_another_at_once_but_not_for_any_length() -> None:
-    for size, room in ((1_000_000, 1_000_000), (FRAME_BYTES_MAX, TRUST_BYTES_MAX)):
-        reader = FrameReader(FRAME_BYTES_MAX, longest_before=size)
+    for size, room in ((1_000_000, 1_000_000), (2 * TRUST_BYTES_MAX, TRUST_BYTES_MAX)):
+        reader = FrameReader()
+        assert feed(reader, struct.pack(">i", size) + bytes(size)) == [bytes(size)]
         feed(reader, struct.pack(">i", size))
         assert len(reader.space()) == room
 
 
-def test_a_length_at_the_limit_is_taken_and_one_above_is_refused_before_anything_is_allocated() -> None:
-    payload, _ = feed(FrameReader(5), struct.pack(">i", 5) + b"12345")
+def test_a_long_frame_is_read_to_where_it_stays_but_for_its_beginning() -> None:
+    reader = FrameReader()
+    feed(reader, struct.pack(">i", 60_000) + bytes(AHEAD_BYTES - 4))
+    space = reader.space()
+    assert len(space) == 60_000 - (AHEAD_BYTES - 4)
+    reader.advance(len(space))
+    payload = reader.take(60_000)
     assert payload is not None
-    assert bytes(payload) == b"12345"
+    space[-1] = 7
+    assert payload[-1] == 7
+
+
+def test_a_length_at_the_limit_is_taken_and_one_above_is_refused_before_anything_is_allocated() -> None:
+    assert feed(FrameReader(), struct.pack(">i", 5) + b"12345", bytes_max=5) == [b"12345"]
     with pytest.raises(DecodeError, match="6 bytes was announced, at most 5"):
-        feed(FrameReader(5), struct.pack(">i", 6))
+        feed(FrameReader(), struct.pack(">i", 6), bytes_max=5)
+
+
+def test_a_length_that_is_refused_is_refused_behind_a_good_frame_too() -> None:
+    reader = FrameReader()
+    message = struct.pack(">i", 2) + b"ok" + struct.pack(">i", 2**31 - 1)
+    reader.space()[: len(message)] = message
+    reader.advance(len(message))
+    assert bytes(reader.take(1000) or b"") == b"ok"
+    assert reader.has_input
+    for _ in range(2):
+        with pytest.raises(DecodeError, match="2147483647 bytes was announced"):
+            reader.take(1000)
 
 
 @pytest.mark.parametrize(
@@ -117,4 +176,4 @@ def test_a_length_at_the_limit_is_taken_and_one_above_is_refused_before_anything
 )
 def test_what_is_not_kafka_is_called_by_its_name(start: bytes, words: str) -> None:
     with pytest.raises(DecodeError, match=words):
-        feed(FrameReader(FRAME_BYTES_MAX), start)
+        feed(FrameReader(), start)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -93,6 +95,33 @@ def test_many_wakeups_do_not_block(selector: Selector) -> None:
     for _ in range(200_000):
         selector.wakeup()
     selector.poll(WAIT_MS)
+
+
+def test_no_wakeup_is_lost_wherever_a_poll_stands(selector: Selector) -> None:
+    turns, asked, seen = 2000, 0, 0
+
+    def ask() -> None:
+        nonlocal asked
+        for turn in range(turns):
+            asked = turn + 1
+            selector.wakeup()
+            while seen < asked:
+                time.sleep(0)
+
+    thread = threading.Thread(target=ask)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # so that the threads meet anywhere
+    try:
+        thread.start()
+        while seen < turns:
+            begun = time.monotonic()
+            selector.poll(WAIT_MS * 10)
+            assert time.monotonic() - begun < WAIT_MS / 100, "waited to the end"
+            seen = asked
+    finally:
+        seen = turns
+        thread.join()
+        sys.setswitchinterval(interval)
 
 
 def test_wakeup_after_close_is_harmless() -> None:

@@ -37,7 +37,7 @@ def handle(context: RequestContext, request: ProduceRequest) -> Handled:
     if request.acks == 0:
         # There is no other way to say that something went wrong.
         return NoAnswer(close=any(each.error_code for each in results))
-    leaders = {each.current_leader.leader_id for each in results} - {-1}
+    leaders = {each.current_leader.leader_id for each in results if each.current_leader is not None}
     nodes = [context.cluster.nodes[number] for number in sorted(leaders)]
     response.node_endpoints = [NodeEndpoint(node_id=node.id, host=node.host, port=node.port) for node in nodes]
     return response

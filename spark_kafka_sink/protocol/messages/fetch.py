@@ -24,7 +24,7 @@ from spark_kafka_sink.protocol.schema import (
     nullable_string,
     record_batches,
     string,
-    struct_of,
+    tagged_struct,
     uuid,
 )
 
@@ -69,7 +69,7 @@ class FetchRequest(Message):
 
     cluster_id: str | None = nullable_string("12+", default=None, tag=0, ignorable=True)
     replica_id: int = int32("0-14", default=-1)
-    replica_state: ReplicaState = struct_of(ReplicaState, "15+", tag=1)
+    replica_state: ReplicaState | None = tagged_struct(ReplicaState, "15+", tag=1)
     max_wait_ms: int = int32("0+")
     min_bytes: int = int32("0+")
     max_bytes: int = int32("3+", default=0x7FFFFFFF, ignorable=True)
@@ -112,9 +112,9 @@ class PartitionData(Struct):
     high_watermark: int = int64("0+")
     last_stable_offset: int = int64("4+", default=-1, ignorable=True)
     log_start_offset: int = int64("5+", default=-1, ignorable=True)
-    diverging_epoch: EpochEndOffset = struct_of(EpochEndOffset, "12+", tag=0)
-    current_leader: LeaderIdAndEpoch = struct_of(LeaderIdAndEpoch, "12+", tag=1)
-    snapshot_id: SnapshotId = struct_of(SnapshotId, "12+", tag=2)
+    diverging_epoch: EpochEndOffset | None = tagged_struct(EpochEndOffset, "12+", tag=0)
+    current_leader: LeaderIdAndEpoch | None = tagged_struct(LeaderIdAndEpoch, "12+", tag=1)
+    snapshot_id: SnapshotId | None = tagged_struct(SnapshotId, "12+", tag=2)
     aborted_transactions: list[AbortedTransaction] | None = nullable_array(AbortedTransaction, "4+", ignorable=True)
     preferred_read_replica: int = int32("11+", default=-1)
     records: Records = record_batches("0+")

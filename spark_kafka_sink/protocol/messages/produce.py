@@ -23,7 +23,7 @@ from spark_kafka_sink.protocol.schema import (
     nullable_string,
     record_batches,
     string,
-    struct_of,
+    tagged_struct,
     uuid,
 )
 
@@ -74,7 +74,7 @@ class PartitionProduceResponse(Struct):
     log_start_offset: int = int64("5+", default=-1, ignorable=True)
     record_errors: list[BatchIndexAndErrorMessage] = array(BatchIndexAndErrorMessage, "8+", ignorable=True)
     error_message: str | None = nullable_string("8+", default=None, ignorable=True)
-    current_leader: LeaderIdAndEpoch = struct_of(LeaderIdAndEpoch, "10+", tag=0)
+    current_leader: LeaderIdAndEpoch | None = tagged_struct(LeaderIdAndEpoch, "10+", tag=0)
 
 
 @dataclass(kw_only=True, slots=True)
