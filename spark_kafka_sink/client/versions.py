@@ -65,7 +65,9 @@ class NodeVersions:
     ranges: Mapping[int, VersionRange]
     supported_features: Mapping[str, VersionRange] = field(default_factory=lambda: MappingProxyType({}))
     finalized: FinalizedFeatures = FinalizedFeatures()
-    _chosen: dict[tuple[ApiKey, VersionRange | None], int] = field(default_factory=dict, repr=False, compare=False)
+    _chosen: dict[tuple[ApiKey, VersionRange | None], int] = field(
+        init=False, default_factory=dict, repr=False, compare=False
+    )
 
     def usable(self, api_key: ApiKey, allowed: VersionRange | None = None) -> int:
         """The highest version that the broker, this library and `allowed` have in common."""
