@@ -33,7 +33,15 @@ from numpy.typing import NDArray
 from spark_kafka_sink.records.arrays import numbers_of
 from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns
-from spark_kafka_sink.records.even_rows import BatchShape, EvenColumns, store_batches, store_rows
+from spark_kafka_sink.records.even_rows import (
+    Batches,
+    BatchShape,
+    EvenColumns,
+    Lengths,
+    look_up_rows,
+    store_batches,
+    store_rows,
+)
 from spark_kafka_sink.records.header_column import LooseHeaders, RegularHeaders, encode_headers
 from spark_kafka_sink.records.joined_rows import join_rows
 from spark_kafka_sink.records.plan import (
@@ -76,16 +84,6 @@ class EncodedPiece(NamedTuple):
     max_timestamp: int
 
 
-class Batches(NamedTuple):
-    """The batches of a chunk: for each its first row, its rows, its first offset delta, and its timestamps' delta."""
-
-    starts: NDArray[np.int64]
-    counts: list[int]
-    first_offset_deltas: list[int]
-    timestamp_deltas: list[int] | NDArray[np.int64]
-    """One for each row if they differ within batches."""
-
-
 def encode(columns: RecordColumns, plan: Sequence[BatchSlice], now_ms: int) -> list[EncodedPiece]:
     """One piece for each element of the plan, in its order. Rows must have passed `invalid_rows`."""
     pieces: list[EncodedPiece] = []
@@ -120,7 +118,7 @@ def _encode_chunk(chunk: RecordColumns, part: Sequence[BatchSlice], now_ms: int)
     counts = [s.stop - s.start for s in part]
     offsets = [s.first_offset_delta for s in part]
     base, top, deltas = _timestamps(chunk.timestamp, part, starts, now_ms)
-    data, edges = _encode_rows(chunk, Batches(starts, counts, offsets, deltas))
+    data, edges = _encode_rows(chunk, Batches(starts, counts, offsets), deltas)
     segments = [data[start:stop] for start, stop in pairwise(edges)]
     return list(map(EncodedPiece._make, zip(segments, counts, offsets, base, top, strict=True)))
 
@@ -141,23 +139,26 @@ def _timestamps(
     return base, top, times - np.repeat(np.array(base, np.int64), counts)
 
 
-def _encode_rows(chunk: RecordColumns, batches: Batches) -> tuple[memoryview, list[int]]:
+def _encode_rows(
+    chunk: RecordColumns, batches: Batches, timestamp_deltas: list[int] | NDArray[np.int64]
+) -> tuple[memoryview, list[int]]:
     """All records of a chunk, and where each batch begins and the last one ends."""
     key = None if chunk.key is None else byte_column(chunk.key)
     value = byte_column(chunk.value)
     headers = None if chunk.headers is None else encode_headers(chunk.headers)
     even_key = -1 if key is None else key.fixed_length()
     even = _even_columns(key, even_key, value, headers)
-    if even is not None and isinstance(batches.timestamp_deltas, list):
-        shapes = zip(batches.counts, batches.first_offset_deltas, batches.timestamp_deltas, strict=True)
+    found = None
+    if even is not None and isinstance(timestamp_deltas, list):
+        shapes = zip(batches.counts, batches.first_offset_deltas, timestamp_deltas, strict=True)
         stored = store_batches([(BatchShape(*shape), len(list(same))) for shape, same in groupby(shapes)], even)
         if stored is not None:
             return stored
-    rows = _rows(batches, chunk.num_rows)
-    if even is not None:
-        data, at = store_rows(rows, even)
-    else:
-        data, at = join_rows(key, even_key, value, headers, rows)
+        found = look_up_rows(batches, timestamp_deltas, even, None)
+    if found is None:
+        rows = _rows(batches, timestamp_deltas, chunk.num_rows)
+        found = store_rows(rows, even) if even is not None else join_rows(key, even_key, value, headers, rows)
+    data, at = found
     return data, [*at[batches.starts].tolist(), int(at[chunk.num_rows])]
 
 
@@ -168,18 +169,18 @@ def _even_columns(
     even_value = None if even_key is None else value.fixed_length()
     if even_key is None or even_value is None or isinstance(headers, LooseHeaders) or (headers and headers.short):
         return None
+    table = None if headers is None else headers.table(value.rows)
     return EvenColumns(
         np.empty((value.rows, 0), np.uint8) if key is None else key.matrix(value.rows, max(0, even_key)),
-        even_key,
         value.matrix(value.rows, max(0, even_value)),
-        even_value,
-        None if headers is None else headers.table(value.rows),
+        table,
+        Lengths(even_key, even_value, 0 if table is None else table.shape[1]),
     )
 
 
-def _rows(batches: Batches, total: int) -> Rows:
+def _rows(batches: Batches, deltas: list[int] | NDArray[np.int64], total: int) -> Rows:
     """The deltas of each row, of timestamps and offsets."""
-    deltas, firsts = batches.timestamp_deltas, batches.first_offset_deltas
+    firsts = batches.first_offset_deltas
     if not isinstance(deltas, list):
         timestamp = varint_fields(deltas)
     elif min(deltas) == max(deltas):
