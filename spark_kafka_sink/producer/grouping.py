@@ -150,7 +150,7 @@ class Grouping:
                 queues = self._queues.of_topic(topic, grouped.partitions)
                 batches = [queue.pin_open_batch() for queue in queues]
             plan = plan_batches(grouped.sizes, _slices(grouped, batches), bytes_max)
-            pieces = encode(grouped.columns, plan, self._wall_clock_ms())
+            pieces = encode(grouped.columns, plan, self._wall_clock_ms(), grouped.order)
         except BaseException as error:  # whatever it was, Ctrl-C included: the rows must not vanish
             self._give_up(topic, runs, error)
             if not isinstance(error, Exception):

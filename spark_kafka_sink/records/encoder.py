@@ -84,12 +84,30 @@ class EncodedPiece(NamedTuple):
     max_timestamp: int
 
 
-def encode(columns: RecordColumns, plan: Sequence[BatchSlice], now_ms: int) -> list[EncodedPiece]:
-    """One piece for each element of the plan, in its order. Rows must have passed `invalid_rows`."""
+def encode(
+    columns: RecordColumns, plan: Sequence[BatchSlice], now_ms: int, order: NDArray[np.int64] | None = None
+) -> list[EncodedPiece]:
+    """One piece for each element of the plan, in its order. Rows must have passed `invalid_rows`.
+
+    The plan counts the rows in `order`, which names them by their places in the columns; without it, as they lie there.
+    """
+    parts = list(_chunks_of(plan))
+    if order is not None:
+        if len(parts) == 1 and _can_stay(columns, parts[0], order):
+            return _encode_chunk(columns.contiguous(), parts[0], now_ms, order)
+        columns = columns.take(order)
     pieces: list[EncodedPiece] = []
-    for part in _chunks_of(plan):
+    for part in parts:
         pieces += _encode_part(columns, part, now_ms)
     return pieces
+
+
+def _can_stay(columns: RecordColumns, part: Sequence[BatchSlice], order: NDArray[np.int64]) -> bool:
+    """May the rows be stored where they belong from where they are? Each of them must be stored, without its own
+    timestamp and headers, and all at a time."""
+    whole = part[0].start == 0 and part[-1].stop == columns.num_rows == len(order)
+    plain = columns.headers is None and columns.timestamp is None
+    return whole and plain and columns.nbytes <= _BYTES_AT_A_TIME
 
 
 def _chunks_of(plan: Sequence[BatchSlice]) -> Iterator[Sequence[BatchSlice]]:
@@ -112,13 +130,15 @@ def _encode_part(columns: RecordColumns, part: Sequence[BatchSlice], now_ms: int
     return _encode_chunk(chunk.contiguous(), part, now_ms)
 
 
-def _encode_chunk(chunk: RecordColumns, part: Sequence[BatchSlice], now_ms: int) -> list[EncodedPiece]:
+def _encode_chunk(
+    chunk: RecordColumns, part: Sequence[BatchSlice], now_ms: int, order: NDArray[np.int64] | None = None
+) -> list[EncodedPiece]:
     first = part[0].start
     starts = np.array([s.start - first for s in part], np.int64)
     counts = [s.stop - s.start for s in part]
     offsets = [s.first_offset_delta for s in part]
     base, top, deltas = _timestamps(chunk.timestamp, part, starts, now_ms)
-    data, edges = _encode_rows(chunk, Batches(starts, counts, offsets), deltas)
+    data, edges = _encode_rows(chunk, Batches(starts, counts, offsets), deltas, order)
     segments = [data[start:stop] for start, stop in pairwise(edges)]
     return list(map(EncodedPiece._make, zip(segments, counts, offsets, base, top, strict=True)))
 
@@ -140,7 +160,10 @@ def _timestamps(
 
 
 def _encode_rows(
-    chunk: RecordColumns, batches: Batches, timestamp_deltas: list[int] | NDArray[np.int64]
+    chunk: RecordColumns,
+    batches: Batches,
+    timestamp_deltas: list[int] | NDArray[np.int64],
+    order: NDArray[np.int64] | None,
 ) -> tuple[memoryview, list[int]]:
     """All records of a chunk, and where each batch begins and the last one ends."""
     key = None if chunk.key is None else byte_column(chunk.key)
@@ -150,16 +173,23 @@ def _encode_rows(
     even = _even_columns(key, even_key, value, headers)
     found = None
     if even is not None and isinstance(timestamp_deltas, list):
-        shapes = zip(batches.counts, batches.first_offset_deltas, timestamp_deltas, strict=True)
-        stored = store_batches([(BatchShape(*shape), len(list(same))) for shape, same in groupby(shapes)], even)
+        stored = None if order is not None else store_batches(_groups(batches, timestamp_deltas), even)
         if stored is not None:
             return stored
-        found = look_up_rows(batches, timestamp_deltas, even, None)
+        found = look_up_rows(batches, timestamp_deltas, even, order)
+    if found is None and order is not None:
+        return _encode_rows(chunk.take(order), batches, timestamp_deltas, None)
     if found is None:
         rows = _rows(batches, timestamp_deltas, chunk.num_rows)
         found = store_rows(rows, even) if even is not None else join_rows(key, even_key, value, headers, rows)
     data, at = found
     return data, [*at[batches.starts].tolist(), int(at[chunk.num_rows])]
+
+
+def _groups(batches: Batches, timestamp_deltas: list[int]) -> list[tuple[BatchShape, int]]:
+    """Neighbours of one shape, and how many they are."""
+    shapes = zip(batches.counts, batches.first_offset_deltas, timestamp_deltas, strict=True)
+    return [(BatchShape(*shape), len(list(same))) for shape, same in groupby(shapes)]
 
 
 def _even_columns(

@@ -56,6 +56,19 @@ def test_every_shape_equals_the_slow_encoder(data: st.DataObject, rows: list[Row
     assert_equal(encode(columns, plan, NOW), rows, plan)
 
 
+@given(st.data(), mixed_rows | even_rows())
+@settings(max_examples=100, deadline=None)
+def test_rows_that_lie_in_another_order_give_the_same_bytes(data: st.DataObject, rows: list[Row]) -> None:
+    columns = data.draw(arrow_columns(rows))
+    order = data.draw(st.permutations(range(len(rows))))
+    plan = data.draw(plans(len(rows)))
+    at_a_time = data.draw(st.sampled_from([3, 10_000]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoder, "ROWS_AT_A_TIME", at_a_time)
+        pieces = encode(columns, plan, NOW, np.array(order, np.int64))
+    assert_equal(pieces, [rows[place] for place in order], plan)
+
+
 @given(st.data(), mixed_rows)
 @settings(max_examples=40, deadline=None)
 def test_rows_cut_into_small_chunks_give_the_same_bytes(data: st.DataObject, rows: list[Row]) -> None:
