@@ -48,9 +48,11 @@ from spark_kafka_sink.records.plan import (
     ROWS_AT_A_TIME,
     BatchSlice,
     PartitionSlice,
+    Times,
     invalid_rows,
     plan_batches,
     record_size_bounds,
+    times_of,
 )
 from spark_kafka_sink.records.record_fields import Rows
 from spark_kafka_sink.records.varint import counting_fields, varint_fields
@@ -59,10 +61,12 @@ __all__ = [
     "BatchSlice",
     "EncodedPiece",
     "PartitionSlice",
+    "Times",
     "encode",
     "invalid_rows",
     "plan_batches",
     "record_size_bounds",
+    "times_of",
 ]
 
 _BYTES_AT_A_TIME = 64 << 20

@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from spark_kafka_sink.errors import RecordTooLargeError
 from spark_kafka_sink.records import encoder, record_fields
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.encoder import BatchSlice, EncodedPiece, PartitionSlice, encode, plan_batches
+from spark_kafka_sink.records.encoder import (
+    BatchSlice,
+    EncodedPiece,
+    PartitionSlice,
+    Times,
+    encode,
+    plan_batches,
+    times_of,
+)
 from tests.records.column_strategies import NOW, arrow_columns, even_rows, mixed_rows
 from tests.records.slow_encoder import Row, slow_encode
 
@@ -185,7 +193,7 @@ def test_many_partitions_in_one_chunk_are_encoded_at_once() -> None:
         timestamp=pa.array([r.timestamp for r in rows]),
     )
     slices = [PartitionSlice(i, i + 10) for i in range(0, 10_000, 10)]
-    plan = plan_batches(encoder.record_size_bounds(columns), slices, 16_384)
+    plan = plan_batches(encoder.record_size_bounds(columns), slices, 16_384, times_of(columns, NOW))
     pieces = encode(columns, plan, NOW)
     assert len(pieces) == 1_000
     assert len({id(piece.segment.obj) for piece in pieces}) == 1
@@ -206,7 +214,7 @@ def test_segments_keep_their_memory_when_everything_else_is_gone(value: bytes | 
 
 def test_no_rows_and_no_plan_give_nothing() -> None:
     assert encode(RecordColumns(pa.array([], pa.binary())), [], NOW) == []
-    assert plan_batches(np.zeros(0, np.int64), [], 100) == []
+    assert plan_batches(np.zeros(0, np.int64), [], 100, Times(NOW, NOW)) == []
 
 
 def test_a_batch_of_more_than_two_gibibytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
