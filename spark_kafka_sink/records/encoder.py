@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
+from operator import sub
 from typing import NamedTuple
 
 import numpy as np
@@ -116,13 +117,18 @@ def _can_stay(columns: RecordColumns, part: Sequence[BatchSlice], order: NDArray
 
 def _chunks_of(plan: Sequence[BatchSlice]) -> Iterator[Sequence[BatchSlice]]:
     """Runs of the plan whose rows lie one after the other, of about the right size. A batch is never cut."""
+    if not plan:
+        return
+    _, starts, stops, _, _ = zip(*plan, strict=True)
+    if starts[1:] == stops[:-1] and stops[-1] - starts[0] <= ROWS_AT_A_TIME:
+        yield plan
+        return
     begin = 0
     for index in range(1, len(plan)):
         if plan[index].start != plan[index - 1].stop or plan[index].stop - plan[begin].start > ROWS_AT_A_TIME:
             yield plan[begin:index]
             begin = index
-    if plan:
-        yield plan[begin:]
+    yield plan[begin:]
 
 
 def _encode_part(columns: RecordColumns, part: Sequence[BatchSlice], now_ms: int) -> list[EncodedPiece]:
@@ -137,30 +143,26 @@ def _encode_part(columns: RecordColumns, part: Sequence[BatchSlice], now_ms: int
 def _encode_chunk(
     chunk: RecordColumns, part: Sequence[BatchSlice], now_ms: int, order: NDArray[np.int64] | None = None
 ) -> list[EncodedPiece]:
-    first = part[0].start
-    starts = np.array([s.start - first for s in part], np.int64)
-    counts = [s.stop - s.start for s in part]
-    offsets = [s.first_offset_delta for s in part]
-    base, top, deltas = _timestamps(chunk.timestamp, part, starts, now_ms)
-    data, edges = _encode_rows(chunk, Batches(starts, counts, offsets), deltas, order)
+    _, firsts, stops, offsets, given = zip(*part, strict=True)
+    batches = Batches(np.subtract(firsts, firsts[0], dtype=np.int64), list(map(sub, stops, firsts)), offsets)
+    base, top, deltas = _timestamps(chunk.timestamp, given, batches, now_ms)
+    data, edges = _encode_rows(chunk, batches, deltas, order)
     segments = [data[start:stop] for start, stop in pairwise(edges)]
-    return list(map(EncodedPiece._make, zip(segments, counts, offsets, base, top, strict=True)))
+    return list(map(EncodedPiece._make, zip(segments, batches.counts, offsets, base, top, strict=True)))
 
 
 def _timestamps(
-    column: ArrowColumn | None, part: Sequence[BatchSlice], starts: NDArray[np.int64], now_ms: int
+    column: ArrowColumn | None, given: Sequence[int | None], batches: Batches, now_ms: int
 ) -> tuple[list[int], list[int], list[int] | NDArray[np.int64]]:
     """For each piece its base and its highest timestamp; the deltas for each row, or for each piece as a list."""
-    given = [s.base_timestamp for s in part]
     if column is None or column.null_count == len(column):
         base = [now_ms if b is None else b for b in given]
         return base, [now_ms] * len(base), [now_ms - b for b in base]
     times: NDArray[np.int64] = numbers_of(column, null=now_ms)
-    firsts = times[starts].tolist()
+    firsts = times[batches.starts].tolist()
     base = [first if b is None else b for b, first in zip(given, firsts, strict=True)]
-    top: list[int] = np.maximum.reduceat(times, starts).tolist()
-    counts = [s.stop - s.start for s in part]
-    return base, top, times - np.repeat(np.array(base, np.int64), counts)
+    top: list[int] = np.maximum.reduceat(times, batches.starts).tolist()
+    return base, top, times - np.repeat(np.array(base, np.int64), batches.counts)
 
 
 def _encode_rows(

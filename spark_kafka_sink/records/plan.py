@@ -229,7 +229,8 @@ class _Cutter:
         count = min(stop - row, self._rows_max)
         room = self._batch_bytes_max - used
         if place:
-            room += max([width * place - less for width, less in enumerate(_NARROWER, 1)])
+            width = len(encode_varint(place))
+            room += width * place - _NARROWER[width - 1]
         for width in range(len(encode_varint(place + count)), 0, -1):
             each = width + time_bytes - _DELTA_BYTES
             found = self._fitting_evenly(row, stop, each, room + _NARROWER[width - 1] - width * place)
