@@ -4,8 +4,8 @@ Ten thousand rows over a thousand partitions are ten rows for each, and whatever
 as much as for a piece of a thousand. So rows are not sorted into their partitions when they arrive. They wait, as Arrow
 columns beside a column of partition numbers, until about a batch for each partition that they hit has come together,
 or linger.ms has passed, or memory is short. Then one stable sort finds the order in which the rows of a partition are
-neighbours, as they were given. A few rows stay where they are: the encoder copies them anyway, and does so in that order.
-Many rows are laid out by one take first.
+neighbours, as they were given. A few rows stay where they are: the encoder copies them anyway, and does it in that
+order. Many rows are laid out by one take first.
 
 Single records wait as tuples and become columns when they are grouped. A run is what one call staged (or many calls
 with single records, back to back): it remembers for each row which row of which call it is.

@@ -18,8 +18,8 @@ There are two ways to all records of a chunk, one after the other, of which the 
 - rows of any length are joined from their pieces (joined_rows.py);
 - rows whose keys have one length and whose values have one length are copied column by column (even_rows.py).
 
-Rows are taken in chunks of about 10,000, cut where batches end. The rows of one chunk may come in another order than that
-of the plan: those of one length are copied from where they lie to where they belong, all others are put in order first.
+Rows are taken in chunks of about 10,000, cut where batches end. The rows of a single chunk may lie in another order
+than the plan's: those of one length are copied from where they lie to where they belong, others are put in order first.
 """
 
 from __future__ import annotations
