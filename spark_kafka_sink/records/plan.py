@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -212,8 +212,8 @@ class _Cutter:
                 plan.append(BatchSlice(index, row, row + count, part.open_records, part.base_timestamp))
                 row += count
         if self._even:
-            full = max(1, self._full)
-            plan += [BatchSlice(index, first, min(first + full, stop)) for first in range(row, stop, full)]
+            firsts = range(row, stop, max(1, self._full))
+            plan += map(BatchSlice, repeat(index), firsts, [*firsts[1:], stop])
             return
         width = len(encode_varint(self._rows_max))
         ends = self._ends_of(width + self._time_bytes_new - _DELTA_BYTES)
