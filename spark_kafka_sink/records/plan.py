@@ -186,6 +186,8 @@ class _Cutter:
         self._time_bytes_new = max(len(encode_varint(apart)), len(encode_varint(-apart)))
         self._time_bytes_open: dict[int, int] = {}
         self._rows_max = max(1, batch_bytes_max // (self._smallest + 2 - _DELTA_BYTES))
+        self._width_new = len(encode_varint(self._rows_max))
+        self._each_new = self._width_new + self._time_bytes_new - _DELTA_BYTES
         self._full = self._fitting(0, self._rows_max, 0, HEADER_BYTES, self._time_bytes_new) if self._even else 0
 
     def whole(self, slices: Sequence[PartitionSlice]) -> list[bool]:
@@ -194,12 +196,13 @@ class _Cutter:
         rows = np.subtract(stops, starts)
         widest = len(encode_varint(max(opens) + int(np.maximum.reduce(rows))))
         time_bytes = [self._time_bytes(base) for base in bases] if any(opens) else self._time_bytes_new
+        each = np.add(time_bytes, widest - _DELTA_BYTES)
         if self._even:
-            payload = rows * self._smallest
+            taken = rows * (self._smallest + each)
         else:
-            ends = np.asarray(self._ends_of(0))
-            payload = ends.take(stops) - ends.take(starts)
-        fits = payload + rows * np.add(time_bytes, widest - _DELTA_BYTES) + used <= self._batch_bytes_max
+            ends = np.asarray(self._ends_of(self._each_new))
+            taken = ends.take(stops) - ends.take(starts) + rows * (each - self._each_new)
+        fits = taken + used <= self._batch_bytes_max
         found: list[bool] = fits.tolist()
         return found
 
@@ -215,12 +218,12 @@ class _Cutter:
             firsts = range(row, stop, max(1, self._full))
             plan += map(BatchSlice, repeat(index), firsts, [*firsts[1:], stop])
             return
-        width = len(encode_varint(self._rows_max))
-        ends = self._ends_of(width + self._time_bytes_new - _DELTA_BYTES)
-        room = self._batch_bytes_max - HEADER_BYTES + _NARROWER[width - 1]
+        ends = self._ends_of(self._each_new)
+        room = self._batch_bytes_max - HEADER_BYTES + _NARROWER[self._width_new - 1]
+        rows_min = max(1, _WIDER_FROM[self._width_new - 1])
         while row < stop:
             first, row = row, bisect_right(ends, ends[row] + room, row, stop + 1) - 1
-            if row - first < max(1, _WIDER_FROM[width - 1]):
+            if row - first < rows_min:
                 row = first + max(1, self._fitting(first, stop, 0, HEADER_BYTES, self._time_bytes_new))
             plan.append(BatchSlice(index, first, row))
 
@@ -250,7 +253,8 @@ class _Cutter:
         """For each row the sum of the sizes before it, if each row takes so many bytes more."""
         if each not in self._ends:
             ends = np.zeros(len(self._sizes) + 1, np.int64)
-            np.cumsum(self._sizes + each if each else self._sizes, out=ends[1:])
+            np.add(self._sizes, each, out=ends[1:])
+            np.cumsum(ends[1:], out=ends[1:])
             self._ends[each] = ends.data
         return self._ends[each]
 
