@@ -26,7 +26,7 @@ from spark_kafka_sink.records.compression import Codec, compress, decompress
 from spark_kafka_sink.records.decoder import check_batches, decode_batches, decode_body
 from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import HEADER_BYTES, parse_header, stamp_header
-from spark_kafka_sink.records.plan import PartitionSlice, plan_batches, record_size_bounds
+from spark_kafka_sink.records.plan import PartitionSlice, plan_batches, record_size_bounds, times_of
 from spark_kafka_sink.sasl.jaas import parse_jaas
 from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, OauthBearerServer, accept_unsecured, unsecured_token
 from spark_kafka_sink.sasl.plain import PlainServer
@@ -139,8 +139,9 @@ def _batch() -> bytes:
         key=pa.array([None if row % 2 else f"key {row}".encode() for row in range(rows)], pa.binary()),
         headers=headers,
     )
-    plan = plan_batches(record_size_bounds(columns), [PartitionSlice(0, rows)], 1 << 20)
-    (piece,) = encode(columns, plan, 1_700_000_000_000)
+    now = 1_700_000_000_000
+    plan = plan_batches(record_size_bounds(columns), [PartitionSlice(0, rows)], 1 << 20, times_of(columns, now))
+    (piece,) = encode(columns, plan, now)
     header = stamp_header(
         segments=[piece.segment],
         record_count=piece.record_count,

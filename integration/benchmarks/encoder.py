@@ -18,7 +18,14 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.decoder import decode_batches
-from spark_kafka_sink.records.encoder import BatchSlice, PartitionSlice, encode, plan_batches, record_size_bounds
+from spark_kafka_sink.records.encoder import (
+    BatchSlice,
+    PartitionSlice,
+    encode,
+    plan_batches,
+    record_size_bounds,
+    times_of,
+)
 from spark_kafka_sink.records.header import stamp_header
 
 ROWS = 10_000
@@ -62,13 +69,17 @@ def bare_join(rows: int = ROWS) -> Callable[[], object]:
     return lambda: pc.binary_join_element_wise(*pieces)
 
 
+def plan_of(columns: RecordColumns, slices: list[PartitionSlice], batch_bytes: int) -> list[BatchSlice]:
+    return plan_batches(record_size_bounds(columns), slices, batch_bytes, times_of(columns, NOW))
+
+
 def encoding(columns: RecordColumns, batch_bytes: int = 2 << 20) -> Callable[[], object]:
-    plan = plan_batches(record_size_bounds(columns), [PartitionSlice(0, columns.num_rows)], batch_bytes)
+    plan = plan_of(columns, [PartitionSlice(0, columns.num_rows)], batch_bytes)
     return lambda: encode(columns, plan, NOW)
 
 
 def planning(columns: RecordColumns, slices: list[PartitionSlice]) -> Callable[[], object]:
-    return lambda: plan_batches(record_size_bounds(columns), slices, 16_384)
+    return lambda: plan_of(columns, slices, 16_384)
 
 
 def thousand_partitions(columns: RecordColumns) -> Callable[[], object]:
@@ -79,7 +90,7 @@ def thousand_partitions(columns: RecordColumns) -> Callable[[], object]:
 def in_partitions(columns: RecordColumns) -> Callable[[], object]:
     """The last batch of each partition is smaller than the others."""
     slices = [PartitionSlice(start, start + ROWS // 12) for start in range(0, ROWS // 12 * 12, ROWS // 12)]
-    plan = plan_batches(record_size_bounds(columns), slices, 16_384)
+    plan = plan_of(columns, slices, 16_384)
     return lambda: encode(columns, plan, NOW)
 
 

@@ -31,7 +31,7 @@ from spark_kafka_sink.producer.owners import PieceRows, RowOwners, rows_of_call
 from spark_kafka_sink.producer.partition_queues import INFINITE_MS, PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.staging import Grouped, Run, Stage, Staged, as_run, compatible, group, whose_rows
 from spark_kafka_sink.records.compression import Codec, CompressionRatios
-from spark_kafka_sink.records.encoder import BatchSlice, EncodedPiece, PartitionSlice, encode, plan_batches
+from spark_kafka_sink.records.encoder import BatchSlice, EncodedPiece, PartitionSlice, encode, plan_batches, times_of
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 _log = logging.getLogger(__name__)
@@ -154,8 +154,10 @@ class Grouping:
             with self._lock:
                 queues = self._queues.of_topic(topic, grouped.partitions)
                 batches = [queue.pin_open_batch() for queue in queues]
-            plan = plan_batches(grouped.sizes, _slices(grouped, batches), bytes_max)
-            pieces = encode(grouped.columns, plan, self._wall_clock_ms())
+            now_ms = self._wall_clock_ms()
+            times = times_of(grouped.columns, now_ms)
+            plan = plan_batches(grouped.sizes, _slices(grouped, batches), bytes_max, times)
+            pieces = encode(grouped.columns, plan, now_ms, grouped.order)
         except BaseException as error:  # whatever it was, Ctrl-C included: the rows must not vanish
             self._give_up(topic, runs, error)
             if not isinstance(error, Exception):

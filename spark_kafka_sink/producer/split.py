@@ -6,12 +6,21 @@ memory, and have consecutive sequences from the parent's: for the broker's check
 
 from __future__ import annotations
 
+import numpy as np
+
 from spark_kafka_sink.producer.batch import ProducerBatch
 from spark_kafka_sink.producer.owners import PieceRows
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.decoder import decode_body
-from spark_kafka_sink.records.encoder import PartitionSlice, encode, plan_batches, record_size_bounds
-from spark_kafka_sink.records.header import HEADER_BYTES, parse_header
+from spark_kafka_sink.records.encoder import (
+    BatchSlice,
+    PartitionSlice,
+    encode,
+    plan_batches,
+    record_size_bounds,
+    times_of,
+)
+from spark_kafka_sink.records.header import parse_header
 
 _SEQUENCE_MASK = 0x7FFF_FFFF
 
@@ -22,10 +31,11 @@ def split_batch(batch: ProducerBatch, batch_bytes_max: int, level: int | None = 
     rows = decode_body(parse_header(header), b"".join(body))
     columns = RecordColumns(rows["value"], rows["key"], rows["headers"], rows["timestamp"])
     sizes = record_size_bounds(columns)
-    whole = [PartitionSlice(0, columns.num_rows)]
-    plan = plan_batches(sizes, whole, batch_bytes_max)
-    if len(plan) == 1:
-        plan = plan_batches(sizes, whole, HEADER_BYTES + (int(sizes.sum()) + 1) // 2)
+    times = times_of(columns, batch.max_timestamp)
+    plan = plan_batches(sizes, [PartitionSlice(0, columns.num_rows)], batch_bytes_max, times)
+    if len(plan) == 1 < columns.num_rows:
+        middle = int(np.searchsorted(np.cumsum(sizes), sizes.sum() // 2, "right"))
+        plan = [BatchSlice(0, 0, max(1, middle)), BatchSlice(0, max(1, middle), columns.num_rows)]
     children: list[ProducerBatch] = []
     for cut, piece in zip(plan, encode(columns, plan, batch.max_timestamp), strict=True):
         child = ProducerBatch(batch.topic_partition, created_ms=batch.created_ms, deadline_ms=batch.deadline_ms)

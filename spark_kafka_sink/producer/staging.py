@@ -3,8 +3,9 @@
 Ten thousand rows over a thousand partitions are ten rows for each, and whatever is done for a piece of ten rows costs
 as much as for a piece of a thousand. So rows are not sorted into their partitions when they arrive. They wait, as Arrow
 columns beside a column of partition numbers, until about a batch for each partition that they hit has come together,
-or linger.ms has passed, or memory is short. Then one stable sort by partition and one take lay all of them out so that
-the rows of a partition are neighbours, in the order in which they were given.
+or linger.ms has passed, or memory is short. Then one stable sort finds the order in which the rows of a partition are
+neighbours, as they were given. A few rows stay where they are: the encoder copies them anyway, and does it in that
+order. Many rows are laid out by one take first.
 
 Single records wait as tuples and become columns when they are grouped. A run is what one call staged (or many calls
 with single records, back to back): it remembers for each row which row of which call it is.
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.producer.owners import RowOwners
 from spark_kafka_sink.records.arrays import bytes_array, number_array
 from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.plan import ROWS_AT_A_TIME
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -191,9 +193,13 @@ def _header_column(headers: Sequence[Headers | None]) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """Rows ordered by partition: partitions[i] has the rows [starts[i], starts[i + 1])."""
+    """Rows ordered by partition: partitions[i] has the rows [starts[i], starts[i + 1]).
+
+    `order` has for each row its place in the columns; None if they are in order themselves.
+    """
 
     columns: RecordColumns
+    order: NDArray[np.int64] | None
     sizes: NDArray[np.int64]
     partitions: list[int]
     starts: list[int]
@@ -216,7 +222,10 @@ def compatible(runs: Sequence[Run]) -> Iterator[list[Run]]:
 
 
 def group(runs: Sequence[Run]) -> Grouped:
-    """Order the rows of all runs by partition; rows of one partition keep their order."""
+    """Order the rows of all runs by partition; rows of one partition keep their order.
+
+    What the encoder takes at a time it can put in order itself. More rows than that are copied in their order.
+    """
     columns = RecordColumns.concat([run.columns for run in runs])
     for run in runs:
         # The copy that was just made, and the ordered one of it, take the place that is paid for in buffer.memory.
@@ -229,11 +238,14 @@ def group(runs: Sequence[Run]) -> Grouped:
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts[hit])])
     lengths = [len(run.rows) for run in runs]
     run_of = np.repeat(np.arange(len(runs)), lengths) if len(runs) > 1 else None
+    order = None
     if len(hit) > 1 and bool((partitions[1:] < partitions[:-1]).any()):
         order = np.argsort(_narrow(partitions), kind="stable")
-        columns, sizes, rows = columns.take(order), sizes[order], rows[order]
+        sizes, rows = sizes[order], rows[order]
         run_of = run_of[order] if run_of is not None else None
-    return Grouped(columns, sizes, hit.tolist(), starts.tolist(), _owners(runs, rows, run_of))
+        if len(order) > ROWS_AT_A_TIME:
+            columns, order = columns.take(order), None
+    return Grouped(columns, order, sizes, hit.tolist(), starts.tolist(), _owners(runs, rows, run_of))
 
 
 def _owners(runs: Sequence[Run], rows: NDArray[np.int64], run_of: NDArray[np.int64] | None) -> RowOwners:

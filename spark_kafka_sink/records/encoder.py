@@ -18,13 +18,15 @@ There are two ways to all records of a chunk, one after the other, of which the 
 - rows of any length are joined from their pieces (joined_rows.py);
 - rows whose keys have one length and whose values have one length are copied column by column (even_rows.py).
 
-Rows are taken in chunks of about 10,000, cut where batches end.
+Rows are taken in chunks of about 10,000, cut where batches end. The rows of a single chunk may lie in another order
+than the plan's: those of one length are copied from where they lie to where they belong, others are put in order first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
+from operator import sub
 from typing import NamedTuple
 
 import numpy as np
@@ -33,16 +35,26 @@ from numpy.typing import NDArray
 from spark_kafka_sink.records.arrays import numbers_of
 from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns
-from spark_kafka_sink.records.even_rows import BatchShape, EvenColumns, store_batches, store_rows
+from spark_kafka_sink.records.even_rows import (
+    Batches,
+    BatchShape,
+    EvenColumns,
+    Lengths,
+    look_up_rows,
+    store_batches,
+    store_rows,
+)
 from spark_kafka_sink.records.header_column import LooseHeaders, RegularHeaders, encode_headers
 from spark_kafka_sink.records.joined_rows import join_rows
 from spark_kafka_sink.records.plan import (
     ROWS_AT_A_TIME,
     BatchSlice,
     PartitionSlice,
+    Times,
     invalid_rows,
     plan_batches,
     record_size_bounds,
+    times_of,
 )
 from spark_kafka_sink.records.record_fields import Rows
 from spark_kafka_sink.records.varint import counting_fields, varint_fields
@@ -51,10 +63,12 @@ __all__ = [
     "BatchSlice",
     "EncodedPiece",
     "PartitionSlice",
+    "Times",
     "encode",
     "invalid_rows",
     "plan_batches",
     "record_size_bounds",
+    "times_of",
 ]
 
 _BYTES_AT_A_TIME = 64 << 20
@@ -76,33 +90,46 @@ class EncodedPiece(NamedTuple):
     max_timestamp: int
 
 
-class Batches(NamedTuple):
-    """The batches of a chunk: for each its first row, its rows, its first offset delta, and its timestamps' delta."""
+def encode(
+    columns: RecordColumns, plan: Sequence[BatchSlice], now_ms: int, order: NDArray[np.int64] | None = None
+) -> list[EncodedPiece]:
+    """One piece for each element of the plan, in its order. Rows must have passed `invalid_rows`.
 
-    starts: NDArray[np.int64]
-    counts: list[int]
-    first_offset_deltas: list[int]
-    timestamp_deltas: list[int] | NDArray[np.int64]
-    """One for each row if they differ within batches."""
-
-
-def encode(columns: RecordColumns, plan: Sequence[BatchSlice], now_ms: int) -> list[EncodedPiece]:
-    """One piece for each element of the plan, in its order. Rows must have passed `invalid_rows`."""
+    The plan counts the rows in `order`, which names them by their places in the columns; without it, as they lie there.
+    """
+    parts = list(_chunks_of(plan))
+    if order is not None:
+        if len(parts) == 1 and _can_stay(columns, parts[0], order):
+            return _encode_chunk(columns.contiguous(), parts[0], now_ms, order)
+        columns = columns.take(order)
     pieces: list[EncodedPiece] = []
-    for part in _chunks_of(plan):
+    for part in parts:
         pieces += _encode_part(columns, part, now_ms)
     return pieces
 
 
+def _can_stay(columns: RecordColumns, part: Sequence[BatchSlice], order: NDArray[np.int64]) -> bool:
+    """May the rows be stored where they belong from where they are? Each of them must be stored, without its own
+    timestamp and headers, and all at a time."""
+    whole = part[0].start == 0 and part[-1].stop == columns.num_rows == len(order)
+    plain = columns.headers is None and columns.timestamp is None
+    return whole and plain and columns.nbytes <= _BYTES_AT_A_TIME
+
+
 def _chunks_of(plan: Sequence[BatchSlice]) -> Iterator[Sequence[BatchSlice]]:
     """Runs of the plan whose rows lie one after the other, of about the right size. A batch is never cut."""
+    if not plan:
+        return
+    _, starts, stops, _, _ = zip(*plan, strict=True)
+    if starts[1:] == stops[:-1] and stops[-1] - starts[0] <= ROWS_AT_A_TIME:
+        yield plan
+        return
     begin = 0
     for index in range(1, len(plan)):
         if plan[index].start != plan[index - 1].stop or plan[index].stop - plan[begin].start > ROWS_AT_A_TIME:
             yield plan[begin:index]
             begin = index
-    if plan:
-        yield plan[begin:]
+    yield plan[begin:]
 
 
 def _encode_part(columns: RecordColumns, part: Sequence[BatchSlice], now_ms: int) -> list[EncodedPiece]:
@@ -114,51 +141,62 @@ def _encode_part(columns: RecordColumns, part: Sequence[BatchSlice], now_ms: int
     return _encode_chunk(chunk.contiguous(), part, now_ms)
 
 
-def _encode_chunk(chunk: RecordColumns, part: Sequence[BatchSlice], now_ms: int) -> list[EncodedPiece]:
-    first = part[0].start
-    starts = np.array([s.start - first for s in part], np.int64)
-    counts = [s.stop - s.start for s in part]
-    offsets = [s.first_offset_delta for s in part]
-    base, top, deltas = _timestamps(chunk.timestamp, part, starts, now_ms)
-    data, edges = _encode_rows(chunk, Batches(starts, counts, offsets, deltas))
+def _encode_chunk(
+    chunk: RecordColumns, part: Sequence[BatchSlice], now_ms: int, order: NDArray[np.int64] | None = None
+) -> list[EncodedPiece]:
+    _, firsts, stops, offsets, given = zip(*part, strict=True)
+    batches = Batches(np.subtract(firsts, firsts[0], dtype=np.int64), list(map(sub, stops, firsts)), offsets)
+    base, top, deltas = _timestamps(chunk.timestamp, given, batches, now_ms)
+    data, edges = _encode_rows(chunk, batches, deltas, order)
     segments = [data[start:stop] for start, stop in pairwise(edges)]
-    return list(map(EncodedPiece._make, zip(segments, counts, offsets, base, top, strict=True)))
+    return list(map(EncodedPiece._make, zip(segments, batches.counts, offsets, base, top, strict=True)))
 
 
 def _timestamps(
-    column: ArrowColumn | None, part: Sequence[BatchSlice], starts: NDArray[np.int64], now_ms: int
+    column: ArrowColumn | None, given: Sequence[int | None], batches: Batches, now_ms: int
 ) -> tuple[list[int], list[int], list[int] | NDArray[np.int64]]:
     """For each piece its base and its highest timestamp; the deltas for each row, or for each piece as a list."""
-    given = [s.base_timestamp for s in part]
     if column is None or column.null_count == len(column):
         base = [now_ms if b is None else b for b in given]
         return base, [now_ms] * len(base), [now_ms - b for b in base]
     times: NDArray[np.int64] = numbers_of(column, null=now_ms)
-    firsts = times[starts].tolist()
+    firsts = times[batches.starts].tolist()
     base = [first if b is None else b for b, first in zip(given, firsts, strict=True)]
-    top: list[int] = np.maximum.reduceat(times, starts).tolist()
-    counts = [s.stop - s.start for s in part]
-    return base, top, times - np.repeat(np.array(base, np.int64), counts)
+    top: list[int] = np.maximum.reduceat(times, batches.starts).tolist()
+    return base, top, times - np.repeat(np.array(base, np.int64), batches.counts)
 
 
-def _encode_rows(chunk: RecordColumns, batches: Batches) -> tuple[memoryview, list[int]]:
+def _encode_rows(
+    chunk: RecordColumns,
+    batches: Batches,
+    timestamp_deltas: list[int] | NDArray[np.int64],
+    order: NDArray[np.int64] | None,
+) -> tuple[memoryview, list[int]]:
     """All records of a chunk, and where each batch begins and the last one ends."""
     key = None if chunk.key is None else byte_column(chunk.key)
     value = byte_column(chunk.value)
     headers = None if chunk.headers is None else encode_headers(chunk.headers)
     even_key = -1 if key is None else key.fixed_length()
     even = _even_columns(key, even_key, value, headers)
-    if even is not None and isinstance(batches.timestamp_deltas, list):
-        shapes = zip(batches.counts, batches.first_offset_deltas, batches.timestamp_deltas, strict=True)
-        stored = store_batches([(BatchShape(*shape), len(list(same))) for shape, same in groupby(shapes)], even)
+    found = None
+    if even is not None and isinstance(timestamp_deltas, list):
+        stored = None if order is not None else store_batches(_groups(batches, timestamp_deltas), even)
         if stored is not None:
             return stored
-    rows = _rows(batches, chunk.num_rows)
-    if even is not None:
-        data, at = store_rows(rows, even)
-    else:
-        data, at = join_rows(key, even_key, value, headers, rows)
+        found = look_up_rows(batches, timestamp_deltas, even, order)
+    if found is None and order is not None:
+        return _encode_rows(chunk.take(order), batches, timestamp_deltas, None)
+    if found is None:
+        rows = _rows(batches, timestamp_deltas, chunk.num_rows)
+        found = store_rows(rows, even) if even is not None else join_rows(key, even_key, value, headers, rows)
+    data, at = found
     return data, [*at[batches.starts].tolist(), int(at[chunk.num_rows])]
+
+
+def _groups(batches: Batches, timestamp_deltas: list[int]) -> list[tuple[BatchShape, int]]:
+    """Neighbours of one shape, and how many they are."""
+    shapes = zip(batches.counts, batches.first_offset_deltas, timestamp_deltas, strict=True)
+    return [(BatchShape(*shape), len(list(same))) for shape, same in groupby(shapes)]
 
 
 def _even_columns(
@@ -168,18 +206,18 @@ def _even_columns(
     even_value = None if even_key is None else value.fixed_length()
     if even_key is None or even_value is None or isinstance(headers, LooseHeaders) or (headers and headers.short):
         return None
+    table = None if headers is None else headers.table(value.rows)
     return EvenColumns(
         np.empty((value.rows, 0), np.uint8) if key is None else key.matrix(value.rows, max(0, even_key)),
-        even_key,
         value.matrix(value.rows, max(0, even_value)),
-        even_value,
-        None if headers is None else headers.table(value.rows),
+        table,
+        Lengths(even_key, even_value, 0 if table is None else table.shape[1]),
     )
 
 
-def _rows(batches: Batches, total: int) -> Rows:
+def _rows(batches: Batches, deltas: list[int] | NDArray[np.int64], total: int) -> Rows:
     """The deltas of each row, of timestamps and offsets."""
-    deltas, firsts = batches.timestamp_deltas, batches.first_offset_deltas
+    firsts = batches.first_offset_deltas
     if not isinstance(deltas, list):
         timestamp = varint_fields(deltas)
     elif min(deltas) == max(deltas):

@@ -1,14 +1,19 @@
 """Where batches begin and end, decided before a byte is encoded.
 
-A record's offset delta, and with it the width of that number and of the record's length, depends on the record's place
-in its batch. So sizes come first, as upper bounds that hold at any place: payload and lengths are exact, the deltas
-are counted at their widest. The rows of a partition are then cut where the sum of bounds passes the batch size.
+A record's offset delta, and with it the width of that number, depends on the record's place in its batch; the delta of
+its timestamp on the batch's base. So sizes come first, as upper bounds that hold at any place: payload and lengths are
+exact, the deltas are counted at their widest. Memory is reserved by them, and too large records are refused.
+
+When the rows of a partition are cut into batches, more is known: how far apart the times of the rows are, where an open
+batch stands and when it began, and which place each row gets. Then the deltas are counted as wide as they will be, and
+a batch ends where the next record would make it larger than the batch size.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import accumulate, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,12 +35,17 @@ _OFFSET_DELTA_BYTES = 4
 """Enough for 134 million records in one batch."""
 _TIMESTAMP_DELTA_BYTES = 6
 _TIMESTAMP_DELTA_BYTES_WORST = 10
+_DELTA_BYTES = _OFFSET_DELTA_BYTES + _TIMESTAMP_DELTA_BYTES
+"""What each size counts for both deltas at least."""
+_WIDER_FROM = (0, 1 << 6, 1 << 13, 1 << 20, 1 << 27)
+"""The first offset delta of 1, 2, ... bytes."""
+_NARROWER = tuple(accumulate(_WIDER_FROM))
+"""How many bytes fewer the offset deltas take that are narrower than 1, 2, ... bytes."""
 _COMMON_TIMES = (1 << 41) - 1
 """Between two times from 1970 to 2039, or none (-1), the delta has at most 6 bytes."""
 
 
-@dataclass
-class PartitionSlice:
+class PartitionSlice(NamedTuple):
     """Rows [start, stop) go to one partition. The others describe a batch of it that is open and can take more.
 
     `open_bytes` is what that batch has so far, its header included.
@@ -44,7 +54,7 @@ class PartitionSlice:
     start: int
     stop: int
     open_records: int = 0
-    open_bytes: int = 0
+    open_bytes: int = HEADER_BYTES
     base_timestamp: int | None = None
 
 
@@ -114,54 +124,146 @@ def _size_bounds(chunk: RecordColumns, width: int) -> NDArray[np.int64]:
     return body
 
 
-def plan_batches(sizes: NDArray[np.int64], slices: Sequence[PartitionSlice], batch_bytes_max: int) -> list[BatchSlice]:
+class Times(NamedTuple):
+    """Between which times, in milliseconds, those of some rows are."""
+
+    lowest: int
+    highest: int
+
+    def delta_bytes(self, base: int) -> int:
+        """The width of their deltas from this time, at most."""
+        return max(len(encode_varint(self.lowest - base)), len(encode_varint(self.highest - base)))
+
+
+def times_of(columns: RecordColumns, now_ms: int) -> Times:
+    """Rows without a time get this one."""
+    column = columns.timestamp
+    if column is None or column.null_count == len(column):
+        return Times(now_ms, now_ms)
+    times = numbers_of(one_array(column), null=now_ms)
+    return Times(int(np.minimum.reduce(times)), int(np.maximum.reduce(times)))
+
+
+def plan_batches(
+    sizes: NDArray[np.int64], slices: Sequence[PartitionSlice], batch_bytes_max: int, times: Times
+) -> list[BatchSlice]:
     """Cut the rows of each slice into batches of at most `batch_bytes_max`, header included.
 
-    An open batch is filled first. A record that is larger than a batch gets one of its own.
+    `sizes` are those of record_size_bounds, `times` those that the rows are encoded with. An open batch is filled
+    first. A record that is larger than a batch gets one of its own.
     """
-    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-    starts = np.array([s.start for s in slices], np.int64)
-    stops = np.array([s.stop for s in slices], np.int64)
-    used = np.array([_bytes_before(s) for s in slices], np.int64)
-    whole = ((ends[stops] - ends[starts] + used) <= batch_bytes_max).tolist()
     plan: list[BatchSlice] = []
+    if not len(sizes):
+        return plan
+    cutter = _Cutter(sizes, batch_bytes_max, times)
+    whole = cutter.whole(slices)
     for index, part in enumerate(slices):
         if part.start == part.stop:
             continue
         if whole[index]:
             plan.append(BatchSlice(index, part.start, part.stop, part.open_records, part.base_timestamp))
         else:
-            plan += _cut(index, part, ends, batch_bytes_max)
+            cutter.cut(index, part, plan)
     return plan
 
 
-def _cut(index: int, part: PartitionSlice, ends: NDArray[np.int64], batch_bytes_max: int) -> list[BatchSlice]:
-    """The batches of a slice that does not fit into one. `ends[i]` is the sum of the sizes before row i."""
-    cuts: list[BatchSlice] = []
-    row = part.start
-    ends = ends[: part.stop + 1]
-    if part.open_records:
-        stop = int(ends.searchsorted(ends[row] + (batch_bytes_max - _bytes_before(part)), "right")) - 1
-        if stop > row:
-            cuts.append(BatchSlice(index, row, stop, part.open_records, part.base_timestamp))
-            row = stop
-    room = batch_bytes_max - HEADER_BYTES
-    while row < part.stop:
-        stop = max(row + 1, int(ends.searchsorted(ends[row] + room, "right")) - 1)
-        cuts.append(BatchSlice(index, row, stop))
-        row = stop
-    return cuts
+class _Cutter:
+    """Cuts the slices of one grouping. Where all sizes are alike, no row is looked at.
 
+    The offset deltas of the first n records of a batch take the most of k * n - _NARROWER[k] over all widths k: as if
+    all were as wide as the last one, less what those before a border are narrower. So the rows that fit are the fewest
+    that fit for any k; and from the k-th border on k alone decides.
+    """
 
-def _bytes_before(part: PartitionSlice) -> int:
-    """What the batch has before these rows, its header included."""
-    if not part.open_records:
-        return HEADER_BYTES
-    base = part.base_timestamp
-    if base is None or NO_TIMESTAMP <= base < _COMMON_TIMES:
-        return part.open_bytes
-    # The rows' sizes may rest on common times; from a base so far away their deltas are wider.
-    return part.open_bytes + (part.stop - part.start) * (_TIMESTAMP_DELTA_BYTES_WORST - _TIMESTAMP_DELTA_BYTES)
+    def __init__(self, sizes: NDArray[np.int64], batch_bytes_max: int, times: Times) -> None:
+        self._sizes = sizes
+        self._batch_bytes_max = batch_bytes_max
+        self._times = times
+        self._smallest = int(np.minimum.reduce(sizes))
+        self._even = self._smallest == int(np.maximum.reduce(sizes))
+        self._ends: dict[int, memoryview] = {}
+        apart = times.highest - times.lowest
+        self._time_bytes_new = max(len(encode_varint(apart)), len(encode_varint(-apart)))
+        self._time_bytes_open: dict[int, int] = {}
+        self._rows_max = max(1, batch_bytes_max // (self._smallest + 2 - _DELTA_BYTES))
+        self._width_new = len(encode_varint(self._rows_max))
+        self._each_new = self._width_new + self._time_bytes_new - _DELTA_BYTES
+        self._full = self._fitting(0, self._rows_max, 0, HEADER_BYTES, self._time_bytes_new) if self._even else 0
+
+    def whole(self, slices: Sequence[PartitionSlice]) -> list[bool]:
+        """Which slices fit into one batch each; not for sure those that fill it to the last bytes."""
+        starts, stops, opens, used, bases = zip(*slices, strict=True)
+        rows = np.subtract(stops, starts)
+        widest = len(encode_varint(max(opens) + int(np.maximum.reduce(rows))))
+        time_bytes = [self._time_bytes(base) for base in bases] if any(opens) else self._time_bytes_new
+        each = np.add(time_bytes, widest - _DELTA_BYTES)
+        if self._even:
+            taken = rows * (self._smallest + each)
+        else:
+            ends = np.asarray(self._ends_of(self._each_new))
+            taken = ends.take(stops) - ends.take(starts) + rows * (each - self._each_new)
+        fits = taken + used <= self._batch_bytes_max
+        found: list[bool] = fits.tolist()
+        return found
+
+    def cut(self, index: int, part: PartitionSlice, plan: list[BatchSlice]) -> None:
+        """Add the batches of a slice to the plan."""
+        row, stop = part.start, part.stop
+        if part.open_records:
+            count = self._fitting(row, stop, part.open_records, part.open_bytes, self._time_bytes(part.base_timestamp))
+            if count:
+                plan.append(BatchSlice(index, row, row + count, part.open_records, part.base_timestamp))
+                row += count
+        if self._even:
+            firsts = range(row, stop, max(1, self._full))
+            plan += map(BatchSlice, repeat(index), firsts, [*firsts[1:], stop])
+            return
+        ends = self._ends_of(self._each_new)
+        room = self._batch_bytes_max - HEADER_BYTES + _NARROWER[self._width_new - 1]
+        rows_min = max(1, _WIDER_FROM[self._width_new - 1])
+        while row < stop:
+            first, row = row, bisect_right(ends, ends[row] + room, row, stop + 1) - 1
+            if row - first < rows_min:
+                row = first + max(1, self._fitting(first, stop, 0, HEADER_BYTES, self._time_bytes_new))
+            plan.append(BatchSlice(index, first, row))
+
+    def _fitting(self, row: int, stop: int, place: int, used: int, time_bytes: int) -> int:
+        """How many of the rows fit into a batch that has `used` bytes so far, and in which the first has this place."""
+        count = min(stop - row, self._rows_max)
+        room = self._batch_bytes_max - used
+        if place:
+            width = len(encode_varint(place))
+            room += width * place - _NARROWER[width - 1]
+        for width in range(len(encode_varint(place + count)), 0, -1):
+            each = width + time_bytes - _DELTA_BYTES
+            found = self._fitting_evenly(row, stop, each, room + _NARROWER[width - 1] - width * place)
+            count = max(0, min(count, found))
+            if place + count >= _WIDER_FROM[width - 1]:
+                break
+        return count
+
+    def _fitting_evenly(self, row: int, stop: int, each: int, room: int) -> int:
+        """How many fit if each row takes so many bytes more than its size."""
+        if self._even:
+            return room // (self._smallest + each)
+        ends = self._ends_of(each)
+        return bisect_right(ends, ends[row] + room, row, stop + 1) - 1 - row
+
+    def _ends_of(self, each: int) -> memoryview:
+        """For each row the sum of the sizes before it, if each row takes so many bytes more."""
+        if each not in self._ends:
+            ends = np.zeros(len(self._sizes) + 1, np.int64)
+            np.add(self._sizes, each, out=ends[1:])
+            np.cumsum(ends[1:], out=ends[1:])
+            self._ends[each] = ends.data
+        return self._ends[each]
+
+    def _time_bytes(self, base: int | None) -> int:
+        if base is None:
+            return self._time_bytes_new
+        if base not in self._time_bytes_open:
+            self._time_bytes_open[base] = self._times.delta_bytes(base)
+        return self._time_bytes_open[base]
 
 
 def _timestamp_delta_bytes(timestamp: ArrowColumn | None) -> int:

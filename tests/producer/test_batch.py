@@ -14,7 +14,7 @@ from spark_kafka_sink.producer.split import split_batch
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec
 from spark_kafka_sink.records.decoder import decode_batches
-from spark_kafka_sink.records.encoder import PartitionSlice, encode, plan_batches, record_size_bounds
+from spark_kafka_sink.records.encoder import PartitionSlice, encode, plan_batches, record_size_bounds, times_of
 from spark_kafka_sink.records.header import parse_header
 from tests.producer.accumulator_harness import Clock, tp
 
@@ -26,8 +26,9 @@ def batch_of(columns: RecordColumns, pool: BufferPool | None = None) -> Producer
     pool.reserve(1000, 0)
     lease = MemoryLease(pool, 1000)
     batch = ProducerBatch(tp(3), created_ms=10, deadline_ms=110)
-    plan = plan_batches(record_size_bounds(columns), [PartitionSlice(0, columns.num_rows)], 1 << 20)
-    (piece,) = encode(columns, plan, 1_700_000_000_000)
+    now, whole = 1_700_000_000_000, [PartitionSlice(0, columns.num_rows)]
+    plan = plan_batches(record_size_bounds(columns), whole, 1 << 20, times_of(columns, now))
+    (piece,) = encode(columns, plan, now)
     batch.append(
         piece.segment,
         record_count=piece.record_count,

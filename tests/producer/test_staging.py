@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.producer.owners import PieceRows
 from spark_kafka_sink.producer.staging import (
+    Grouped,
     Run,
     Stage,
     StagedRecord,
@@ -32,6 +33,11 @@ def run_of(values: list[bytes], partitions: list[int], call: object, headers: pa
     )
 
 
+def ordered_values(grouped: Grouped) -> list[bytes]:
+    values = grouped.columns.value.to_pylist()
+    return values if grouped.order is None else [values[place] for place in grouped.order.tolist()]
+
+
 @settings(max_examples=80, deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=12), min_size=1, max_size=5),
@@ -48,7 +54,7 @@ def test_grouping_equals_sorting_row_by_row(calls: list[list[int]], spread: int)
             slow.setdefault(partition * spread, []).append((b"%d-%d" % (call, row), call, row * 10))
     grouped = group(runs)
     assert grouped.partitions == sorted(slow)
-    values = grouped.columns.value.to_pylist()
+    values = ordered_values(grouped)
     edges = grouped.starts
     all_parts = [PieceRows(grouped.owners, edges[i], edges[i + 1], 7).parts for i in range(len(slow))]
     for index, partition in enumerate(grouped.partitions):
@@ -159,4 +165,13 @@ def test_runs_with_headers_of_different_types_are_grouped_apart_in_order() -> No
 def test_partition_numbers_of_every_width_are_ordered(highest: int) -> None:
     grouped = group([run_of([b"last", b"first"], [highest, 0], "c")])
     assert grouped.partitions == [0, highest]
-    assert grouped.columns.value.to_pylist() == [b"first", b"last"]
+    assert ordered_values(grouped) == [b"first", b"last"]
+
+
+def test_what_the_encoder_takes_at_a_time_is_not_copied_here() -> None:
+    for count in (3, 9_999, 10_000, 10_001, 30_000):
+        runs = [run_of([b"%05d" % i for i in range(count)], [i % 3 % 2 for i in range(count)], "c")]
+        given = runs[0].columns
+        grouped = group(runs)
+        assert (grouped.columns is given) == (grouped.order is not None) == (count <= 10_000)
+        assert ordered_values(grouped) == sorted(given.value.to_pylist(), key=lambda value: int(value) % 3 % 2)

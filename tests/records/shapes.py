@@ -9,7 +9,7 @@ import pyarrow as pa
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.decoder import decode_batches
-from spark_kafka_sink.records.encoder import PartitionSlice, encode, plan_batches, record_size_bounds
+from spark_kafka_sink.records.encoder import PartitionSlice, encode, plan_batches, record_size_bounds, times_of
 from spark_kafka_sink.records.header import stamp_header
 from tests.records.column_strategies import NOW
 from tests.records.slow_encoder import Row
@@ -31,7 +31,8 @@ SHAPES: dict[str, list[Row]] = {
 
 
 def our_batches(columns: RecordColumns, codec: Codec, batch_bytes: int = 1 << 21, level: int | None = None) -> bytes:
-    plan = plan_batches(record_size_bounds(columns), [PartitionSlice(0, columns.num_rows)], batch_bytes)
+    whole = [PartitionSlice(0, columns.num_rows)]
+    plan = plan_batches(record_size_bounds(columns), whole, batch_bytes, times_of(columns, NOW))
     out = []
     for part, piece in zip(plan, encode(columns, plan, NOW), strict=True):
         body = compress(codec, [piece.segment], level)

@@ -65,19 +65,32 @@ def slow_encode(rows: Sequence[Row], plan: Sequence[BatchSlice], now_ms: int) ->
     return pieces
 
 
-def slow_plan(sizes: Sequence[int], slices: Sequence[PartitionSlice], batch_bytes_max: int) -> list[BatchSlice]:
-    """Put one record after the other into the batch that is open, or open another."""
+def slow_plan(
+    sizes: Sequence[int], slices: Sequence[PartitionSlice], batch_bytes_max: int, times: tuple[int, int]
+) -> list[BatchSlice]:
+    """Put one record after the other into the batch that is open, or open another.
+
+    A size counts 4 bytes for the offset delta and 6 for the timestamp's; here they are as wide as they will be.
+    """
+    low, high = times
     plan = []
     for index, part in enumerate(slices):
         start, delta, base = part.start, part.open_records, part.base_timestamp
         used = part.open_bytes if part.open_records else HEADER_BYTES
         empty = part.open_records == 0
         for row in range(part.start, part.stop):
-            if used + sizes[row] > batch_bytes_max and not empty:
+
+            def size(place: int, base: int | None, row: int = row) -> int:
+                deltas = (low - high, high - low) if base is None else (low - base, high - base)
+                time_bytes = max(len(slow_varint(each)) for each in deltas)
+                return sizes[row] - 4 - 6 + len(slow_varint(place)) + time_bytes
+
+            place = delta + row - start
+            if used + size(place, base) > batch_bytes_max and not empty:
                 if row > start:
                     plan.append(BatchSlice(index, start, row, delta, base))
-                start, delta, base, used = row, 0, None, HEADER_BYTES
-            used += sizes[row]
+                start, delta, base, used, place = row, 0, None, HEADER_BYTES, 0
+            used += size(place, base)
             empty = False
         if part.stop > start:
             plan.append(BatchSlice(index, start, part.stop, delta, base))

@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from spark_kafka_sink.errors import RecordTooLargeError
 from spark_kafka_sink.records import encoder, record_fields
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.encoder import BatchSlice, EncodedPiece, PartitionSlice, encode, plan_batches
+from spark_kafka_sink.records.encoder import (
+    BatchSlice,
+    EncodedPiece,
+    PartitionSlice,
+    Times,
+    encode,
+    plan_batches,
+    times_of,
+)
 from tests.records.column_strategies import NOW, arrow_columns, even_rows, mixed_rows
 from tests.records.slow_encoder import Row, slow_encode
 
@@ -54,6 +62,19 @@ def test_every_shape_equals_the_slow_encoder(data: st.DataObject, rows: list[Row
     columns = data.draw(arrow_columns(rows))
     plan = data.draw(plans(len(rows)))
     assert_equal(encode(columns, plan, NOW), rows, plan)
+
+
+@given(st.data(), mixed_rows | even_rows())
+@settings(max_examples=100, deadline=None)
+def test_rows_that_lie_in_another_order_give_the_same_bytes(data: st.DataObject, rows: list[Row]) -> None:
+    columns = data.draw(arrow_columns(rows))
+    order = data.draw(st.permutations(range(len(rows))))
+    plan = data.draw(plans(len(rows)))
+    at_a_time = data.draw(st.sampled_from([3, 10_000]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoder, "ROWS_AT_A_TIME", at_a_time)
+        pieces = encode(columns, plan, NOW, np.array(order, np.int64))
+    assert_equal(pieces, [rows[place] for place in order], plan)
 
 
 @given(st.data(), mixed_rows)
@@ -172,7 +193,7 @@ def test_many_partitions_in_one_chunk_are_encoded_at_once() -> None:
         timestamp=pa.array([r.timestamp for r in rows]),
     )
     slices = [PartitionSlice(i, i + 10) for i in range(0, 10_000, 10)]
-    plan = plan_batches(encoder.record_size_bounds(columns), slices, 16_384)
+    plan = plan_batches(encoder.record_size_bounds(columns), slices, 16_384, times_of(columns, NOW))
     pieces = encode(columns, plan, NOW)
     assert len(pieces) == 1_000
     assert len({id(piece.segment.obj) for piece in pieces}) == 1
@@ -193,7 +214,7 @@ def test_segments_keep_their_memory_when_everything_else_is_gone(value: bytes | 
 
 def test_no_rows_and_no_plan_give_nothing() -> None:
     assert encode(RecordColumns(pa.array([], pa.binary())), [], NOW) == []
-    assert plan_batches(np.zeros(0, np.int64), [], 100) == []
+    assert plan_batches(np.zeros(0, np.int64), [], 100, Times(NOW, NOW)) == []
 
 
 def test_a_batch_of_more_than_two_gibibytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,12 +18,23 @@ from tests.records.test_encoder import assert_equal
 HEADERS = (("trace-id", b"0123"), ("source", None))
 
 
-def columns_of(rows: list[Row]) -> RecordColumns:
+def columns_of(rows: list[Row], *, headers: bool = True) -> RecordColumns:
     return RecordColumns(
         pa.array([r.value for r in rows], pa.binary()),
         pa.array([r.key for r in rows], pa.binary()),
-        pa.array([r.headers for r in rows], pa.map_(pa.string(), pa.binary())),
+        pa.array([r.headers for r in rows], pa.map_(pa.string(), pa.binary())) if headers else None,
     )
+
+
+def rows_of(
+    count: int, key_bytes: int | None, value_bytes: int | None, headers: tuple[tuple[str, bytes | None], ...] | None
+) -> list[Row]:
+    """Rows that differ in their bytes, not in their lengths."""
+
+    def cell(row: int, size: int | None) -> bytes | None:
+        return None if size is None else (b"%3d" % (row % 200) * (size // 3 + 1))[:size]
+
+    return [Row(cell(i, value_bytes), cell(i, key_bytes), headers) for i in range(count)]
 
 
 @st.composite
@@ -41,6 +52,41 @@ def runs_of_batches(draw: st.DrawFn) -> list[BatchSlice]:
     return plan
 
 
+@st.composite
+def neighbouring_batches(draw: st.DrawFn) -> list[BatchSlice]:
+    """Many shapes of batches whose records have places near each other, so that their numbers are looked up."""
+    plan: list[BatchSlice] = []
+    row = 0
+    first = draw(st.sampled_from([0, 1, 40, 8_150, 32_700, (1 << 20) - 40, (1 << 27) - 90]))
+    bases = draw(st.lists(st.sampled_from([NOW - 63, NOW - 70, NOW + 3, 0]), min_size=1, max_size=2))
+    for index in range(draw(st.integers(8, 20))):
+        shift, count = draw(st.integers(0, 9)), draw(st.integers(1, 40))
+        base = bases[index % len(bases)] if first + shift else None
+        plan.append(BatchSlice(index, row, row + count, first + shift, base))
+        row += count
+    return plan
+
+
+@given(
+    neighbouring_batches(),
+    st.sampled_from([None, 0, 1, 12, 64, 99, 100, 101]),
+    st.sampled_from([None, 0, 1, 63, 100, 8_192]),
+    st.booleans(),
+    st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_numbers_that_are_looked_up_equal_the_slow_encoder(
+    plan: list[BatchSlice], key_bytes: int | None, value_bytes: int | None, headers: bool, in_order: bool
+) -> None:
+    rows = rows_of(plan[-1].stop, key_bytes, value_bytes, HEADERS if headers else None)
+    if in_order:
+        assert_equal(encode(columns_of(rows), plan, NOW), rows, plan)
+    else:
+        order = np.random.default_rng(len(rows)).permutation(len(rows))
+        ordered = [rows[place] for place in order.tolist()]
+        assert_equal(encode(columns_of(rows, headers=headers), plan, NOW, order), ordered, plan)
+
+
 @given(
     runs_of_batches(),
     st.sampled_from([None, 0, 1, 12, 64]),
@@ -51,14 +97,7 @@ def runs_of_batches(draw: st.DrawFn) -> list[BatchSlice]:
 def test_batches_of_a_few_shapes_equal_the_slow_encoder(
     plan: list[BatchSlice], key_bytes: int | None, value_bytes: int | None, headers: bool
 ) -> None:
-    rows = [
-        Row(
-            None if value_bytes is None else (b"%3d" % (i % 200) * 40)[:value_bytes],
-            None if key_bytes is None else (b"%3d" % (i % 200) * 40)[:key_bytes],
-            HEADERS if headers else None,
-        )
-        for i in range(plan[-1].stop)
-    ]
+    rows = rows_of(plan[-1].stop, key_bytes, value_bytes, HEADERS if headers else None)
     assert_equal(encode(columns_of(rows), plan, NOW), rows, plan)
 
 
@@ -80,3 +119,7 @@ def test_nothing_is_computed_for_the_single_row(monkeypatch: pytest.MonkeyPatch)
     plan = [BatchSlice(0, start, min(start + 130, 10_000)) for start in range(0, 10_000, 130)]
     segments = [bytes(piece.segment) for piece in encode(columns_of(rows), plan, NOW)]
     assert segments == [piece.segment for piece in slow_encode(rows, plan, NOW)]
+    many_shapes = [BatchSlice(i, cut, min(cut + 40, 10_000), i % 7 * 40) for i, cut in enumerate(range(0, 10_000, 40))]
+    order = np.arange(10_000)[::-1].copy()
+    segments = [bytes(piece.segment) for piece in encode(columns_of(rows, headers=False), many_shapes, NOW, order)]
+    assert segments == [piece.segment for piece in slow_encode(rows[::-1], many_shapes, NOW)]

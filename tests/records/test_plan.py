@@ -15,10 +15,12 @@ from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.encoder import (
     BatchSlice,
     PartitionSlice,
+    Times,
     encode,
     invalid_rows,
     plan_batches,
     record_size_bounds,
+    times_of,
 )
 from spark_kafka_sink.records.header import HEADER_BYTES
 from tests.records.column_strategies import NOW, arrow_columns, mixed_rows, timestamps
@@ -32,20 +34,29 @@ def slices_of(draw: st.DrawFn, rows: int) -> list[PartitionSlice]:
     cuts = sorted([*draw(st.lists(st.integers(0, rows), max_size=6)), 0, rows])
     slices = []
     for start, stop in itertools.pairwise(cuts):
-        open_records = draw(st.sampled_from([0, 0, 3]))
-        open_bytes = draw(st.integers(HEADER_BYTES, 300)) if open_records else 0
-        slices.append(PartitionSlice(start, stop, open_records, open_bytes, NOW if open_records else None))
+        open_records = draw(st.sampled_from([0, 0, 3, 50, 8_170]))
+        open_bytes = draw(st.integers(HEADER_BYTES, 300)) if open_records else HEADER_BYTES
+        base = draw(st.sampled_from([NOW, NOW - 64, NOW + 8_200, 0])) if open_records else None
+        slices.append(PartitionSlice(start, stop, open_records, open_bytes, base))
     return slices
 
 
-@given(st.data(), st.lists(st.integers(7, 120), max_size=60), st.integers(1, 400))
-@settings(max_examples=200, deadline=None)
+many_sizes = st.one_of(
+    st.lists(st.integers(17, 120), max_size=60),
+    st.builds(lambda size, count: [size] * count, st.integers(17, 120), st.integers(0, 300)),
+    st.builds(lambda sizes, times: sizes * times, st.lists(st.integers(17, 40), max_size=5), st.integers(1, 60)),
+)
+
+
+@given(st.data(), many_sizes, st.integers(1, 400) | st.integers(1_000, 9_000))
+@settings(max_examples=300, deadline=None)
 def test_batches_are_cut_where_one_record_after_the_other_would_cut_them(
     data: st.DataObject, sizes: list[int], batch_bytes_max: int
 ) -> None:
     slices = data.draw(slices_of(len(sizes)))
-    plan = plan_batches(np.array(sizes, np.int64), slices, batch_bytes_max)
-    assert plan == slow_plan(sizes, slices, batch_bytes_max)
+    times = Times(*sorted(NOW + data.draw(st.sampled_from([0, 0, 63, -70, 9_000])) for _ in range(2)))
+    plan = plan_batches(np.array(sizes, np.int64), slices, batch_bytes_max, times)
+    assert plan == slow_plan(sizes, slices, batch_bytes_max, times)
 
 
 @given(st.data(), mixed_rows)
@@ -55,7 +66,7 @@ def test_no_record_is_larger_than_its_bound_and_no_batch_than_its_size(data: st.
     sizes = record_size_bounds(columns)
     assert len(sizes) == len(rows)
     batch_bytes_max = data.draw(st.integers(100, 20_000))
-    plan = plan_batches(sizes, [PartitionSlice(0, len(rows))], batch_bytes_max)
+    plan = plan_batches(sizes, [PartitionSlice(0, len(rows))], batch_bytes_max, times_of(columns, NOW))
     for part, piece in zip(plan, encode(columns, plan, NOW), strict=True):
         bound = int(sizes[part.start : part.stop].sum())
         # At most: five bytes too much for each of value's, key's and the record's length, the rest for both deltas.
@@ -87,7 +98,7 @@ def test_an_open_batch_takes_no_more_than_its_size(
     columns = data.draw(arrow_columns(rows))
     open_batch = PartitionSlice(0, len(rows), open_records, 100, base)
     batch_bytes_max = data.draw(st.integers(100, 2_000))
-    plan = plan_batches(record_size_bounds(columns), [open_batch], batch_bytes_max)
+    plan = plan_batches(record_size_bounds(columns), [open_batch], batch_bytes_max, times_of(columns, NOW))
     for part, piece in zip(plan, encode(columns, plan, NOW), strict=True):
         before = 100 if part.first_offset_delta else HEADER_BYTES
         assert before + piece.segment.nbytes <= batch_bytes_max or (part.first_offset_delta, piece.record_count) == (
@@ -101,7 +112,8 @@ def test_a_batch_that_began_far_from_now_has_wide_timestamps() -> None:
     sizes = record_size_bounds(columns)
     batch_bytes_max = 100 + int(sizes.sum())
     for base in (1 << 62, 1 << 50, -1, NOW):
-        plan = plan_batches(sizes, [PartitionSlice(0, 50, 1 << 26, 100, base)], batch_bytes_max)
+        open_batch = PartitionSlice(0, 50, 1 << 26, 100, base)
+        plan = plan_batches(sizes, [open_batch], batch_bytes_max, times_of(columns, NOW))
         first = encode(columns, plan, NOW)[0]
         assert first.first_offset_delta
         assert 100 + first.segment.nbytes <= batch_bytes_max
@@ -114,9 +126,48 @@ def test_the_last_common_time_fits_its_bound() -> None:
         assert encode(columns, plan, NOW)[0].segment.nbytes <= record_size_bounds(columns).sum()
 
 
+@pytest.mark.parametrize("sizes", [[1], [100], [5, 6, 7], [0, 20], [70] * 50 + [300]], ids=len)
+@pytest.mark.parametrize("batch_bytes_max", [700, 16_384, 150_000])
+@pytest.mark.parametrize(
+    ("open_records", "base"),
+    [(0, None), (1, NOW), (63, NOW - 63), (64, NOW - 65), (8_150, NOW + 20_000), (8_192, 0)],
+)
+def test_a_batch_is_full_to_within_one_record(
+    sizes: list[int], batch_bytes_max: int, open_records: int, base: int | None
+) -> None:
+    values = [b"v" * sizes[i % len(sizes)] for i in range(9_000)]
+    columns = RecordColumns(pa.array(values), pa.array([b"k" * 12] * len(values)))
+    open_batch = PartitionSlice(0, len(values), open_records, 400 if open_records else HEADER_BYTES, base)
+    plan = plan_batches(record_size_bounds(columns), [open_batch], batch_bytes_max, times_of(columns, NOW))
+    largest = max(sizes) + 12 + 20
+    pieces = encode(columns, plan, NOW)
+    for part, piece in zip(plan, pieces, strict=True):
+        used = (400 if part.first_offset_delta else HEADER_BYTES) + piece.segment.nbytes
+        assert used <= batch_bytes_max
+        assert used > batch_bytes_max - largest or part is plan[-1]
+
+
+@pytest.mark.parametrize("times", [(0, -50), (0, -64, 64), (0, 9_000), (-1 - NOW, 0), ((1 << 62) - NOW, 0)], ids=str)
+@pytest.mark.parametrize("base", [NOW, NOW - 65, 1 << 50])
+def test_times_that_go_back_and_forth_are_counted_as_wide_as_they_become(times: tuple[int, ...], base: int) -> None:
+    rows = 3_000
+    stamps = [NOW + times[i % len(times)] for i in range(rows)]
+    stamps[7:9] = [None, None]  # type: ignore[list-item]
+    columns = RecordColumns(pa.array([b"v" * 40] * rows), timestamp=pa.array(stamps, pa.int64()))
+    slices = [PartitionSlice(0, 1_000, 70, 500, base), PartitionSlice(1_000, rows)]
+    plan = plan_batches(record_size_bounds(columns), slices, 2_000, times_of(columns, NOW))
+    for part, piece in zip(plan, encode(columns, plan, NOW), strict=True):
+        used = (500 if part.first_offset_delta else HEADER_BYTES) + piece.segment.nbytes
+        assert used <= 2_000
+        if part.stop not in (1_000, rows) and max(times) < 1 << 40:
+            # How far the times are apart is wider than most of their distances from the base.
+            assert used > 2_000 - 70 - 5 * piece.record_count
+
+
 def test_a_record_larger_than_a_batch_gets_one_of_its_own() -> None:
     sizes = np.array([10, 500, 10], np.int64)
-    plan = plan_batches(sizes, [PartitionSlice(0, 3, open_records=2, open_bytes=80)], 100)
+    open_batch = PartitionSlice(0, 3, open_records=2, open_bytes=80, base_timestamp=NOW)
+    plan = plan_batches(sizes, [open_batch], 100, Times(NOW, NOW))
     assert [(p.start, p.stop, p.first_offset_delta) for p in plan] == [(0, 1, 2), (1, 2, 0), (2, 3, 0)]
 
 
