@@ -21,7 +21,6 @@ or CLOSED, the sender thread while IN_FLIGHT.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -97,15 +96,15 @@ class ProducerBatch:
         self.created_ms = created_ms
         self.deadline_ms = deadline_ms
         self.state = OPEN
-        self.segments: list[Segment] = []
+        self.segments: tuple[Segment, ...] = ()
         self.record_count = 0
         self.body_bytes = 0
         self.uncompressed_bytes = 0
         self.base_timestamp = -1
         self.max_timestamp = -1
         self.codec = Codec.NONE
-        self.pieces: list[PieceRows] = []
-        self.leases: list[MemoryLease] = []
+        self.pieces: tuple[PieceRows, ...] = ()
+        self.leases: tuple[MemoryLease, ...] = ()  # of one grouping mostly, and then one tuple for all its batches
         self.pinned = (
             False  # a grouping is encoding more records for this open batch: it may be neither closed nor drained
         )
@@ -141,8 +140,8 @@ class ProducerBatch:
         record_count: int,
         base_timestamp: int,
         max_timestamp: int,
-        pieces: Sequence[PieceRows],
-        leases: Sequence[MemoryLease],
+        pieces: tuple[PieceRows, ...],
+        leases: tuple[MemoryLease, ...],
     ) -> None:
         """Add encoded records, whose offset deltas go on where the batch ends, and hold their memory."""
         if self.state is not OPEN:
@@ -151,13 +150,14 @@ class ProducerBatch:
             self.base_timestamp = base_timestamp
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
-        self.segments.append(segment)
+        self.segments += (segment,)
         self.record_count += record_count
         self.body_bytes += segment.nbytes
         self.uncompressed_bytes = self.body_bytes
         self.pieces += pieces
         for lease in leases:
-            self.leases.append(lease.hold())
+            lease.hold()
+        self.leases += leases
 
     def close(self, codec: Codec = Codec.NONE, level: int | None = None) -> None:
         """End the appending and compress. Closing a batch that is not open changes nothing."""
@@ -169,13 +169,13 @@ class ProducerBatch:
         packed = memoryview(compress(codec, self.segments, level))
         self.codec = codec
         self._charge_compressed(len(packed) + sum(piece.nbytes for piece in self.pieces))
-        self.segments = [packed]
+        self.segments = (packed,)
         self.body_bytes = len(packed)
 
     def _charge_compressed(self, count: int) -> None:
         """Move the charge for what remains out of the leases of what was compressed, and let those go."""
         share = -(-count // max(1, len(self.leases)))
-        compressed = [lease.carve(share) for lease in self.leases]
+        compressed = tuple([lease.carve(share) for lease in self.leases])
         for lease in self.leases:
             lease.let_go()
         self.leases = compressed
@@ -302,8 +302,8 @@ class ProducerBatch:
             self._let_go()
 
     def _let_go(self) -> None:
-        leases, self.leases = self.leases, []
-        self.segments = []
+        leases, self.leases = self.leases, ()
+        self.segments = ()
         for lease in leases:
             lease.let_go()
 

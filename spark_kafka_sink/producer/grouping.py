@@ -141,7 +141,7 @@ class Grouping:
     def _stillborn(self, topic_partition: TopicPartition, piece: PieceRows, error: Exception) -> ProducerBatch:
         batch = ProducerBatch(topic_partition, created_ms=0, deadline_ms=INFINITE_MS)
         batch.record_count = piece.stop - piece.start
-        batch.pieces = [piece]
+        batch.pieces = (piece,)
         batch.fail(error)
         self._incomplete.add(batch)
         return batch
@@ -237,6 +237,7 @@ class Grouping:
     ) -> list[tuple[PartitionQueue, ProducerBatch]]:
         """Put the pieces into the batches, and into new ones where those are full; returns the full ones."""
         full: list[tuple[PartitionQueue, ProducerBatch]] = []
+        leases = (lease,)
         for cut, piece in zip(plan, pieces, strict=True):
             batch = batches[cut.slice_index]
             if batch is None or not cut.first_offset_delta:
@@ -250,7 +251,7 @@ class Grouping:
                 base_timestamp=piece.base_timestamp,
                 max_timestamp=piece.max_timestamp,
                 pieces=(PieceRows(owners, cut.start, cut.stop, cut.first_offset_delta),),
-                leases=(lease,),
+                leases=leases,
             )
         return full
 

@@ -58,7 +58,7 @@ def split_batch(batch: ProducerBatch, batch_bytes_max: int, level: int | None = 
     return children
 
 
-def _pieces_of(batch: ProducerBatch, start: int, stop: int) -> list[PieceRows]:
+def _pieces_of(batch: ProducerBatch, start: int, stop: int) -> tuple[PieceRows, ...]:
     """Whose the records [start, stop) are, counted from `start`."""
     found = [piece.between(start, stop) for piece in batch.pieces]
-    return [piece for piece in found if piece is not None]
+    return tuple([piece for piece in found if piece is not None])

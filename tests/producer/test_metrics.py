@@ -25,7 +25,7 @@ def sent_batch(records: int, size: int, codec: Codec = Codec.NONE) -> ProducerBa
         record_count=records,
         base_timestamp=0,
         max_timestamp=0,
-        pieces=[rows_of_call("c", np.arange(records))],
+        pieces=(rows_of_call("c", np.arange(records)),),
         leases=(MemoryLease(pool, size),),
     )
     batch.close(codec)
