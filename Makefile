@@ -55,11 +55,14 @@ UNIT_TESTS := pytest tests --ignore tests/spark --numprocesses auto --maxprocess
 # Compiled code is kept, whatever the environment says: else each process compiles everything again, in each run.
 test-unit test-minimums: export PYTHONDONTWRITEBYTECODE :=
 
-# After the unit tests all others run in one process: they share a JVM and a cluster of each kind.
+# The Spark tests share a JVM, those with a real Kafka another one and a cluster of each kind. With both the machine waits
+# most of the time, so the Spark tests on the oldest pyspark run beside the latter, and say what they have to say at the end.
 .PHONY: test
-test: test-unit test-prepare ## everything that must hold: unit, Spark (newest and oldest), real Kafka
-	$(BIN)/python -m pytest tests/spark integration
-	$(MAKE) --no-print-directory test-oldest-spark
+test: test-unit test-prepare $(OLDEST)/.up-to-date ## everything that must hold: unit, Spark (newest and oldest), real Kafka
+	$(BIN)/python -m pytest tests/spark
+	@$(MAKE) --no-print-directory test-oldest-spark >$(OLDEST)/tests.log 2>&1 & oldest=$$!; \
+	$(BIN)/python -m pytest integration; real=$$?; \
+	wait $$oldest; oldest=$$?; cat $(OLDEST)/tests.log; exit $$((real | oldest))
 
 .PHONY: test-oldest-spark
 test-oldest-spark: $(OLDEST)/.up-to-date ## the Spark tests on the oldest pyspark (and Python 3.10, where there is one)
