@@ -60,14 +60,16 @@ test-unit test-minimums: export PYTHONDONTWRITEBYTECODE :=
 .PHONY: test
 test: test-unit test-prepare $(OLDEST)/.up-to-date ## everything that must hold: unit, Spark (newest and oldest), real Kafka
 	$(BIN)/python -m pytest tests/spark
-	@$(MAKE) --no-print-directory test-oldest-spark >$(OLDEST)/tests.log 2>&1 & oldest=$$!; \
+	@$(OLDEST_TESTS) >$(OLDEST)/tests.log 2>&1 & oldest=$$!; \
 	$(BIN)/python -m pytest integration; real=$$?; \
 	wait $$oldest; oldest=$$?; cat $(OLDEST)/tests.log; exit $$((real | oldest))
 
+OLDEST_TESTS = PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(OLDEST)/bin/python \
+	$(OLDEST)/bin/python -m pytest tests/spark
+
 .PHONY: test-oldest-spark
 test-oldest-spark: $(OLDEST)/.up-to-date ## the Spark tests on the oldest pyspark (and Python 3.10, where there is one)
-	PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(OLDEST)/bin/python \
-		$(OLDEST)/bin/python -m pytest tests/spark
+	$(OLDEST_TESTS)
 
 $(OLDEST)/.up-to-date: pyproject.toml
 	test -x $(OLDEST)/bin/python || $(OLDEST_PYTHON) -m venv $(OLDEST)
