@@ -6,8 +6,8 @@ A discard broker (it acknowledges, counts and keeps nothing) runs in a process o
 process, one after the other, and the whole row of them several times; the tables have the medians. 12-byte keys and
 100-byte values. 16 kB, 64 kB and 1 MB are the batch.size, the first one Java's default and the last one librdkafka's.
 The other of their defaults that counts, send.buffer.bytes, is Java's 128 kB with 16 kB, and librdkafka's with the
-others: the system's choice. CPU is user + system time of the contender's process alone, from the first record to the last
-acknowledgement; for Java it is that of the whole JVM, its start included, so that only its records/s are compared.
+others: the system's choice. CPU is user + system time of the contender's process alone, from the first record to the
+last acknowledgement; for Java it is that of the whole JVM, its start included, so that only its records/s are compared.
 """
 
 from __future__ import annotations
