@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -26,6 +27,7 @@ from integration.certificates import write_certificates
 TEMPLATES = ROOT / "conf" / "kafka"
 LISTENERS = ("PLAINTEXT", "SSL", "MTLS", "EXPIRED", "SASL_PLAINTEXT", "SASL_SSL", "REAUTH", "PROXIED")
 SASL_LISTENERS = ("SASL_PLAINTEXT", "SASL_SSL", "REAUTH")
+FIXED_PORTS = range(20_000, 32_000)
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 CONTROLLER_ID = 100
 USERS = {"alice": "alice-secret", "bob": "bob-secret"}
@@ -280,14 +282,18 @@ def _template(name: str) -> Template:
 
 @contextlib.contextmanager
 def _free_ports() -> Iterator[Iterator[int]]:
-    """Ports that are free now. All are held until the last is taken, so that none is given out twice."""
+    """Ports that are free now. All are held until the last is taken, so that none is given out twice.
+
+    They are not among those that systems give to outgoing connections: a node that is restarted finds its ports again.
+    """
     with contextlib.ExitStack() as held:
 
         def ports() -> Iterator[int]:
-            while True:
+            for port in random.sample(FIXED_PORTS, len(FIXED_PORTS)):
                 listener = held.enter_context(socket.socket())
-                listener.bind(("127.0.0.1", 0))
-                yield int(listener.getsockname()[1])
+                with contextlib.suppress(OSError):
+                    listener.bind(("127.0.0.1", port))
+                    yield port
 
         yield ports()
 
