@@ -235,10 +235,6 @@ class ProducerBatch:
     def done(self) -> bool:
         return self.state is DONE
 
-    @property
-    def in_retry(self) -> bool:
-        return self.attempts > 0
-
     def expired(self, now: float) -> bool:
         """Has delivery.timeout.ms passed since the first record was given to the producer?"""
         return now >= self.deadline_ms

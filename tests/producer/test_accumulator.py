@@ -725,7 +725,7 @@ def test_a_retried_batch_expires_by_its_first_age() -> None:
     h.accumulator.reenqueue(batch, h.clock.now)
     h.clock.now += 40
     assert h.accumulator.expired_batches(h.clock.now) == [batch]
-    assert batch.in_retry
+    assert batch.attempts == 1
     assert not h.accumulator.has_undrained()
 
 

@@ -37,6 +37,19 @@ def test_a_settled_batch_makes_the_sender_look_once_and_no_more(incomplete: Inco
     assert incomplete.next_deadline_ms == INFINITE_MS
 
 
+def test_a_flush_is_over_when_the_last_of_its_batches_are_settled_together(incomplete: IncompleteBatches) -> None:
+    first, second, third, later = (batch_until(100) for _ in range(4))
+    for batch in (first, second, third):
+        incomplete.add(batch)
+    flush = incomplete.begin_flush()
+    incomplete.arm(flush)
+    incomplete.add(later)
+    incomplete.forget(first, later)
+    assert not flush.done.is_set()
+    incomplete.forget(second, third)
+    assert flush.done.is_set()
+
+
 def test_what_expires_together_is_told_by_age_not_by_when_it_was_cut(incomplete: IncompleteBatches) -> None:
     whole, younger, part = batch_until(100), batch_until(101), batch_until(100)
     incomplete.add(whole)
