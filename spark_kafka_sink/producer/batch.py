@@ -28,7 +28,7 @@ from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.buffer_pool import MemoryLease
 from spark_kafka_sink.producer.owners import BatchPart, PieceRows
 from spark_kafka_sink.records.compression import Codec, compress
-from spark_kafka_sink.records.header import HEADER_BYTES, stamp_header
+from spark_kafka_sink.records.header import HEADER_BYTES, TRANSACTIONAL, stamp_numbers
 
 Segment = bytes | bytearray | memoryview
 
@@ -136,14 +136,14 @@ class ProducerBatch:
     def append(
         self,
         segment: memoryview,
-        *,
         record_count: int,
         base_timestamp: int,
         max_timestamp: int,
         pieces: tuple[PieceRows, ...],
         leases: tuple[MemoryLease, ...],
     ) -> None:
-        """Add encoded records, whose offset deltas go on where the batch ends, and hold their memory."""
+        """Add encoded records, whose offset deltas go on where the batch ends. The batch becomes a holder of their
+        leases, and is counted there already."""
         if self.state is not OPEN:
             raise IllegalStateError(f"Records cannot be added to {self!r}.")
         if not self.record_count:
@@ -152,11 +152,9 @@ class ProducerBatch:
             self.max_timestamp = max_timestamp
         self.segments += (segment,)
         self.record_count += record_count
-        self.body_bytes += segment.nbytes
+        self.body_bytes += len(segment)
         self.uncompressed_bytes = self.body_bytes
         self.pieces += pieces
-        for lease in leases:
-            lease.hold()
         self.leases += leases
 
     def close(self, codec: Codec = Codec.NONE, level: int | None = None) -> None:
@@ -216,16 +214,16 @@ class ProducerBatch:
         if self.state is OPEN:
             raise IllegalStateError(f"{self!r} is not closed.")
         if not self._header:
-            self._header = stamp_header(
-                segments=self.segments,
-                record_count=self.record_count,
-                base_timestamp=self.base_timestamp,
-                max_timestamp=self.max_timestamp,
-                codec=self.codec,
-                producer_id=self.producer_id,
-                producer_epoch=self.producer_epoch,
-                base_sequence=self.base_sequence,
-                transactional=self.transactional,
+            self._header = stamp_numbers(
+                self.segments,
+                self.codec | TRANSACTIONAL if self.transactional else self.codec,
+                self.record_count - 1,
+                self.base_timestamp,
+                self.max_timestamp,
+                self.producer_id,
+                self.producer_epoch,
+                self.base_sequence,
+                self.record_count,
             )
         return [self._header, *self.segments]
 
@@ -272,6 +270,14 @@ class ProducerBatch:
         self.log_append_time = log_append_time
         self._settle_memory()
         return True
+
+    def stored(self, base_offset: int, log_append_time: int) -> None:
+        """off_wire and complete in one step, for a batch without an outcome: what nearly all come to."""
+        self.on_wire = False
+        self.state = DONE
+        self.base_offset = base_offset
+        self.log_append_time = log_append_time
+        self._let_go()
 
     def fail(self, error: Exception) -> bool:
         """It will not be tried again. False if the batch had an outcome before; that one stands."""

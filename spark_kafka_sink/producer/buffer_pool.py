@@ -161,8 +161,15 @@ class _Waiter:
             self._asleep.release()
 
 
+_GONE = "This memory went back to the pool before."
+
+
 class MemoryLease:
-    """Reserved bytes with several holders; they go back when the last holder lets go. Safe from any thread."""
+    """Reserved bytes with several holders; they go back when the last holder lets go. Safe from any thread.
+
+    The holders are counted by the length of a list, which is one step of the interpreter each way, where a number and
+    its lock would be many. The first element says that it is the last to go.
+    """
 
     __slots__ = ("_bytes", "_holders", "_lock", "_pool")
 
@@ -170,32 +177,28 @@ class MemoryLease:
         """Take over `count` bytes that are already reserved in `pool`; the caller is the first holder."""
         self._pool = pool
         self._bytes = count
-        self._holders = 1
-        self._lock = threading.Lock()
+        self._holders = [True]
+        self._lock = threading.Lock()  # guards _bytes
 
     @property
     def bytes(self) -> int:
         """What is still charged."""
         return self._bytes
 
-    def hold(self) -> MemoryLease:
-        """Become one more holder."""
-        with self._lock:
-            if not self._holders:
-                raise IllegalStateError("This memory went back to the pool before.")
-            self._holders += 1
-        return self
+    def hold(self, count: int = 1) -> None:
+        """So many more holders. Only a holder may ask for them."""
+        if not self._holders:
+            raise IllegalStateError(_GONE)
+        self._holders += (False,) * count
 
     def let_go(self) -> None:
         """Stop being a holder; each holder does so once."""
-        with self._lock:
-            if not self._holders:
-                raise IllegalStateError("This memory went back to the pool before.")
-            self._holders -= 1
-            count = 0 if self._holders else self._bytes
-            self._bytes -= count
-        if count:
-            self._pool.release(count)
+        try:
+            last = self._holders.pop()
+        except IndexError:
+            raise IllegalStateError(_GONE) from None
+        if last:
+            self.shrink_to(0)
 
     def shrink_to(self, count: int) -> None:
         """Give back what turned out not to be needed."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from itertools import repeat
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from spark_kafka_sink.producer.incomplete import IncompleteBatches
 from spark_kafka_sink.producer.owners import PieceRows, RowOwners, rows_of_call
 from spark_kafka_sink.producer.partition_queues import INFINITE_MS, PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.staging import Grouped, Run, Stage, Staged, as_run, compatible, group, whose_rows
+from spark_kafka_sink.records.arrays import named_rows
 from spark_kafka_sink.records.compression import Codec, CompressionRatios
 from spark_kafka_sink.records.encoder import BatchSlice, EncodedPiece, PartitionSlice, encode, plan_batches, times_of
 from spark_kafka_sink.records.header import HEADER_BYTES
@@ -173,7 +175,7 @@ class Grouping:
                     elif batch is not None:
                         self._queues.unpin(queue, batch, now)
             except BaseException as error:
-                self._break_off(queues, plan, grouped.owners, error)
+                self._break_off(queues, plan, grouped.owners, lease, error)
                 if not isinstance(error, Exception):
                     raise
                 return 0
@@ -203,11 +205,15 @@ class Grouping:
         queues: Sequence[PartitionQueue],
         plan: Sequence[BatchSlice],
         owners: RowOwners,
+        lease: MemoryLease,
         error: BaseException,
     ) -> None:
         """Some of the rows are in batches, and one batch may be half appended to: the batches that are worked on fail,
         and the rows that are in no batch. Under the lock."""
         reason, now = _reason(error), self._clock()
+        holders = sum(batch.leases.count(lease) for queue in queues for batch in queue.batches)
+        for _ in range(len(plan) - holders):
+            lease.let_go()
         in_batches = {
             piece.start
             for queue in queues
@@ -238,21 +244,18 @@ class Grouping:
         """Put the pieces into the batches, and into new ones where those are full; returns the full ones."""
         full: list[tuple[PartitionQueue, ProducerBatch]] = []
         leases = (lease,)
-        for cut, piece in zip(plan, pieces, strict=True):
-            batch = batches[cut.slice_index]
-            if batch is None or not cut.first_offset_delta:
-                queue = queues[cut.slice_index]
+        lease.hold(len(plan))
+        indexes, starts, stops, places, _ = zip(*plan, strict=True)
+        rows = named_rows(PieceRows, repeat(owners), starts, stops, places)
+        for index, place, its_rows, piece in zip(indexes, places, rows, pieces, strict=True):
+            segment, count, _, base, top = piece
+            batch = batches[index]
+            if batch is None or not place:
+                queue = queues[index]
                 if batch is not None:
                     full.append((queue, batch))
-                batch = batches[cut.slice_index] = self._new_batch(queue, oldest_ms)
-            batch.append(
-                piece.segment,
-                record_count=piece.record_count,
-                base_timestamp=piece.base_timestamp,
-                max_timestamp=piece.max_timestamp,
-                pieces=(PieceRows(owners, cut.start, cut.stop, cut.first_offset_delta),),
-                leases=leases,
-            )
+                batch = batches[index] = self._new_batch(queue, oldest_ms)
+            batch.append(segment, count, base, top, (its_rows,), leases)
         return full
 
     def _new_batch(self, queue: PartitionQueue, created_ms: float) -> ProducerBatch:

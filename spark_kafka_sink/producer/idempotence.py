@@ -178,11 +178,12 @@ class Idempotence:
     def admit(self, batch: ProducerBatch, leader_id: int, now: float) -> bool:
         """May this batch, the first of its partition's queue, be sent now? If so, it is counted as sent."""
         state = self._partitions[batch.topic_partition]
-        if state.on_wire and not may_go_to(state, leader_id, self._in_flight_max):
+        on_wire = state.on_wire
+        if on_wire and not may_go_to(state, leader_id, self._in_flight_max):
             return False
         if self.enabled and not self._admit_sequence(state, batch, leader_id):
             return False
-        state.on_wire[batch] = leader_id
+        on_wire[batch] = leader_id
         state.sent_to = leader_id
         return True
 
@@ -193,7 +194,7 @@ class Idempotence:
             return state.is_head(batch) and (state.gap is None or follows(state.gap, batch.base_sequence))
         if self.identity == NOBODY or state.unresolved or state.gap is not None:
             return False
-        if state.identity != self.identity:
+        if state.identity is not self.identity and state.identity != self.identity:
             if state.unsettled or state.on_wire:
                 return False
             state.begin(self.identity)
@@ -202,8 +203,10 @@ class Idempotence:
         return True
 
     def _give_sequence(self, state: PartitionState, batch: ProducerBatch) -> None:
-        batch.set_producer_state(*state.identity, state.next_sequence)
-        state.next_sequence = (state.next_sequence + batch.record_count) & SEQUENCE_MASK
+        producer_id, epoch = state.identity
+        sequence = state.next_sequence
+        batch.set_producer_state(producer_id, epoch, sequence)
+        state.next_sequence = (sequence + batch.record_count) & SEQUENCE_MASK
 
     # --- what came of the batches
 

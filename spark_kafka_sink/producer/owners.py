@@ -59,8 +59,10 @@ class RowOwners:
         if len(calls) == 1:
             return [(calls[0], start, stop)]
         at = bisect_right(starts, start) - 1
-        found = []
         end = starts[at + 1]
+        if stop <= end:
+            return [(calls[at], start, stop)]
+        found = []
         while end < stop:
             found.append((calls[at], start, end))
             at += 1

@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.producer.batch import OPEN, ProducerBatch, TopicPartition
+from spark_kafka_sink.records.header import HEADER_BYTES
 
 INFINITE_MS = float("inf")
 _NO_TOPICS: frozenset[str] = frozenset()
@@ -97,7 +98,7 @@ class PartitionQueues:
         self._linger_ms = linger_ms
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._by_topic: dict[str, dict[int, PartitionQueue]] = {}
-        self._sendable: dict[int | None, dict[PartitionQueue, None]] = {}
+        self._sendable: defaultdict[int | None, dict[PartitionQueue, None]] = defaultdict(dict)
         self._timers: list[tuple[float, int, PartitionQueue]] = []
         self._tie_breaker = itertools.count()
         self._snapshot = ClusterSnapshot()
@@ -162,7 +163,7 @@ class PartitionQueues:
             queue.due_ms = INFINITE_MS
             if not queue.sendable:
                 queue.sendable = True
-                self._sendable.setdefault(queue.leader_id, {})[queue] = None
+                self._sendable[queue.leader_id][queue] = None
             return
         self._unlist(queue)
         if due_ms != queue.due_ms:
@@ -226,20 +227,22 @@ class PartitionQueues:
         """Heads of a node's sendable queues, one of each, up to `bytes_max`; the first one may be larger."""
         taken: list[ProducerBatch] = []
         taken_bytes = 0
-        for queue in list(self._sendable.get(node_id, ())):
-            batch = queue.batches[0]
-            size = batch.size_bytes
+        sendable = self._sendable[node_id]
+        for queue in list(sendable):
+            batches = queue.batches
+            batch = batches[0]
+            size = batch.body_bytes + HEADER_BYTES
             if taken and taken_bytes + size > bytes_max:
                 break
-            self._unlist(queue)  # goes to the end if it is placed again
+            queue.sendable = False
+            del sendable[queue]  # goes to the end if it is placed again
             if self._due_ms(queue) > now:
                 self.place(queue, now)
             elif gate.admit(batch, node_id, now):
-                queue.batches.popleft()
                 batch.leader_epoch = queue.leader_epoch
                 taken_bytes += size
-                taken.append(batch)
-                if queue.batches:
+                taken.append(batches.popleft())
+                if batches:
                     self.place(queue, now)
             else:
                 self._aside.add(queue)

@@ -45,10 +45,7 @@ def produce_request(
         topic_id = snapshot.topic_id(name)
         if topic_id is None:
             versions = _NAMES_ONLY
-        data = [
-            PartitionProduceData(index=partition, records=batch.wire_segments())
-            for partition, batch in its_batches.items()
-        ]
+        data = [PartitionProduceData(partition, batch.wire_segments()) for partition, batch in its_batches.items()]
         topics.append(TopicProduceData(name=name, topic_id=topic_id or NO_TOPIC_ID, partition_data=data))
     message = ProduceRequest(acks=config.acks, timeout_ms=config.request_timeout_ms, topic_data=topics)
     return message, SentBatches(by_topic, snapshot), versions

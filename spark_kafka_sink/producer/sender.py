@@ -9,7 +9,7 @@ For each batch whose request ended, in this order, and nothing in between:
     idempotence.off_wire  its place among the partition's open requests is free
     outcome.decide        Done | Retry | Split | Fail, unless it had an outcome before (expired, aborted)
 
-A batch that was simply stored, as nearly all are, takes the same steps in `_complete` without a question.
+A batch that was simply stored, as nearly all are, takes the same steps in `_settle_produce` without a question.
 
 Nothing that the brokers do can stop the loop; a fault of our own ends it, and fails everything that waits.
 """
@@ -17,7 +17,7 @@ Nothing that the brokers do can stop the loop; a fault of our own ends it, and f
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from random import Random
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
@@ -27,7 +27,7 @@ from spark_kafka_sink.client.requests import ClientResponse
 from spark_kafka_sink.errors import DeliveryError, KafkaSinkError, ProducerClosedError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
-from spark_kafka_sink.producer.batch import ProducerBatch
+from spark_kafka_sink.producer.batch import DONE, ProducerBatch
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.idempotence import Idempotence
 from spark_kafka_sink.producer.identity_request import IdentityRequest
@@ -50,7 +50,7 @@ from spark_kafka_sink.producer.settlement import (
 )
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.api_keys import ApiKey
-from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
+from spark_kafka_sink.protocol.messages.produce import ProduceResponse
 
 _log = logging.getLogger(__name__)
 
@@ -224,37 +224,31 @@ class Sender:
 
     def _settle_produce(self, response: ClientResponse, sent: SentBatches) -> None:
         node_id, now, message = response.request.node_id, response.received_ms, response.message
-        stored: list[tuple[ProducerBatch, PartitionProduceResponse]] = []
+        stored: list[ProducerBatch] = []
         others: list[tuple[ProducerBatch, Answer]] = []
         if isinstance(message, ProduceResponse):
             self._metrics.request_answered(response.latency_ms, message.throttle_time_ms, now)
+            connection, acknowledged = self.idempotence.connection(node_id), self.idempotence.acknowledged
             for topic in message.responses:
                 asked = sent.unanswered.get(sent.name(topic), {})
                 for row in topic.partition_responses:
                     batch = asked.pop(row.index, None)
                     if batch is None:
                         continue
-                    if row.error_code == codes.NONE and not batch.done:
-                        stored.append((batch, row))
+                    if row.error_code == codes.NONE and batch.state is not DONE:  # what nearly every batch comes to
+                        acknowledged(batch, connection)
+                        batch.stored(row.base_offset, row.log_append_time_ms)
+                        stored.append(batch)
                     else:
                         others.append((batch, answer_of(row)))
-            self._complete(stored, self.idempotence.connection(node_id))
+            tell_stored(stored)
+            self._accumulator.finish(*stored)
             if others:
                 self._take_leader_hints(message, sent)
         for left_out in sent.unanswered.values():
             others += [(batch, answer_without_message(response, self._config.acks)) for batch in left_out.values()]
         for batch, answer in others:
             self._settle_batch(batch, answer, node_id, now)
-
-    def _complete(self, stored: Sequence[tuple[ProducerBatch, PartitionProduceResponse]], connection: object) -> None:
-        """What nearly every batch comes to, in one go: off the wire, Done, told."""
-        for batch, row in stored:
-            batch.off_wire()
-            self.idempotence.acknowledged(batch, connection)
-            batch.complete(row.base_offset, row.log_append_time_ms)
-        batches = [batch for batch, _ in stored]
-        tell_stored(batches)
-        self._accumulator.finish(*batches)
 
     def _settle_batch(self, batch: ProducerBatch, answer: Answer, node_id: int, now: float) -> None:
         batch.off_wire()

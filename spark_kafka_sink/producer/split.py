@@ -39,13 +39,15 @@ def split_batch(batch: ProducerBatch, batch_bytes_max: int, level: int | None = 
     children: list[ProducerBatch] = []
     for cut, piece in zip(plan, encode(columns, plan, batch.max_timestamp), strict=True):
         child = ProducerBatch(batch.topic_partition, created_ms=batch.created_ms, deadline_ms=batch.deadline_ms)
+        for lease in batch.leases:
+            lease.hold()
         child.append(
             piece.segment,
-            record_count=piece.record_count,
-            base_timestamp=piece.base_timestamp,
-            max_timestamp=piece.max_timestamp,
-            pieces=_pieces_of(batch, cut.start, cut.stop),
-            leases=batch.leases,
+            piece.record_count,
+            piece.base_timestamp,
+            piece.max_timestamp,
+            _pieces_of(batch, cut.start, cut.stop),
+            batch.leases,
         )
         child.is_split = True
         child.close(batch.codec, level)

@@ -20,7 +20,6 @@ from spark_kafka_sink.protocol.primitives import Buffer, Reader, Writer, compact
 
 ZERO_UUID = UUID(int=0)
 _UUIDS_REMEMBERED = 4096
-_BUFFER_TYPES = (bytes, bytearray, memoryview)
 
 # struct's letters for the types of fixed size
 FIXED_FORMATS = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q"}
@@ -135,7 +134,7 @@ class RecordsCodec(_Prefixed):
         if value is None:
             writer.put(self._pack_length(-1))
         else:
-            segments = (value,) if isinstance(value, _BUFFER_TYPES) else value
+            segments = value if isinstance(value, (list, tuple)) else (value,)
             size = 0
             for segment in segments:
                 size += len(segment)

@@ -41,8 +41,6 @@ def unsigned_varint(value: int) -> bytes:
         return _ONE_BYTE[value]
     if value < 0x4000:
         return _TWO_BYTES(value & 0x7F | 0x80, value >> 7)
-    if value < 0x20_0000:  # the lengths of record batches
-        return _THREE_BYTES(value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14)
     data = bytearray()
     while value > 0x7F:
         data.append(value & 0x7F | 0x80)
@@ -52,7 +50,12 @@ def unsigned_varint(value: int) -> bytes:
 
 
 def compact_length(length: int) -> bytes:
-    return _ONE_BYTE[length + 1] if length < 0x7F else unsigned_varint(length + 1)
+    value = length + 1
+    if value < 0x80:
+        return _ONE_BYTE[value]
+    if 0x4000 <= value < 0x20_0000:  # the lengths of record batches
+        return _THREE_BYTES(value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14)
+    return unsigned_varint(value)
 
 
 def varint(value: int) -> bytes:

@@ -32,7 +32,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import numbers_of
+from spark_kafka_sink.records.arrays import named_rows, numbers_of
 from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns
 from spark_kafka_sink.records.even_rows import (
@@ -149,7 +149,7 @@ def _encode_chunk(
     base, top, deltas = _timestamps(chunk.timestamp, given, batches, now_ms)
     data, edges = _encode_rows(chunk, batches, deltas, order)
     segments = [data[start:stop] for start, stop in pairwise(edges)]
-    return list(map(EncodedPiece._make, zip(segments, batches.counts, offsets, base, top, strict=True)))
+    return list(named_rows(EncodedPiece, segments, batches.counts, offsets, base, top))
 
 
 def _timestamps(

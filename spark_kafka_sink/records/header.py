@@ -35,6 +35,7 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview"
 HEADER_BYTES = 61
 LENGTH_PREFIX_BYTES = 12
 """baseOffset and batchLength, which the length does not count."""
+_LENGTH_OF_NOTHING = HEADER_BYTES - LENGTH_PREFIX_BYTES
 CRC_END = 21
 
 CODEC_MASK = 0x07
@@ -123,9 +124,27 @@ def stamp_header(
     if log_append_time:
         attributes |= LOG_APPEND_TIME
     last_delta = record_count - 1 if last_offset_delta is None else last_offset_delta
+    numbers = base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, record_count
+    return stamp_numbers(segments, attributes, last_delta, *numbers, base_offset, partition_leader_epoch)
+
+
+def stamp_numbers(
+    segments: Sequence[Buffer],
+    attributes: int,
+    last_offset_delta: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    record_count: int,
+    base_offset: int = 0,
+    partition_leader_epoch: int = -1,
+) -> bytes:
+    """The same from the numbers as they stand in the bytes. A producer does so for each batch, so none has a name."""
     tail = _TAIL.pack(
         attributes,
-        last_delta,
+        last_offset_delta,
         base_timestamp,
         max_timestamp,
         producer_id,
@@ -134,12 +153,11 @@ def stamp_header(
         record_count,
     )
     checksum = crc32c(tail)
-    body_bytes = 0
+    length = _LENGTH_OF_NOTHING
     for segment in segments:
         checksum = crc32c(segment, checksum)
-        body_bytes += len(segment)
-    batch_length = HEADER_BYTES - LENGTH_PREFIX_BYTES + body_bytes
-    return _HEAD.pack(base_offset, batch_length, partition_leader_epoch, 2, checksum) + tail
+        length += len(segment)
+    return _HEAD.pack(base_offset, length, partition_leader_epoch, 2, checksum) + tail
 
 
 def parse_header(buffer: Buffer) -> BatchHeader:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import numbers_of
+from spark_kafka_sink.records.arrays import named_rows, numbers_of
 from spark_kafka_sink.records.byte_column import byte_lengths, payload_bytes
 from spark_kafka_sink.records.columns import NO_TIMESTAMP, ArrowColumn, RecordColumns, one_array
 from spark_kafka_sink.records.header import HEADER_BYTES
@@ -216,7 +216,7 @@ class _Cutter:
                 row += count
         if self._even:
             firsts = range(row, stop, max(1, self._full))
-            plan += map(BatchSlice, repeat(index), firsts, [*firsts[1:], stop])
+            plan += named_rows(BatchSlice, repeat(index), firsts, [*firsts[1:], stop], repeat(0), repeat(None))
             return
         ends = self._ends_of(self._each_new)
         room = self._batch_bytes_max - HEADER_BYTES + _NARROWER[self._width_new - 1]

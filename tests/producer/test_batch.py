@@ -31,13 +31,12 @@ def batch_of(columns: RecordColumns, pool: BufferPool | None = None) -> Producer
     (piece,) = encode(columns, plan, now)
     batch.append(
         piece.segment,
-        record_count=piece.record_count,
-        base_timestamp=piece.base_timestamp,
-        max_timestamp=piece.max_timestamp,
-        pieces=(rows_of_call("call", np.arange(piece.record_count)),),
-        leases=(lease,),
+        piece.record_count,
+        piece.base_timestamp,
+        piece.max_timestamp,
+        (rows_of_call("call", np.arange(piece.record_count)),),
+        (lease,),
     )
-    lease.let_go()
     return batch
 
 
@@ -79,7 +78,7 @@ def test_a_closed_batch_takes_no_more_records() -> None:
     batch = batch_of(plain())
     batch.close()
     with pytest.raises(IllegalStateError):
-        batch.append(memoryview(b""), record_count=1, base_timestamp=0, max_timestamp=0, pieces=(), leases=())
+        batch.append(memoryview(b""), 1, 0, 0, (), ())
 
 
 def test_memory_returns_when_the_batch_is_done_and_off_the_wire_whichever_is_last() -> None:

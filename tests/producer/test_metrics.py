@@ -22,11 +22,11 @@ def sent_batch(records: int, size: int, codec: Codec = Codec.NONE) -> ProducerBa
     batch = ProducerBatch(tp(0), created_ms=100, deadline_ms=1000)
     batch.append(
         memoryview(bytes(size)),
-        record_count=records,
-        base_timestamp=0,
-        max_timestamp=0,
-        pieces=(rows_of_call("c", np.arange(records)),),
-        leases=(MemoryLease(pool, size),),
+        records,
+        0,
+        0,
+        (rows_of_call("c", np.arange(records)),),
+        (MemoryLease(pool, size),),
     )
     batch.close(codec)
     batch.depart(130)

@@ -28,7 +28,7 @@ from spark_kafka_sink.protocol.schema import (
 )
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(slots=True)  # by position too: one is made for each batch
 class PartitionProduceData(Struct):
     index: int = int32("0+")
     records: Records = record_batches("0+")
