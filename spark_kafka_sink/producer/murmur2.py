@@ -34,6 +34,8 @@ _SEED = 0x9747B28C
 _M = _number(0x5BD1E995)
 _POSITIVE = _number(0x7FFF_FFFF)
 _1, _13, _15, _24 = _number(1), _number(13), _number(15), _number(24)
+_WORDS_AT_A_TIME = 4
+"""Of each key: fewer steps for all of them, and what they are computed in stays in the processor's cache."""
 _GATHERED_BYTES_MAX = 2 << 20
 """Keys of many lengths are copied three times over, for a moment: not more of them than that."""
 
@@ -74,13 +76,17 @@ def murmur2(keys: ByteColumn) -> NDArray[np.uint32]:
 def _of_one_length(keys: ByteColumn, length: int) -> NDArray[np.uint32]:
     rows, start = keys.rows, keys.offsets.item(0)
     hashes = np.full(rows, _SEED ^ length, np.uint32)
-    word, spare = np.empty_like(hashes), np.empty_like(hashes)
-    for at in range(start, start + length - 3, 4):
-        word[:] = np.ndarray((rows,), "<u4", keys.data, at, (length,))
-        _mix(hashes, word, spare)
+    for first in range(0, length >> 2, _WORDS_AT_A_TIME):
+        count = min(_WORDS_AT_A_TIME, (length >> 2) - first)
+        words = np.ndarray((count, rows), "<u4", keys.data, start + 4 * first, (4, length)).copy()
+        _spread(words)
+        for word in words:
+            hashes *= _M
+            hashes ^= word
     tail = length & 3
     if not tail:
         return hashes
+    word = np.empty_like(hashes)
     if length > tail:  # the word that ends with the key, without what the last whole one had of it
         word[:] = np.ndarray((rows,), "<u4", keys.data, start + length - 4, (length,))
         word >>= _number(32 - 8 * tail)
@@ -111,7 +117,7 @@ def _of_many_lengths(keys: ByteColumn) -> NDArray[np.uint32]:
     pairs = _pairs_of_words(keys.data, first, keys.offsets.item(-1))
     at, shifts = (starts >> 2).astype(np.intp), ((starts & 3) << 3).astype(np.uint64)
     for begin in begins:
-        _mix(hashes[begin:], _words(pairs, at[begin:], shifts[begin:]), spare[begin:])
+        _mix(hashes[begin:], _words(pairs, at[begin:], shifts[begin:]))
         at[begin:] += 1
     last = _words(pairs, at, shifts)
     tails = lengths & 3
@@ -142,14 +148,18 @@ def _words(pairs: NDArray[np.uint64], at: NDArray[np.intp], shifts: NDArray[np.u
     return taken.astype(np.uint32)
 
 
-def _mix(hashes: NDArray[np.uint32], word: NDArray[np.uint32], spare: NDArray[np.uint32]) -> None:
+def _mix(hashes: NDArray[np.uint32], word: NDArray[np.uint32]) -> None:
     """One step of the hash, in place; the words are used up."""
-    word *= _M
-    np.right_shift(word, _24, spare)
-    word ^= spare
-    word *= _M
+    _spread(word)
     hashes *= _M
     hashes ^= word
+
+
+def _spread(words: NDArray[np.uint32]) -> None:
+    """What is done to a word by itself, in place."""
+    words *= _M
+    words ^= words >> _24
+    words *= _M
 
 
 def partition_of_key(key: bytes, partition_count: int) -> int:

@@ -53,15 +53,15 @@ class RowOwners:
         self._calls = calls
         self._starts = [*starts, len(rows)]
 
-    def shares(self, start: int, stop: int) -> list[tuple[object, int, int]]:
+    def shares(self, start: int, stop: int) -> Sequence[tuple[object, int, int]]:
         """The calls that have rows in [start, stop), and which: call, first row, row after the last."""
         calls, starts = self._calls, self._starts
         if len(calls) == 1:
-            return [(calls[0], start, stop)]
+            return ((calls[0], start, stop),)
         at = bisect_right(starts, start) - 1
         end = starts[at + 1]
         if stop <= end:
-            return [(calls[at], start, stop)]
+            return ((calls[at], start, stop),)
         found = []
         while end < stop:
             found.append((calls[at], start, end))

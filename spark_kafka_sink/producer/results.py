@@ -227,7 +227,8 @@ def tell_stored(batches: Iterable[ProducerBatch]) -> None:
     """Tell the calls of batches that are complete; those of columns once, however many of the batches are theirs."""
     told: defaultdict[ColumnsFuture, list[int]] = defaultdict(list)
     for batch in batches:
-        partition, base_offset = batch.topic_partition.partition, batch.base_offset
+        _, partition = batch.topic_partition
+        base_offset = batch.base_offset
         for owners, start, stop, first_index in batch.pieces:
             shift = first_index - start
             for call, first, last in owners.shares(start, stop):

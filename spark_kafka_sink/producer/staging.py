@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +28,8 @@ from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.plan import ROWS_AT_A_TIME
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+_FEW_ROWS = 64
 
 Headers = Sequence[tuple[str, "bytes | None"]]
 
@@ -53,6 +55,10 @@ class Run:
     partitions: NDArray[np.int32]
     rows: NDArray[np.int64]
     call: object
+    counts: NDArray[np.int64] = field(init=False)  # of rows, for each partition up to the last one that has any
+
+    def __post_init__(self) -> None:
+        self.counts = np.bincount(self.partitions)
 
 
 Staged = Run | list[StagedRecord]
@@ -91,8 +97,7 @@ class Stage:
         self.oldest_ms = 0.0
 
     def add_run(self, run: Run, size: int, reserved: int, now: float) -> None:
-        highest = int(np.maximum.reduce(run.partitions))
-        hit = np.flatnonzero(np.bincount(run.partitions)).tolist() if highest >= self.hit_below else ()
+        hit = run.counts.nonzero()[0].tolist() if len(run.counts) > self.hit_below else ()
         self._close_records()
         if not self.row_count:
             self.oldest_ms = now
@@ -233,19 +238,19 @@ def group(runs: Sequence[Run]) -> Grouped:
     sizes, partitions, rows = (
         _joined([getattr(run, name) for run in runs]) for name in ("sizes", "partitions", "rows")
     )
-    counts = np.bincount(partitions)
-    hit = np.flatnonzero(counts)
-    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts[hit])])
+    counts = runs[0].counts if len(runs) == 1 else np.bincount(partitions)
+    hit = counts.nonzero()[0]
+    starts = [0, *counts[hit].cumsum().tolist()]
     lengths = [len(run.rows) for run in runs]
     run_of = np.repeat(np.arange(len(runs)), lengths) if len(runs) > 1 else None
     order = None
-    if len(hit) > 1 and bool((partitions[1:] < partitions[:-1]).any()):
-        order = np.argsort(_narrow(partitions), kind="stable")
+    if len(hit) > 1 and not _in_order(partitions):
+        order = _narrow(partitions, len(counts)).argsort(kind="stable")
         sizes, rows = sizes[order], rows[order]
         run_of = run_of[order] if run_of is not None else None
         if len(order) > ROWS_AT_A_TIME:
             columns, order = columns.take(order), None
-    return Grouped(columns, order, sizes, hit.tolist(), starts.tolist(), _owners(runs, rows, run_of))
+    return Grouped(columns, order, sizes, hit.tolist(), starts, _owners(runs, rows, run_of))
 
 
 def _owners(runs: Sequence[Run], rows: NDArray[np.int64], run_of: NDArray[np.int64] | None) -> RowOwners:
@@ -260,7 +265,13 @@ def _joined(arrays: list[Any]) -> Any:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def _narrow(partitions: NDArray[np.int32]) -> NDArray[Any]:
-    """Few bytes per number make the stable sort a radix sort."""
-    highest = int(partitions.max())
-    return partitions.astype(np.uint8 if highest < 1 << 8 else np.uint16 if highest < 1 << 16 else np.int32)
+def _in_order(partitions: NDArray[np.int32]) -> bool:
+    for rows in (partitions[:_FEW_ROWS], partitions):  # a few rows mostly show that they are not
+        if (rows[1:] < rows[:-1]).any():
+            return False
+    return True
+
+
+def _narrow(partitions: NDArray[np.int32], stop: int) -> NDArray[Any]:
+    """Few bytes per number make the stable sort a radix sort. All are below `stop`."""
+    return partitions.astype(np.uint8 if stop <= 1 << 8 else np.uint16 if stop <= 1 << 16 else np.int32)
