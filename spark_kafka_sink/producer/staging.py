@@ -266,10 +266,8 @@ def _joined(arrays: list[Any]) -> Any:
 
 
 def _in_order(partitions: NDArray[np.int32]) -> bool:
-    for rows in (partitions[:_FEW_ROWS], partitions):  # a few rows mostly show that they are not
-        if (rows[1:] < rows[:-1]).any():
-            return False
-    return True
+    """A few rows mostly show that they are not."""
+    return not any((rows[1:] < rows[:-1]).any() for rows in (partitions[:_FEW_ROWS], partitions))
 
 
 def _narrow(partitions: NDArray[np.int32], stop: int) -> NDArray[Any]:
