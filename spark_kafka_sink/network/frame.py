@@ -48,7 +48,7 @@ _FOREIGN_STARTS: tuple[tuple[bytes, str], ...] = (
 
 
 class NetworkSend(NamedTuple):
-    """One frame to be written. `tag` is the caller's own and comes back with the completed send."""
+    """One frame to be written, in segments whose items are bytes. `tag` is the caller's own and comes back with it."""
 
     channel_id: str
     segments: Sequence[Buffer]
@@ -66,27 +66,21 @@ class FrameWriter:
     __slots__ = ("_position", "_segments", "done", "size", "written")
 
     def __init__(self, segments: Sequence[Buffer]) -> None:
-        # An empty segment would be an attempt to write nothing, which looks like a socket that takes nothing.
-        # Nearly all of the others can be counted, cut and written as they are: their length is their bytes.
-        pieces = [
-            segment
-            if type(segment) is bytes or (type(segment) is memoryview and len(segment) == segment.nbytes)
-            else memoryview(segment).cast("B")
-            for segment in segments
-            if segment
-        ]
-        payload_size = sum(map(len, pieces))
+        sizes = list(map(len, segments))
+        if 0 in sizes:  # an attempt to write nothing would look like a socket that takes nothing
+            segments = [segment for segment in segments if len(segment)]
+        payload_size = sum(sizes)
         if payload_size > FRAME_BYTES_LIMIT:
             raise IllegalStateError(
                 f"a frame of {payload_size} bytes: four bytes of length cannot say more than 2^31-1"
             )
-        self._segments: list[bytes | memoryview] = [_LENGTH.pack(payload_size), *pieces]
+        self._segments: list[Buffer] = [_LENGTH.pack(payload_size), *segments]
         self._position = 0
         self.written = 0
         self.done = False
         self.size = payload_size + _LENGTH.size
 
-    def window(self, segments_max: int) -> list[bytes | memoryview]:
+    def window(self, segments_max: int) -> list[Buffer]:
         """The next segments to write, the first of them without what is written of it already."""
         return self._segments[self._position : self._position + segments_max]
 

@@ -236,9 +236,9 @@ class Idempotence:
 
     def _stored(self, state: PartitionState, batch: ProducerBatch) -> None:
         state.settle(batch)
-        last = batch.last_sequence
-        if last < 0 or (batch.producer_id, batch.producer_epoch) != state.identity:
+        if batch.base_sequence < 0 or (batch.producer_id, batch.producer_epoch) != state.identity:
             return
+        last = batch.last_sequence
         if state.last_acked_sequence < 0 or follows(last, state.last_acked_sequence):
             state.last_acked_sequence = last
         if state.gap is not None or state.unresolved:

@@ -134,12 +134,7 @@ class RecordsCodec(_Prefixed):
         if value is None:
             writer.put(self._pack_length(-1))
         else:
-            segments = value if isinstance(value, (list, tuple)) else (value,)
-            size = 0
-            for segment in segments:
-                size += len(segment)
-            writer.put(self._pack_length(size))
-            writer.splice(segments)
+            writer.splice(value if isinstance(value, (list, tuple)) else (value,), self._pack_length)
 
     def read(self, reader: Reader) -> memoryview | None:
         length = self._read_length(reader)

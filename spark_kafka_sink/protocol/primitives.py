@@ -78,16 +78,21 @@ class Writer:
         self._pieces: list[Buffer] = []  # behind the last segment
         self.put: Callable[[Buffer], None] = self._pieces.append
 
-    def splice(self, segments: Sequence[Buffer]) -> None:
-        pieces = self._pieces
+    def splice(self, segments: Sequence[Buffer], pack_length: Callable[[int], bytes]) -> None:
+        """These segments behind their length."""
+        size = 0
         for segment in segments:
-            if len(segment) > COPIED_BYTES_MAX:
-                if pieces:
-                    self._segments.append(b"".join(pieces))
-                    pieces.clear()
-                self._segments.append(segment)
-            else:
+            size += len(segment)
+        pieces = self._pieces
+        pieces.append(pack_length(size))
+        for segment in segments:
+            if len(segment) <= COPIED_BYTES_MAX:
                 pieces.append(segment)
+                continue
+            if pieces:
+                self._segments.append(b"".join(pieces))
+                pieces.clear()
+            self._segments.append(segment)
 
     def segments(self) -> list[Buffer]:
         if self._pieces:

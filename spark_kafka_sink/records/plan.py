@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate, repeat
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -152,19 +152,28 @@ def plan_batches(
     `sizes` are those of record_size_bounds, `times` those that the rows are encoded with. An open batch is filled
     first. A record that is larger than a batch gets one of its own.
     """
-    plan: list[BatchSlice] = []
     if not len(sizes):
-        return plan
+        return []
     cutter = _Cutter(sizes, batch_bytes_max, times)
-    whole = cutter.whole(slices)
-    for index, part in enumerate(slices):
+    indexes: list[int] = []
+    starts: list[int] = []
+    stops: list[int] = []
+    places: list[int] = []
+    bases: list[int | None] = []
+    for index, (part, whole) in enumerate(zip(slices, cutter.whole(slices), strict=True)):
         if part.start == part.stop:
             continue
-        if whole[index]:
-            plan.append(BatchSlice(index, part.start, part.stop, part.open_records, part.base_timestamp))
-        else:
-            cutter.cut(index, part, plan)
-    return plan
+        open_rows = part.stop - part.start if whole else cutter.rows_for_open_batch(part)
+        ends = [part.start + open_rows] if open_rows else []
+        if not whole:
+            ends += cutter.ends_of_new_batches(part.start + open_rows, part.stop)
+        more = len(ends) - 1
+        indexes += [index] * len(ends)
+        starts += [part.start, *ends[:-1]]
+        stops += ends
+        places += [part.open_records if open_rows else 0, *[0] * more]
+        bases += [part.base_timestamp if open_rows else None, *[None] * more]
+    return list(named_rows(BatchSlice, indexes, starts, stops, places, bases))
 
 
 class _Cutter:
@@ -206,18 +215,21 @@ class _Cutter:
         found: list[bool] = fits.tolist()
         return found
 
-    def cut(self, index: int, part: PartitionSlice, plan: list[BatchSlice]) -> None:
-        """Add the batches of a slice to the plan."""
-        row, stop = part.start, part.stop
-        if part.open_records:
-            count = self._fitting(row, stop, part.open_records, part.open_bytes, self._time_bytes(part.base_timestamp))
-            if count:
-                plan.append(BatchSlice(index, row, row + count, part.open_records, part.base_timestamp))
-                row += count
+    def rows_for_open_batch(self, part: PartitionSlice) -> int:
+        """How many rows of a slice fill up its open batch."""
+        if not part.open_records:
+            return 0
+        time_bytes = self._time_bytes(part.base_timestamp)
+        return self._fitting(part.start, part.stop, part.open_records, part.open_bytes, time_bytes)
+
+    def ends_of_new_batches(self, row: int, stop: int) -> Sequence[int]:
+        """The rows [row, stop) become new batches: where each of them ends."""
+        if row == stop:
+            return ()
         if self._even:
-            firsts = range(row, stop, max(1, self._full))
-            plan += named_rows(BatchSlice, repeat(index), firsts, [*firsts[1:], stop], repeat(0), repeat(None))
-            return
+            each = max(1, self._full)
+            return [*range(row + each, stop, each), stop]
+        found = []
         ends = self._ends_of(self._each_new)
         room = self._batch_bytes_max - HEADER_BYTES + _NARROWER[self._width_new - 1]
         rows_min = max(1, _WIDER_FROM[self._width_new - 1])
@@ -225,7 +237,8 @@ class _Cutter:
             first, row = row, bisect_right(ends, ends[row] + room, row, stop + 1) - 1
             if row - first < rows_min:
                 row = first + max(1, self._fitting(first, stop, 0, HEADER_BYTES, self._time_bytes_new))
-            plan.append(BatchSlice(index, first, row))
+            found.append(row)
+        return found
 
     def _fitting(self, row: int, stop: int, place: int, used: int, time_bytes: int) -> int:
         """How many of the rows fit into a batch that has `used` bytes so far, and in which the first has this place."""
