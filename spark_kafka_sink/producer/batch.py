@@ -53,6 +53,7 @@ class BatchState(Enum):
 
 
 OPEN, CLOSED, IN_FLIGHT, DONE = BatchState  # a name of its own is found in a tenth of the time
+_UNCOMPRESSED = Codec.NONE
 
 
 class ProducerBatch:
@@ -102,7 +103,7 @@ class ProducerBatch:
         self.uncompressed_bytes = 0
         self.base_timestamp = -1
         self.max_timestamp = -1
-        self.codec = Codec.NONE
+        self.codec = _UNCOMPRESSED
         self.pieces: tuple[PieceRows, ...] = ()
         self.leases: tuple[MemoryLease, ...] = ()  # of one grouping mostly, and then one tuple for all its batches
         self.pinned = (
@@ -157,12 +158,12 @@ class ProducerBatch:
         self.pieces += pieces
         self.leases += leases
 
-    def close(self, codec: Codec = Codec.NONE, level: int | None = None) -> None:
+    def close(self, codec: Codec = _UNCOMPRESSED, level: int | None = None) -> None:
         """End the appending and compress. Closing a batch that is not open changes nothing."""
         if self.state is not OPEN:
             return
         self.state = CLOSED
-        if codec is Codec.NONE:
+        if codec is _UNCOMPRESSED:
             return
         packed = memoryview(compress(codec, self.segments, level))
         self.codec = codec

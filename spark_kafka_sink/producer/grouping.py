@@ -56,6 +56,7 @@ class Grouping:
     ) -> None:
         self._config = config
         self._codec = config.codec
+        self._compresses = config.codec is not Codec.NONE
         self._pool = pool
         self._lock = lock
         self._queues = queues
@@ -77,7 +78,7 @@ class Grouping:
             lease = MemoryLease(self._pool, taken.reserved)
             try:
                 encoded = self._encode_all(stage.topic, taken.runs, taken.oldest_ms, lease)
-                lease.shrink_to(encoded if self._codec is Codec.NONE else 2 * encoded)
+                lease.shrink_to(2 * encoded if self._compresses else encoded)
             finally:
                 lease.let_go()
                 with self._lock:
@@ -106,17 +107,19 @@ class Grouping:
 
     def close_batch(self, batch: ProducerBatch) -> None:
         """Compress, and learn from it how much more fits into the next batch."""
+        if not self._compresses:
+            batch.close()
+            return
         try:
             batch.close(self._codec, self._config.compression_level)
         except Exception as error:
             _log.warning("%r could not be compressed (%r): it is sent as it is.", batch, error)
-        if self._codec is not Codec.NONE:
-            ratio = batch.body_bytes / batch.uncompressed_bytes
-            self._ratios.update(batch.topic_partition.topic, self._codec, ratio)
+        ratio = batch.body_bytes / batch.uncompressed_bytes
+        self._ratios.update(batch.topic_partition.topic, self._codec, ratio)
 
     def forget_ratio(self, batch: ProducerBatch) -> None:
         """A batch was refused as too large: begin again with a careful estimate."""
-        if self._codec is not Codec.NONE:
+        if self._compresses:
             observed = batch.body_bytes / batch.uncompressed_bytes
             self._ratios.reset(batch.topic_partition.topic, self._codec, max(1.0, observed))
 
@@ -268,7 +271,7 @@ class Grouping:
 
     def _batch_bytes_max(self, topic: str) -> int:
         """Bytes of a batch before compression: as many as are expected to become batch.size."""
-        if self._codec is Codec.NONE:
+        if not self._compresses:
             return self._config.batch_size
         most = max(self._config.batch_size, self._config.max_request_size)
         return min(int(self._config.batch_size / (self._ratios.get(topic, self._codec) * _RATIO_SAFETY)), most)
