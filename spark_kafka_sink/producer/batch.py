@@ -73,7 +73,6 @@ class ProducerBatch:
         "deadline_ms",
         "drained_ms",
         "error",
-        "ever_sent",
         "is_split",
         "leader_epoch",
         "leases",
@@ -92,20 +91,31 @@ class ProducerBatch:
         "uncompressed_bytes",
     )  # fmt: skip
 
-    def __init__(self, topic_partition: TopicPartition, *, created_ms: float, deadline_ms: float) -> None:
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        created_ms: float,
+        deadline_ms: float,
+        segments: tuple[Segment, ...] = (),
+        record_count: int = 0,
+        base_timestamp: int = -1,
+        max_timestamp: int = -1,
+        pieces: tuple[PieceRows, ...] = (),
+        leases: tuple[MemoryLease, ...] = (),
+    ) -> None:
+        """With its first records, if there are any yet; see `append`."""
         self.topic_partition = topic_partition
         self.created_ms = created_ms
         self.deadline_ms = deadline_ms
         self.state = OPEN
-        self.segments: tuple[Segment, ...] = ()
-        self.record_count = 0
-        self.body_bytes = 0
-        self.uncompressed_bytes = 0
-        self.base_timestamp = -1
-        self.max_timestamp = -1
+        self.segments = segments
+        self.record_count = record_count
+        self.body_bytes = self.uncompressed_bytes = sum(map(len, segments))
+        self.base_timestamp = base_timestamp
+        self.max_timestamp = max_timestamp
         self.codec = _UNCOMPRESSED
-        self.pieces: tuple[PieceRows, ...] = ()
-        self.leases: tuple[MemoryLease, ...] = ()  # of one grouping mostly, and then one tuple for all its batches
+        self.pieces = pieces
+        self.leases = leases  # of one grouping mostly, and then one tuple for all its batches
         self.pinned = (
             False  # a grouping is encoding more records for this open batch: it may be neither closed nor drained
         )
@@ -113,8 +123,7 @@ class ProducerBatch:
         self.attempts_at_leader_change = -1
         self.backoff_until_ms = 0.0
         self.leader_epoch: int | None = None  # of the leader that it was last sent to
-        self.drained_ms = 0.0  # when it was last taken for sending
-        self.ever_sent = False  # may have reached a broker: its sequence must not be set again (rule 3)
+        self.drained_ms = -1.0  # when it was last taken for sending
         self.on_wire = False
         self.producer_id = -1
         self.producer_epoch = -1
@@ -192,6 +201,11 @@ class ProducerBatch:
         return HEADER_BYTES + self.body_bytes
 
     @property
+    def ever_sent(self) -> bool:
+        """May it have reached a broker? Then its sequence must not be set again (rule 3)."""
+        return self.drained_ms >= 0
+
+    @property
     def has_sequence(self) -> bool:
         return self.base_sequence >= 0
 
@@ -244,7 +258,6 @@ class ProducerBatch:
             raise self._misplaced(IN_FLIGHT)
         self.state = IN_FLIGHT
         self.drained_ms = now
-        self.ever_sent = True
         self.on_wire = True
 
     def off_wire(self) -> None:

@@ -189,7 +189,8 @@ class Grouping:
             with self._lock:
                 self._unpin(full)
         owners = grouped.owners
-        return len(owners.rows) * owners.row_bytes + sum([len(piece.segment) for piece in pieces])
+        segments, *_ = zip(*pieces, strict=True)
+        return len(owners.rows) * owners.row_bytes + sum(map(len, segments))
 
     def _give_up(self, topic: str, staged: Sequence[Staged], error: BaseException) -> None:
         """None of the rows is in a batch. Nobody else groups the topic now: what is pinned was pinned for them."""
@@ -248,26 +249,25 @@ class Grouping:
         full: list[tuple[PartitionQueue, ProducerBatch]] = []
         leases = (lease,)
         lease.hold(len(plan))
+        deadline_ms = oldest_ms + self._config.delivery_timeout_ms
         indexes, starts, stops, places, _ = zip(*plan, strict=True)
         rows = named_rows(PieceRows, repeat(owners), starts, stops, places)
         for index, place, its_rows, piece in zip(indexes, places, rows, pieces, strict=True):
             segment, count, _, base, top = piece
             batch = batches[index]
-            if batch is None or not place:
-                queue = queues[index]
-                if batch is not None:
-                    full.append((queue, batch))
-                batch = batches[index] = self._new_batch(queue, oldest_ms)
-            batch.append(segment, count, base, top, (its_rows,), leases)
+            if batch is not None and place:
+                batch.append(segment, count, base, top, (its_rows,), leases)
+                continue
+            queue = queues[index]
+            if batch is not None:
+                full.append((queue, batch))
+            batches[index] = batch = ProducerBatch(
+                queue.topic_partition, oldest_ms, deadline_ms, (segment,), count, base, top, (its_rows,), leases
+            )
+            batch.pinned = True
+            queue.batches.append(batch)
+            self._incomplete.add(batch)
         return full
-
-    def _new_batch(self, queue: PartitionQueue, created_ms: float) -> ProducerBatch:
-        deadline_ms = created_ms + self._config.delivery_timeout_ms
-        batch = ProducerBatch(queue.topic_partition, created_ms=created_ms, deadline_ms=deadline_ms)
-        batch.pinned = True
-        queue.batches.append(batch)
-        self._incomplete.add(batch)
-        return batch
 
     def _batch_bytes_max(self, topic: str) -> int:
         """Bytes of a batch before compression: as many as are expected to become batch.size."""

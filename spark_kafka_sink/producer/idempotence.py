@@ -134,6 +134,11 @@ def may_be_stored(state: PartitionState, batch: ProducerBatch) -> bool:
     return batch in state.in_doubt
 
 
+def _may_keep_it(state: PartitionState, batch: ProducerBatch) -> bool:
+    """A batch that is sent again: with the sequence that it has, when it is its turn."""
+    return state.is_head(batch) and (state.gap is None or follows(state.gap, batch.base_sequence))
+
+
 class _States(dict[TopicPartition, PartitionState]):
     """One for each partition that was ever asked for."""
 
@@ -181,17 +186,17 @@ class Idempotence:
         on_wire = state.on_wire
         if on_wire and not may_go_to(state, leader_id, self._in_flight_max):
             return False
-        if self.enabled and not self._admit_sequence(state, batch, leader_id):
-            return False
+        if self.enabled:
+            if on_wire and not may_have_another_on_wire(state, self.connection(leader_id)):
+                return False
+            if not (self._take_sequence(state, batch) if batch.base_sequence < 0 else _may_keep_it(state, batch)):
+                return False
         on_wire[batch] = leader_id
         state.sent_to = leader_id
         return True
 
-    def _admit_sequence(self, state: PartitionState, batch: ProducerBatch, leader_id: int) -> bool:
-        if state.on_wire and not may_have_another_on_wire(state, self.connection(leader_id)):
-            return False
-        if batch.base_sequence >= 0:
-            return state.is_head(batch) and (state.gap is None or follows(state.gap, batch.base_sequence))
+    def _take_sequence(self, state: PartitionState, batch: ProducerBatch) -> bool:
+        """A new batch gets the next sequence, if there is one to be given now."""
         if self.identity == NOBODY or state.unresolved or state.gap is not None:
             return False
         if state.identity is not self.identity and state.identity != self.identity:

@@ -89,23 +89,15 @@ class _Sent:
         self.ratios = self.wait_ms = self.wait_ms_max = 0.0
 
     def add(self, batches: Collection[ProducerBatch]) -> None:
-        records = body_bytes = 0
-        ratios = wait_ms = 0.0
-        for batch in batches:
-            size, waited_ms = batch.body_bytes, batch.drained_ms - batch.created_ms
-            records += batch.record_count
-            body_bytes += size
-            ratios += size / (batch.uncompressed_bytes or 1)
-            wait_ms += waited_ms
-            if size + HEADER_BYTES > self.bytes_max:
-                self.bytes_max = size + HEADER_BYTES
-            if waited_ms > self.wait_ms_max:
-                self.wait_ms_max = waited_ms
+        sizes = [batch.body_bytes for batch in batches]
+        waits_ms = [batch.drained_ms - batch.created_ms for batch in batches]
         self.batches += len(batches)
-        self.records += records
-        self.bytes += body_bytes + HEADER_BYTES * len(batches)
-        self.ratios += ratios
-        self.wait_ms += wait_ms
+        self.records += sum([batch.record_count for batch in batches])
+        self.bytes += sum(sizes) + HEADER_BYTES * len(batches)
+        self.bytes_max = max(self.bytes_max, max(sizes) + HEADER_BYTES)
+        self.ratios += sum([batch.body_bytes / (batch.uncompressed_bytes or 1) for batch in batches])
+        self.wait_ms += sum(waits_ms)
+        self.wait_ms_max = max(self.wait_ms_max, *waits_ms)
 
 
 class _TopicMetrics:

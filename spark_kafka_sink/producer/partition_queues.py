@@ -234,18 +234,25 @@ class PartitionQueues:
             size = batch.body_bytes + HEADER_BYTES
             if taken and taken_bytes + size > bytes_max:
                 break
+            del sendable[queue]  # goes to the end if it can be served again
             queue.sendable = False
-            del sendable[queue]  # goes to the end if it is placed again
-            if self._due_ms(queue) > now:
+            if (batch.state is OPEN or batch.pinned or batch.attempts) and self._due_ms(queue) > now:
                 self.place(queue, now)
-            elif gate.admit(batch, node_id, now):
-                batch.leader_epoch = queue.leader_epoch
-                taken_bytes += size
-                taken.append(batches.popleft())
-                if batches:
-                    self.place(queue, now)
-            else:
+                continue
+            if not gate.admit(batch, node_id, now):
                 self._aside.add(queue)
+                continue
+            batch.leader_epoch = queue.leader_epoch
+            taken_bytes += size
+            taken.append(batches.popleft())
+            if not batches:
+                continue
+            head = batches[0]
+            if head.state is OPEN or head.pinned or head.attempts:
+                self.place(queue, now)
+            else:  # it is full: nothing is to be waited for
+                queue.sendable = True
+                sendable[queue] = None
         return taken
 
     # -- inside -------------------------------------------------------------------------------------------------------

@@ -38,11 +38,13 @@ def split_batch(batch: ProducerBatch, batch_bytes_max: int, level: int | None = 
         plan = [BatchSlice(0, 0, max(1, middle)), BatchSlice(0, max(1, middle), columns.num_rows)]
     children: list[ProducerBatch] = []
     for cut, piece in zip(plan, encode(columns, plan, batch.max_timestamp), strict=True):
-        child = ProducerBatch(batch.topic_partition, created_ms=batch.created_ms, deadline_ms=batch.deadline_ms)
         for lease in batch.leases:
             lease.hold()
-        child.append(
-            piece.segment,
+        child = ProducerBatch(
+            batch.topic_partition,
+            batch.created_ms,
+            batch.deadline_ms,
+            (piece.segment,),
             piece.record_count,
             piece.base_timestamp,
             piece.max_timestamp,

@@ -53,7 +53,9 @@ def compact_length(length: int) -> bytes:
     value = length + 1
     if value < 0x80:
         return _ONE_BYTE[value]
-    if 0x4000 <= value < 0x20_0000:  # the lengths of record batches
+    if value < 0x4000:
+        return _TWO_BYTES(value & 0x7F | 0x80, value >> 7)
+    if value < 0x20_0000:  # the lengths of most record batches
         return _THREE_BYTES(value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14)
     return unsigned_varint(value)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.producer.batch import ProducerBatch
+from spark_kafka_sink.producer.incomplete import IncompleteBatches
 from spark_kafka_sink.producer.partition_queues import PartitionQueue
 from spark_kafka_sink.producer.staging import Stage
 from spark_kafka_sink.records.compression import Codec
@@ -61,13 +62,16 @@ def attempt(fault: type[BaseException], action: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("nth", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("owner", "step", "nth"),
+    [(ProducerBatch, "append", 1), (IncompleteBatches, "add", 1), (IncompleteBatches, "add", 2)],
+)
 def test_a_fault_while_rows_are_put_into_batches_leaves_no_row_untold_and_no_batch_held(
-    fault: type[BaseException], nth: int, monkeypatch: pytest.MonkeyPatch
+    fault: type[BaseException], owner: type, step: str, nth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     h = Harness()
     h.append(0, BATCH_ROWS + 1, call="before")  # leaves an open batch, which the next grouping goes on filling
-    monkeypatch.setattr(ProducerBatch, "append", failing(ProducerBatch.append, fault, nth))
+    monkeypatch.setattr(owner, step, failing(getattr(owner, step), fault, nth))
     attempt(fault, lambda: h.append_rows([VALUE] * 24, [0, 1] * 12, call="struck"))
     monkeypatch.undo()
     h.append(1, 1, call="later")
