@@ -230,6 +230,8 @@ class Grouping:
             self._queues.remove(batch, now)
             batch.fail(reason)
             self._failed.append(batch)
+        for queue in queues:  # some may have got full batches
+            self._queues.place(queue, now)
         for cut in plan:
             if cut.start not in in_batches:
                 piece = PieceRows(owners, cut.start, cut.stop, 0)
@@ -245,7 +247,7 @@ class Grouping:
         oldest_ms: float,
         lease: MemoryLease,
     ) -> list[tuple[PartitionQueue, ProducerBatch]]:
-        """Put the pieces into the batches, and into new ones where those are full; returns the full ones."""
+        """Put the pieces into the batches, and into new ones where those are full; returns what is to be compressed."""
         full: list[tuple[PartitionQueue, ProducerBatch]] = []
         leases = (lease,)
         lease.hold(len(plan))
@@ -259,8 +261,11 @@ class Grouping:
                 batch.append(segment, count, base, top, (its_rows,), leases)
                 continue
             queue = queues[index]
-            if batch is not None:
+            if batch is not None and self._compresses:
                 full.append((queue, batch))
+            elif batch is not None:
+                batch.close()
+                batch.pinned = False
             batches[index] = batch = ProducerBatch(
                 queue.topic_partition, oldest_ms, deadline_ms, (segment,), count, base, top, (its_rows,), leases
             )

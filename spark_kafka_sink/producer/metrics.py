@@ -91,11 +91,12 @@ class _Sent:
     def add(self, batches: Collection[ProducerBatch]) -> None:
         sizes = [batch.body_bytes for batch in batches]
         waits_ms = [batch.drained_ms - batch.created_ms for batch in batches]
+        packed = [batch.body_bytes / batch.uncompressed_bytes for batch in batches if batch.codec]
         self.batches += len(batches)
         self.records += sum([batch.record_count for batch in batches])
         self.bytes += sum(sizes) + HEADER_BYTES * len(batches)
         self.bytes_max = max(self.bytes_max, max(sizes) + HEADER_BYTES)
-        self.ratios += sum([batch.body_bytes / (batch.uncompressed_bytes or 1) for batch in batches])
+        self.ratios += len(batches) - len(packed) + sum(packed)
         self.wait_ms += sum(waits_ms)
         self.wait_ms_max = max(self.wait_ms_max, *waits_ms)
 

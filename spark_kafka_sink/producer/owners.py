@@ -43,7 +43,7 @@ def positions(count: int) -> NDArray[np.int64]:
 class RowOwners:
     """For each row of a grouping, in its order, which row of which call it is."""
 
-    __slots__ = ("_calls", "_starts", "row_bytes", "rows")
+    __slots__ = ("_calls", "_starts", "only_call", "row_bytes", "rows")
 
     def __init__(self, rows: NDArray[np.int64], calls: Sequence[object], starts: Sequence[int] = (0,)) -> None:
         """`rows` are positions in the calls; from row starts[i] on, until the next start, the call is calls[i]."""
@@ -51,17 +51,16 @@ class RowOwners:
         singles = list in map(type, calls)
         self.row_bytes = rows.itemsize + (FUTURE_BYTES if singles else 0)  # charged to buffer.memory for each row
         self._calls = calls
+        self.only_call = calls[0] if len(calls) == 1 else None
         self._starts = [*starts, len(rows)]
 
-    def shares(self, start: int, stop: int) -> Sequence[tuple[object, int, int]]:
+    def shares(self, start: int, stop: int) -> list[tuple[object, int, int]]:
         """The calls that have rows in [start, stop), and which: call, first row, row after the last."""
+        if self.only_call is not None:
+            return [(self.only_call, start, stop)]
         calls, starts = self._calls, self._starts
-        if len(calls) == 1:
-            return ((calls[0], start, stop),)
         at = bisect_right(starts, start) - 1
         end = starts[at + 1]
-        if stop <= end:
-            return ((calls[at], start, stop),)
         found = []
         while end < stop:
             found.append((calls[at], start, end))

@@ -230,6 +230,10 @@ def tell_stored(batches: Iterable[ProducerBatch]) -> None:
         _, partition = batch.topic_partition
         base_offset = batch.base_offset
         for owners, start, stop, first_index in batch.pieces:
+            if isinstance(owners.only_call, ColumnsFuture):  # of many rows, mostly
+                offset = base_offset + first_index if base_offset >= 0 else -1
+                told[owners.only_call] += (partition, offset, stop - start)
+                continue
             shift = first_index - start
             for call, first, last in owners.shares(start, stop):
                 if isinstance(call, ColumnsFuture):

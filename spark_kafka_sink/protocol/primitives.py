@@ -82,11 +82,8 @@ class Writer:
 
     def splice(self, segments: Sequence[Buffer], pack_length: Callable[[int], bytes]) -> None:
         """These segments behind their length."""
-        size = 0
-        for segment in segments:
-            size += len(segment)
         pieces = self._pieces
-        pieces.append(pack_length(size))
+        pieces.append(pack_length(sum(map(len, segments))))
         for segment in segments:
             if len(segment) <= COPIED_BYTES_MAX:
                 pieces.append(segment)

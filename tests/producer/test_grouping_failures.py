@@ -64,7 +64,14 @@ def attempt(fault: type[BaseException], action: Callable[[], object]) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize(
     ("owner", "step", "nth"),
-    [(ProducerBatch, "append", 1), (IncompleteBatches, "add", 1), (IncompleteBatches, "add", 2)],
+    [
+        (ProducerBatch, "append", 1),
+        (ProducerBatch, "__init__", 1),
+        (ProducerBatch, "__init__", 2),
+        (ProducerBatch, "__init__", 3),
+        (IncompleteBatches, "add", 1),
+        (IncompleteBatches, "add", 2),
+    ],
 )
 def test_a_fault_while_rows_are_put_into_batches_leaves_no_row_untold_and_no_batch_held(
     fault: type[BaseException], owner: type, step: str, nth: int, monkeypatch: pytest.MonkeyPatch

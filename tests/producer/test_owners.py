@@ -23,7 +23,7 @@ def test_shares_equal_those_found_row_by_row(lengths: list[int], data: st.DataOb
     stop = data.draw(st.integers(start + 1, len(row_calls)))
     owners = RowOwners(np.arange(len(row_calls)) * 10, list(range(len(lengths))), starts)
     slow = [(call, list(rows)) for call, rows in groupby(range(start, stop), key=row_calls.__getitem__)]
-    assert list(owners.shares(start, stop)) == [(call, rows[0], rows[-1] + 1) for call, rows in slow]
+    assert owners.shares(start, stop) == [(call, rows[0], rows[-1] + 1) for call, rows in slow]
     parts = PieceRows(owners, start, stop, 4).parts
     assert [(p.call, p.rows.tolist()) for p in parts] == [(call, [10 * row for row in rows]) for call, rows in slow]
     assert [p.first_index for p in parts] == [rows[0] - start + 4 for _, rows in slow]
