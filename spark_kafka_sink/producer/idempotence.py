@@ -99,6 +99,13 @@ class PartitionState:
     def is_head(self, batch: ProducerBatch) -> bool:
         return bool(self.unsettled) and self.unsettled[0] is batch
 
+    def give_sequence(self, batch: ProducerBatch) -> None:
+        """The next one."""
+        producer_id, epoch = self.identity
+        sequence = self.next_sequence
+        batch.set_producer_state(producer_id, epoch, sequence)
+        self.next_sequence = (sequence + batch.record_count) & SEQUENCE_MASK
+
     def settle(self, batch: ProducerBatch) -> None:
         """It has its outcome."""
         if self.unsettled and self.unsettled[0] is batch:  # nearly always
@@ -109,17 +116,17 @@ class PartitionState:
             self.in_doubt.discard(batch)
 
 
-# --- the rules, one function each
+# --- the rules, one function each; the first two are asked where some requests of the partition are open
 
 
 def may_have_another_on_wire(state: PartitionState, connection: object) -> bool:
     """Rule 1: one request at a time, until this very connection has brought a success under this identity."""
-    return not state.on_wire or (state.confirmed_by is not None and state.confirmed_by is connection)
+    return state.confirmed_by is connection and connection is not None
 
 
 def may_go_to(state: PartitionState, leader_id: int, in_flight_max: int) -> bool:
     """Rule 2: so many open requests of a partition over all brokers, and all of them at one."""
-    return not state.on_wire or (state.sent_to == leader_id and len(state.on_wire) < in_flight_max)
+    return state.sent_to == leader_id and len(state.on_wire) < in_flight_max
 
 
 def may_begin_again(state: PartitionState) -> bool:
@@ -189,7 +196,10 @@ class Idempotence:
         if self.enabled:
             if on_wire and not may_have_another_on_wire(state, self.connection(leader_id)):
                 return False
-            if not (self._take_sequence(state, batch) if batch.base_sequence < 0 else _may_keep_it(state, batch)):
+            if batch.base_sequence < 0:
+                if not self._take_sequence(state, batch):
+                    return False
+            elif not _may_keep_it(state, batch):
                 return False
         on_wire[batch] = leader_id
         state.sent_to = leader_id
@@ -203,15 +213,9 @@ class Idempotence:
             if state.unsettled or state.on_wire:
                 return False
             state.begin(self.identity)
-        self._give_sequence(state, batch)
+        state.give_sequence(batch)
         state.unsettled.append(batch)
         return True
-
-    def _give_sequence(self, state: PartitionState, batch: ProducerBatch) -> None:
-        producer_id, epoch = state.identity
-        sequence = state.next_sequence
-        batch.set_producer_state(producer_id, epoch, sequence)
-        state.next_sequence = (sequence + batch.record_count) & SEQUENCE_MASK
 
     # --- what came of the batches
 
@@ -327,4 +331,4 @@ class Idempotence:
         state.unsettled = [batch for batch in state.unsettled if not may_be_stored(state, batch)]
         state.in_doubt.clear()
         for batch in state.unsettled:
-            self._give_sequence(state, batch)
+            state.give_sequence(batch)
