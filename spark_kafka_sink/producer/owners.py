@@ -61,6 +61,8 @@ class RowOwners:
         calls, starts = self._calls, self._starts
         at = bisect_right(starts, start) - 1
         end = starts[at + 1]
+        if stop <= end:
+            return [(calls[at], start, stop)]
         found = []
         while end < stop:
             found.append((calls[at], start, end))
