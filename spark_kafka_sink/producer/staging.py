@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.producer.owners import RowOwners
 from spark_kafka_sink.records.arrays import bytes_array, number_array
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.plan import ROWS_AT_A_TIME
+from spark_kafka_sink.records.plan import ROWS_IN_ORDER_MAX
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -248,7 +248,7 @@ def group(runs: Sequence[Run]) -> Grouped:
         order = _narrow(partitions, len(counts)).argsort(kind="stable")
         sizes, rows = sizes[order], rows[order]
         run_of = run_of[order] if run_of is not None else None
-        if len(order) > ROWS_AT_A_TIME:
+        if len(order) > ROWS_IN_ORDER_MAX:
             columns, order = columns.take(order), None
     return Grouped(columns, order, sizes, hit.tolist(), starts, _owners(runs, rows, run_of))
 

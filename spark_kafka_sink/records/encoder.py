@@ -48,6 +48,7 @@ from spark_kafka_sink.records.header_column import LooseHeaders, RegularHeaders,
 from spark_kafka_sink.records.joined_rows import join_rows
 from spark_kafka_sink.records.plan import (
     ROWS_AT_A_TIME,
+    ROWS_IN_ORDER_MAX,
     BatchSlice,
     PartitionSlice,
     Times,
@@ -97,23 +98,23 @@ def encode(
 
     The plan counts the rows in `order`, which names them by their places in the columns; without it, as they lie there.
     """
-    parts = list(_chunks_of(plan))
     if order is not None:
-        if len(parts) == 1 and _can_stay(columns, parts[0], order):
-            return _encode_chunk(columns.contiguous(), parts[0], now_ms, order)
+        if plan and _can_stay(columns, plan, order):
+            return _encode_chunk(columns.contiguous(), plan, now_ms, order)
         columns = columns.take(order)
     pieces: list[EncodedPiece] = []
-    for part in parts:
+    for part in _chunks_of(plan):
         pieces += _encode_part(columns, part, now_ms)
     return pieces
 
 
-def _can_stay(columns: RecordColumns, part: Sequence[BatchSlice], order: NDArray[np.int64]) -> bool:
+def _can_stay(columns: RecordColumns, plan: Sequence[BatchSlice], order: NDArray[np.int64]) -> bool:
     """May the rows be stored where they belong from where they are? Each of them must be stored, without its own
     timestamp and headers, and all at a time."""
-    whole = part[0].start == 0 and part[-1].stop == columns.num_rows == len(order)
+    _, starts, stops, _, _ = zip(*plan, strict=True)
+    whole = starts[0] == 0 and starts[1:] == stops[:-1] and stops[-1] == columns.num_rows == len(order)
     plain = columns.headers is None and columns.timestamp is None
-    return whole and plain and columns.nbytes <= _BYTES_AT_A_TIME
+    return whole and plain and len(order) <= ROWS_IN_ORDER_MAX and columns.nbytes <= _BYTES_AT_A_TIME
 
 
 def _chunks_of(plan: Sequence[BatchSlice]) -> Iterator[Sequence[BatchSlice]]:

@@ -21,6 +21,7 @@ from spark_kafka_sink.producer.staging import (
     run_of_records,
 )
 from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.plan import ROWS_IN_ORDER_MAX
 
 
 def run_of(values: list[bytes], partitions: list[int], call: object, headers: pa.Array | None = None) -> Run:
@@ -169,9 +170,9 @@ def test_partition_numbers_of_every_width_are_ordered(highest: int) -> None:
 
 
 def test_what_the_encoder_takes_at_a_time_is_not_copied_here() -> None:
-    for count in (3, 9_999, 10_000, 10_001, 30_000):
+    for count in (3, ROWS_IN_ORDER_MAX, ROWS_IN_ORDER_MAX + 1):
         runs = [run_of([b"%05d" % i for i in range(count)], [i % 3 % 2 for i in range(count)], "c")]
         given = runs[0].columns
         grouped = group(runs)
-        assert (grouped.columns is given) == (grouped.order is not None) == (count <= 10_000)
+        assert (grouped.columns is given) == (grouped.order is not None) == (count <= ROWS_IN_ORDER_MAX)
         assert ordered_values(grouped) == sorted(given.value.to_pylist(), key=lambda value: int(value) % 3 % 2)
