@@ -189,7 +189,7 @@ class MemoryLease:
         """So many more holders. Only a holder may ask for them."""
         if not self._holders:
             raise IllegalStateError(_GONE)
-        self._holders += (False,) * count
+        self._holders.extend((False,) * count)
 
     def let_go(self) -> None:
         """Stop being a holder; each holder does so once."""

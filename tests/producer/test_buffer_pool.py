@@ -192,6 +192,28 @@ def test_a_lease_returns_everything_with_its_last_holder_and_not_before() -> Non
     assert pool.free_bytes == 100
 
 
+def test_many_holders_at_once_let_go_one_by_one_from_any_thread_and_the_bytes_return_once() -> None:
+    pool = pool_of(100)
+    pool.reserve(80, 0)
+    lease = MemoryLease(pool, 80)
+    lease.hold(4_000)
+    together = threading.Barrier(4)
+
+    def let_go() -> None:
+        together.wait(60)
+        for _ in range(1_000):
+            lease.let_go()
+
+    threads = [threading.Thread(target=let_go) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert (pool.free_bytes, lease.bytes) == (20, 80)
+    lease.let_go()
+    assert (pool.free_bytes, lease.bytes) == (100, 0)
+
+
 def test_a_lease_that_has_returned_can_neither_be_held_nor_let_go_again() -> None:
     pool = pool_of(100)
     pool.reserve(80, 0)
