@@ -5,7 +5,8 @@
     3. pin the open batches of these partitions          under the lock
     4. plan where batches begin and end, encode          free of the lock
     5. append the pieces to the batches                  under the lock
-    6. compress the batches that are full                free of the lock, they stay pinned until it is done
+    6. compress the batches that are full                free of the lock, they stay pinned until it is done; without
+                                                         compression they are closed in step 5
 
 A batch is pinned while a thread works on it without the lock: the sender may neither close nor send it. Otherwise a
 batch could be sent between 3 and 5, and the records that were encoded to follow its last one would follow nothing.
@@ -163,6 +164,7 @@ class Grouping:
             times = times_of(grouped.columns, now_ms)
             plan = plan_batches(grouped.sizes, _slices(grouped, batches), bytes_max, times)
             pieces = encode(grouped.columns, plan, now_ms, grouped.order)
+            lease.hold(len(plan))  # once for each piece, whose batch is to be the holder
         except BaseException as error:  # whatever it was, Ctrl-C included: the rows must not vanish
             self._give_up(topic, runs, error)
             if not isinstance(error, Exception):
@@ -250,7 +252,6 @@ class Grouping:
         """Put the pieces into the batches, and into new ones where those are full; returns what is to be compressed."""
         full: list[tuple[PartitionQueue, ProducerBatch]] = []
         leases = (lease,)
-        lease.hold(len(plan))
         deadline_ms = oldest_ms + self._config.delivery_timeout_ms
         indexes, starts, stops, places, _ = zip(*plan, strict=True)
         rows = named_rows(PieceRows, repeat(owners), starts, stops, places)
