@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.producer.batch import ProducerBatch
+from spark_kafka_sink.producer.buffer_pool import MemoryLease
 from spark_kafka_sink.producer.incomplete import IncompleteBatches
 from spark_kafka_sink.producer.partition_queues import PartitionQueue
 from spark_kafka_sink.producer.staging import Stage
@@ -65,6 +66,7 @@ def attempt(fault: type[BaseException], action: Callable[[], object]) -> None:
 @pytest.mark.parametrize(
     ("owner", "step", "nth"),
     [
+        (MemoryLease, "hold", 1),
         (ProducerBatch, "append", 1),
         (ProducerBatch, "__init__", 1),
         (ProducerBatch, "__init__", 2),
