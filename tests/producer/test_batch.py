@@ -59,6 +59,14 @@ def test_a_batch_has_one_outcome_and_the_first_one_stands() -> None:
     assert [batch.offset_of(i) for i in (0, 4)] == [100, 104]
 
 
+def test_a_batch_that_is_stored_is_off_the_wire_and_gives_its_memory_back() -> None:
+    pool = BufferPool(10_000, Clock())
+    batch = in_flight(batch_of(plain(), pool))
+    batch.stored(100, 5)
+    assert (batch.done, batch.on_wire, batch.base_offset, batch.log_append_time) == (True, False, 100, 5)
+    assert pool.free_bytes == 10_000
+
+
 def test_a_failure_stands_against_a_late_success() -> None:
     batch = in_flight(batch_of(plain()))
     assert batch.fail(ERROR)

@@ -93,6 +93,14 @@ def test_a_fault_while_rows_are_put_into_batches_leaves_no_row_untold_and_no_bat
     assert ("later", 0) in rows_of(sent)
 
 
+def test_a_full_batch_leaves_at_once_although_the_next_one_could_not_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    h = Harness()
+    monkeypatch.setattr(ProducerBatch, "__init__", failing(ProducerBatch.__init__, MemoryError, 2))
+    h.append(0, 2 * BATCH_ROWS, call="struck")
+    monkeypatch.undo()
+    assert rows_of(h.take()) == [("struck", row) for row in range(BATCH_ROWS)]
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_while_open_batches_are_looked_up_holds_none_of_them(
     fault: type[BaseException], monkeypatch: pytest.MonkeyPatch

@@ -108,3 +108,45 @@ def test_a_leader_that_moves_takes_the_ready_queue_along() -> None:
         queues.set_snapshot(cluster(leaders), 0)
         assert queues.sendable_nodes() == nodes
         assert queues.topics_without_leader() == unknown
+
+
+def one_queue(*batches: ProducerBatch) -> tuple[PartitionQueues, PartitionQueue]:
+    queues = PartitionQueues(linger_ms=5)
+    queues.set_snapshot(cluster([0]), 0)
+    queue = queues.get(tp(0))
+    queue.batches.extend(batches)
+    queues.place(queue, 0)
+    return queues, queue
+
+
+def test_a_batch_that_is_worked_on_is_passed_by_until_the_work_is_over() -> None:
+    first, second = closed_batch(0), closed_batch(0)
+    queues, queue = one_queue(first, second)
+    first.pinned = second.pinned = True  # both are being compressed; the queue was sendable before
+    assert queues.take(0, 1 << 20, 0, Gate()) == []
+    queues.unpin(queue, first, 0)
+    assert queues.take(0, 1 << 20, 0, Gate()) == [first]
+    assert queues.sendable_nodes() == frozenset()
+    queues.unpin(queue, second, 0)
+    assert queues.take(0, 1 << 20, 0, Gate()) == [second]
+
+
+def test_a_batch_waits_for_its_own_backoff_behind_one_that_need_not_wait() -> None:
+    first, second = closed_batch(0), closed_batch(0)
+    second.attempts, second.backoff_until_ms = 1, 50
+    queues, _ = one_queue(first, second)
+    assert queues.take(0, 1 << 20, 0, Gate()) == [first]
+    assert (queues.sendable_nodes(), queues.next_due_ms()) == (frozenset(), 50)
+    queues.fire_timers(50)
+    assert queues.take(0, 1 << 20, 50, Gate()) == [second]
+
+
+def test_when_the_hurry_is_over_an_open_batch_lingers_on() -> None:
+    batch = ProducerBatch(tp(0), created_ms=0, deadline_ms=1000)
+    queues, _ = one_queue(batch)
+    queues.set_hurry(True, 1)
+    assert queues.sendable_nodes() == {0}
+    queues.set_hurry(False, 1)
+    assert queues.take(0, 1 << 20, 1, Gate()) == []
+    queues.fire_timers(5)
+    assert queues.take(0, 1 << 20, 5, Gate()) == [batch]

@@ -7,10 +7,13 @@ import concurrent.futures
 import threading
 from concurrent.futures import Future, as_completed, wait
 
+import numpy as np
 import pytest
 
 from spark_kafka_sink.errors import DeliveryError
-from spark_kafka_sink.producer.results import RecordMetadata, SendFuture
+from spark_kafka_sink.producer.batch import ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.owners import PieceRows, RowOwners
+from spark_kafka_sink.producer.results import ColumnsFuture, RecordMetadata, SendFuture, tell_stored
 
 STORED = RecordMetadata("t", 3, 17, 1_000, 4, -1)
 
@@ -98,3 +101,20 @@ def test_whoever_looks_while_the_outcome_comes_gets_it() -> None:
     for thread in threads:
         thread.join()
     assert results == [[STORED] * len(futures)] * 2
+
+
+@pytest.mark.parametrize(("base_offset", "offsets"), [(100, [(100, 102), (103, 104)]), (-1, [(-1, -1), (-1, -1)])])
+def test_a_call_whose_rows_begin_within_a_batch_gets_their_offsets_and_none_if_the_broker_told_none(
+    base_offset: int, offsets: list[tuple[int, int]]
+) -> None:
+    calls = [ColumnsFuture("t", 3), ColumnsFuture("t", 2)]
+    pieces = (
+        PieceRows(RowOwners(np.arange(3), calls[:1]), 0, 3, 0),
+        PieceRows(RowOwners(np.arange(9), calls[1:]), 4, 6, 3),  # of a later grouping, into the same batch
+    )
+    batch = ProducerBatch(TopicPartition("t", 7), 0, 1, pieces=pieces)
+    batch.base_offset = base_offset
+    tell_stored([batch])
+    written = [call.result(0).partitions[7] for call in calls]
+    assert [(one.first_offset, one.last_offset) for one in written] == offsets
+    assert [one.rows for one in written] == [3, 2]

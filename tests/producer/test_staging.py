@@ -176,3 +176,11 @@ def test_what_the_encoder_takes_at_a_time_is_not_copied_here() -> None:
         grouped = group(runs)
         assert (grouped.columns is given) == (grouped.order is not None) == (count <= ROWS_IN_ORDER_MAX)
         assert ordered_values(grouped) == sorted(given.value.to_pylist(), key=lambda value: int(value) % 3 % 2)
+
+
+@pytest.mark.parametrize("at", [3, 1_000, 2_999])
+def test_one_row_out_of_its_partitions_order_is_noticed_wherever_it_is(at: int) -> None:
+    partitions = [0] * 1_500 + [1] * 1_500
+    partitions[at] = 1 - partitions[at]
+    grouped = group([run_of([b"%d" % partition for partition in partitions], partitions, "c")])
+    assert ordered_values(grouped) == [b"0"] * partitions.count(0) + [b"1"] * partitions.count(1)

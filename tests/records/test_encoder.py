@@ -70,10 +70,19 @@ def test_rows_that_lie_in_another_order_give_the_same_bytes(data: st.DataObject,
     columns = data.draw(arrow_columns(rows))
     order = data.draw(st.permutations(range(len(rows))))
     plan = data.draw(plans(len(rows)))
-    at_a_time = data.draw(st.sampled_from([3, 10_000]))
+    in_order_max = data.draw(st.sampled_from([3, 40_000]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoder, "ROWS_AT_A_TIME", at_a_time)
+        patch.setattr(encoder, "ROWS_AT_A_TIME", 3)
+        patch.setattr(encoder, "ROWS_IN_ORDER_MAX", in_order_max)
         pieces = encode(columns, plan, NOW, np.array(order, np.int64))
+    assert_equal(pieces, [rows[place] for place in order], plan)
+
+
+def test_rows_that_the_plan_leaves_out_are_left_out_of_another_order_too() -> None:
+    rows = [Row(b"value %d" % i) for i in range(9)]
+    order = [8, 0, 7, 1, 6, 2, 5, 3, 4]
+    plan = [BatchSlice(0, 0, 3), BatchSlice(1, 5, 9)]
+    pieces = encode(RecordColumns(pa.array([row.value for row in rows])), plan, NOW, np.array(order, np.int64))
     assert_equal(pieces, [rows[place] for place in order], plan)
 
 
