@@ -95,6 +95,7 @@ def test_a_fault_while_rows_are_put_into_batches_leaves_no_row_untold_and_no_bat
 
 def test_a_full_batch_leaves_at_once_although_the_next_one_could_not_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
     h = Harness()
+    h.ready()  # the leaders are known: nothing else will look at all queues
     monkeypatch.setattr(ProducerBatch, "__init__", failing(ProducerBatch.__init__, MemoryError, 2))
     h.append(0, 2 * BATCH_ROWS, call="struck")
     monkeypatch.undo()

@@ -141,6 +141,16 @@ def test_a_batch_waits_for_its_own_backoff_behind_one_that_need_not_wait() -> No
     assert queues.take(0, 1 << 20, 50, Gate()) == [second]
 
 
+def test_a_batch_that_returns_to_the_head_of_a_ready_queue_waits_for_its_backoff() -> None:
+    queues, queue = one_queue(closed_batch(0))
+    returned = batch_with(0)
+    returned.close()
+    returned.attempts, returned.backoff_until_ms = 1, 50
+    queue.insert_in_sequence(returned)
+    assert queues.take(0, 1 << 20, 0, Gate()) == []
+    assert queues.next_due_ms() == 50
+
+
 def test_when_the_hurry_is_over_an_open_batch_lingers_on() -> None:
     batch = ProducerBatch(tp(0), created_ms=0, deadline_ms=1000)
     queues, _ = one_queue(batch)
