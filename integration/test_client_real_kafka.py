@@ -11,16 +11,16 @@ from confluent_kafka import Producer
 
 from integration.kafka_cluster import USERS, KafkaCluster
 from integration.librdkafka import create_topic, delete_topic, read_topic
-from spark_kafka_sink.client.blocking_client import BlockingClient
 from spark_kafka_sink.client.config import client_config
-from spark_kafka_sink.client.fetched import ROWS_SCHEMA
 from spark_kafka_sink.client.metadata import Metadata, new_metadata
 from spark_kafka_sink.client.network_client import NetworkClient, new_network_client
-from spark_kafka_sink.client.reader import TopicReader, read_topic_table
 from spark_kafka_sink.errors import AuthenticationError, BrokerError, MetadataTimeoutError
 from spark_kafka_sink.network.system import OperatingSystem
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
+from spark_kafka_sink.reader.blocking_client import BlockingClient
+from spark_kafka_sink.reader.fetched import ROWS_SCHEMA
+from spark_kafka_sink.reader.reader import TopicReader, read_topic_table
 
 pytestmark = pytest.mark.needs("kafka")
 

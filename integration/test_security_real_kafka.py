@@ -13,14 +13,13 @@ from collections.abc import Mapping
 import pytest
 
 from integration.kafka_cluster import KafkaCluster
-from spark_kafka_sink.client.blocking_client import BlockingClient
 from spark_kafka_sink.client.config import client_config
 from spark_kafka_sink.errors import AuthenticationError, DisconnectedError, TlsError
-from spark_kafka_sink.network import sasl_client
 from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind
 from spark_kafka_sink.network.channels import client_channels
 from spark_kafka_sink.network.frame import NetworkSend
-from spark_kafka_sink.network.security import SecurityConfig, security_config
+from spark_kafka_sink.network.security import sasl_client
+from spark_kafka_sink.network.security.config import SecurityConfig, , security_config
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import OperatingSystem
 from spark_kafka_sink.network.tls import TlsTransport
@@ -31,6 +30,7 @@ from spark_kafka_sink.protocol.messages import (
     MetadataRequest,
     MetadataResponse,
 )
+from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.sasl.mechanism import ClientConversation
 
 PATIENCE_S = 30.0

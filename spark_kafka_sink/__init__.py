@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spark_kafka_sink.errors import KafkaSinkError
+    from spark_kafka_sink.producer.futures import ColumnsResult, RecordMetadata
     from spark_kafka_sink.producer.producer import KafkaProducer
     from spark_kafka_sink.producer.record import ProducerRecord
-    from spark_kafka_sink.producer.results import ColumnsResult, RecordMetadata
     from spark_kafka_sink.records.columns import RecordColumns
     from spark_kafka_sink.spark.datasource import KafkaDataSource
     from spark_kafka_sink.spark.drop_in import register
 
 _HOME = {
-    "ColumnsResult": "spark_kafka_sink.producer.results",
+    "ColumnsResult": "spark_kafka_sink.producer.futures",
     "KafkaDataSource": "spark_kafka_sink.spark.datasource",
     "KafkaProducer": "spark_kafka_sink.producer.producer",
     "KafkaSinkError": "spark_kafka_sink.errors",
     "ProducerRecord": "spark_kafka_sink.producer.record",
     "RecordColumns": "spark_kafka_sink.records.columns",
-    "RecordMetadata": "spark_kafka_sink.producer.results",
+    "RecordMetadata": "spark_kafka_sink.producer.futures",
     "register": "spark_kafka_sink.spark.drop_in",
 }
 

@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_kafka_sink.client.reader import TopicReader
+    from spark_kafka_sink.reader.reader import TopicReader
 
 BEGINNING = "beginning"
 
@@ -147,7 +147,7 @@ def _add_cat(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def run_cat(chosen: argparse.Namespace) -> int:
     from spark_kafka_sink.client.config import client_config
-    from spark_kafka_sink.client.reader import TopicReader
+    from spark_kafka_sink.reader.reader import TopicReader
 
     options = {**_options(chosen), "bootstrap.servers": chosen.bootstrap_server}
     show = _json_lines if chosen.format == "json" else _value_lines

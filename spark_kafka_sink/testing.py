@@ -22,7 +22,7 @@ from spark_kafka_sink.broker.cluster import MESSAGE_BYTES_MAX, ClusterConfig
 from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.embedded import EmbeddedBroker
 from spark_kafka_sink.broker.listener_security import ListenerSecurity
-from spark_kafka_sink.client.reader import READ_COMMITTED, read_topic_table
+from spark_kafka_sink.reader.reader import READ_COMMITTED, read_topic_table
 
 __all__ = ["Control", "EmbeddedBroker", "ListenerSecurity", "embedded_broker", "read_topic"]
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.errors import AuthenticationError, ConfigurationError, DecodeError, UnsupportedVersionError
 from spark_kafka_sink.network.frame import FrameReader
-from spark_kafka_sink.network.keystores import read_store
+from spark_kafka_sink.network.security.keystores import read_store
 from spark_kafka_sink.protocol.headers import (
     decode_request,
     decode_request_header,
@@ -23,10 +23,10 @@ from spark_kafka_sink.protocol.messages import ApiVersionsResponse, MetadataRequ
 from spark_kafka_sink.protocol.primitives import Reader
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress, decompress
+from spark_kafka_sink.records.cutting import PartitionSlice, plan_batches, record_size_bounds, times_of
 from spark_kafka_sink.records.decoder import check_batches, decode_batches, decode_body
 from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import HEADER_BYTES, parse_header, stamp_header
-from spark_kafka_sink.records.plan import PartitionSlice, plan_batches, record_size_bounds, times_of
 from spark_kafka_sink.sasl.jaas import parse_jaas
 from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, OauthBearerServer, accept_unsecured, unsecured_token
 from spark_kafka_sink.sasl.plain import PlainServer

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "guarantees.md").read_text()
-SCRIPTED = "\n".join(path.read_text() for path in (ROOT / "tests" / "producer").glob("test_*.py"))
+SCRIPTED = "\n".join(path.read_text() for path in (ROOT / "tests" / "producer").rglob("test_*.py"))
 REAL = "\n".join(path.read_text() for path in (ROOT / "integration").glob("test_faults_*.py"))
 ROWS = {int(number): shown for number, shown in re.findall(r"^\| (\d+) \|.*\| ([^|]*) \|$", PAGE, re.MULTILINE)}
 

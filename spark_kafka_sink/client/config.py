@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from spark_kafka_sink.client.bootstrap import RESOLVE_CANONICAL, USE_ALL_DNS_IPS, parse_bootstrap_servers
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.frame import FRAME_BYTES_MAX
-from spark_kafka_sink.network.security import SECURITY_OPTIONS, SecurityConfig, security_config
+from spark_kafka_sink.network.security.config import SECURITY_OPTIONS, SecurityConfig, security_config
 
 REBOOTSTRAP = "rebootstrap"
 NO_RECOVERY = "none"

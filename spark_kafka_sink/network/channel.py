@@ -19,8 +19,12 @@ from enum import Enum
 from typing import Protocol
 
 from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError
-from spark_kafka_sink.network.authenticator import AUTHENTICATION_FRAME_BYTES_MAX, Authenticator, NoAuthentication
 from spark_kafka_sink.network.frame import FRAME_BYTES_MAX, FrameReader, FrameWriter, NetworkReceive, NetworkSend
+from spark_kafka_sink.network.security.authenticator import (
+    AUTHENTICATION_FRAME_BYTES_MAX,
+    Authenticator,
+    NoAuthentication,
+)
 from spark_kafka_sink.network.system import EVENT_READ, EVENT_WRITE, Buffer, ByteSocket, SocketAddress
 from spark_kafka_sink.network.transport import SEGMENTS_PER_WRITE, PlaintextTransport, Transport, connect_result
 

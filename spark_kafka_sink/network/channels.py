@@ -12,11 +12,11 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 
-from spark_kafka_sink.network.authenticator import Authenticator, NoAuthentication
 from spark_kafka_sink.network.channel import ChannelBuilder, KafkaChannel, plaintext_channels
-from spark_kafka_sink.network.sasl_client import SaslClientAuthenticator
-from spark_kafka_sink.network.sasl_server import SaslServerAuthenticator
-from spark_kafka_sink.network.security import SecurityConfig
+from spark_kafka_sink.network.security.authenticator import Authenticator, NoAuthentication
+from spark_kafka_sink.network.security.config import SecurityConfig
+from spark_kafka_sink.network.security.sasl_client import SaslClientAuthenticator
+from spark_kafka_sink.network.security.sasl_server import SaslServerAuthenticator
 from spark_kafka_sink.network.system import Buffer, ByteSocket, SocketAddress
 from spark_kafka_sink.network.tls import TlsTransport
 from spark_kafka_sink.network.transport import PlaintextTransport, Transport

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 from spark_kafka_sink.errors import DisconnectedError, NetworkError, TlsError
+from spark_kafka_sink.network.security.tls_errors import explain
 from spark_kafka_sink.network.system import Buffer, ByteSocket
-from spark_kafka_sink.network.tls_errors import explain
 from spark_kafka_sink.network.transport import receive, send
 
 RECORD_BYTES = 16 * 1024

@@ -3,7 +3,7 @@
 All faults of a configuration are told in one ConfigurationError, and each sentence begins with the option's name. A
 name that the Java producer does not know is a fault too: a misspelt option that is silently passed over is found at two
 in the morning. Values never appear in a fault unless they are the user's harmless ones: secrets are parsed elsewhere
-(network/security.py), and what is unknown is not shown, because nobody can say whether it is a secret.
+(network/security/config.py), and what is unknown is not shown, because nobody can say whether it is a secret.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from spark_kafka_sink.client.bootstrap import parse_bootstrap_servers
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.network.security import SECURITY_OPTIONS, SecurityConfig, security_config
+from spark_kafka_sink.network.security.config import SECURITY_OPTIONS, SecurityConfig, security_config
 from spark_kafka_sink.producer.option_table import INT_MAX, PRODUCER_OPTIONS, ProducerOption
 from spark_kafka_sink.records.compression import Codec
 

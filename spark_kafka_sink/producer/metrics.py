@@ -14,8 +14,8 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping
 
-from spark_kafka_sink.producer.batch import ProducerBatch
-from spark_kafka_sink.producer.buffer_pool import BufferPool
+from spark_kafka_sink.producer.batching.batch import ProducerBatch
+from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 NAN = float("nan")

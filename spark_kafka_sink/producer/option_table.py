@@ -1,8 +1,9 @@
 """The table of the Java producer's options: every name that it knows, with its default of today and its bounds.
 
 Each row has a parser; some have a reason why the option cannot mean anything here (`refused`). Nothing is accepted and
-then passed over. The rows of TLS and SASL are not here: network/security.py owns them. The defaults of connections and
-metadata are those of ClientConfig. `meaning` is the sentence that a user reads; docs/options.md is compared with it.
+then passed over. The rows of TLS and SASL are not here: network/security/config.py owns them. The defaults of
+connections and metadata are those of ClientConfig. `meaning` is the sentence that a user reads; docs/options.md is
+compared with it.
 """
 
 from __future__ import annotations

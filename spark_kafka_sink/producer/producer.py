@@ -38,17 +38,17 @@ from spark_kafka_sink.errors import (
     RecordTooLargeError,
 )
 from spark_kafka_sink.network.system import OperatingSystem, System
-from spark_kafka_sink.producer.accumulator import RecordAccumulator
-from spark_kafka_sink.producer.buffer_pool import BufferPool
+from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
+from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
+from spark_kafka_sink.producer.batching.row_origins import positions
 from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.futures import Callback, ColumnsFuture, ColumnsResult, RecordMetadata, SendFuture
 from spark_kafka_sink.producer.interceptors import Interceptor, Interceptors
 from spark_kafka_sink.producer.metrics import ProducerMetrics
-from spark_kafka_sink.producer.owners import positions
 from spark_kafka_sink.producer.partitioner import Partitioner
 from spark_kafka_sink.producer.record import ProducerRecord, check_record, check_topic, header_bytes
-from spark_kafka_sink.producer.results import Callback, ColumnsFuture, ColumnsResult, RecordMetadata, SendFuture
-from spark_kafka_sink.producer.sender import Sender
-from spark_kafka_sink.producer.sender_thread import SenderLoop, SenderThread
+from spark_kafka_sink.producer.sending.sender import Sender
+from spark_kafka_sink.producer.sending.sender_thread import SenderLoop, SenderThread
 from spark_kafka_sink.producer.serializers import Serializer, apply, serialize_plain
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.encoder import invalid_rows, record_size_bounds

@@ -35,6 +35,17 @@ from numpy.typing import NDArray
 from spark_kafka_sink.records.arrays import named_rows, numbers_of
 from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns
+from spark_kafka_sink.records.cutting import (
+    ROWS_AT_A_TIME,
+    ROWS_IN_ORDER_MAX,
+    BatchSlice,
+    PartitionSlice,
+    Times,
+    invalid_rows,
+    plan_batches,
+    record_size_bounds,
+    times_of,
+)
 from spark_kafka_sink.records.even_rows import (
     Batches,
     BatchShape,
@@ -46,17 +57,6 @@ from spark_kafka_sink.records.even_rows import (
 )
 from spark_kafka_sink.records.header_column import LooseHeaders, RegularHeaders, encode_headers
 from spark_kafka_sink.records.joined_rows import join_rows
-from spark_kafka_sink.records.plan import (
-    ROWS_AT_A_TIME,
-    ROWS_IN_ORDER_MAX,
-    BatchSlice,
-    PartitionSlice,
-    Times,
-    invalid_rows,
-    plan_batches,
-    record_size_bounds,
-    times_of,
-)
 from spark_kafka_sink.records.record_fields import Rows
 from spark_kafka_sink.records.varint import counting_fields, varint_fields
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.network.security import SECURITY_OPTIONS
+from spark_kafka_sink.network.security.config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerConfig
 
 KAFKA_PREFIX = "kafka."

@@ -31,8 +31,8 @@ from spark_kafka_sink.errors import (
     KafkaSinkError,
     RecordTooLargeError,
 )
+from spark_kafka_sink.producer.futures import ColumnsResult, RowFailures
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.results import ColumnsResult, RowFailures
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.spark.columns import ColumnPlan, TopicRows, split_by_topic
 from spark_kafka_sink.spark.dead_letters import cut, dead_letters, is_about_the_record

@@ -8,9 +8,7 @@ from functools import partial
 import pytest
 
 from spark_kafka_sink.broker.control import FaultFor
-from spark_kafka_sink.client.blocking_client import BlockingClient
 from spark_kafka_sink.client.config import ClientConfig
-from spark_kafka_sink.client.reader import TopicReader
 from spark_kafka_sink.errors import BrokerError, DisconnectedError
 from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
 from spark_kafka_sink.protocol.error_codes import KAFKA_STORAGE_ERROR, LEADER_NOT_AVAILABLE
@@ -20,8 +18,10 @@ from spark_kafka_sink.protocol.messages import (
     ProduceResponse,
     TopicProduceData,
 )
-from tests.client.stored_batches import batch
+from spark_kafka_sink.reader.blocking_client import BlockingClient
+from spark_kafka_sink.reader.reader import TopicReader
 from tests.fake_system import FakeSystem
+from tests.reader.stored_batches import batch
 from tests.simulated_cluster import SimulatedCluster
 
 BY_NAME = VersionRange(3, 12)

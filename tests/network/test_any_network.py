@@ -15,7 +15,7 @@ from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.selector import Selector
 from tests.fake_system import FakeConnection, FakeSystem, Peer
 from tests.network.peers import FramePeer, frame, poll_until
-from tests.network.sasl_peers import Mutual, sasl_channels
+from tests.network.security.sasl_peers import Mutual, sasl_channels
 from tests.network.test_tls import client_context, tls_channels
 
 CHANNELS = ("a", "b", "c")

@@ -13,14 +13,14 @@ from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
 from spark_kafka_sink.network.channel import ChannelState
 from spark_kafka_sink.network.channels import client_channels, server_channels
 from spark_kafka_sink.network.frame import NetworkSend
-from spark_kafka_sink.network.security import security_config
+from spark_kafka_sink.network.security.config import security_config
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import OperatingSystem, SocketAddress
 from spark_kafka_sink.sasl.mechanism import ServerConversation
 from spark_kafka_sink.sasl.plain import PlainServer
 from spark_kafka_sink.sasl.scram import scram_credential
 from spark_kafka_sink.sasl.scram_server import ScramServer
-from tests.network.sasl_peers import answer_api_versions
+from tests.network.security.sasl_peers import answer_api_versions
 from tests.network.test_tls import server_context
 
 CREDENTIAL = scram_credential("SCRAM-SHA-256", "right-secret", salt=b"a salt of the test")

@@ -15,9 +15,9 @@ from spark_kafka_sink.errors import (
     MetadataTimeoutError,
     ProducerClosedError,
 )
+from spark_kafka_sink.producer.futures import ColumnsResult, RecordMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.results import ColumnsResult, RecordMetadata
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns
@@ -223,7 +223,7 @@ def test_rows_that_could_not_be_encoded_are_told_by_a_close_without_time(monkeyp
 
     given = Given(batch_size=0)
     given.producer.partitions_for("t")
-    monkeypatch.setattr("spark_kafka_sink.producer.grouping.encode", out_of_memory)
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.grouping.encode", out_of_memory)
     given.staged()  # with batches of one row they are grouped at once, in the caller's thread
     given.producer.close(timeout=0)
     for error in given.errors():

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafka_sink.producer import idempotence
-from spark_kafka_sink.producer.batch import ProducerBatch
-from spark_kafka_sink.producer.idempotence import PartitionState
+from spark_kafka_sink.producer.batching.batch import ProducerBatch
+from spark_kafka_sink.producer.sending import idempotence
+from spark_kafka_sink.producer.sending.idempotence import PartitionState
 from tests.producer.explorer import Run, explore, main
 
 

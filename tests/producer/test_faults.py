@@ -8,11 +8,11 @@ from concurrent.futures import Future
 import pytest
 
 from spark_kafka_sink.errors import DeliveryTimeoutError, KafkaSinkError
-from spark_kafka_sink.producer import idempotence
+from spark_kafka_sink.producer.futures import RecordMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.results import RecordMetadata
-from spark_kafka_sink.producer.sender import Sender
+from spark_kafka_sink.producer.sending import idempotence
+from spark_kafka_sink.producer.sending.sender import Sender
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.fake_system import FakeSystem

@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 
-from spark_kafka_sink.producer.batch import ProducerBatch
-from spark_kafka_sink.producer.buffer_pool import BufferPool, MemoryLease
+from spark_kafka_sink.producer.batching.batch import ProducerBatch
+from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
+from spark_kafka_sink.producer.batching.row_origins import rows_of_call
 from spark_kafka_sink.producer.metrics import ProducerMetrics, Windowed
-from spark_kafka_sink.producer.owners import rows_of_call
 from spark_kafka_sink.records.compression import Codec
-from tests.producer.accumulator_harness import Clock, tp
+from tests.producer.batching.accumulator_harness import Clock, tp
 
 WINDOW_MS = 30_000
 

@@ -21,7 +21,7 @@ from spark_kafka_sink.producer.murmur2 import murmur2, partition_of_key, partiti
 from spark_kafka_sink.producer.partitioner import Partitioner, PartitionLoads
 from spark_kafka_sink.records.byte_column import byte_column
 from spark_kafka_sink.records.columns import RecordColumns
-from tests.producer.accumulator_harness import TOPIC, cluster
+from tests.producer.batching.accumulator_harness import TOPIC, cluster
 
 SNAPSHOT = cluster([0, 1] * 6)
 ROOM = 1000

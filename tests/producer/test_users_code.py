@@ -8,10 +8,10 @@ import pytest
 
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.errors import InvalidRecordError, MetadataTimeoutError
+from spark_kafka_sink.producer.futures import RecordMetadata
 from spark_kafka_sink.producer.interceptors import Interceptor
 from spark_kafka_sink.producer.producer import KafkaProducer, RecordPartitioner
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.results import RecordMetadata
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import InlineLoop, loop_of, outcome
 from tests.simulated_cluster import SimulatedCluster

@@ -20,7 +20,7 @@ from typing import TypeVar
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.sender import Sender
+from spark_kafka_sink.producer.sending.sender import Sender
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from spark_kafka_sink.network.security import SECURITY_OPTIONS
+from spark_kafka_sink.network.security.config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerOption
 from spark_kafka_sink.spark.options import BULK_DEFAULTS, CONSUMER_OPTIONS, OPTIONS, SOURCE_OPTIONS
 

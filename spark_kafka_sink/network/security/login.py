@@ -1,0 +1,170 @@
+"""The `sasl.*` options as a Login: which mechanism, with which credentials."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.network.security.oidc import OidcConfig, check_endpoint_url
+from spark_kafka_sink.sasl.gssapi import load_gssapi
+from spark_kafka_sink.sasl.jaas import LoginModule, parse_jaas
+from spark_kafka_sink.sasl.oauthbearer import extension_fault
+
+SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
+
+_UNSECURED_CLAIM = "unsecuredLoginStringClaim_"
+_UNSECURED_LIFETIME_S = 3600.0
+_OAUTH_CALLBACK_HANDLERS = (
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
+    "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
+)
+
+
+@dataclass(frozen=True)
+class Login:
+    """Empty where the mechanism has no use for it."""
+
+    mechanism: str = "GSSAPI"
+    username: str = ""
+    password: str = field(default="", repr=False)
+    token_auth: bool = False
+    kerberos_service: str = ""
+    token: str = field(default="", repr=False)
+    token_callback: Callable[[], object] | None = field(default=None, repr=False)
+    oidc: OidcConfig | None = None
+    extensions: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    unsecured_claims: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    unsecured_lifetime_s: float = _UNSECURED_LIFETIME_S
+
+
+def parse_login(given: Mapping[str, str], token_callback: object, faults: list[str]) -> Login:
+    mechanism = given.get("sasl.mechanism", "GSSAPI").upper()
+    if mechanism not in SASL_MECHANISMS:
+        faults.append(f"sasl.mechanism must be one of {', '.join(SASL_MECHANISMS)}.")
+        return Login()
+    module = _module(given, mechanism, faults)
+    if mechanism == "GSSAPI":
+        return _kerberos(given, module, faults)
+    if mechanism == "OAUTHBEARER":
+        return _oauth(given, module, token_callback, faults)
+    return _password_login(mechanism, module, faults)
+
+
+def _module(given: Mapping[str, str], mechanism: str, faults: list[str]) -> LoginModule | None:
+    text = given.get("sasl.jaas.config")
+    if not text:
+        return None
+    try:
+        module = parse_jaas(text)
+    except ConfigurationError as error:
+        faults.extend(error.faults)
+        return None
+    if mechanism not in module.mechanisms:
+        faults.append(f"sasl.jaas.config names {module.name}, which is not for sasl.mechanism {mechanism}.")
+    return module
+
+
+def _password_login(mechanism: str, module: LoginModule | None, faults: list[str]) -> Login:
+    options = module.options if module is not None else {}
+    username, password = options.get("username", ""), options.get("password", "")
+    if not username or not password:
+        if not any(fault.startswith("sasl.jaas.config") for fault in faults):
+            faults.append(f"sasl.jaas.config must give a username and a password for sasl.mechanism {mechanism}.")
+    elif "\0" in username + password:
+        faults.append("sasl.jaas.config: a username or password has a NUL character.")
+    token_auth = mechanism != "PLAIN" and options.get("tokenauth", "false").lower() == "true"
+    return Login(mechanism, username, password, token_auth)
+
+
+def _kerberos(given: Mapping[str, str], module: LoginModule | None, faults: list[str]) -> Login:
+    options = module.options if module is not None else {}
+    service = given.get("sasl.kerberos.service.name") or options.get("serviceName", "")
+    if not service:
+        faults.append("sasl.kerberos.service.name must be set for sasl.mechanism GSSAPI (which is the default).")
+    try:
+        load_gssapi()
+    except ConfigurationError as error:
+        faults.extend(error.faults)
+    return Login("GSSAPI", kerberos_service=service)
+
+
+def _oauth(given: Mapping[str, str], module: LoginModule | None, token_callback: object, faults: list[str]) -> Login:
+    options = module.options if module is not None else {}
+    handler = given.get("sasl.login.callback.handler.class", _OAUTH_CALLBACK_HANDLERS[0])
+    if handler not in _OAUTH_CALLBACK_HANDLERS:
+        faults.append("sasl.login.callback.handler.class cannot be set: use sasl.oauthbearer.token.callback.")
+    if token_callback is not None and not callable(token_callback):
+        faults.append("sasl.oauthbearer.token.callback must be callable.")
+    claims = {
+        name.removeprefix(_UNSECURED_CLAIM): value
+        for name, value in options.items()
+        if name.startswith(_UNSECURED_CLAIM)
+    }
+    token = given.get("sasl.oauthbearer.token", "")
+    oidc = _oidc(given, options, faults)
+    sources = [bool(token), token_callback is not None, oidc is not None, bool(claims)]
+    if sum(sources) != 1:
+        faults.append(
+            "sasl.mechanism OAUTHBEARER needs one source of tokens: sasl.oauthbearer.token.endpoint.url, "
+            "sasl.oauthbearer.token, sasl.oauthbearer.token.callback, or unsecuredLoginStringClaim_sub in "
+            "sasl.jaas.config (for tests)."
+        )
+    return Login(
+        "OAUTHBEARER",
+        token=token,
+        token_callback=token_callback if callable(token_callback) else None,
+        oidc=oidc,
+        extensions=_extensions(options, faults),
+        unsecured_claims=tuple(claims.items()),
+        unsecured_lifetime_s=_number(options, "unsecuredLoginLifetimeSeconds", _UNSECURED_LIFETIME_S, faults),
+    )
+
+
+def _extensions(options: Mapping[str, str], faults: list[str]) -> tuple[tuple[str, str], ...]:
+    extensions = tuple(
+        (name.removeprefix("extension_"), value) for name, value in options.items() if name.startswith("extension_")
+    )
+    found = [extension_fault(name, value) for name, value in extensions]
+    faults.extend(f"sasl.jaas.config: {fault}." for fault in found if fault)
+    return extensions
+
+
+def _oidc(given: Mapping[str, str], options: Mapping[str, str], faults: list[str]) -> OidcConfig | None:
+    """Kafka 4.1 moved id, secret and scope from the login module to options of their own; both are taken."""
+    url = given.get("sasl.oauthbearer.token.endpoint.url")
+    if not url:
+        return None
+    try:
+        check_endpoint_url(url)
+    except ConfigurationError as error:
+        faults.extend(error.faults)
+    prefix = "sasl.oauthbearer.client.credentials.client"
+    client_id = given.get(f"{prefix}.id") or options.get("clientId", "")
+    client_secret = given.get(f"{prefix}.secret") or options.get("clientSecret", "")
+    if not client_id or not client_secret:
+        faults.append(f"sasl.oauthbearer.token.endpoint.url needs {prefix}.id and {prefix}.secret.")
+    return OidcConfig(
+        url,
+        client_id,
+        client_secret,
+        given.get("sasl.oauthbearer.scope") or options.get("scope"),
+        given.get("sasl.oauthbearer.header.urlencode", "false").lower() == "true",
+        int(_number(given, "sasl.login.connect.timeout.ms", 10_000, faults)),
+        int(_number(given, "sasl.login.read.timeout.ms", 10_000, faults)),
+        int(_number(given, "sasl.login.retry.backoff.ms", 100, faults)),
+        int(_number(given, "sasl.login.retry.backoff.max.ms", 10_000, faults)),
+        min(1.0, _number(given, "sasl.login.refresh.window.factor", 0.8, faults)),
+    )
+
+
+def _number(given: Mapping[str, str], name: str, default: float, faults: list[str]) -> float:
+    try:
+        number = float(given[name]) if name in given else float(default)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < 1e9:
+        faults.append(f"{name} must be a positive number.")
+        return float(default)
+    return number

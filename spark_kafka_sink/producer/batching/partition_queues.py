@@ -1,0 +1,296 @@
+"""The queues of batches per partition, and which of them may be sent now, without looking at all of them each time.
+
+Most of a thousand partitions have nothing to say at any one moment. So a queue is looked at when something happens to
+it (a batch added, finished, retried; its leader moved) or when a time that it waits for has come,
+and is then put where the sender finds it:
+
+    nowhere     empty, set aside by the gate, or its head is being worked on by another thread
+    timers      its head lingers or backs off until a known time
+    sendable    its head may go now; kept per leader, so that one node's queues are found without a search
+
+The order of the sendable queues of a node is the order in which they are served: a queue that was served goes to the
+end, one that did not fit into the request stays at the front. The gate (idempotence) may refuse a head. Java's client
+then stops and comes back to the same partition in the next round, which stalls the whole node and spins; here the queue
+is set aside, the others go on, and it returns when something has happened to it or when the gate says so.
+
+Everything here is guarded by the accumulator's lock.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from spark_kafka_sink.client.cluster import ClusterSnapshot
+from spark_kafka_sink.producer.batching.batch import OPEN, ProducerBatch, TopicPartition
+from spark_kafka_sink.records.header import HEADER_BYTES
+
+INFINITE_MS = float("inf")
+_NO_TOPICS: frozenset[str] = frozenset()
+_SEQUENCE_MASK = 0x7FFF_FFFF
+_HALF_OF_SEQUENCES = 0x4000_0000
+
+
+class DrainGate(Protocol):
+    """Who decides whether a partition's next batch may leave now (idempotence)."""
+
+    def admit(self, batch: ProducerBatch, leader_id: int, now: float) -> bool:
+        """May `batch`, the head of its partition's queue, be sent to `leader_id` now?
+
+        If yes: set its sequence if it has none and count it as in flight. If no, the partition is set aside until
+        recheck(), so that the sender does not spin. Called under the accumulator's lock: it must not call back.
+        """
+        ...
+
+
+class PartitionQueue:
+    """The batches of one partition that are not in flight, oldest first; only the last one may be open."""
+
+    __slots__ = ("batches", "due_ms", "leader_epoch", "leader_id", "sendable", "topic_partition")
+
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
+        self.batches: deque[ProducerBatch] = deque()
+        self.sendable = False
+        self.due_ms = INFINITE_MS  # the timer that counts; others of this queue are out of date
+        self.leader_id: int | None = None
+        self.leader_epoch: int | None = None
+
+    def pin_open_batch(self) -> ProducerBatch | None:
+        """The batch that takes more records, held fast; None if there is none.
+
+        The queue stays where it is: if the sender comes upon a head that is pinned, it passes by.
+        """
+        last = self.batches[-1] if self.batches else None
+        if last is None or last.state is not OPEN:
+            return None
+        last.pinned = True
+        return last
+
+    def insert_in_sequence(self, batch: ProducerBatch) -> None:
+        """Put a batch back in front of all that were sent after it; without a sequence, in front of all."""
+        if not batch.has_sequence:
+            self.batches.appendleft(batch)
+            return
+        place = 0
+        for queued in self.batches:
+            if not queued.has_sequence or not sent_before(queued, batch):
+                break
+            place += 1
+        self.batches.insert(place, batch)
+
+
+def sent_before(first: ProducerBatch, second: ProducerBatch) -> bool:
+    """By epoch, then by sequence on a circle: sequences wrap, so that 2^31 - 1 comes just before 0."""
+    if (first.producer_id, first.producer_epoch) != (second.producer_id, second.producer_epoch):
+        return (first.producer_id, first.producer_epoch) < (second.producer_id, second.producer_epoch)
+    distance = (second.base_sequence - first.base_sequence) & _SEQUENCE_MASK
+    return 0 < distance < _HALF_OF_SEQUENCES
+
+
+class PartitionQueues:
+    """All queues; see the module's docstring."""
+
+    def __init__(self, linger_ms: float) -> None:
+        self._linger_ms = linger_ms
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
+        self._by_topic: dict[str, dict[int, PartitionQueue]] = {}
+        self._sendable: defaultdict[int | None, dict[PartitionQueue, None]] = defaultdict(dict)
+        self._timers: list[tuple[float, int, PartitionQueue]] = []
+        self._tie_breaker = itertools.count()
+        self._snapshot = ClusterSnapshot()
+        self._leaders: dict[str, frozenset[int]] = {}  # by topic, of this snapshot; filled when it is asked for
+        self._hurry = False
+        self._aside: set[PartitionQueue] = set()
+
+    def __iter__(self) -> Iterator[PartitionQueue]:
+        return iter(self._queues.values())
+
+    def get(self, topic_partition: TopicPartition) -> PartitionQueue:
+        """The queue of a partition; made when it is first asked for."""
+        queue = self._queues.get(topic_partition)
+        if queue is None:
+            queue = self._queues[topic_partition] = PartitionQueue(topic_partition)
+            self._by_topic.setdefault(topic_partition.topic, {})[topic_partition.partition] = queue
+            self._find_leader(queue)
+        return queue
+
+    def of_topic(self, topic: str, partitions: Iterable[int]) -> list[PartitionQueue]:
+        """The queues of some partitions of a topic."""
+        known = self._by_topic.get(topic, {})
+        return [known.get(partition) or self.get(TopicPartition(topic, partition)) for partition in partitions]
+
+    def lengths(self, topic: str, partitions: list[int]) -> list[int] | None:
+        """How many batches wait for each partition; None unless all have been written to."""
+        found = [self._queues.get(TopicPartition(topic, partition)) for partition in partitions]
+        lengths = [len(queue.batches) for queue in found if queue is not None]
+        return lengths if len(lengths) == len(found) else None
+
+    # -- when something happens ---------------------------------------------------------------------------------------
+
+    def set_snapshot(self, snapshot: ClusterSnapshot, now: float) -> None:
+        """The only step that looks at every queue; it costs once per change of metadata."""
+        if snapshot is self._snapshot:
+            return
+        self._snapshot = snapshot
+        self._leaders.clear()
+        for queue in self._queues.values():
+            before = (queue.leader_id, queue.leader_epoch)
+            self._unlist(queue)
+            self._find_leader(queue)
+            if before != (queue.leader_id, queue.leader_epoch):
+                # KIP-951: what backs off need not wait longer once there is a new leader.
+                for batch in queue.batches:
+                    batch.attempts_at_leader_change = batch.attempts
+            self.place(queue, now)
+
+    def set_hurry(self, hurry: bool, now: float) -> None:
+        """Nobody may linger: memory is short, or a flush or the close is under way."""
+        if hurry and not self._hurry:
+            self._hurry = True
+            for queue in self._queues.values():
+                if queue.batches and not queue.sendable:
+                    self.place(queue, now)
+        self._hurry = hurry
+
+    def place(self, queue: PartitionQueue, now: float) -> None:
+        """Look at a queue and put it where the sender finds it."""
+        due_ms = self._due_ms(queue)
+        if due_ms <= now:
+            queue.due_ms = INFINITE_MS
+            if not queue.sendable:
+                queue.sendable = True
+                self._sendable[queue.leader_id][queue] = None
+            return
+        self._unlist(queue)
+        if due_ms != queue.due_ms:
+            queue.due_ms = due_ms
+            if due_ms < INFINITE_MS:
+                heapq.heappush(self._timers, (due_ms, next(self._tie_breaker), queue))
+
+    def unpin(self, queue: PartitionQueue, batch: ProducerBatch, now: float) -> None:
+        """The work on the batch is over. More rows do not change that a queue is sendable."""
+        batch.pinned = False
+        if not queue.sendable:
+            self.place(queue, now)
+
+    def fire_timers(self, now: float) -> None:
+        """Look at the queues whose time has come."""
+        while self._timers and self._timers[0][0] <= now:
+            due_ms, _, queue = heapq.heappop(self._timers)
+            if due_ms == queue.due_ms:
+                self.place(queue, now)
+
+    def next_due_ms(self) -> float:
+        while self._timers and self._timers[0][0] != self._timers[0][2].due_ms:
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else INFINITE_MS
+
+    @property
+    def some_aside(self) -> bool:
+        """Is there a queue that waits for bring_back?"""
+        return bool(self._aside)
+
+    def bring_back(self, queue: PartitionQueue, now: float) -> None:
+        """The gate may decide otherwise now."""
+        if queue in self._aside:
+            self._aside.discard(queue)
+            self.place(queue, now)
+
+    def remove(self, batch: ProducerBatch, now: float) -> None:
+        """Take a batch out of its queue, if it is in it."""
+        queue = self.get(batch.topic_partition)
+        if batch in queue.batches:
+            queue.batches.remove(batch)
+            self.place(queue, now)
+
+    def sendable_nodes(self) -> frozenset[int]:
+        return frozenset([node for node, queues in self._sendable.items() if queues and node is not None])
+
+    def topics_without_leader(self) -> frozenset[str]:
+        nobodys = self._sendable.get(None)
+        return frozenset([queue.topic_partition.topic for queue in nobodys]) if nobodys else _NO_TOPICS
+
+    def all_leaders_supplied(self, topic: str, request_bytes: int) -> bool:
+        """Can each leader of the topic be sent a full request from what is sendable, one batch of each partition?"""
+        leaders = self._leaders.get(topic)
+        if leaders is None:
+            leaders = self._leaders[topic] = self._leaders_of(topic)
+        return bool(leaders) and all(self._is_supplied(leader, request_bytes) for leader in leaders)
+
+    # -- drain --------------------------------------------------------------------------------------------------------
+
+    def take(self, node_id: int, bytes_max: int, now: float, gate: DrainGate) -> list[ProducerBatch]:
+        """Heads of a node's sendable queues, one of each, up to `bytes_max`; the first one may be larger."""
+        taken: list[ProducerBatch] = []
+        taken_bytes = 0
+        sendable = self._sendable[node_id]
+        for queue in list(sendable):
+            batches = queue.batches
+            batch = batches[0]
+            size = batch.body_bytes + HEADER_BYTES
+            if taken and taken_bytes + size > bytes_max:
+                break
+            del sendable[queue]  # goes to the end if it can be served again
+            queue.sendable = False
+            if (batch.state is OPEN or batch.pinned or batch.attempts) and self._due_ms(queue) > now:
+                self.place(queue, now)
+                continue
+            if not gate.admit(batch, node_id, now):
+                self._aside.add(queue)
+                continue
+            batch.leader_epoch = queue.leader_epoch
+            taken_bytes += size
+            taken.append(batches.popleft())
+            if not batches:
+                continue
+            head = batches[0]
+            if head.state is OPEN or head.pinned or head.attempts:
+                self.place(queue, now)
+            else:  # it is full: nothing is to be waited for
+                queue.sendable = True
+                sendable[queue] = None
+        return taken
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _due_ms(self, queue: PartitionQueue) -> float:
+        """When the head may be sent; any time in the past means now."""
+        batches = queue.batches
+        if not batches or (self._aside and queue in self._aside):
+            return INFINITE_MS
+        head = batches[0]
+        if head.pinned:
+            return INFINITE_MS
+        if head.attempts and head.attempts_at_leader_change != head.attempts:
+            return head.backoff_until_ms
+        if head.state is not OPEN or len(batches) > 1 or self._hurry:
+            return -INFINITE_MS
+        return head.created_ms + self._linger_ms
+
+    def _find_leader(self, queue: PartitionQueue) -> None:
+        info = self._snapshot.partition(*queue.topic_partition)
+        known = info is not None and info.leader in self._snapshot.nodes
+        queue.leader_id = info.leader if info is not None and known else None
+        queue.leader_epoch = info.leader_epoch if info is not None else None
+
+    def _leaders_of(self, topic: str) -> frozenset[int]:
+        info = self._snapshot.topics.get(topic)
+        leaders = {partition.leader for partition in info.partitions} if info is not None else set()
+        return frozenset(leader for leader in leaders if leader is not None and leader in self._snapshot.nodes)
+
+    def _is_supplied(self, node_id: int, request_bytes: int) -> bool:
+        size = 0
+        for queue in self._sendable.get(node_id, ()):
+            size += queue.batches[0].size_bytes
+            if size >= request_bytes:
+                return True
+        return False
+
+    def _unlist(self, queue: PartitionQueue) -> None:
+        if queue.sendable:
+            queue.sendable = False
+            del self._sendable[queue.leader_id][queue]

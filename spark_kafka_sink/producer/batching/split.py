@@ -1,0 +1,68 @@
+"""Splitting a batch that the broker refused as too large: the same records, as several smaller batches.
+
+The records are decoded and encoded again, as columns. The smaller batches keep the parent's age, deadline, identity and
+memory, and have consecutive sequences from the parent's: for the broker's check of sequences, nothing has changed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spark_kafka_sink.producer.batching.batch import ProducerBatch
+from spark_kafka_sink.producer.batching.row_origins import PieceRows
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.decoder import decode_body
+from spark_kafka_sink.records.encoder import (
+    BatchSlice,
+    PartitionSlice,
+    encode,
+    plan_batches,
+    record_size_bounds,
+    times_of,
+)
+from spark_kafka_sink.records.header import parse_header
+
+_SEQUENCE_MASK = 0x7FFF_FFFF
+
+
+def split_batch(batch: ProducerBatch, batch_bytes_max: int, level: int | None = None) -> list[ProducerBatch]:
+    """At least two batches of at most `batch_bytes_max` before compression, where the records allow it."""
+    header, *body = batch.wire_segments()
+    rows = decode_body(parse_header(header), b"".join(body))
+    columns = RecordColumns(rows["value"], rows["key"], rows["headers"], rows["timestamp"])
+    sizes = record_size_bounds(columns)
+    times = times_of(columns, batch.max_timestamp)
+    plan = plan_batches(sizes, [PartitionSlice(0, columns.num_rows)], batch_bytes_max, times)
+    if len(plan) == 1 < columns.num_rows:
+        middle = int(np.searchsorted(np.cumsum(sizes), sizes.sum() // 2, "right"))
+        plan = [BatchSlice(0, 0, max(1, middle)), BatchSlice(0, max(1, middle), columns.num_rows)]
+    children: list[ProducerBatch] = []
+    for cut, piece in zip(plan, encode(columns, plan, batch.max_timestamp), strict=True):
+        for lease in batch.leases:
+            lease.hold()
+        child = ProducerBatch(
+            batch.topic_partition,
+            batch.created_ms,
+            batch.deadline_ms,
+            (piece.segment,),
+            piece.record_count,
+            piece.base_timestamp,
+            piece.max_timestamp,
+            _pieces_of(batch, cut.start, cut.stop),
+            batch.leases,
+        )
+        child.is_split = True
+        child.close(batch.codec, level)
+        if batch.has_sequence:
+            sequence = (batch.base_sequence + cut.start) & _SEQUENCE_MASK
+            child.set_producer_state(
+                batch.producer_id, batch.producer_epoch, sequence, transactional=batch.transactional
+            )
+        children.append(child)
+    return children
+
+
+def _pieces_of(batch: ProducerBatch, start: int, stop: int) -> tuple[PieceRows, ...]:
+    """Whose the records [start, stop) are, counted from `start`."""
+    found = [piece.between(start, stop) for piece in batch.pieces]
+    return tuple([piece for piece in found if piece is not None])

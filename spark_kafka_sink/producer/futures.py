@@ -1,0 +1,275 @@
+"""What callers of send get back: futures, and what they resolve to.
+
+A future is made per call: one for a record of send(), one for all the columns of a send_columns(). Batches cut across
+calls, so outcomes come in pieces: `tell_stored` and `tell_failed` hand a batch's outcome to the calls whose rows it
+carries. They run on the sender's thread, in the order in which a partition's batches are settled.
+
+Columns resolve even when rows fail: the failures are part of the result, with the rows' positions.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spark_kafka_sink.errors import DeliveryError, KafkaSinkError
+from spark_kafka_sink.producer.batching.batch import ProducerBatch
+
+_log = logging.getLogger(__name__)
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record is. `offset` is -1 if the broker did not tell: acks=0, or a duplicate of a lost answer."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    serialized_key_size: int = -1
+    serialized_value_size: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionWritten:
+    """What one call has written to one partition. Other writers' records may lie between; -1: offsets not known."""
+
+    first_offset: int
+    last_offset: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowFailures:
+    """Rows that were not written, by their positions in the columns that were given, and why."""
+
+    rows: NDArray[np.int64]
+    partition: int | None
+    error: KafkaSinkError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnsResult:
+    """What became of the rows of one send_columns()."""
+
+    topic: str
+    failures: tuple[RowFailures, ...]
+    _stored: list[int] = field(repr=False)
+
+    @property
+    def partitions(self) -> dict[int, PartitionWritten]:
+        """What was written, by partition; summed up here, since many never look."""
+        written: dict[int, PartitionWritten] = {}
+        numbers = iter(self._stored)
+        for partition, first, rows in zip(numbers, numbers, numbers, strict=True):
+            last = first + rows - 1 if first >= 0 else -1
+            before = written.get(partition)
+            if before is not None:
+                known = [offset for offset in (before.first_offset, first) if offset >= 0]
+                first, last, rows = min(known, default=-1), max(before.last_offset, last), before.rows + rows
+            written[partition] = PartitionWritten(first, last, rows)
+        return written
+
+    @property
+    def rows_written(self) -> int:
+        return sum(self._stored[2::3])
+
+    @property
+    def rows_failed(self) -> int:
+        return sum(len(failure.rows) for failure in self.failures)
+
+    def raise_for_failures(self) -> None:
+        """Raise DeliveryError, with the first failure as its cause, if any row was not written."""
+        if self.failures:
+            first = self.failures[0]
+            raise DeliveryError(
+                f"{self.rows_failed} of {self.rows_written + self.rows_failed} rows were not written to topic "
+                f"{self.topic}. The first of them is row {int(first.rows[0])}: {first.error}"
+            ) from first.error
+
+
+Callback = Callable[[RecordMetadata | None, Exception | None], None]
+
+
+class SendFuture(Future[RecordMetadata]):
+    """Of one record. It cannot be cancelled: the record may be on its way.
+
+    The lock and the lists of a Future cost as much as a third of all the rest of a record, and most futures are first
+    looked at when they are done, or never. So they are made, by a Future of the usual kind, when something first asks
+    for one of them; until then only the outcome is kept.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        timestamp_ms: int,
+        key_size: int,
+        value_size: int,
+        callbacks: tuple[Callback, ...],
+    ) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._timestamp_ms = timestamp_ms
+        self._sizes = key_size, value_size
+        self._callbacks = callbacks
+        self._outcome: RecordMetadata | Exception | None = None  # both guarded by _waking
+        self._awake = False
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for what is not there yet: all that Future has appears at once, already with the outcome."""
+        with _waking:
+            if not self._awake:
+                usual: Future[RecordMetadata] = Future()
+                if self._outcome is not None:
+                    _resolve(usual, self._outcome)
+                self.__dict__.update(usual.__dict__)
+                self._awake = True
+        try:
+            return self.__dict__[name]
+        except KeyError:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}") from None
+
+    def cancel(self) -> bool:
+        return False
+
+    def stored(self, offset: int, log_append_time: int) -> None:
+        timestamp_ms = log_append_time if log_append_time >= 0 else self._timestamp_ms
+        metadata = RecordMetadata(self._topic, self._partition, offset, timestamp_ms, *self._sizes)
+        for callback in self._callbacks:
+            _call(callback, self._topic, metadata, None)
+        self._end(metadata)
+
+    def failed(self, error: Exception) -> None:
+        for callback in self._callbacks:
+            _call(callback, self._topic, None, error)
+        self._end(error)
+
+    def _end(self, outcome: RecordMetadata | Exception) -> None:
+        with _waking:
+            self._outcome = outcome
+            if not self._awake:
+                return
+        _resolve(self, outcome)
+
+
+def _resolve(future: Future[RecordMetadata], outcome: RecordMetadata | Exception) -> None:
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
+_waking = threading.Lock()
+"""One for all futures, held for moments: either the outcome comes first or the first look."""
+
+
+def _call(callback: Callback, topic: str, metadata: RecordMetadata | None, error: Exception | None) -> None:
+    try:
+        callback(metadata, error)
+    except (Exception, SystemExit):  # sys.exit() would end the sender's thread, and with it all other records
+        _log.exception("A callback for topic %s failed; the other records go on.", topic)
+
+
+class ColumnsFuture(Future[ColumnsResult]):
+    """Of all rows of one call. Told from the caller's thread and from the sender's; the fields are under _lock.
+
+    What was stored is kept as plain numbers in one list, three for each batch. A call may have rows in a thousand
+    batches, and the garbage collector would visit an object for each.
+    """
+
+    def __init__(self, topic: str, rows: int) -> None:
+        super().__init__()
+        self._topic = topic
+        self._lock = threading.Lock()
+        self._pending = rows
+        self._stored: list[int] = []
+        self._failures: list[RowFailures] = []
+        if not rows:
+            self.set_result(ColumnsResult(topic, (), []))
+
+    def cancel(self) -> bool:
+        return False
+
+    def stored(self, batches: list[int]) -> None:
+        """Of each batch the partition, the first offset (-1 if it is not known) and how many rows."""
+        rows = sum(batches[2::3])
+        with self._lock:
+            self._stored += batches
+            self._pending -= rows
+            over = not self._pending
+        if over:
+            self._resolve()
+
+    def failed(self, rows: NDArray[np.int64], partition: int | None, error: KafkaSinkError) -> None:
+        if not len(rows):
+            return
+        with self._lock:
+            self._failures.append(RowFailures(rows, partition, error))
+            self._pending -= len(rows)
+            over = not self._pending
+        if over:
+            self._resolve()
+
+    def _resolve(self) -> None:
+        """All rows have been told, so that nobody changes the fields any more."""
+        self.set_result(ColumnsResult(self._topic, tuple(self._failures), self._stored))
+
+
+def tell_stored(batches: Iterable[ProducerBatch]) -> None:
+    """Tell the calls of batches that are complete; those of columns once, however many of the batches are theirs."""
+    told: defaultdict[ColumnsFuture, list[int]] = defaultdict(list)
+    for batch in batches:
+        _, partition = batch.topic_partition
+        base_offset = batch.base_offset
+        for owners, start, stop, first_index in batch.pieces:
+            if isinstance(owners.only_call, ColumnsFuture):  # of many rows, mostly
+                offset = base_offset + first_index if base_offset >= 0 else -1
+                told[owners.only_call] += (partition, offset, stop - start)
+                continue
+            shift = first_index - start
+            for call, first, last in owners.shares(start, stop):
+                if isinstance(call, ColumnsFuture):
+                    told[call] += (partition, base_offset + first + shift if base_offset >= 0 else -1, last - first)
+                elif isinstance(call, list):
+                    for index, row in enumerate(owners.rows[first:last].tolist(), first + shift):
+                        call[row].stored(batch.offset_of(index), batch.log_append_time)
+    for call, numbers in told.items():
+        call.stored(numbers)
+
+
+def tell_failed(
+    batch: ProducerBatch, error: KafkaSinkError, by_record: Mapping[int, KafkaSinkError] | None = None
+) -> None:
+    """Tell the calls of a batch that failed, record by record where the broker named some (rule 6)."""
+    named = by_record or {}
+    for part in batch.parts:
+        if isinstance(part.call, ColumnsFuture):
+            _columns_failed(part.call, batch.topic_partition.partition, part.rows, part.first_index, error, named)
+        elif isinstance(part.call, list):
+            for index, row in enumerate(part.rows.tolist(), part.first_index):
+                part.call[row].failed(named.get(index, error))
+
+
+def _columns_failed(
+    call: ColumnsFuture,
+    partition: int,
+    rows: NDArray[np.int64],
+    first_index: int,
+    error: KafkaSinkError,
+    named: Mapping[int, KafkaSinkError],
+) -> None:
+    others = np.ones(len(rows), np.bool_)
+    for index, reason in named.items():
+        place = index - first_index
+        if 0 <= place < len(rows):
+            others[place] = False
+            call.failed(rows[place : place + 1], partition, reason)
+    call.failed(rows[others], partition, error)

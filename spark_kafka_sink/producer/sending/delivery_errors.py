@@ -1,0 +1,171 @@
+"""What came back for a batch, and the error that its calls are told: words for the user at two in the morning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass, field
+
+from spark_kafka_sink.client.metadata import Metadata
+from spark_kafka_sink.client.requests import ClientResponse
+from spark_kafka_sink.errors import (
+    BatchRefusedError,
+    DeliveryError,
+    DeliveryTimeoutError,
+    DisconnectedError,
+    InvalidRecordError,
+    KafkaSinkError,
+    RecordTooLargeError,
+)
+from spark_kafka_sink.producer.batching.batch import ProducerBatch
+from spark_kafka_sink.producer.sending.outcome import Fail
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.error_codes import broker_error, error_code
+from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse
+
+_DOUBT = "The records may be stored all the same."
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One partition's part of a response, or what stands for it."""
+
+    code: int
+    base_offset: int = -1
+    log_append_time: int = -1
+    log_start_offset: int = -1
+    words: str = ""
+    record_words: Mapping[int, str] = field(default_factory=dict)
+    """What the broker says of single records, by their place in the batch (KIP-467)."""
+    cause: KafkaSinkError | None = None
+    """Where there was no answer: why."""
+
+
+def answer_of(row: PartitionProduceResponse) -> Answer:
+    return Answer(
+        row.error_code,
+        row.base_offset,
+        row.log_append_time_ms,
+        row.log_start_offset,
+        row.error_message or "",
+        {one.batch_index: one.batch_index_error_message or "" for one in row.record_errors},
+    )
+
+
+def no_answer(reason: str) -> Answer:
+    """The connection was lost; the broker may have stored the records or not."""
+    return Answer(codes.NETWORK_EXCEPTION, cause=DisconnectedError(reason or "the connection was lost"))
+
+
+def answer_without_message(response: ClientResponse, acks: int) -> Answer:
+    """What stands for a partition's answer where there is none."""
+    if response.version_error is not None:
+        return Answer(codes.UNSUPPORTED_VERSION, cause=response.version_error)
+    if response.disconnected:
+        return no_answer(response.reason)
+    if acks == 0:
+        return Answer(codes.NONE)
+    return no_answer("the broker's answer leaves this partition out")
+
+
+def attempt_error(batch: ProducerBatch, answer: Answer) -> KafkaSinkError:
+    """What went wrong this time."""
+    if answer.cause is not None:
+        return answer.cause
+    where = f"topic {batch.topic_partition.topic}, partition {batch.topic_partition.partition}"
+    error = broker_error(answer.code, where)
+    return _with_words(error, answer.words) if answer.words else error
+
+
+def final_error(batch: ProducerBatch, answer: Answer, failure: Fail) -> KafkaSinkError:
+    """What the calls of a batch are told when it will not be tried again."""
+    error = attempt_error(batch, answer)
+    if failure.timed_out:
+        return timeout_error(batch, error, in_doubt=failure.in_doubt)
+    if failure.retries_used_up or failure.in_doubt:
+        tail = f" {_DOUBT}" if failure.in_doubt else ""
+        return _because(DeliveryError(f"{_sentence(error)} Attempts: {batch.attempts + 1}.{tail}"), error)
+    if answer.code == codes.MESSAGE_TOO_LARGE:
+        return _because(RecordTooLargeError(str(error)), error)
+    if answer.code == codes.INVALID_RECORD and batch.record_count == 1:
+        return _because(InvalidRecordError(str(error)), error)
+    return error
+
+
+def why_not_stored(batch: ProducerBatch, metadata: Metadata) -> Exception | None:
+    """What metadata says of the topic now, or what came of the last attempt, or why there was none."""
+    known = metadata.topic_error(batch.topic_partition.topic) or batch.error
+    if known is not None or batch.ever_sent:
+        return known
+    if metadata.has_unreachable:
+        return DisconnectedError(metadata.unreachable_words())
+    partition = metadata.snapshot.partition(*batch.topic_partition)
+    has_leader = partition is not None and partition.leader is not None
+    return None if has_leader else DisconnectedError("The partition has no leader.")
+
+
+def timeout_error(batch: ProducerBatch, last: Exception | None, *, in_doubt: bool) -> KafkaSinkError:
+    """delivery.timeout.ms has passed."""
+    where = f"topic {batch.topic_partition.topic}, partition {batch.topic_partition.partition}"
+    limit_ms = batch.deadline_ms - batch.created_ms
+    why = "" if batch.ever_sent else " They were never sent."
+    if last is not None:
+        why += f" The last attempt: {_sentence(last)}" if batch.ever_sent else f" {_sentence(last)}"
+    doubt = f" {_DOUBT}" if in_doubt else ""
+    words = f"{where}: {batch.record_count} records were not acknowledged within {limit_ms:.0f} ms.{why}{doubt}"
+    return _because(DeliveryTimeoutError(words), last)
+
+
+def abandoned_error(batch: ProducerBatch, last: Exception | None) -> KafkaSinkError:
+    """Rule 3: its sequence cannot be kept, and another one could store it twice."""
+    where = f"topic {batch.topic_partition.topic}, partition {batch.topic_partition.partition}"
+    words = (
+        f"{where}: {batch.record_count} records were sent without an answer, and records before them were refused. "
+        f"They are not sent again, for that could store them twice. The last attempt: {_sentence(last)} {_DOUBT}"
+    )
+    return _because(DeliveryError(words), last)
+
+
+def encoding_error(batch: ProducerBatch) -> KafkaSinkError:
+    words = f"topic {batch.topic_partition.topic}: the rows could not be encoded: {batch.error!r}"
+    return _because(DeliveryError(words), batch.error)
+
+
+def with_doubt(error: KafkaSinkError) -> KafkaSinkError:
+    """The same for records that were sent before."""
+    doubtful = copy(error)
+    doubtful.args = (f"{error} {_DOUBT}",)
+    return _because(doubtful, error.__cause__)
+
+
+def record_errors(batch: ProducerBatch, answer: Answer) -> tuple[dict[int, KafkaSinkError], KafkaSinkError | None]:
+    """The errors of the records that the broker named, and the error of the others, which it did not object to."""
+    if not answer.record_words:
+        return {}, None
+    where = f"topic {batch.topic_partition.topic}, partition {batch.topic_partition.partition}"
+    name = error_code(answer.code).name
+    named: dict[int, KafkaSinkError] = {
+        index: InvalidRecordError(f"{where}: the broker refused this record: {words or answer.words or name} ({name})")
+        for index, words in answer.record_words.items()
+    }
+    innocent = BatchRefusedError(
+        f"{where}: not stored, because {len(named)} other records of the same batch were refused ({name}). "
+        "This record may be sent again."
+    )
+    return named, innocent
+
+
+def _sentence(error: Exception | None) -> str:
+    """Others follow it."""
+    words = str(error)
+    return words if words.endswith(".") else f"{words}."
+
+
+def _with_words(error: KafkaSinkError, words: str) -> KafkaSinkError:
+    error.args = (f"{error} The broker says: {words}",)
+    return error
+
+
+def _because(error: KafkaSinkError, cause: BaseException | None) -> KafkaSinkError:
+    error.__cause__ = cause
+    return error

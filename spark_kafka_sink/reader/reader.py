@@ -1,0 +1,293 @@
+"""TopicReader: what stands in a topic now, as columns. Bounded: it reads up to the ends found at the start, and stops.
+
+It is no consumer: no group, no position that is remembered, no waiting for what will be written. It is for looking at
+what was written: in tests, by `pykafka cat`, for decisions that are kept in a topic. All happens in the calling thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from types import TracebackType
+from uuid import UUID
+
+import pyarrow as pa
+
+from spark_kafka_sink.client.cluster import NO_TOPIC_ID, Node
+from spark_kafka_sink.client.config import ClientConfig, client_config
+from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError, KafkaSinkError, NetworkError
+from spark_kafka_sink.network.system import System
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.api_keys import VersionRange
+from spark_kafka_sink.protocol.error_codes import broker_error, error_code
+from spark_kafka_sink.protocol.messages import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    PartitionData,
+)
+from spark_kafka_sink.reader.blocking_client import BlockingClient
+from spark_kafka_sink.reader.fetched import ROWS_SCHEMA, visible_rows
+
+READ_COMMITTED = "read_committed"
+ISOLATION_LEVELS = {"read_uncommitted": 0, READ_COMMITTED: 1}
+
+FETCH_BYTES_MAX = 50 * 1024 * 1024
+PARTITION_BYTES_MAX = 8 * 1024 * 1024
+FETCH_WAIT_MS_MAX = 500
+
+_LATEST = -1
+_EARLIEST = -2
+_CONSUMER = -1  # in place of a replica's id
+_FETCH_BY_NAME = VersionRange(FetchRequest.VERSIONS.min, 12)  # from version 13 on by topic id, and nothing else
+
+
+class TopicReader:
+    """A context manager. `timeout_ms`: an error if nothing at all comes forward for so long."""
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        isolation: str = READ_COMMITTED,
+        timeout_ms: float = 60_000,
+        system: System | None = None,
+    ) -> None:
+        if isolation not in ISOLATION_LEVELS:
+            raise ConfigurationError(f"isolation is {isolation!r}, but must be one of {', '.join(ISOLATION_LEVELS)}")
+        self._isolation = ISOLATION_LEVELS[isolation]
+        self._backoff_ms = config.retry_backoff_ms
+        self._client = BlockingClient(config, timeout_ms=timeout_ms, system=system)
+
+    def __enter__(self) -> TopicReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def partitions(self, topic: str) -> list[int]:
+        """The topic's partitions; BrokerError if it does not exist or may not be read."""
+        return [partition.index for partition in self._client.topic(topic, fresh=True).partitions]
+
+    def beginning_offsets(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, int]:
+        return self._list_offsets(topic, self._chosen(topic, partitions), _EARLIEST)
+
+    def end_offsets(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, int]:
+        """The offsets after the last record; for read_committed, of the first record of an open transaction."""
+        return self._list_offsets(topic, self._chosen(topic, partitions), _LATEST)
+
+    def read(
+        self,
+        topic: str,
+        *,
+        partitions: Iterable[int] | None = None,
+        start: Mapping[int, int] | None = None,
+        stop: Mapping[int, int] | None = None,
+    ) -> pa.Table:
+        """All rows, by partition and offset, in the columns of Spark's Kafka source."""
+        tables = list(self.batches(topic, partitions=partitions, start=start, stop=stop))
+        tables.sort(key=lambda table: table.column("partition")[0].as_py())
+        return pa.concat_tables(tables) if tables else ROWS_SCHEMA.empty_table()
+
+    def batches(
+        self,
+        topic: str,
+        *,
+        partitions: Iterable[int] | None = None,
+        start: Mapping[int, int] | None = None,
+        stop: Mapping[int, int] | None = None,
+    ) -> Iterator[pa.Table]:
+        """The same as they come, each table from one partition. Where `start` or `stop` names no offset for a
+        partition, that is its first one, or its end, at this moment."""
+        chosen = self._chosen(topic, partitions)
+        topic_id = self._client.topic(topic).topic_id
+        ends = {**self._list_offsets(topic, chosen, _LATEST), **_among(stop, chosen)}
+        positions = {**self._list_offsets(topic, chosen, _EARLIEST), **_among(start, chosen)}
+        fetching = _Fetching(topic, topic_id, self._isolation, positions, ends)
+        patience = self._client.patience(f"records of topic {topic}")
+        while fetching.pending:
+            before = dict(positions)
+            failure: KafkaSinkError | None = None
+            for leader, led in self._by_leader(topic, fetching.pending).items():
+                answer = self._fetch(fetching, leader, led)
+                if isinstance(answer, NetworkError):
+                    failure = answer
+                else:
+                    yield from fetching.take(answer)
+                    failure = fetching.failure or failure
+            if positions != before:
+                patience.renew()
+            elif fetching.pending:
+                self._client.metadata.request_update()
+                patience.wait(failure, self._backoff_ms)
+
+    # --- parts
+
+    def _chosen(self, topic: str, partitions: Iterable[int] | None) -> list[int]:
+        known = self.partitions(topic)
+        if partitions is None:
+            return known
+        chosen = sorted(set(partitions))
+        unknown = [partition for partition in chosen if partition not in known]
+        if unknown:
+            raise InvalidRecordError(f"topic {topic} has the partitions {known}, but not {unknown}")
+        return chosen
+
+    def _by_leader(self, topic: str, partitions: Iterable[int]) -> dict[Node, list[int]]:
+        self._client.topic(topic)  # it may have been deleted meanwhile
+        led: dict[Node, list[int]] = {}
+        for partition in partitions:
+            leader = self._client.leader(topic, partition)
+            if leader is not None:
+                led.setdefault(leader, []).append(partition)
+        return led
+
+    def _list_offsets(self, topic: str, partitions: list[int], timestamp: int) -> dict[int, int]:
+        offsets: dict[int, int] = {}
+        patience = self._client.patience(f"offsets of topic {topic}")
+        while pending := [partition for partition in partitions if partition not in offsets]:
+            before = len(offsets)
+            failure: KafkaSinkError | None = None
+            for leader, led in self._by_leader(topic, pending).items():
+                build = partial(_list_offsets_request, topic, led, timestamp, self._isolation)
+                answer = self._client.attempt(leader, ListOffsetsResponse, build)
+                if isinstance(answer, NetworkError):
+                    failure = answer
+                else:
+                    failure = _take_offsets(topic, answer, offsets) or failure
+            if len(offsets) > before:
+                patience.renew()
+            else:
+                self._client.metadata.request_update()
+                patience.wait(failure, self._backoff_ms)
+        return offsets
+
+    def _fetch(self, fetching: _Fetching, leader: Node, partitions: list[int]) -> FetchResponse | NetworkError:
+        if self._client.metadata.snapshot.topic_id(fetching.topic) not in (None, fetching.topic_id):
+            # The offsets that we go by are of another topic.
+            context = f"topic {fetching.topic} was deleted and created again while it was read"
+            raise broker_error(error_codes.UNKNOWN_TOPIC_ID, context)
+        request = fetching.request(partitions)
+        versions = _FETCH_BY_NAME if fetching.topic_id == NO_TOPIC_ID else None
+        return self._client.attempt(leader, FetchResponse, lambda _: request, versions=versions)
+
+
+class _Fetching:
+    """Where the reading of one topic stands. `positions` and `ends` are offsets by partition."""
+
+    def __init__(
+        self, topic: str, topic_id: UUID, isolation: int, positions: dict[int, int], ends: dict[int, int]
+    ) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.failure: KafkaSinkError | None = None
+        self._isolation = isolation
+        self._positions = positions
+        self._ends = ends
+
+    @property
+    def pending(self) -> list[int]:
+        return [partition for partition, end in self._ends.items() if self._positions[partition] < end]
+
+    def request(self, partitions: list[int]) -> FetchRequest:
+        wanted = [
+            FetchPartition(
+                partition=partition, fetch_offset=self._positions[partition], partition_max_bytes=PARTITION_BYTES_MAX
+            )
+            for partition in partitions
+        ]
+        return FetchRequest(
+            max_wait_ms=FETCH_WAIT_MS_MAX,
+            min_bytes=1,
+            max_bytes=FETCH_BYTES_MAX,
+            isolation_level=self._isolation,
+            topics=[FetchTopic(topic=self.topic, topic_id=self.topic_id, partitions=wanted)],
+        )
+
+    def take(self, answer: FetchResponse) -> Iterator[pa.Table]:
+        """The visible rows; positions move on. What went wrong, and may go right the next time, is in `failure`."""
+        self.failure = _failure(answer.error_code, f"topic {self.topic}")
+        for topic in answer.responses:
+            for data in topic.partitions:
+                where = f"topic {self.topic}, partition {data.partition_index}"
+                if data.error_code == error_codes.NONE:
+                    rows = self._rows(data)
+                    if rows.num_rows:
+                        yield rows
+                else:
+                    self.failure = _failure(data.error_code, where)
+
+    def _rows(self, data: PartitionData) -> pa.Table:
+        partition = data.partition_index
+        assert not isinstance(data.records, list | tuple)
+        fetched = visible_rows(
+            data.records,  # type: ignore[arg-type]  # segments are for writing only
+            data.aborted_transactions if self._isolation else None,
+            topic=self.topic,
+            partition=partition,
+            start=self._positions[partition],
+            stop=self._ends[partition],
+        )
+        self._positions[partition] = fetched.next_offset
+        return fetched.rows
+
+
+def read_topic_table(
+    bootstrap: str,
+    topic: str,
+    *,
+    isolation: str = READ_COMMITTED,
+    options: Mapping[str, object] | None = None,
+    partitions: Iterable[int] | None = None,
+    system: System | None = None,
+) -> pa.Table:
+    """All that stands in a topic now. `options` are client and security options by their names."""
+    config = client_config({**(options or {}), "bootstrap.servers": bootstrap})
+    with TopicReader(config, isolation=isolation, system=system) as reader:
+        return reader.read(topic, partitions=partitions)
+
+
+def _list_offsets_request(
+    topic: str, partitions: list[int], timestamp: int, isolation: int, version: int
+) -> ListOffsetsRequest:
+    wanted = [ListOffsetsPartition(partition_index=partition, timestamp=timestamp) for partition in partitions]
+    return ListOffsetsRequest(
+        replica_id=_CONSUMER,
+        isolation_level=isolation if version >= 2 else 0,  # before there were transactions, all was committed
+        topics=[ListOffsetsTopic(name=topic, partitions=wanted)],
+    )
+
+
+def _take_offsets(topic: str, answer: ListOffsetsResponse, offsets: dict[int, int]) -> KafkaSinkError | None:
+    failure: KafkaSinkError | None = None
+    for answered in answer.topics:
+        for partition in answered.partitions:
+            if partition.error_code == error_codes.NONE:
+                offsets[partition.partition_index] = partition.offset
+            else:
+                failure = _failure(partition.error_code, f"topic {topic}, partition {partition.partition_index}")
+    return failure
+
+
+def _failure(code: int, where: str) -> KafkaSinkError | None:
+    """What may be tried again is returned, what may not is raised."""
+    if code == error_codes.NONE:
+        return None
+    error = broker_error(code, where)
+    if not error_code(code).retriable:
+        raise error
+    return error
+
+
+def _among(offsets: Mapping[int, int] | None, partitions: list[int]) -> dict[int, int]:
+    return {partition: offset for partition, offset in (offsets or {}).items() if partition in partitions}

@@ -1,0 +1,280 @@
+"""Mechanisms of the tests' own, and scripted ends of a SASL conversation."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+
+from spark_kafka_sink.errors import AuthenticationError
+from spark_kafka_sink.network.channel import ChannelBuilder, ChannelState, KafkaChannel
+from spark_kafka_sink.network.channels import server_channels
+from spark_kafka_sink.network.frame import NetworkSend
+from spark_kafka_sink.network.security.sasl_client import SaslClientAuthenticator
+from spark_kafka_sink.network.security.sasl_server import SaslServerAuthenticator
+from spark_kafka_sink.network.selector import Selector
+from spark_kafka_sink.network.system import Buffer, ByteSocket, SocketAddress
+from spark_kafka_sink.network.transport import PlaintextTransport
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.headers import decode_request, decode_request_header, encode_request, encode_response
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages import (
+    ApiVersion,
+    ApiVersionsResponse,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+)
+from spark_kafka_sink.sasl.mechanism import ClientConversation, ServerConversation
+from tests.fake_system import FakeConnection, FakeSystem
+from tests.network.peers import FramePeer, frame, poll_until
+
+
+class Password:
+    """A mechanism of one token."""
+
+    name = "PASSWORD"
+
+    def __init__(self, password: str = "right-secret") -> None:
+        self._password = password
+        self.complete = False
+
+    def start(self) -> bytes:
+        self.complete = True
+        return self._password.encode()
+
+    def step(self, challenge: bytes) -> bytes | None:
+        raise AssertionError("complete already")
+
+
+class PasswordCheck:
+    principal = "alice"
+    credential_lifetime_ms: float | None = None
+
+    def __init__(self) -> None:
+        self.complete = False
+
+    def step(self, token: bytes) -> bytes:
+        if token != b"right-secret":
+            raise AuthenticationError("Authentication failed: invalid credentials")
+        self.complete = True
+        return b""
+
+
+class Mutual:
+    """A mechanism of two tokens, in which the listener proves itself at the end."""
+
+    name = "MUTUAL"
+
+    def __init__(self) -> None:
+        self.complete = False
+
+    def start(self) -> bytes:
+        return b"hello"
+
+    def step(self, challenge: bytes) -> bytes | None:
+        if challenge == b"who?":
+            return b"alice"
+        if challenge != b"proof":
+            raise AuthenticationError("the broker did not prove that it knows the password")
+        self.complete = True
+        return None
+
+
+class LastWord(Mutual):
+    """As Mutual, but complete with the client's last token: of what comes after it, only success or failure counts."""
+
+    def step(self, challenge: bytes) -> bytes | None:
+        self.complete = True
+        return b"alice"
+
+
+class MutualCheck:
+    principal = "alice"
+    credential_lifetime_ms: float | None = None
+
+    def __init__(self, proof: bytes = b"proof") -> None:
+        self.complete = False
+        self._proof = proof
+
+    def step(self, token: bytes) -> bytes:
+        if token == b"hello":
+            return b"who?"
+        self.complete = True
+        return self._proof
+
+
+def answer_api_versions(request: memoryview) -> Sequence[Buffer]:
+    header, _ = decode_request(request)
+    ranges = [
+        ApiVersion(api_key=key, min_version=0, max_version=newest)
+        for key, newest in ((ApiKey.API_VERSIONS, 4), (ApiKey.SASL_HANDSHAKE, 1), (ApiKey.SASL_AUTHENTICATE, 2))
+    ]
+    return encode_response(ApiVersionsResponse(api_keys=ranges), header.api_version, header.correlation_id)
+
+
+class SaslListener(FramePeer):
+    """Our server authenticator behind each connection; after it, every frame is answered by itself."""
+
+    def __init__(self, make: Callable[[], SaslServerAuthenticator]) -> None:
+        super().__init__(self._take)
+        self.authenticators: dict[FakeConnection, SaslServerAuthenticator] = {}
+        self.requests: list[bytes] = []
+        self.log: list[str] = []
+        self.answer_after_ms = 0.0
+        self._make = make
+
+    def on_connect(self, connection: FakeConnection) -> None:
+        self.authenticators[connection] = self._make()
+
+    def _take(self, connection: FakeConnection, payload: bytes) -> None:
+        authenticator, now = self.authenticators[connection], connection.system.now()
+        try:
+            if not authenticator.claims(memoryview(payload), now):
+                self.log.append("data")
+                self.requests.append(payload)
+                connection.send(frame(payload), after_ms=self.answer_after_ms)
+                return
+            self.log.append(str(decode_request_header(payload)[0].api_key))
+            answer = authenticator.step(memoryview(payload), now)
+        except AuthenticationError:
+            connection.close()
+            return
+        if answer is not None:
+            connection.send(frame(b"".join(answer)))
+        if authenticator.failure is not None:
+            connection.close()
+
+
+def sasl_channels(conversation: Callable[[], ClientConversation], share: float = 0.9) -> ChannelBuilder:
+    def build(
+        channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, frame_bytes_max: int
+    ) -> KafkaChannel:
+        authenticator = SaslClientAuthenticator(
+            conversation().name, conversation, "client", share=lambda low, high: share
+        )
+        return KafkaChannel(
+            channel_id,
+            address,
+            PlaintextTransport(sock),
+            authenticator,
+            connecting=connecting,
+            frame_bytes_max=frame_bytes_max,
+        )
+
+    return build
+
+
+def listener(*, connections_max_reauth_ms: float = 0) -> SaslListener:
+    return SaslListener(lambda: stranger(connections_max_reauth_ms=connections_max_reauth_ms).authenticator)
+
+
+def meet(peer: FramePeer, channels: ChannelBuilder) -> tuple[FakeSystem, Selector]:
+    system = FakeSystem(latency_ms=1.0)
+    system.listen("broker", 9092, peer)
+    selector = Selector(system, channels=channels)
+    selector.connect("a", system.resolve("broker", 9092)[0])
+    return system, selector
+
+
+def authenticated(peer: FramePeer, channels: ChannelBuilder) -> tuple[FakeSystem, Selector]:
+    system, selector = meet(peer, channels)
+    poll_until(selector, lambda: selector.is_channel_ready("a"), 50)
+    return system, selector
+
+
+def refused(peer: FramePeer, channels: ChannelBuilder) -> ChannelState:
+    """How a connection ends that must not succeed, and that it does so without waiting for a timeout."""
+    system, selector = meet(peer, channels)
+    started = system.now()
+    poll_until(selector, lambda: "a" in selector.disconnected, 50)
+    assert system.now() - started < 100
+    assert not system.open_sockets
+    return selector.disconnected["a"]
+
+
+def send_number(selector: Selector, number: int) -> bytes:
+    """A request as far as these peers care: a correlation id after four bytes that are no SASL API key."""
+    payload = struct.pack(">i", number)
+    selector.send(NetworkSend("a", [payload]))
+    return payload
+
+
+class ScriptedBroker(FramePeer):
+    """Answers the n-th frame by the n-th message, or bytes, whatever was asked."""
+
+    def __init__(self, *script: Message | bytes) -> None:
+        super().__init__(self._take)
+        self._script = list(script)
+
+    def _take(self, connection: FakeConnection, payload: bytes) -> None:
+        answer = self._script.pop(0)
+        if isinstance(answer, bytes):
+            connection.send(frame(answer))
+        else:
+            header, _ = decode_request_header(payload)
+            segments = encode_response(answer, header.api_version, header.correlation_id)
+            connection.send(frame(b"".join(segments)))
+
+
+def versions(**newest: int) -> ApiVersionsResponse:
+    keys = [ApiVersion(api_key=ApiKey[name], min_version=0, max_version=version) for name, version in newest.items()]
+    return ApiVersionsResponse(api_keys=keys)
+
+
+MODERN = versions(SASL_HANDSHAKE=1, SASL_AUTHENTICATE=2)
+
+
+class Stranger:
+    """A client of the listener's authenticator, frame by frame."""
+
+    def __init__(self, authenticator: SaslServerAuthenticator) -> None:
+        self.authenticator = authenticator
+        self.now = 0.0
+
+    def ask(self, message: Message, version: int) -> bytes:
+        request = memoryview(b"".join(encode_request(message, version, 1, "x")))
+        assert self.authenticator.claims(request, self.now)
+        return b"".join(self.authenticator.step(request, self.now) or [])
+
+    def log_in(self, password: bytes = b"right-secret") -> SaslAuthenticateResponse:
+        self.ask(SaslHandshakeRequest(mechanism="PASSWORD"), 1)
+        answer = self.ask(SaslAuthenticateRequest(auth_bytes=password), 1)
+        return SaslAuthenticateResponse.decode(answer[4:], 1)
+
+
+def stranger(*, connections_max_reauth_ms: float = 0) -> Stranger:
+    mechanisms: dict[str, Callable[[], ServerConversation]] = {"PASSWORD": PasswordCheck, "MUTUAL": MutualCheck}
+    return Stranger(
+        SaslServerAuthenticator(mechanisms, answer_api_versions, connections_max_reauth_ms=connections_max_reauth_ms)
+    )
+
+
+class ScriptedClient(FramePeer):
+    """A client of a Selector that listens: says the next of its frames after each answer."""
+
+    def __init__(self, *requests: tuple[Message, int]) -> None:
+        super().__init__(lambda connection, payload: self._say_next(connection))
+        self._requests = [b"".join(encode_request(message, version, 1, "x")) for message, version in requests]
+
+    def on_connect(self, connection: FakeConnection) -> None:
+        self._say_next(connection)
+
+    def _say_next(self, connection: FakeConnection) -> None:
+        if self._requests:
+            connection.send(frame(self._requests.pop(0)), after_ms=1)
+
+
+def serve(client: ScriptedClient, *, connections_max_reauth_ms: float = 0) -> Selector:
+    """A Selector with one accepted connection, whose other end is this client."""
+    system = FakeSystem()
+    system.listen("client", 1, client)
+    where = system.resolve("client", 1)[0]
+    mechanisms: dict[str, Callable[[], ServerConversation]] = {"PASSWORD": PasswordCheck}
+    channels = server_channels(
+        mechanisms=mechanisms,
+        answer_api_versions=answer_api_versions,
+        connections_max_reauth_ms=connections_max_reauth_ms,
+    )
+    selector = Selector(system, channels=channels)
+    selector.register("c", system.connect(where, -1, -1), where)
+    return selector

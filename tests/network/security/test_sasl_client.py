@@ -1,0 +1,187 @@
+"""SASL as our client holds it, with our own listener and with brokers that say whatever a script tells them."""
+
+from __future__ import annotations
+
+import struct
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+from spark_kafka_sink.errors import AuthenticationError, DecodeError
+from spark_kafka_sink.network.channel import ChannelStateKind
+from spark_kafka_sink.network.security.sasl_server import SaslServerAuthenticator
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.headers import decode_request_header
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages import (
+    SaslAuthenticateResponse,
+    SaslHandshakeResponse,
+)
+from spark_kafka_sink.sasl.mechanism import ClientConversation
+from tests.fake_system import FakeConnection
+from tests.network.peers import FramePeer, frame, poll_until, received
+from tests.network.security.sasl_peers import (
+    MODERN,
+    LastWord,
+    Mutual,
+    MutualCheck,
+    Password,
+    SaslListener,
+    ScriptedBroker,
+    answer_api_versions,
+    authenticated,
+    listener,
+    meet,
+    refused,
+    sasl_channels,
+    send_number,
+    versions,
+)
+
+
+@pytest.mark.parametrize("conversation", [Password, Mutual])
+def test_client_and_listener_agree_and_requests_follow(conversation: Callable[[], ClientConversation]) -> None:
+    peer = listener()
+    _, selector = meet(peer, sasl_channels(conversation))
+    poll_until(selector, lambda: bool(selector.connected))
+    assert not selector.is_channel_ready("a")
+    poll_until(selector, lambda: selector.is_channel_ready("a"))
+    payload = send_number(selector, 7)
+    poll_until(selector, lambda: bool(selector.completed_receives))
+    assert received(selector) == [("a", payload)]
+    (authenticator,) = peer.authenticators.values()
+    assert authenticator.principal == "alice"
+
+
+def test_a_wrong_password_is_an_authentication_error_in_the_brokers_words_without_the_password() -> None:
+    state = refused(listener(), sasl_channels(lambda: Password("wrong-secret")))
+    assert state.kind is ChannelStateKind.AUTHENTICATION_FAILED
+    assert isinstance(state.error, AuthenticationError)
+    assert str(state.error) == (
+        "broker:9092: SASL PASSWORD: the broker refused: Authentication failed: invalid credentials"
+    )
+    assert "secret" not in repr(state)
+
+
+def test_a_mechanism_that_is_not_offered_is_answered_by_those_that_are() -> None:
+    class Other(Password):
+        name = "OTHER"
+
+    state = refused(listener(), sasl_channels(Other))
+    assert isinstance(state.error, AuthenticationError)
+    assert "it offers PASSWORD, MUTUAL" in str(state.error)
+
+
+def test_a_listener_that_does_not_prove_itself_is_refused() -> None:
+    peer = SaslListener(
+        lambda: SaslServerAuthenticator({"MUTUAL": lambda: MutualCheck(b"forged")}, answer_api_versions)
+    )
+    state = refused(peer, sasl_channels(Mutual))
+    assert state.kind is ChannelStateKind.AUTHENTICATION_FAILED
+    assert "did not prove" in str(state.error)
+
+
+def test_a_callback_of_the_users_that_raises_fails_the_authentication_without_its_words() -> None:
+    class Broken(Password):
+        def start(self) -> bytes:
+            raise KeyError("token-secret")
+
+    state = refused(listener(), sasl_channels(Broken))
+    assert state.kind is ChannelStateKind.AUTHENTICATION_FAILED
+    assert "could not be had: KeyError" in str(state.error)
+    assert state.error is not None
+    assert "secret" not in "".join(traceback.format_exception(state.error)), "Spark shows tracebacks to all"
+
+
+def test_a_broker_without_sasl_authenticate_gets_the_tokens_bare() -> None:
+    broker = ScriptedBroker(
+        versions(SASL_HANDSHAKE=0), SaslHandshakeResponse(mechanisms=["MUTUAL"]), b"who?", b"proof", b"\0\0\0\7answer"
+    )
+    _, selector = authenticated(broker, sasl_channels(Mutual))
+    assert broker.frames[2:] == [b"hello", b"alice"]
+    send_number(selector, 7)
+    poll_until(selector, lambda: bool(selector.completed_receives))
+    assert received(selector) == [("a", b"\0\0\0\7answer")]
+
+
+def test_a_bare_last_token_needs_no_answer_but_is_written_before_anything_else() -> None:
+    broker = ScriptedBroker(versions(SASL_HANDSHAKE=0), SaslHandshakeResponse(mechanisms=["MUTUAL"]), b"who?", b"")
+    system, selector = meet(broker, sasl_channels(LastWord))
+    poll_until(selector, lambda: len(broker.frames) == 3)
+    system.connections[0].stall()
+    system.connections[0].socket.window_bytes = 0
+    for _ in range(10):
+        selector.poll(10)
+        assert not selector.is_channel_ready("a")
+    system.connections[0].socket.window_bytes = 1000
+    system.connections[0].resume()
+    poll_until(selector, lambda: selector.is_channel_ready("a"))
+    system.advance(10)
+    assert broker.frames[2:] == [b"hello", b"alice"]
+
+
+def test_a_last_token_that_is_not_bare_is_judged_by_its_answer() -> None:
+    refusal = SaslAuthenticateResponse(error_code=error_codes.SASL_AUTHENTICATION_FAILED, error_message="no")
+    broker = ScriptedBroker(MODERN, SaslHandshakeResponse(), SaslAuthenticateResponse(auth_bytes=b"who?"), refusal)
+    assert "the broker refused: no" in str(refused(broker, sasl_channels(LastWord)).error)
+
+
+def test_an_empty_bare_token_is_an_answer() -> None:
+    broker = ScriptedBroker(versions(SASL_HANDSHAKE=0), SaslHandshakeResponse(mechanisms=["PASSWORD"]), b"")
+    authenticated(broker, sasl_channels(Password))
+    assert broker.frames[2:] == [b"right-secret"]
+
+
+def test_newer_brokers_are_spoken_to_in_versions_that_we_know() -> None:
+    broker = ScriptedBroker(
+        versions(SASL_HANDSHAKE=9, SASL_AUTHENTICATE=9),
+        SaslHandshakeResponse(mechanisms=["PASSWORD"]),
+        SaslAuthenticateResponse(),
+    )
+    authenticated(broker, sasl_channels(Password))
+    asked = [decode_request_header(request)[0] for request in broker.frames]
+    assert [(header.api_key, header.api_version) for header in asked] == [(18, 0), (17, 1), (36, 2)]
+    assert [header.client_id for header in asked] == ["client"] * 3
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ([MODERN, SaslHandshakeResponse(error_code=error_codes.ILLEGAL_SASL_STATE)], "expects no SASL"),
+        ([MODERN, SaslHandshakeResponse(error_code=error_codes.UNKNOWN_SERVER_ERROR)], "UNKNOWN_SERVER_ERROR"),
+        ([versions()], "does not know SaslHandshake"),
+        ([b"\0"], "is this a SASL listener"),
+        ([b"\0\0\0\1" + bytes(10)], "correlation id"),
+        (
+            [
+                MODERN,
+                SaslHandshakeResponse(),
+                SaslAuthenticateResponse(error_code=error_codes.SASL_AUTHENTICATION_FAILED),
+            ],
+            "SASL_AUTHENTICATION_FAILED",
+        ),
+    ],
+)
+def test_whatever_goes_wrong_is_said(script: list[Message | bytes], words: str) -> None:
+    state = refused(ScriptedBroker(*script), sasl_channels(Password))
+    assert state.kind is ChannelStateKind.AUTHENTICATION_FAILED
+    assert words in str(state.error)
+
+
+def test_a_stranger_cannot_announce_more_than_a_little() -> None:
+    class Huge(FramePeer):
+        def on_connect(self, connection: FakeConnection) -> None:
+            connection.send(struct.pack(">i", 2 * 1024 * 1024))
+
+    state = refused(Huge(), sasl_channels(Password))
+    assert isinstance(state.error, DecodeError)
+    assert "at most 1048576" in str(state.error)
+
+
+def test_after_authentication_large_frames_are_taken() -> None:
+    peer = listener()
+    system, selector = authenticated(peer, sasl_channels(Password))
+    system.connections[0].send(frame(bytes(2_000_000)))
+    poll_until(selector, lambda: bool(selector.completed_receives))
+    assert len(selector.completed_receives[0].payload) == 2_000_000

@@ -1,0 +1,110 @@
+"""SASL as a listener holds it: behind a Selector, and its authenticator frame by frame."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.errors import AuthenticationError
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.headers import decode_request_header, encode_request
+from spark_kafka_sink.protocol.messages import (
+    ApiVersionsRequest,
+    MetadataRequest,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+)
+from tests.network.peers import poll_until
+from tests.network.security.sasl_peers import (
+    PasswordCheck,
+    ScriptedClient,
+    serve,
+    stranger,
+)
+
+
+def test_a_listener_lets_a_client_in_and_hands_out_its_requests() -> None:
+    client = ScriptedClient(
+        (ApiVersionsRequest(), 0),
+        (SaslHandshakeRequest(mechanism="PASSWORD"), 1),
+        (SaslAuthenticateRequest(auth_bytes=b"right-secret"), 2),
+        (MetadataRequest(), 1),
+    )
+    selector = serve(client)
+    poll_until(selector, lambda: bool(selector.completed_receives))
+    assert decode_request_header(selector.completed_receives[0].payload)[0].api_key == ApiKey.METADATA
+    channel = selector.channel("c")
+    assert channel is not None
+    assert channel.principal == "alice"
+
+
+def test_a_listener_says_that_it_refuses_and_then_closes() -> None:
+    client = ScriptedClient(
+        (SaslHandshakeRequest(mechanism="PASSWORD"), 1), (SaslAuthenticateRequest(auth_bytes=b"wrong"), 1)
+    )
+    selector = serve(client)
+    poll_until(selector, lambda: bool(selector.disconnected))
+    assert selector.disconnected["c"].authentication_failed
+    selector.poll(10)
+    answer = SaslAuthenticateResponse.decode(client.frames[-1][4:], 1)
+    assert answer.error_code == error_codes.SASL_AUTHENTICATION_FAILED
+    assert client.closed == 1
+
+
+def test_a_stranger_may_ask_for_versions_and_for_nothing_else() -> None:
+    assert stranger().ask(ApiVersionsRequest(), 0)
+    with pytest.raises(AuthenticationError, match="type 3 came before authentication"):
+        stranger().ask(MetadataRequest(), 1)
+
+
+def test_tokens_before_the_handshake_are_refused() -> None:
+    with pytest.raises(AuthenticationError):
+        stranger().ask(SaslAuthenticateRequest(auth_bytes=b"right-secret"), 1)
+
+
+@pytest.mark.parametrize("garbage", [b"", b"\0", b"\xff" * 40, b"\0\x11\0\x09\0\0\0\0\xff\xff"])
+def test_garbage_is_refused(garbage: bytes) -> None:
+    with pytest.raises(AuthenticationError):
+        stranger().authenticator.step(memoryview(garbage), 0.0)
+
+
+def test_a_refusal_is_said_before_the_channel_ends() -> None:
+    client = stranger()
+    response = client.log_in(b"wrong")
+    assert response.error_code == error_codes.SASL_AUTHENTICATION_FAILED
+    assert not client.authenticator.complete
+    assert isinstance(client.authenticator.failure, AuthenticationError)
+
+
+def test_the_client_is_told_when_its_session_ends_and_cut_off_after_it() -> None:
+    client = stranger(connections_max_reauth_ms=500)
+    assert client.log_in().session_lifetime_ms == 500
+    request = memoryview(b"".join(encode_request(MetadataRequest(), 1, 1, "x")))
+    assert not client.authenticator.claims(request, 499.0)
+    with pytest.raises(AuthenticationError, match="has ended"):
+        client.authenticator.claims(request, 501.0)
+
+
+def test_a_token_that_ends_earlier_ends_the_session_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PasswordCheck, "credential_lifetime_ms", 200.0)
+    assert stranger(connections_max_reauth_ms=500).log_in().session_lifetime_ms == 200
+    assert stranger().log_in().session_lifetime_ms == 200
+
+
+def test_neither_the_mechanism_nor_the_principal_can_change_with_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = stranger(connections_max_reauth_ms=500)
+    client.log_in()
+    client.ask(SaslHandshakeRequest(mechanism="MUTUAL"), 1)
+    assert client.authenticator.failure is not None
+    client = stranger(connections_max_reauth_ms=500)
+    client.log_in()
+    monkeypatch.setattr(PasswordCheck, "principal", "mallory")
+    assert client.log_in().error_code == error_codes.SASL_AUTHENTICATION_FAILED
+
+
+def test_without_an_end_of_session_a_handshake_is_a_request_like_any_other() -> None:
+    client = stranger()
+    client.log_in()
+    request = memoryview(b"".join(encode_request(SaslHandshakeRequest(mechanism="PASSWORD"), 1, 1, "x")))
+    assert not client.authenticator.claims(request, 1e9)

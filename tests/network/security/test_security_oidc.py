@@ -1,0 +1,237 @@
+"""Tokens from an endpoint: what is asked, what is believed, how long it is kept, and what is never told."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import threading
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.errors import AuthenticationError
+from spark_kafka_sink.network.security.config import security_config
+from spark_kafka_sink.network.security.oidc import ANSWER_BYTES_MAX, OidcConfig, TokenSource
+from spark_kafka_sink.sasl.oauthbearer import unsecured_token
+
+
+@dataclass
+class Endpoint:
+    """A token endpoint that answers as it is told, the last answer again and again."""
+
+    url: str = ""
+    answers: list[tuple[int, bytes]] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)
+    asked: list[tuple[str, dict[str, str], str]] = field(default_factory=list)
+
+    def answer(self, content: object, status: int = 200) -> None:
+        self.answers.append((status, content if isinstance(content, bytes) else json.dumps(content).encode()))
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    state = Endpoint()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            state.asked.append((self.path, dict(self.headers), body))
+            status, content = state.answers.pop(0) if len(state.answers) > 1 else state.answers[0]
+            self.send_response(status)
+            for name, value in state.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    state.url = f"http://127.0.0.1:{server.server_port}/realms/k/token?x=1"
+    yield state
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@dataclass
+class Clock:
+    seconds: float = 1_800_000_000.0
+    waits: list[float] = field(default_factory=list)
+
+    def now_s(self) -> float:
+        return self.seconds
+
+    def wait_s(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+
+def source(endpoint: Endpoint, clock: Clock | None = None, **changed: Any) -> TokenSource:
+    clock = clock or Clock()
+    config = OidcConfig(endpoint.url, "me", "hush:1", "kafka produce")
+    return TokenSource(replace(config, **changed), now_s=clock.now_s, wait_s=clock.wait_s)
+
+
+def test_the_client_credentials_grant_is_asked_for(endpoint: Endpoint) -> None:
+    endpoint.answer({"access_token": "abc.def", "expires_in": 300})
+    assert source(endpoint).token() == "abc.def"
+    ((path, headers, body),) = endpoint.asked
+    assert path == "/realms/k/token?x=1"
+    assert body == "grant_type=client_credentials&scope=kafka+produce"
+    assert base64.b64decode(headers["Authorization"].removeprefix("Basic ")) == b"me:hush:1"
+
+
+def test_id_and_secret_can_be_url_encoded_first(endpoint: Endpoint) -> None:
+    endpoint.answer({"access_token": "t"})
+    source(endpoint, header_urlencode=True, scope=None).token()
+    ((_, headers, body),) = endpoint.asked
+    assert base64.b64decode(headers["Authorization"].removeprefix("Basic ")) == b"me:hush%3A1"
+    assert body == "grant_type=client_credentials"
+
+
+def test_a_token_is_kept_for_most_of_its_life_and_then_renewed(endpoint: Endpoint) -> None:
+    clock = Clock()
+    endpoint.answer({"access_token": "first", "expires_in": 100})
+    endpoint.answer({"access_token": "second", "expires_in": 100})
+    tokens = source(endpoint, clock)
+    assert [tokens.token() for _ in range(3)] == ["first"] * 3
+    clock.seconds += 79
+    assert tokens.token() == "first"
+    clock.seconds += 2
+    assert tokens.token() == "second"
+    assert len(endpoint.asked) == 2
+
+
+def test_without_expires_in_the_token_itself_says_how_long(endpoint: Endpoint) -> None:
+    clock = Clock()
+    endpoint.answer({"access_token": unsecured_token({"exp": clock.seconds + 100})})
+    tokens = source(endpoint, clock)
+    tokens.token()
+    clock.seconds += 79
+    tokens.token()
+    assert len(endpoint.asked) == 1
+
+
+def test_a_token_that_says_nothing_is_asked_for_each_time(endpoint: Endpoint) -> None:
+    endpoint.answer({"access_token": "opaque"})
+    tokens = source(endpoint)
+    assert [tokens.token(), tokens.token()] == ["opaque"] * 2
+    assert len(endpoint.asked) == 2
+
+
+def test_a_busy_endpoint_is_asked_again_with_growing_waits(endpoint: Endpoint) -> None:
+    clock = Clock()
+    endpoint.answer(b"", 503)
+    endpoint.answer(b"", 429)
+    endpoint.answer({"access_token": "t"})
+    assert source(endpoint, clock).token() == "t"
+    assert clock.waits == [0.1, 0.2]
+
+
+def test_attempts_are_bounded(endpoint: Endpoint) -> None:
+    endpoint.answer(b"hush-2", 500)
+    with pytest.raises(AuthenticationError, match="status 500") as caught:
+        source(endpoint).token()
+    assert len(endpoint.asked) == 3
+    assert "hush" not in str(caught.value)
+
+
+def test_nobody_there_is_an_authentication_error() -> None:
+    with pytest.raises(AuthenticationError, match="no token from the endpoint"):
+        source(Endpoint("http://127.0.0.1:9/")).token()
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "words"),
+    [
+        ({"error": "invalid_client", "error_description": "hush-3"}, 401, "status 401: invalid_client"),
+        ({"error": "<script>hush-3"}, 400, "status 400"),
+        (b"hush-3", 404, "status 404"),
+        ({"access_token": ""}, 200, "no access_token"),
+        ({"access_token": 7}, 200, "no access_token"),
+        (["access_token"], 200, "no access_token"),
+        (b"[" * 100_000, 200, "no access_token"),
+        (b"\xff", 200, "no access_token"),
+        (b"x" * (ANSWER_BYTES_MAX + 1), 200, "exceeds"),
+    ],
+)
+def test_an_answer_that_is_no_token_is_final_and_not_repeated(
+    endpoint: Endpoint, content: object, status: int, words: str
+) -> None:
+    endpoint.answer(content, status)
+    with pytest.raises(AuthenticationError, match=words) as caught:
+        source(endpoint).token()
+    assert "hush" not in str(caught.value)
+    assert len(endpoint.asked) == 1
+
+
+def test_what_comes_in_place_of_http_is_not_repeated_in_a_traceback(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_http(connection: http.client.HTTPConnection) -> None:
+        raise http.client.BadStatusLine("hush-4")
+
+    monkeypatch.setattr(http.client.HTTPConnection, "getresponse", no_http)
+    endpoint.answer(b"")
+    with pytest.raises(AuthenticationError, match="no token from the endpoint: BadStatusLine") as caught:
+        source(endpoint, Clock()).token()
+    assert "hush" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_redirects_are_not_followed(endpoint: Endpoint) -> None:
+    endpoint.headers["Location"] = endpoint.url + "&again"
+    endpoint.answer(b"", 302)
+    with pytest.raises(AuthenticationError, match="status 302"):
+        source(endpoint).token()
+    assert len(endpoint.asked) == 1
+
+
+def test_all_connections_of_a_configuration_share_one_token(endpoint: Endpoint) -> None:
+    endpoint.answer({"access_token": "shared", "expires_in": 300})
+    prefix = "sasl.oauthbearer."
+    options = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        prefix + "token.endpoint.url": endpoint.url,
+        prefix + "client.credentials.client.id": "me",
+        prefix + "client.credentials.client.secret": "hush-4",
+    }
+    for _ in range(3):
+        assert b"Bearer shared\x01" in security_config(options).conversation("broker").start()
+    assert len(endpoint.asked) == 1
+
+
+def test_an_endpoint_that_drips_its_answer_is_given_up_at_the_read_timeout() -> None:
+    """Each byte comes in time; the answer never does."""
+    gone = threading.Event()
+
+    class Dripping(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            try:
+                while not gone.wait(0.01):
+                    self.wfile.write(b"H")
+            except OSError:
+                gone.set()
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Dripping)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    config = OidcConfig(f"http://127.0.0.1:{server.server_port}/", "me", "secret", read_timeout_ms=150)
+    try:
+        with pytest.raises(AuthenticationError, match="no token from the endpoint"):
+            TokenSource(config, wait_s=lambda _: None).token()
+    finally:
+        gone.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,293 @@
+"""Options become a SecurityConfig: all faults at once, no secret shown, and it travels to Spark's executors."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import ssl
+import sys
+
+import pytest
+
+from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
+from spark_kafka_sink.network.security import config as security
+from spark_kafka_sink.network.security.config import SECURITY_OPTIONS, SecurityConfig, security_config
+from spark_kafka_sink.sasl.oauthbearer import accept_unsecured
+
+PACKAGE = "org.apache.kafka.common.security"
+OAUTH_MODULE = f"{PACKAGE}.oauthbearer.OAuthBearerLoginModule"
+
+
+def jaas(module: str = "scram.ScramLoginModule", **options: str) -> str:
+    words = " ".join(f'{name}="{value}"' for name, value in options.items())
+    return f"{PACKAGE}.{module} required {words};"
+
+
+SCRAM = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "SCRAM-SHA-512",
+    "sasl.jaas.config": jaas(username="alice", password="hush-1"),
+}
+OAUTH = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+SECRETS = SCRAM | {
+    "ssl.truststore.location": "trust.jks",
+    "ssl.truststore.password": "hush-2",
+    "ssl.keystore.key": "hush-3",
+    "ssl.keystore.certificate.chain": "chain",
+    "ssl.key.password": "hush-4",
+}
+OIDC = OAUTH | {
+    "sasl.oauthbearer.token.endpoint.url": "https://login.example.com/token",
+    "sasl.oauthbearer.client.credentials.client.id": "me",
+    "sasl.oauthbearer.client.credentials.client.secret": "hush-5",
+}
+
+
+def returns_a_token() -> str:
+    return "abc.def"
+
+
+def returns_nothing() -> None:
+    return None
+
+
+def faults(options: dict[str, object]) -> tuple[str, ...]:
+    with pytest.raises(ConfigurationError) as caught:
+        security_config(options)
+    return caught.value.faults
+
+
+def test_without_options_there_is_no_security() -> None:
+    config = security_config({})
+    assert config == SecurityConfig()
+    assert not config.uses_tls
+    assert not config.uses_sasl
+
+
+@pytest.mark.parametrize(
+    ("protocol", "uses_tls", "uses_sasl"),
+    [("PLAINTEXT", False, False), ("ssl", True, False), ("SASL_PLAINTEXT", False, True), ("sasl_ssl", True, True)],
+)
+def test_the_protocol_says_which_parts_there_are(protocol: str, uses_tls: bool, uses_sasl: bool) -> None:
+    config = security_config(SCRAM | {"security.protocol": protocol})
+    assert (config.uses_tls, config.uses_sasl) == (uses_tls, uses_sasl)
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_scram_login_begins_a_conversation(mechanism: str) -> None:
+    config = security_config(SCRAM | {"sasl.mechanism": mechanism})
+    assert config.mechanism == mechanism
+    assert config.conversation("broker").start().startswith(b"n,,n=alice,r=")
+
+
+def test_a_delegation_token_is_a_scram_login() -> None:
+    options = SCRAM | {"sasl.jaas.config": jaas(username="id", password="hmac", tokenauth="true")}
+    assert security_config(options).conversation("b").start().endswith(b",tokenauth=true")
+
+
+def test_a_plain_login_begins_a_conversation() -> None:
+    module = jaas("plain.PlainLoginModule", username="alice", password="s3")
+    config = security_config({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": module})
+    assert config.conversation("b").start() == b"\0alice\0s3"
+
+
+def test_a_token_as_it_is() -> None:
+    config = security_config(OAUTH | {"sasl.oauthbearer.token": "abc.def"})
+    assert b"Bearer abc.def\x01" in config.conversation("b").start()
+
+
+def test_a_token_by_the_users_callback_with_extensions() -> None:
+    module = f'{OAUTH_MODULE} required extension_pool="p";'
+    options = OAUTH | {"sasl.oauthbearer.token.callback": returns_a_token, "sasl.jaas.config": module}
+    config = pickle.loads(pickle.dumps(security_config(options)))
+    assert config.conversation("b").start() == b"n,,\x01auth=Bearer abc.def\x01pool=p\x01\x01"
+    wrong = security_config(OAUTH | {"sasl.oauthbearer.token.callback": returns_nothing})
+    with pytest.raises(AuthenticationError, match="must return the token as str"):
+        wrong.conversation("b")
+
+
+def test_an_unsecured_token_as_the_java_client_makes_it_for_tests() -> None:
+    module = f'{OAUTH_MODULE} required unsecuredLoginStringClaim_sub="alice";'
+    first = security_config(OAUTH | {"sasl.jaas.config": module}).conversation("b").start().decode()
+    token = first.partition("Bearer ")[2].partition("\x01")[0]
+    assert accept_unsecured(token, now_s=0).principal == "alice"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        OIDC | {"sasl.login.callback.handler.class": f"{PACKAGE}.oauthbearer.OAuthBearerLoginCallbackHandler"},
+        OAUTH
+        | {
+            "sasl.oauthbearer.token.endpoint.url": "https://login.example.com/token",
+            "sasl.jaas.config": f"{OAUTH_MODULE} required clientId='me' clientSecret='hush-5' scope='kafka';",
+        },
+    ],
+    ids=["since Kafka 4.1", "before"],
+)
+def test_client_credentials_are_taken_from_either_place(given: dict[str, object]) -> None:
+    config = security_config(given)
+    assert config.login.oidc is not None
+    assert (config.login.oidc.client_id, config.login.oidc.client_secret) == ("me", "hush-5")
+    assert "hush" not in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({"security.protocol": "TLS"}, "security.protocol must be one of"),
+        ({"sasl.mechanism": "CRAM-MD5"}, "sasl.mechanism must be one of"),
+        ({"sasl.mechanism": "PLAIN"}, "names ScramLoginModule, which is not for sasl.mechanism PLAIN"),
+        ({"sasl.jaas.config": None}, "must give a username and a password"),
+        ({"sasl.jaas.config": jaas(username="alice")}, "must give a username and a password"),
+        ({"sasl.jaas.config": jaas(username="", password="x")}, "must give a username and a password"),
+        ({"sasl.jaas.config": jaas(username="a", password="x\0y")}, "NUL"),
+        ({"sasl.jaas.config": "hush"}, "begin with a login module"),
+        ({"sasl.mechanism": "GSSAPI", "sasl.jaas.config": None}, "sasl.kerberos.service.name must be set"),
+        ({"sasl.mechanism": "OAUTHBEARER", "sasl.jaas.config": None}, "needs one source of tokens"),
+        (OIDC | {"sasl.oauthbearer.token": "x", "sasl.jaas.config": None}, "needs one source of tokens"),
+        (OIDC | {"sasl.oauthbearer.token.endpoint.url": "http://login.example.com/"}, "must be https"),
+        (OIDC | {"sasl.oauthbearer.token.endpoint.url": "file:///etc/passwd"}, "must begin with https"),
+        (OIDC | {"sasl.oauthbearer.token.endpoint.url": "https://a:hush@b/"}, "must have no user, password"),
+        (OIDC | {"sasl.oauthbearer.token.endpoint.url": "https://[hush"}, "is not an address"),
+        (OIDC | {"sasl.oauthbearer.token.endpoint.url": "https://h:99999/"}, "is not an address"),
+        (OIDC | {"sasl.oauthbearer.client.credentials.client.secret": None}, "needs sasl.oauthbearer"),
+        (OIDC | {"sasl.login.read.timeout.ms": "soon"}, "sasl.login.read.timeout.ms must be a positive number"),
+        (OIDC | {"sasl.login.callback.handler.class": "com.example.Mine"}, "callback.handler.class cannot be set"),
+        ({"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.callback": "name"}, "must be callable"),
+        ({"sasl.mechanism": "OAUTHBEARER", "sasl.jaas.config": f"{OAUTH_MODULE} required extension_auth=x;"}, "auth"),
+        ({"ssl.engine.factory.class": "com.example.Mine"}, "cannot be set: it would load a Java class"),
+        ({"ssl.truststore.type": "BKS"}, "ssl.truststore.type must be one of"),
+        ({"ssl.truststore.location": "a", "ssl.truststore.certificates": "b"}, "exclude each other"),
+        ({"ssl.keystore.key": "a"}, "must be set together"),
+        ({"ssl.keystore.key": "a", "ssl.keystore.location": "b"}, "excludes ssl.keystore.key"),
+        ({"ssl.truststore.password": "hush"}, "truststore.password is set, but there is no ssl.truststore.location"),
+        ({"ssl.keystore.password": "hush"}, "ssl.keystore.password is set, but there is no ssl.keystore.location"),
+        (
+            {"ssl.truststore.location": "a", "ssl.truststore.type": "PEM", "ssl.truststore.password": "hush"},
+            "has no meaning for PEM",
+        ),
+        ({"ssl.endpoint.identification.algorithm": "ldaps"}, "must be https, or empty"),
+        ({"ssl.protocol": "SSLv3"}, "ssl.protocol must be one of"),
+        ({"ssl.enabled.protocols": "TLSv1.1,TLSv1.2"}, "ssl.enabled.protocols must be of"),
+        ({"ssl.cipher.suites": "TLS_RSA_WITH_NOTHING"}, "knows no 'TLS_RSA_WITH_NOTHING'"),
+    ],
+)
+def test_each_fault_has_a_sentence(changed: dict[str, object], fault: str) -> None:
+    found = faults(SCRAM | changed)
+    assert any(fault in one for one in found), found
+    assert "hush" not in "\n".join(found)
+
+
+def test_what_the_protocol_has_no_use_for_is_not_looked_at() -> None:
+    leftovers = {"ssl.truststore.password": "hush", "ssl.truststore.type": "BKS", "sasl.jaas.config": "hush"}
+    assert security_config(leftovers) == SecurityConfig()
+
+
+def test_all_faults_are_told_at_once() -> None:
+    found = faults(
+        {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "ssl.protocol": "x", "ssl.keystore.key": "k"}
+    )
+    assert len(found) == 3
+
+
+def test_options_of_a_jvm_are_passed_by_and_secrets_are_marked() -> None:
+    assert security_config({"ssl.provider": "SunJSSE", "ssl.trustmanager.algorithm": "PKIX"}) == SecurityConfig()
+    secret = {name for name, option in SECURITY_OPTIONS.items() if option.secret}
+    assert secret >= {"sasl.jaas.config", "ssl.key.password", "ssl.keystore.key", "sasl.oauthbearer.token"}
+    assert all(name == option.name and option.doc for name, option in SECURITY_OPTIONS.items())
+
+
+@pytest.mark.parametrize("options", [SECRETS, OIDC, OAUTH | {"sasl.oauthbearer.token": "hush.6"}])
+def test_secrets_travel_in_the_pickle_and_never_show(options: dict[str, object]) -> None:
+    config = security_config(options)
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert "hush" not in repr(config) + str(config)
+    if config.mechanism != "OAUTHBEARER" or config.login.oidc is None:
+        assert "hush" not in repr(config.conversation("b"))
+
+
+def test_kerberos_without_its_package_is_a_fault_of_the_options_that_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    found = faults({"security.protocol": "SASL_SSL", "sasl.kerberos.service.name": "kafka"})
+    assert len(found) == 1
+    assert "pip install 'spark-kafka-sink[gssapi]'" in found[0]
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
+def test_credentials_in_clear_are_warned_about_once(mechanism: str, caplog: pytest.LogCaptureFixture) -> None:
+    security._warn_once.cache_clear()
+    options: dict[str, object] = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism}
+    if mechanism == "PLAIN":
+        options["sasl.jaas.config"] = jaas("plain.PlainLoginModule", username="a", password="hush-1")
+    else:
+        options["sasl.oauthbearer.token"] = "hush.1"
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            security_config(options)
+        security_config(options | {"security.protocol": "SASL_SSL"})
+        security_config(SCRAM | {"security.protocol": "SASL_PLAINTEXT"})
+    (record,) = caplog.records
+    assert "travel in clear" in record.getMessage()
+    assert "hush" not in caplog.text
+
+
+def test_switching_off_the_hostname_check_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    security._warn_once.cache_clear()
+    config = security_config({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""})
+    assert "can pass for the brokers" in caplog.text
+    context = config.ssl_context()
+    assert not context.check_hostname
+    assert context.verify_mode == ssl.CERT_REQUIRED
+
+
+def test_names_and_certificates_are_checked_by_default() -> None:
+    context = security_config({"security.protocol": "SSL"}).ssl_context()
+    assert context.check_hostname
+    assert context.verify_mode == ssl.CERT_REQUIRED
+    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+    assert context.maximum_version == ssl.TLSVersion.TLSv1_3
+
+
+@pytest.mark.parametrize(
+    ("options", "versions"),
+    [
+        ({"ssl.enabled.protocols": "TLSv1.3"}, ("TLSv1_3", "TLSv1_3")),
+        ({"ssl.enabled.protocols": ["TLSv1.2"]}, ("TLSv1_2", "TLSv1_2")),
+        ({"ssl.protocol": "TLSv1.2"}, ("TLSv1_2", "TLSv1_2")),
+        ({"ssl.protocol": "TLSv1.2", "ssl.enabled.protocols": "TLSv1.2,TLSv1.3"}, ("TLSv1_2", "TLSv1_3")),
+        ({"ssl.cipher.suites": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"}, ("TLSv1_2", "TLSv1_2")),
+        ({"ssl.cipher.suites": "TLS_AES_256_GCM_SHA384"}, ("TLSv1_3", "TLSv1_3")),
+    ],
+)
+def test_versions_are_as_asked(options: dict[str, object], versions: tuple[str, str]) -> None:
+    context = security_config({"security.protocol": "SSL"} | options).ssl_context()
+    assert (context.minimum_version.name, context.maximum_version.name) == versions
+
+
+def test_no_version_left_is_a_fault() -> None:
+    options = {
+        "security.protocol": "SSL",
+        "ssl.cipher.suites": "TLS_AES_256_GCM_SHA384",
+        "ssl.enabled.protocols": "TLSv1.2",
+    }
+    with pytest.raises(ConfigurationError, match="no suite for any of"):
+        security_config(options).ssl_context()
+
+
+@pytest.mark.parametrize(
+    ("iana", "openssl"),
+    [
+        ("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "ECDHE-RSA-AES128-GCM-SHA256"),
+        ("TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "ECDHE-ECDSA-AES256-GCM-SHA384"),
+        ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", "ECDHE-RSA-CHACHA20-POLY1305"),
+        ("TLS_DHE_RSA_WITH_AES_256_GCM_SHA384", "DHE-RSA-AES256-GCM-SHA384"),
+        ("ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES128-GCM-SHA256"),
+    ],
+)
+def test_suites_have_their_iana_or_openssl_names(iana: str, openssl: str) -> None:
+    context = security_config({"security.protocol": "SSL", "ssl.cipher.suites": iana}).ssl_context()
+    older = [suite["name"] for suite in context.get_ciphers() if suite["protocol"] != "TLSv1.3"]
+    assert older == [openssl]

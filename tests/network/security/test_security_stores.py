@@ -1,0 +1,215 @@
+"""Keys and certificates from every kind of store, and what is said of those that are no good.
+
+The stores beside this file were made by Java's keytool 17; their certificates are valid for a hundred years.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import ssl
+import stat
+import struct
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+
+from spark_kafka_sink.errors import ConfigurationError, MissingDependencyError
+from spark_kafka_sink.network.security import keystores, tls_context
+from spark_kafka_sink.network.security.config import security_config
+from spark_kafka_sink.network.security.keystores import read_pem, read_store
+from spark_kafka_sink.network.security.tls_context import StoreConfig, TlsConfig, client_context
+
+STORES = Path(__file__).parent / "stores"
+STORE_PASSWORD, KEY_PASSWORD = "store-secret", "key-secret"
+
+JKS_IDENTITY = read_store(
+    (STORES / "identity.jks").read_bytes(), type_name=None, password=STORE_PASSWORD, key_password=KEY_PASSWORD
+)
+KEY, CHAIN = JKS_IDENTITY.private_key, JKS_IDENTITY.chain
+
+
+def options(**given: str) -> dict[str, object]:
+    protocol: dict[str, object] = {"security.protocol": "SSL"}
+    return protocol | {f"ssl.{name.replace('_', '.')}": value for name, value in given.items()}
+
+
+def authorities(context: ssl.SSLContext) -> int:
+    return int(context.cert_store_stats()["x509"])
+
+
+def failure(given: dict[str, object]) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        security_config(given).ssl_context()
+    assert "secret" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [None, "JKS", "PKCS12"])
+@pytest.mark.parametrize("name", ["trust.jks", "trust.p12"])
+def test_truststores_of_java_are_read_whatever_java_calls_them(name: str, kind: str | None) -> None:
+    given = options(truststore_location=str(STORES / name), truststore_password=STORE_PASSWORD)
+    if kind:
+        given["ssl.truststore.type"] = kind
+    assert authorities(security_config(given).ssl_context()) == 1
+
+
+@pytest.mark.parametrize(("name", "key_password"), [("identity.jks", KEY_PASSWORD), ("identity.p12", None)])
+def test_keystores_of_java_identify_the_client(
+    name: str, key_password: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenSSL takes the key and the chain, and finds that they belong together."""
+    loaded: list[str] = []
+    real = ssl.SSLContext.load_cert_chain
+
+    def spy(self: ssl.SSLContext, path: str, **given: Any) -> None:
+        real(self, path, **given)
+        loaded.append(Path(path).read_text())
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", spy)
+    store = StoreConfig(str(STORES / name), None, STORE_PASSWORD, key_password)
+    client_context(TlsConfig(identity=store))
+    (pem,) = loaded
+    assert pem.count("BEGIN PRIVATE KEY") == 1
+    assert pem.count("BEGIN CERTIFICATE") == 1
+
+
+def test_the_key_of_a_jks_store_is_what_java_put_there() -> None:
+    key = serialization.load_pem_private_key(KEY.encode(), None)
+    from cryptography import x509
+
+    certificate = x509.load_pem_x509_certificate(CHAIN.encode())
+    assert key.public_key() == certificate.public_key()
+
+
+@pytest.mark.parametrize("mangled", [str, lambda pem: pem.replace("\n", " "), lambda pem: pem.replace("\n", "\\n")])
+def test_pem_survives_what_configurations_do_to_line_breaks(mangled: Any) -> None:
+    given = options(
+        keystore_key=mangled(KEY), keystore_certificate_chain=mangled(CHAIN), truststore_certificates=mangled(CHAIN)
+    )
+    assert authorities(security_config(given).ssl_context()) == 1
+
+
+def test_pem_files_hold_key_and_chain(tmp_path: Path) -> None:
+    (tmp_path / "node.pem").write_text("comment\n" + KEY + CHAIN)
+    (tmp_path / "ca.pem").write_text(CHAIN * 2)
+    location, trust = str(tmp_path / "node.pem"), str(tmp_path / "ca.pem")
+    for kind in ({}, {"keystore_type": "PEM", "truststore_type": "pem"}):
+        given = options(keystore_location=location, truststore_location=trust, **kind)
+        assert authorities(security_config(given).ssl_context()) == 1
+
+
+@pytest.mark.parametrize("form", [serialization.PrivateFormat.PKCS8, serialization.PrivateFormat.TraditionalOpenSSL])
+def test_an_encrypted_key_is_opened_with_its_password_only(form: serialization.PrivateFormat) -> None:
+    key = serialization.load_pem_private_key(KEY.encode(), None)
+    encryption = serialization.BestAvailableEncryption(KEY_PASSWORD.encode())
+    pem = key.private_bytes(serialization.Encoding.PEM, form, encryption).decode()
+    given = options(keystore_key=pem, keystore_certificate_chain=CHAIN, key_password=KEY_PASSWORD)
+    security_config(given).ssl_context()
+    assert "ssl.key.password is wrong or missing" in failure(given | {"ssl.key.password": "wrong"})
+    # It does not ask on the terminal either.
+    assert "ssl.key.password is wrong or missing" in failure(given | {"ssl.key.password": None})
+
+
+def test_the_file_that_openssl_reads_is_private_and_short_lived(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    modes: list[int] = []
+    real = ssl.SSLContext.load_cert_chain
+
+    def spy(self: ssl.SSLContext, path: str, **given: Any) -> None:
+        assert Path(path).parent == tmp_path
+        modes.append(stat.S_IMODE(os.stat(path).st_mode))
+        real(self, path, **given)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", spy)
+    good = options(keystore_key=KEY, keystore_certificate_chain=CHAIN)
+    security_config(good).ssl_context()
+    assert "damaged" in failure(good | {"ssl.keystore.certificate.chain": CHAIN.replace("M", "N")})
+    assert modes == [0o600, 0o600]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("identity.jks", {"password": "x"}), ("identity.jks", {"key_password": "x"}), ("identity.p12", {"password": "x"})],
+)
+def test_a_wrong_password_is_named(name: str, wrong: dict[str, str]) -> None:
+    given = {"password": STORE_PASSWORD, "key_password": KEY_PASSWORD} | wrong
+    with pytest.raises(ConfigurationError, match="has another password"):
+        read_store((STORES / name).read_bytes(), type_name=None, **given)
+
+
+def test_a_jks_truststore_needs_no_password() -> None:
+    data = (STORES / "trust.jks").read_bytes()
+    assert "BEGIN CERTIFICATE" in read_store(data, type_name="JKS", password=None, key_password=None).authorities
+
+
+@pytest.mark.parametrize("name", ["identity.jks", "trust.jks"])
+def test_a_jks_file_cut_off_anywhere_is_refused(name: str) -> None:
+    data = (STORES / name).read_bytes()
+    for size in range(4, len(data) - 20):
+        with pytest.raises(ConfigurationError):
+            read_store(data[:size] + bytes(20), type_name=None, password=None, key_password=KEY_PASSWORD)
+
+
+def test_a_jks_file_of_billions_of_entries_is_refused_at_once() -> None:
+    data = struct.pack(">III", 0xFEEDFEED, 2, 0xFFFFFFFF) + bytes(200)
+    with pytest.raises(ConfigurationError):
+        read_store(data, type_name="JKS", password=None, key_password=None)
+
+
+def test_without_cryptography_a_pkcs12_store_names_the_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    store = StoreConfig(str(STORES / "trust.p12"), None, STORE_PASSWORD)
+    with pytest.raises(MissingDependencyError, match="openssl pkcs12 -in") as caught:
+        client_context(TlsConfig(trust=store))
+    assert "ssl.truststore.location" in str(caught.value)
+    assert "spark-kafka-sink[pkcs12]" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"truststore_location": "/nowhere/ca.pem"}, "/nowhere/ca.pem cannot be read: No such file"),
+        ({"truststore_certificates": "nothing"}, "ssl.truststore.certificates has no certificate"),
+        ({"truststore_certificates": CHAIN.replace("M", "N")}, "damaged"),
+        ({"keystore_key": CHAIN, "keystore_certificate_chain": CHAIN}, "needs a private key"),
+        ({"keystore_key": KEY + KEY, "keystore_certificate_chain": CHAIN}, "more than one private key"),
+        ({"keystore_location": str(STORES / "trust.jks")}, "needs a private key"),
+        ({"keystore_location": __file__}, "is no PEM, PKCS12 or JKS file"),
+        ({"keystore_location": str(STORES / "identity.jks"), "keystore_type": "PEM"}, "needs a private key"),
+        ({"keystore_location": str(STORES / "identity.jks")}, "needs a password for its private key"),
+    ],
+)
+def test_a_store_that_is_no_good_is_named_with_its_option(given: dict[str, str], words: str) -> None:
+    assert words in failure(options(**given))
+
+
+def test_a_key_for_another_certificate_is_named() -> None:
+    other = read_store(
+        (STORES / "identity.p12").read_bytes(), type_name=None, password=STORE_PASSWORD, key_password=None
+    )
+    given = options(keystore_key=other.private_key, keystore_certificate_chain=CHAIN)
+    assert "is for another certificate" in failure(given)
+
+
+def test_a_store_of_unreasonable_size_is_not_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keystores, "KEYSTORE_BYTES_MAX", 10)
+    monkeypatch.setattr(tls_context, "KEYSTORE_BYTES_MAX", 10)
+    assert "larger than 10 bytes" in failure(options(truststore_location=str(STORES / "trust.jks")))
+
+
+def test_no_secret_is_in_a_repr() -> None:
+    store = StoreConfig("file", "JKS", "hush-1", "hush-2", "hush-3")
+    assert "hush" not in repr(TlsConfig(trust=store, identity=store)) + repr(
+        read_pem(KEY.replace("\n", "hush"), "hush")
+    )
+    assert KEY.split("\n")[1] not in repr(JKS_IDENTITY)

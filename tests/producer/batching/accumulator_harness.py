@@ -1,0 +1,131 @@
+"""An accumulator with a clock that stands still, a cluster of two nodes, and a gate that says what it is told to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+
+from spark_kafka_sink.client.cluster import ClusterSnapshot, Node, PartitionInfo, TopicInfo
+from spark_kafka_sink.producer.batching.accumulator import Appended, ReadyCheck, RecordAccumulator
+from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.encoder import record_size_bounds
+
+TOPIC = "t"
+VALUE = b"v" * 100
+RECORD_BYTES = 115
+"""What one record with VALUE and no key takes at most."""
+FOREVER = float("inf")
+WALL_MS = 1_700_000_000_000
+
+
+class Clock:
+    """Time that moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Gate:
+    """Admits everything but the partitions that are refused, and numbers the records of each partition."""
+
+    def __init__(self) -> None:
+        self.refused: set[int] = set()
+        self.asked = 0
+        self.next_sequence: dict[TopicPartition, int] = {}
+
+    def admit(self, batch: ProducerBatch, leader_id: int, now: float) -> bool:
+        self.asked += 1
+        if batch.topic_partition.partition in self.refused:
+            return False
+        if not batch.has_sequence:
+            sequence = self.next_sequence.get(batch.topic_partition, 0)
+            batch.set_producer_state(7, 0, sequence)
+            self.next_sequence[batch.topic_partition] = (sequence + batch.record_count) & 0x7FFF_FFFF
+        return True
+
+
+def tp(partition: int, topic: str = TOPIC) -> TopicPartition:
+    return TopicPartition(topic, partition)
+
+
+def cluster(leaders: Iterable[int | None], *, epoch: int = 1, topic: str = TOPIC) -> ClusterSnapshot:
+    """A topic whose partitions have these leaders."""
+    partitions = tuple(PartitionInfo(topic, index, leader, epoch) for index, leader in enumerate(leaders))
+    nodes = {node: Node(node, f"host{node}", 9092) for node in (0, 1)}
+    return ClusterSnapshot(nodes=nodes, topics={topic: TopicInfo(topic, partitions=partitions)})
+
+
+def columns_of(values: list[bytes | None]) -> RecordColumns:
+    return RecordColumns(pa.array(values, pa.binary()))
+
+
+class Harness:
+    """Options by their names with underscores; the snapshot may be replaced."""
+
+    def __init__(self, leaders: Iterable[int | None] = (0, 0, 1), **options: object) -> None:
+        given: dict[str, object] = {"bootstrap.servers": "host:9092", "batch.size": 1024, "linger.ms": 10}
+        given.update({name.replace("_", "."): value for name, value in options.items()})
+        self.config = ProducerConfig.parse(given)
+        self.clock = Clock()
+        self.pool = BufferPool(self.config.buffer_memory, self.clock)
+        self.wakeups = 0
+        self.snapshot = cluster(leaders)
+        self.gate = Gate()
+        self.accumulator = RecordAccumulator(
+            self.config, self.pool, clock=self.clock, wall_clock_ms=lambda: WALL_MS, wakeup=self._wake, random=Random(0)
+        )
+
+    def _wake(self) -> None:
+        self.wakeups += 1
+
+    def append(
+        self, partition: int, count: int = 1, value: bytes = VALUE, call: object = None, topic: str = TOPIC
+    ) -> Appended:
+        return self.append_rows([value] * count, [partition] * count, call=call, topic=topic)
+
+    def append_rows(
+        self, values: list[bytes | None], partitions: list[int], call: object = None, topic: str = TOPIC
+    ) -> Appended:
+        columns = columns_of(values)
+        return self.accumulator.append_columns(
+            topic,
+            columns,
+            record_size_bounds(columns),
+            np.array(partitions, np.int32),
+            np.arange(len(values)),
+            call,
+        )
+
+    def append_record(self, partition: int, value: bytes = VALUE, call: object = None) -> None:
+        self.accumulator.append_record(
+            TOPIC, partition, None, value, None, WALL_MS, len(value) + RECORD_BYTES - 100, call
+        )
+
+    def ready(self) -> ReadyCheck:
+        return self.accumulator.ready(self.snapshot, self.clock.now)
+
+    def ready_nodes(self) -> set[int]:
+        return set(self.ready().ready_node_ids)
+
+    def drain(self, *node_ids: int, max_request_size: int = 1 << 20) -> list[ProducerBatch]:
+        """The batches of all these nodes (default: both), node by node."""
+        drained = self.accumulator.drain(self.snapshot, node_ids or (0, 1), max_request_size, self.clock.now, self.gate)
+        return [batch for batches in drained.values() for batch in batches]
+
+    def take(self) -> list[ProducerBatch]:
+        """One round of the sender: ready, then drain what is ready."""
+        return self.drain(*self.ready().ready_node_ids) if self.ready().ready_node_ids else []
+
+    def acknowledge(self, batch: ProducerBatch, base_offset: int = 0) -> None:
+        batch.off_wire()
+        assert batch.complete(base_offset)
+        self.accumulator.finish(batch)

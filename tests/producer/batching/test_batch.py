@@ -1,0 +1,207 @@
+"""ProducerBatch: one outcome, one identity, and memory that returns once and not too early."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import DeliveryError, IllegalStateError
+from spark_kafka_sink.producer.batching.batch import BatchState, ProducerBatch
+from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
+from spark_kafka_sink.producer.batching.row_origins import rows_of_call
+from spark_kafka_sink.producer.batching.split import split_batch
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.compression import Codec
+from spark_kafka_sink.records.decoder import decode_batches
+from spark_kafka_sink.records.encoder import PartitionSlice, encode, plan_batches, record_size_bounds, times_of
+from spark_kafka_sink.records.header import parse_header
+from tests.producer.batching.accumulator_harness import Clock, tp
+
+ERROR = DeliveryError("no")
+
+
+def batch_of(columns: RecordColumns, pool: BufferPool | None = None) -> ProducerBatch:
+    pool = pool or BufferPool(1 << 20, Clock())
+    pool.reserve(1000, 0)
+    lease = MemoryLease(pool, 1000)
+    batch = ProducerBatch(tp(3), created_ms=10, deadline_ms=110)
+    now, whole = 1_700_000_000_000, [PartitionSlice(0, columns.num_rows)]
+    plan = plan_batches(record_size_bounds(columns), whole, 1 << 20, times_of(columns, now))
+    (piece,) = encode(columns, plan, now)
+    batch.append(
+        piece.segment,
+        piece.record_count,
+        piece.base_timestamp,
+        piece.max_timestamp,
+        (rows_of_call("call", np.arange(piece.record_count)),),
+        (lease,),
+    )
+    return batch
+
+
+def plain(count: int = 5) -> RecordColumns:
+    return RecordColumns(pa.array([b"value %d" % i for i in range(count)]))
+
+
+def in_flight(batch: ProducerBatch) -> ProducerBatch:
+    batch.close()
+    batch.depart(20)
+    return batch
+
+
+def test_a_batch_has_one_outcome_and_the_first_one_stands() -> None:
+    batch = in_flight(batch_of(plain()))
+    assert batch.complete(100, 5)
+    assert not batch.fail(ERROR)
+    assert not batch.complete(200)
+    assert (batch.base_offset, batch.log_append_time, batch.error) == (100, 5, None)
+    assert [batch.offset_of(i) for i in (0, 4)] == [100, 104]
+
+
+def test_a_batch_that_is_stored_is_off_the_wire_and_gives_its_memory_back() -> None:
+    pool = BufferPool(10_000, Clock())
+    batch = in_flight(batch_of(plain(), pool))
+    batch.stored(100, 5)
+    assert (batch.done, batch.on_wire, batch.base_offset, batch.log_append_time) == (True, False, 100, 5)
+    assert pool.free_bytes == 10_000
+
+
+def test_a_failure_stands_against_a_late_success() -> None:
+    batch = in_flight(batch_of(plain()))
+    assert batch.fail(ERROR)
+    assert not batch.complete(100)
+    assert (batch.error, batch.base_offset, batch.offset_of(2)) == (ERROR, -1, -1)
+
+
+@pytest.mark.parametrize(
+    "move", [lambda b: b.depart(1), lambda b: b.requeue(backoff_until_ms=1), lambda b: b.wire_segments()]
+)
+def test_what_an_open_batch_cannot_do_is_an_error_of_ours(move: object) -> None:
+    with pytest.raises(IllegalStateError):
+        move(batch_of(plain()))  # type: ignore[operator]
+
+
+def test_a_closed_batch_takes_no_more_records() -> None:
+    batch = batch_of(plain())
+    batch.close()
+    with pytest.raises(IllegalStateError):
+        batch.append(memoryview(b""), 1, 0, 0, (), ())
+
+
+def test_memory_returns_when_the_batch_is_done_and_off_the_wire_whichever_is_last() -> None:
+    pool = BufferPool(10_000, Clock())
+    answered = in_flight(batch_of(plain(), pool))
+    answered.off_wire()
+    assert pool.free_bytes == 9_000
+    answered.complete(0)
+    assert pool.free_bytes == 10_000
+    expired = in_flight(batch_of(plain(), pool))
+    expired.fail(ERROR)
+    assert pool.free_bytes == 9_000
+    assert expired.wire_segments()[1:]
+    expired.off_wire()
+    assert pool.free_bytes == 10_000
+    expired.off_wire()
+    assert pool.free_bytes == 10_000
+
+
+def test_the_bytes_stay_the_same_for_every_retry() -> None:
+    batch = batch_of(plain())
+    batch.close(Codec.LZ4)
+    batch.set_producer_state(4, 2, 17)
+    batch.depart(1)
+    first = b"".join(batch.wire_segments())
+    batch.off_wire()
+    batch.requeue(backoff_until_ms=50)
+    batch.depart(60)
+    assert b"".join(batch.wire_segments()) == first
+    assert (batch.attempts, batch.ever_sent) == (1, True)
+
+
+def test_a_new_identity_changes_the_header_and_nothing_else() -> None:
+    batch = batch_of(plain())
+    batch.close()
+    batch.set_producer_state(4, 2, 17)
+    before = b"".join(batch.wire_segments())
+    batch.set_producer_state(4, 3, 0)
+    after = b"".join(batch.wire_segments())
+    header = parse_header(after)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (4, 3, 0)
+    assert after[61:] == before[61:]
+    assert [row.columns.num_rows for row in decode_batches(after, bytes_max=1 << 20)] == [5]
+
+
+def test_the_last_sequence_wraps() -> None:
+    batch = batch_of(plain(5))
+    assert (batch.has_sequence, batch.last_sequence) == (False, -1)
+    batch.set_producer_state(1, 0, 2**31 - 3)
+    assert batch.last_sequence == 1
+
+
+def test_compression_moves_the_charge_and_frees_the_rest() -> None:
+    pool = BufferPool(10_000, Clock())
+    batch = batch_of(RecordColumns(pa.array([b"x" * 100] * 5)), pool)
+    batch.close(Codec.GZIP)
+    assert batch.body_bytes < batch.uncompressed_bytes
+    assert pool.free_bytes == 10_000 - batch.body_bytes - 5 * 8, "the records, and whose rows they are"
+    batch.fail(ERROR)
+    assert pool.free_bytes == 10_000
+
+
+def test_closing_twice_changes_nothing() -> None:
+    batch = batch_of(plain())
+    batch.close(Codec.GZIP)
+    size = batch.size_bytes
+    batch.close(Codec.GZIP)
+    assert (batch.size_bytes, batch.state) == (size, BatchState.CLOSED)
+
+
+def test_a_batch_expires_when_its_time_has_come_not_before() -> None:
+    batch = batch_of(plain())
+    assert not batch.expired(109)
+    assert batch.expired(110)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_split_keeps_codec_headers_keys_timestamps_and_nulls(codec: Codec) -> None:
+    count = 20
+    columns = RecordColumns(
+        value=pa.array([None if i % 7 == 0 else b"v%d" % i for i in range(count)]),
+        key=pa.array([None if i % 3 == 0 else b"k%d" % i for i in range(count)]),
+        headers=pa.array([[("h", b"%d" % i), ("n", None)] for i in range(count)], pa.map_(pa.string(), pa.binary())),
+        timestamp=pa.array([1000 + (i * 37) % 50 for i in range(count)], pa.int64()),
+    )
+    pool = BufferPool(10_000, Clock())
+    batch = batch_of(columns, pool)
+    batch.close(codec)
+    batch.set_producer_state(9, 1, 2**31 - 10)
+    batch.depart(1)
+    whole = next(decode_batches(b"".join(batch.wire_segments()), bytes_max=1 << 20)).columns
+    batch.off_wire()
+    children = split_batch(batch, 200)
+    batch.split_up()
+    assert len(children) > 2
+    rows = [next(decode_batches(b"".join(c.wire_segments()), bytes_max=1 << 20)).columns for c in children]
+    for name in ("key", "value", "headers", "timestamp"):
+        assert [x for part in rows for x in part[name].to_pylist()] == whole[name].to_pylist()
+    assert {c.codec for c in children} == {codec}
+    assert [c.base_sequence for c in children[1:]] == [(c.last_sequence + 1) & 0x7FFF_FFFF for c in children[:-1]]
+    assert [i for c in children for p in c.parts for i in p.rows.tolist()] == list(range(count))
+    for child in children:
+        child.fail(ERROR)
+    assert pool.free_bytes == 10_000
+
+
+def test_a_batch_that_fits_into_the_limit_is_cut_in_half_all_the_same() -> None:
+    batch = batch_of(plain(4))
+    batch.close()
+    children = split_batch(batch, 1 << 20)
+    assert [child.record_count for child in children] == [2, 2]
+
+
+def test_repr_shows_the_state_and_no_data() -> None:
+    batch = in_flight(batch_of(plain()))
+    assert "t-3" in repr(batch)
+    assert "in flight" in repr(batch)
+    assert "value" not in repr(batch)

@@ -1,0 +1,242 @@
+"""BufferPool: nobody gets more than there is, everybody in turn, and nothing is lost on the way back."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+
+from spark_kafka_sink.errors import BufferExhaustedError, IllegalStateError, ProducerClosedError, RecordTooLargeError
+from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
+from tests.producer.batching.accumulator_harness import Clock
+
+LONG_MS = 600_000.0
+
+
+class Taker(threading.Thread):
+    """Reserves on a thread of its own, and says when it waits."""
+
+    def __init__(self, pool: BufferPool, count: int, block_ms: float = LONG_MS) -> None:
+        super().__init__(daemon=True)
+        self.error: Exception | None = None
+        self.waiting = threading.Event()
+        self._pool, self._count, self._block_ms = pool, count, block_ms
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._pool.reserve(self._count, self._block_ms, self.waiting.set)
+        except Exception as error:
+            self.error = error
+        self.waiting.set()
+
+
+def waiting(pool: BufferPool, count: int) -> Taker:
+    taker = Taker(pool, count)
+    assert taker.waiting.wait(60)
+    return taker
+
+
+def pool_of(count: int) -> BufferPool:
+    return BufferPool(count, Clock())
+
+
+def test_what_is_taken_is_missing_until_it_is_given_back() -> None:
+    pool = pool_of(100)
+    pool.reserve(60, 0)
+    assert (pool.free_bytes, pool.waiters) == (40, 0)
+    assert not pool.try_reserve(41)
+    assert pool.try_reserve(40)
+    pool.release(100)
+    assert pool.free_bytes == 100
+
+
+def test_more_than_there_is_at_all_fails_at_once_and_names_the_option() -> None:
+    with pytest.raises(RecordTooLargeError, match=r"buffer\.memory"):
+        pool_of(100).reserve(101, LONG_MS)
+
+
+def test_a_wait_ends_when_enough_has_come_back() -> None:
+    pool = pool_of(100)
+    pool.reserve(100, 0)
+    taker = waiting(pool, 50)
+    pool.release(20)
+    pool.release(20)
+    assert taker.is_alive()
+    pool.release(20)
+    taker.join(60)
+    assert (taker.error, pool.free_bytes) == (None, 10)
+
+
+def test_nobody_overtakes_who_waits_longer() -> None:
+    pool = pool_of(100)
+    pool.reserve(100, 0)
+    large, small = waiting(pool, 90), waiting(pool, 10)
+    pool.release(50)
+    assert large.is_alive()
+    assert small.is_alive()
+    assert not pool.try_reserve(1)
+    pool.release(40)
+    large.join(60)
+    assert small.is_alive()
+    pool.release(10)
+    small.join(60)
+    assert (large.error, small.error, pool.free_bytes) == (None, None, 0)
+
+
+def test_a_wait_that_is_too_long_ends_with_an_error_that_names_the_options() -> None:
+    pool = pool_of(100)
+    pool.reserve(95, 0)
+    with pytest.raises(BufferExhaustedError, match=r"buffer\.memory \(100 bytes\).*max\.block\.ms"):
+        pool.reserve(10, 0)
+    assert (pool.free_bytes, pool.waiters, pool.exhausted_total) == (5, 0, 1)
+
+
+def test_who_gives_up_hands_what_he_gathered_to_the_next() -> None:
+    pool = pool_of(100)
+    pool.reserve(100, 0)
+    impatient = Taker(pool, 90, block_ms=1)
+    patient = waiting(pool, 30)
+    pool.release(30)
+    impatient.join(60)
+    assert isinstance(impatient.error, BufferExhaustedError)
+    patient.join(60)
+    assert (patient.error, pool.free_bytes) == (None, 0)
+
+
+def test_an_interrupted_wait_leaves_no_place_in_the_queue_and_no_memory_behind() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    pool = pool_of(100)
+    pool.reserve(70, 0)
+    with pytest.raises(KeyboardInterrupt):
+        pool.reserve(50, LONG_MS, interrupt)
+    assert (pool.free_bytes, pool.waiters) == (30, 0)
+
+
+def test_closing_ends_all_waits_and_refuses_new_ones_but_takes_memory_back() -> None:
+    pool = pool_of(100)
+    pool.reserve(90, 0)
+    takers = [waiting(pool, 50), waiting(pool, 50)]
+    pool.close()
+    for taker in takers:
+        taker.join(60)
+        assert isinstance(taker.error, ProducerClosedError)
+    with pytest.raises(ProducerClosedError):
+        pool.reserve(1, LONG_MS)
+    with pytest.raises(ProducerClosedError):
+        pool.try_reserve(1)
+    pool.release(90)
+    assert pool.free_bytes == 100
+
+
+def test_giving_back_what_was_never_taken_is_our_own_fault() -> None:
+    with pytest.raises(IllegalStateError):
+        pool_of(100).release(1)
+
+
+def test_waiting_is_measured_by_the_clock() -> None:
+    clock = Clock()
+    pool = BufferPool(100, clock)
+    pool.reserve(100, 0)
+
+    def later() -> None:
+        clock.now += 250
+        pool.release(100)
+
+    pool.reserve(10, LONG_MS, later)
+    assert pool.wait_ms_total == 250
+
+
+def test_more_memory_than_a_32_bit_number_holds() -> None:
+    pool = pool_of(2**40)
+    pool.reserve(2**39, 0)
+    assert pool.free_bytes == 2**39
+
+
+def test_many_threads_take_and_give_back_and_nothing_is_missing() -> None:
+    pool = pool_of(1000)
+    failed: list[Exception] = []
+
+    def work(seed: int) -> None:
+        numbers = random.Random(seed)
+        for _ in range(300):
+            count = numbers.choice((1, 7, 400, 1000))
+            try:
+                pool.reserve(count, LONG_MS)
+            except Exception as error:
+                failed.append(error)
+                return
+            pool.release(count)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert (failed, pool.free_bytes, pool.waiters) == ([], 1000, 0)
+
+
+def test_a_lease_returns_everything_with_its_last_holder_and_not_before() -> None:
+    pool = pool_of(100)
+    pool.reserve(80, 0)
+    lease = MemoryLease(pool, 80)
+    lease.hold()
+    lease.shrink_to(60)
+    assert pool.free_bytes == 40
+    lease.let_go()
+    assert pool.free_bytes == 40
+    lease.let_go()
+    assert pool.free_bytes == 100
+
+
+def test_many_holders_at_once_let_go_one_by_one_from_any_thread_and_the_bytes_return_once() -> None:
+    pool = pool_of(100)
+    pool.reserve(80, 0)
+    lease = MemoryLease(pool, 80)
+    lease.hold(4_000)
+    together = threading.Barrier(4)
+
+    def let_go() -> None:
+        together.wait(60)
+        for _ in range(1_000):
+            lease.let_go()
+
+    threads = [threading.Thread(target=let_go) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert (pool.free_bytes, lease.bytes) == (20, 80)
+    lease.let_go()
+    assert (pool.free_bytes, lease.bytes) == (100, 0)
+
+
+def test_a_lease_that_has_returned_can_neither_be_held_nor_let_go_again() -> None:
+    pool = pool_of(100)
+    pool.reserve(80, 0)
+    lease = MemoryLease(pool, 80)
+    lease.let_go()
+    with pytest.raises(IllegalStateError):
+        lease.let_go()
+    with pytest.raises(IllegalStateError):
+        lease.hold()
+    assert pool.free_bytes == 100
+
+
+def test_a_carved_lease_lives_longer_than_the_one_it_came_from() -> None:
+    pool = pool_of(100)
+    pool.reserve(80, 0)
+    lease = MemoryLease(pool, 80)
+    compressed = lease.carve(30)
+    lease.let_go()
+    assert pool.free_bytes == 70
+    assert compressed.bytes == 30
+    compressed.let_go()
+    assert pool.free_bytes == 100
+    pool.reserve(10, 0)
+    small = MemoryLease(pool, 10)
+    assert small.carve(50).bytes == 10
+    assert small.bytes == 0

@@ -1,0 +1,124 @@
+"""Rows that could not leave yet stay staged: while each leader has a full request waiting, and not for long."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
+from spark_kafka_sink.records.columns import RecordColumns
+from tests.fake_system import FakeSystem
+from tests.producer.batching.accumulator_harness import Harness
+from tests.producer.virtual_time import loop_of, outcome, simulated_producer
+from tests.simulated_cluster import SimulatedCluster
+
+REQUEST_BYTES = 900
+"""A request is full with one full batch."""
+LINGER_MS = 10
+HOLD_MS = 100
+
+
+def supplied(*partitions: int) -> Harness:
+    """A full batch waits for each of these partitions; of the three, 0 and 1 are led by node 0, and 2 by node 1."""
+    h = Harness(max_request_size=REQUEST_BYTES, linger_ms=LINGER_MS)
+    for partition in partitions:
+        h.append(partition, 9)
+    return h
+
+
+def sent_partitions(h: Harness, *node_ids: int) -> list[int]:
+    """What one round of the sender takes."""
+    h.ready()
+    return sorted(batch.topic_partition.partition for batch in h.drain(*node_ids))
+
+
+def test_rows_that_have_lingered_stay_staged_while_every_leader_has_a_full_request() -> None:
+    h = supplied(0, 2)
+    h.append(1, 2, call="first")
+    h.clock.now += LINGER_MS
+    assert sent_partitions(h) == [0, 2]
+    h.append(1, 2, call="second")
+    h.ready()  # the full batches are gone
+    (batch,) = [batch for batch in h.drain() if batch.topic_partition.partition == 1]
+    assert [part.call for part in batch.parts] == ["first", "second"]
+
+
+def test_one_leader_that_could_take_more_is_enough_to_group() -> None:
+    h = supplied(0)
+    h.append(2, 2)
+    h.clock.now += LINGER_MS
+    assert sent_partitions(h, 1) == [2]
+
+
+def test_behind_leaders_that_take_nothing_rows_stay_staged_for_a_limited_time() -> None:
+    h = supplied(0, 2)
+    h.append(1, 2)
+    h.clock.now += LINGER_MS
+    assert h.ready().next_check_delay_ms == HOLD_MS
+    h.clock.now += HOLD_MS - 1
+    assert h.ready().next_check_delay_ms == 1
+    h.clock.now += 1
+    assert sent_partitions(h) == [0, 1, 2]
+
+
+def test_a_long_queue_of_one_partition_does_not_hold_the_others() -> None:
+    h = Harness(leaders=(0, 0), max_request_size=2 * REQUEST_BYTES, linger_ms=LINGER_MS)
+    h.append(0, 100)
+    h.append(1, 2)
+    h.clock.now += LINGER_MS
+    assert sent_partitions(h) == [0, 1]
+
+
+def test_a_flush_or_the_close_holds_nothing() -> None:
+    for end in ("begin_flush", "close"):
+        h = supplied(0, 2)
+        if end == "begin_flush":
+            h.accumulator.begin_flush()
+        h.append(1, 2)
+        if end == "close":
+            h.accumulator.close()
+        assert sent_partitions(h) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("linger_ms", [LINGER_MS, 60_000])
+def test_where_memory_is_short_rows_are_held_behind_full_requests_and_for_a_limited_time(
+    linger_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    h = Harness(max_request_size=REQUEST_BYTES, linger_ms=linger_ms)
+    for partition in (0, 2):
+        h.append(partition, 9)
+    h.append(1, 2)
+    monkeypatch.setattr(BufferPool, "waiters", 1)
+    free = h.pool.free_bytes
+    assert h.ready().next_check_delay_ms == HOLD_MS
+    assert h.pool.free_bytes == free
+    h.clock.now += HOLD_MS
+    h.ready()
+    assert h.pool.free_bytes > free  # what was kept for their encoding
+
+
+def test_where_memory_is_short_nothing_is_held_from_a_leader_that_could_take_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    h = supplied(0)
+    h.append(2, 2)
+    monkeypatch.setattr(BufferPool, "waiters", 1)
+    assert sent_partitions(h, 1) == [2]
+
+
+def test_held_rows_leave_with_the_next_request_and_wait_for_no_answer() -> None:
+    latency_ms = 20
+    cluster = SimulatedCluster(FakeSystem(latency_ms=latency_ms), nodes=1, topics={"t": 2})
+    producer = simulated_producer(cluster, linger_ms=0, batch_size=1024, max_request_size=REQUEST_BYTES)
+
+    def rows(count: int) -> RecordColumns:
+        return RecordColumns(pa.array([b"v" * 100] * count))
+
+    outcome(producer, producer.send_columns("t", rows(1), 0))
+    outcome(producer, producer.send_columns("t", rows(1), 1))
+    began_ms = cluster.system.now()
+    full = producer.send_columns("t", rows(9), 0)
+    held = producer.send_columns("t", rows(2), 1)
+    assert loop_of(producer).run_until(lambda: full.done() and held.done(), HOLD_MS)
+    assert cluster.system.now() - began_ms <= 2 * latency_ms + 2
+    producer.close()

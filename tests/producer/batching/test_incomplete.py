@@ -1,0 +1,79 @@
+"""When batches expire, told without a look at all of them each time."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.batching.incomplete import IncompleteBatches
+from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS
+
+
+def batch_until(deadline_ms: float) -> ProducerBatch:
+    return ProducerBatch(TopicPartition("t", 0), created_ms=0.0, deadline_ms=deadline_ms)
+
+
+@pytest.fixture
+def incomplete() -> IncompleteBatches:
+    return IncompleteBatches()
+
+
+def test_the_next_deadline_is_never_later_than_that_of_any_batch(incomplete: IncompleteBatches) -> None:
+    late, early = batch_until(200), batch_until(100)
+    incomplete.add(late)
+    assert incomplete.next_deadline_ms == 200
+    incomplete.add(early)
+    assert incomplete.next_deadline_ms == 100
+
+
+def test_a_settled_batch_makes_the_sender_look_once_and_no_more(incomplete: IncompleteBatches) -> None:
+    settled, other = batch_until(100), batch_until(200)
+    incomplete.add(settled)
+    incomplete.add(other)
+    incomplete.forget(settled)
+    assert incomplete.take_expired(100) == []
+    assert incomplete.next_deadline_ms == 200
+    incomplete.forget(other)
+    assert incomplete.next_deadline_ms == INFINITE_MS
+
+
+def test_a_flush_is_over_when_the_last_of_its_batches_are_settled_together(incomplete: IncompleteBatches) -> None:
+    first, second, third, later = (batch_until(100) for _ in range(4))
+    for batch in (first, second, third):
+        incomplete.add(batch)
+    flush = incomplete.begin_flush()
+    incomplete.arm(flush)
+    incomplete.add(later)
+    incomplete.forget(first, later)
+    assert not flush.done.is_set()
+    incomplete.forget(second, third)
+    assert flush.done.is_set()
+
+
+def test_what_expires_together_is_told_by_age_not_by_when_it_was_cut(incomplete: IncompleteBatches) -> None:
+    whole, younger, part = batch_until(100), batch_until(101), batch_until(100)
+    incomplete.add(whole)
+    incomplete.add(younger)
+    incomplete.add(part)  # the whole was split
+    incomplete.forget(whole, successors=[part])
+    assert incomplete.take_expired(150) == [part, younger]
+    assert incomplete.take_expired(150) == []
+    assert incomplete.next_deadline_ms == INFINITE_MS
+
+
+def test_a_batch_that_is_worked_on_expires_when_it_is_let_go(incomplete: IncompleteBatches) -> None:
+    batch = batch_until(100)
+    batch.pinned = True
+    incomplete.add(batch)
+    assert incomplete.take_expired(100) == []
+    assert incomplete.next_deadline_ms == 100
+    batch.pinned = False
+    assert incomplete.take_expired(100) == [batch]
+
+
+def test_a_batch_that_had_its_outcome_does_not_expire(incomplete: IncompleteBatches) -> None:
+    batch = batch_until(100)
+    incomplete.add(batch)
+    batch.fail(ValueError())
+    assert incomplete.take_expired(100) == []
+    assert incomplete.next_deadline_ms == INFINITE_MS

@@ -1,0 +1,162 @@
+"""PartitionQueues: order by sequence on a circle, and a round that does not look at every partition."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.producer.batching.batch import ProducerBatch
+from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue, PartitionQueues, sent_before
+from tests.producer.batching.accumulator_harness import FOREVER, Gate, cluster, tp
+
+
+def batch_with(sequence: int, epoch: int = 0) -> ProducerBatch:
+    batch = ProducerBatch(tp(0), created_ms=0, deadline_ms=1000)
+    batch.set_producer_state(1, epoch, sequence)
+    batch.record_count = 1
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "before"),
+    [(0, 1, True), (1, 0, False), (5, 5, False), (2**31 - 1, 0, True), (0, 2**31 - 1, False), (2**31 - 5, 7, True)],
+)
+def test_sequences_are_compared_on_a_circle(first: int, second: int, before: bool) -> None:
+    assert sent_before(batch_with(first), batch_with(second)) is before
+
+
+def test_an_older_epoch_was_sent_before_a_newer_one_whatever_the_sequence() -> None:
+    assert sent_before(batch_with(99, epoch=1), batch_with(0, epoch=2))
+
+
+@pytest.mark.parametrize("order", [(2, 0, 1), (1, 2, 0), (0, 1, 2), (2, 1, 0)])
+def test_batches_that_return_in_any_order_stand_in_sequence_before_those_never_sent(order: tuple[int, ...]) -> None:
+    queue = PartitionQueue(tp(0))
+    sent = [batch_with(2**31 - 2), batch_with(2**31 - 1), batch_with(0)]
+    never_sent = ProducerBatch(tp(0), created_ms=0, deadline_ms=1000)
+    queue.batches.append(never_sent)
+    for index in order:
+        queue.insert_in_sequence(sent[index])
+    assert list(queue.batches) == [*sent, never_sent]
+
+
+def closed_batch(partition: int) -> ProducerBatch:
+    batch = ProducerBatch(tp(partition), created_ms=0, deadline_ms=1000)
+    batch.record_count = 1
+    batch.close()
+    return batch
+
+
+def test_a_round_looks_only_at_partitions_to_which_something_happened(monkeypatch: pytest.MonkeyPatch) -> None:
+    queues = PartitionQueues(linger_ms=5)
+    queues.set_snapshot(cluster([0] * 1000), 0)
+    for partition in range(1000):
+        queue = queues.get(tp(partition))
+        queue.batches.append(ProducerBatch(tp(partition), created_ms=100, deadline_ms=1000))
+        queues.place(queue, 100)
+    looks = 0
+    inner = PartitionQueues._due_ms
+
+    def counted(self: PartitionQueues, queue: PartitionQueue) -> float:
+        nonlocal looks
+        looks += 1
+        return inner(self, queue)
+
+    monkeypatch.setattr(PartitionQueues, "_due_ms", counted)
+    snapshot = queues._snapshot
+    for now in (101, 102, 103, 104):
+        queues.set_snapshot(snapshot, now)
+        queues.set_hurry(False, now)
+        queues.fire_timers(now)
+        assert queues.sendable_nodes() == frozenset()
+    assert looks == 0
+    assert queues.next_due_ms() == 105
+    queues.fire_timers(105)
+    assert looks == 1000
+    assert queues.sendable_nodes() == {0}
+
+
+def test_a_timer_that_is_out_of_date_wakes_nobody() -> None:
+    queues = PartitionQueues(linger_ms=5)
+    queues.set_snapshot(cluster([0]), 0)
+    queue = queues.get(tp(0))
+    queue.batches.append(ProducerBatch(tp(0), created_ms=0, deadline_ms=1000))
+    queues.place(queue, 0)
+    queue.batches.clear()
+    queues.place(queue, 1)
+    assert queues.next_due_ms() == FOREVER
+    queues.fire_timers(10)
+    assert queues.sendable_nodes() == frozenset()
+
+
+def test_no_partition_of_a_node_starves() -> None:
+    queues = PartitionQueues(linger_ms=0)
+    queues.set_snapshot(cluster([0] * 5), 0)
+    for partition in range(5):
+        for _ in range(10):
+            queues.get(tp(partition)).batches.append(closed_batch(partition))
+        queues.place(queues.get(tp(partition)), 0)
+    served = [batch.topic_partition.partition for _ in range(10) for batch in queues.take(0, 3 * 61, 0, Gate())]
+    assert [served.count(partition) for partition in range(5)] == [6, 6, 6, 6, 6]
+
+
+def test_a_leader_that_moves_takes_the_ready_queue_along() -> None:
+    queues = PartitionQueues(linger_ms=0)
+    queues.set_snapshot(cluster([0]), 0)
+    queues.get(tp(0)).batches.append(closed_batch(0))
+    queues.place(queues.get(tp(0)), 0)
+    for leaders, nodes, unknown in (([1], {1}, set()), ([None], set(), {"t"}), ([0], {0}, set())):
+        queues.set_snapshot(cluster(leaders), 0)
+        assert queues.sendable_nodes() == nodes
+        assert queues.topics_without_leader() == unknown
+
+
+def one_queue(*batches: ProducerBatch) -> tuple[PartitionQueues, PartitionQueue]:
+    queues = PartitionQueues(linger_ms=5)
+    queues.set_snapshot(cluster([0]), 0)
+    queue = queues.get(tp(0))
+    queue.batches.extend(batches)
+    queues.place(queue, 0)
+    return queues, queue
+
+
+def test_a_batch_that_is_worked_on_is_passed_by_until_the_work_is_over() -> None:
+    first, second = closed_batch(0), closed_batch(0)
+    queues, queue = one_queue(first, second)
+    first.pinned = second.pinned = True  # both are being compressed; the queue was sendable before
+    assert queues.take(0, 1 << 20, 0, Gate()) == []
+    queues.unpin(queue, first, 0)
+    assert queues.take(0, 1 << 20, 0, Gate()) == [first]
+    assert queues.sendable_nodes() == frozenset()
+    queues.unpin(queue, second, 0)
+    assert queues.take(0, 1 << 20, 0, Gate()) == [second]
+
+
+def test_a_batch_waits_for_its_own_backoff_behind_one_that_need_not_wait() -> None:
+    first, second = closed_batch(0), closed_batch(0)
+    second.attempts, second.backoff_until_ms = 1, 50
+    queues, _ = one_queue(first, second)
+    assert queues.take(0, 1 << 20, 0, Gate()) == [first]
+    assert (queues.sendable_nodes(), queues.next_due_ms()) == (frozenset(), 50)
+    queues.fire_timers(50)
+    assert queues.take(0, 1 << 20, 50, Gate()) == [second]
+
+
+def test_a_batch_that_returns_to_the_head_of_a_ready_queue_waits_for_its_backoff() -> None:
+    queues, queue = one_queue(closed_batch(0))
+    returned = batch_with(0)
+    returned.close()
+    returned.attempts, returned.backoff_until_ms = 1, 50
+    queue.insert_in_sequence(returned)
+    assert queues.take(0, 1 << 20, 0, Gate()) == []
+    assert queues.next_due_ms() == 50
+
+
+def test_when_the_hurry_is_over_an_open_batch_lingers_on() -> None:
+    batch = ProducerBatch(tp(0), created_ms=0, deadline_ms=1000)
+    queues, _ = one_queue(batch)
+    queues.set_hurry(True, 1)
+    assert queues.sendable_nodes() == {0}
+    queues.set_hurry(False, 1)
+    assert queues.take(0, 1 << 20, 1, Gate()) == []
+    queues.fire_timers(5)
+    assert queues.take(0, 1 << 20, 5, Gate()) == [batch]

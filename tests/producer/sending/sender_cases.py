@@ -1,0 +1,85 @@
+"""What the tests of the sender share: brokers in virtual time, records that travel one by one, what is in the logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from spark_kafka_sink.producer.batching.batch import TopicPartition
+from spark_kafka_sink.producer.futures import RecordMetadata
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.sending.idempotence import EPOCH_MAX, Identity, PartitionState
+from spark_kafka_sink.protocol.headers import decode_request
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.records.header import parse_header
+from tests.fake_system import FakeSystem
+from tests.producer.virtual_time import loop_of, outcome, run_until, simulated_producer
+from tests.simulated_cluster import SimulatedCluster
+
+Sent = Future[RecordMetadata]
+
+
+def simulated(partitions: int = 1, nodes: int = 1, **options: object) -> tuple[SimulatedCluster, KafkaProducer]:
+    cluster = SimulatedCluster(FakeSystem(latency_ms=2), nodes=nodes, topics={"t": partitions})
+    given: dict[str, object] = {"linger_ms": 0, "retry_backoff_ms": 10, "retry_backoff_max_ms": 10, **options}
+    return cluster, simulated_producer(cluster, **given)
+
+
+def send(producer: KafkaProducer, value: bytes, partition: int = 0) -> Sent:
+    """A request of its own, if its partition may send one."""
+    future = producer.send(ProducerRecord("t", value, partition=partition))
+    loop_of(producer).run_until(lambda: False, 0.2)
+    return future
+
+
+def established(producer: KafkaProducer, *partitions: int) -> None:
+    """One success in each partition: from then on requests may be under way side by side."""
+    for partition in partitions or (0,):
+        outcome(producer, send(producer, b"0", partition))
+
+
+def at_last_epoch(producer: KafkaProducer, producer_id: int = 77) -> None:
+    producer._sender.idempotence.adopt(Identity(producer_id, EPOCH_MAX))
+
+
+def wait(producer: KafkaProducer, *futures: Sent) -> None:
+    run_until(producer, lambda: all(future.done() for future in futures))
+
+
+def pass_time(producer: KafkaProducer, ms: float) -> None:
+    loop_of(producer).run_until(lambda: False, ms)
+
+
+def step_until(producer: KafkaProducer, condition: Callable[[], bool]) -> None:
+    """In steps of a millisecond, so that what follows at once has not happened yet."""
+    for _ in range(100_000):
+        if condition():
+            return
+        pass_time(producer, 1)
+    raise AssertionError("it did not happen")
+
+
+def state_of(producer: KafkaProducer, partition: int = 0) -> PartitionState:
+    return producer._sender.idempotence.state(TopicPartition("t", partition))
+
+
+def on_wire(producer: KafkaProducer, partition: int = 0) -> int:
+    return len(state_of(producer, partition).on_wire)
+
+
+def stamps(cluster: SimulatedCluster, partition: int = 0) -> list[tuple[int, int, int]]:
+    """Of each stored batch: epoch, first sequence, records."""
+    log = cluster.log("t", partition)
+    headers = [parse_header(batch) for batch in log.read(log.log_start_offset, 2**62).batches]
+    return [(header.producer_epoch, header.base_sequence, header.record_count) for header in headers]
+
+
+def requests_of(cluster: SimulatedCluster, kind: type[Message]) -> list[tuple[float, Message]]:
+    """(time, request) of all requests of a kind that the brokers took."""
+    decoded = [(at, decode_request(memoryview(frame))[1]) for at, _, frame in cluster.requests]
+    return [(at, request) for at, request in decoded if isinstance(request, kind)]
+
+
+def errors_of(futures: Sequence[Sent]) -> list[BaseException | None]:
+    return [future.exception(0) for future in futures]

@@ -1,0 +1,76 @@
+"""Rule 3 where a broker has forgotten the producer: then it takes any sequence, also one behind a gap."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import pytest
+
+from spark_kafka_sink.errors import DeliveryError
+from spark_kafka_sink.producer.futures import RecordMetadata
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.sending import idempotence
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from tests.fake_system import FakeSystem
+from tests.producer.virtual_time import loop_of, outcome, run_until, simulated_producer
+from tests.simulated_cluster import SimulatedCluster
+
+
+def simulated(**options: object) -> tuple[SimulatedCluster, KafkaProducer]:
+    cluster = SimulatedCluster(FakeSystem(latency_ms=2), nodes=2, topics={"t": 1})
+    producer = simulated_producer(cluster, linger_ms=0, retry_backoff_ms=10, **options)
+    outcome(producer, producer.send(ProducerRecord("t", b"0")))
+    return cluster, producer
+
+
+def pipelined(producer: KafkaProducer, *values: bytes) -> list[Future[RecordMetadata]]:
+    """A request for each value, all under way before the first answer."""
+    futures = []
+    for value in values:
+        futures.append(producer.send(ProducerRecord("t", value)))
+        loop_of(producer).run_until(lambda: False, 0.2)
+    run_until(producer, lambda: all(future.done() for future in futures))
+    return futures
+
+
+def forgotten(first_is: int) -> tuple[list[bytes | None], list[BaseException | None]]:
+    """Of two requests the first is refused. The second is stored, but its answer is lost."""
+    cluster, producer = simulated()
+    cluster.control.forget_producers("t", 0)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(first_is)
+    cluster.control.when(api=ApiKey.PRODUCE, nth=2).drop(applied=True)
+    futures = pipelined(producer, b"1", b"2", b"3")
+    after = producer.send(ProducerRecord("t", b"4"))
+    outcome(producer, after)
+    producer.close()
+    assert producer._pool.free_bytes == producer._pool.bytes_max
+    return cluster.values("t"), [future.exception(0) for future in futures]
+
+
+def test_what_was_taken_behind_a_refusal_for_good_is_not_stored_twice() -> None:
+    stored, errors = forgotten(codes.POLICY_VIOLATION)
+    assert stored[:2] == [b"0", b"2"]
+    assert stored.count(b"2") == 1
+    assert "POLICY_VIOLATION" in str(errors[0])
+    assert isinstance(errors[1], DeliveryError)
+    assert "may be stored" in str(errors[1])
+    assert "topic t, partition 0" in str(errors[1])
+    assert stored[-1] == b"4"
+
+
+def test_what_was_taken_in_front_of_a_retry_is_not_stored_twice() -> None:
+    stored, errors = forgotten(codes.NOT_ENOUGH_REPLICAS)
+    assert errors[0] is None
+    assert stored.count(b"2") == 1
+    assert stored.count(b"1") == 1
+    assert isinstance(errors[1], DeliveryError)
+    assert stored[-1] == b"4"
+
+
+@pytest.mark.parametrize("first_is", [codes.POLICY_VIOLATION, codes.NOT_ENOUGH_REPLICAS])
+def test_without_rule_3_it_is_stored_twice(first_is: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idempotence, "may_be_stored", lambda state, batch: False)
+    stored, _ = forgotten(first_is)
+    assert stored.count(b"2") == 2

@@ -1,0 +1,103 @@
+"""Faults that no real broker plays on demand, by their numbers in docs/guarantees.md: wrong answers, and garbage."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import pytest
+
+from spark_kafka_sink.broker.control import FaultFor
+from spark_kafka_sink.errors import DeliveryTimeoutError
+from spark_kafka_sink.producer.futures import RecordMetadata
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from tests.fake_system import FakeSystem
+from tests.producer.virtual_time import loop_of, outcome, run_until, simulated_producer
+from tests.simulated_cluster import SimulatedCluster
+
+TLS_ALERT = b"\x15\x03\x03\x00\x02\x02\x46"
+
+
+def established(**options: object) -> tuple[SimulatedCluster, KafkaProducer]:
+    cluster = SimulatedCluster(FakeSystem(latency_ms=2), nodes=1, topics={"t": 1})
+    given: dict[str, object] = {"linger_ms": 0, "retry_backoff_ms": 10, **options}
+    producer = simulated_producer(cluster, **given)
+    outcome(producer, send(producer, b"0"))
+    return cluster, producer
+
+
+def send(producer: KafkaProducer, value: bytes) -> Future[RecordMetadata]:
+    """In a request of its own."""
+    future = producer.send(ProducerRecord("t", value, partition=0))
+    loop_of(producer).run_until(lambda: False, 0.2)
+    return future
+
+
+def four_more_are_stored_once_and_in_order(cluster: SimulatedCluster, producer: KafkaProducer) -> None:
+    for future in [send(producer, b"%d" % i) for i in range(1, 5)]:
+        outcome(producer, future)
+    assert cluster.values("t") == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_10_a_refusal_of_the_sequence_at_the_head_begins_anew_and_keeps_the_order() -> None:
+    cluster, producer = established()
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    four_more_are_stored_once_and_in_order(cluster, producer)
+    assert producer._sender.idempotence.identity.epoch == 1
+    producer.close()
+
+
+def test_10_a_refusal_of_the_sequence_behind_others_keeps_the_epoch() -> None:
+    cluster, producer = established()
+    cluster.control.when(api=ApiKey.PRODUCE).delay(20)  # so that it is still under way when the next is refused
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.NOT_ENOUGH_REPLICAS)
+    four_more_are_stored_once_and_in_order(cluster, producer)
+    assert producer._sender.idempotence.identity.epoch == 0
+    producer.close()
+
+
+GARBAGE: list[tuple[str, Callable[[FaultFor], object], str]] = [
+    ("a negative length", lambda fault: fault.announce_length(-1), "-1"),
+    ("a length of 2 GB", lambda fault: fault.announce_length(2**31 - 1), "2147483647"),
+    ("HTTP", lambda fault: fault.garbage(), "HTTP"),
+    ("a TLS alert", lambda fault: fault.garbage(TLS_ALERT), "TLS"),
+    ("another correlation id", lambda fault: fault.wrong_correlation_id(), "an answer to request"),
+]
+
+
+@pytest.mark.parametrize("answer", [row[1] for row in GARBAGE], ids=[row[0] for row in GARBAGE])
+def test_25_after_a_garbage_answer_the_records_are_sent_again_and_stored_once(
+    answer: Callable[[FaultFor], object],
+) -> None:
+    cluster, producer = established()
+    connections = len(cluster.system.connections)
+    answer(cluster.control.when(api=ApiKey.PRODUCE, nth=2))
+    four_more_are_stored_once_and_in_order(cluster, producer)
+    assert len(cluster.system.connections) > connections, "the connection was given up"
+    producer.close()
+
+
+@pytest.mark.parametrize(("answer", "words"), [row[1:] for row in GARBAGE], ids=[row[0] for row in GARBAGE])
+def test_25_a_broker_that_sends_garbage_only_is_a_clear_error_in_time_and_memory_stays_flat(
+    answer: Callable[[FaultFor], object], words: str
+) -> None:
+    cluster, producer = established(request_timeout_ms=1000, delivery_timeout_ms=3000)
+    answer(cluster.control.when(api=ApiKey.PRODUCE, times=None))
+    tracemalloc.start()
+    future = send(producer, b"1")
+    run_until(producer, future.done, 3100)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    error = future.exception(0)
+    assert isinstance(error, DeliveryTimeoutError)
+    assert "topic t, partition 0" in str(error)
+    assert words in str(error)
+    assert str(error).endswith(". The records may be stored all the same.")
+    assert "broker0:9092" in str(error)
+    assert peak_bytes < 8 * 1024 * 1024
+    assert producer._pool.free_bytes == producer._pool.bytes_max
+    producer.close()

@@ -1,0 +1,104 @@
+"""outcome.decide: a test for each row of the table of error codes."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.producer.sending.outcome import (
+    DOUBTFUL,
+    FATAL,
+    BatchFacts,
+    Done,
+    Fail,
+    Outcome,
+    Retry,
+    Split,
+    decide,
+)
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.error_codes import ERROR_CODES
+
+FACTS = BatchFacts(
+    record_count=10, attempts=0, retries_max=5, expired=False, idempotent=True, is_head=True, in_doubt=False
+)
+STALE = Retry(refresh_metadata=True)
+TABLE: dict[int, Outcome] = {
+    codes.NONE: Done(),
+    codes.DUPLICATE_SEQUENCE_NUMBER: Done(duplicate=True),
+    codes.CORRUPT_MESSAGE: Retry(),
+    codes.UNKNOWN_TOPIC_OR_PARTITION: STALE,
+    codes.LEADER_NOT_AVAILABLE: STALE,
+    codes.NOT_LEADER_OR_FOLLOWER: STALE,
+    codes.KAFKA_STORAGE_ERROR: STALE,
+    codes.FENCED_LEADER_EPOCH: STALE,
+    codes.UNKNOWN_TOPIC_ID: STALE,
+    codes.INCONSISTENT_TOPIC_ID: STALE,
+    codes.NETWORK_EXCEPTION: STALE,
+    codes.REQUEST_TIMED_OUT: Retry(),
+    codes.NOT_ENOUGH_REPLICAS: Retry(),
+    codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND: Retry(),
+    codes.MESSAGE_TOO_LARGE: Split(),
+    codes.RECORD_LIST_TOO_LARGE: Fail(),
+    codes.INVALID_TOPIC_EXCEPTION: Fail(),
+    codes.INVALID_REQUIRED_ACKS: Fail(),
+    codes.INVALID_TIMESTAMP: Fail(),
+    codes.UNSUPPORTED_FOR_MESSAGE_FORMAT: Fail(),
+    codes.POLICY_VIOLATION: Fail(),
+    codes.UNSUPPORTED_COMPRESSION_TYPE: Fail(),
+    codes.INVALID_RECORD: Fail(),
+    codes.TOPIC_AUTHORIZATION_FAILED: Fail(),
+    codes.INVALID_PRODUCER_EPOCH: Fail(),
+    codes.UNKNOWN_SERVER_ERROR: Fail(),
+    codes.OUT_OF_ORDER_SEQUENCE_NUMBER: Retry(new_sequence=True),
+    codes.UNKNOWN_PRODUCER_ID: Retry(),  # the start of the log was not told
+    **{code: Fail(fatal=True) for code in FATAL},
+}
+
+
+@pytest.mark.parametrize("code", sorted(set(ERROR_CODES) | set(TABLE)))
+def test_each_error_code_has_its_outcome(code: int) -> None:
+    row = ERROR_CODES[code]
+    by_kind: Outcome = Retry(row.refreshes_metadata) if row.retriable else Fail()
+    assert decide(FACTS, code) == TABLE.get(code, by_kind)
+
+
+def test_a_code_that_is_newer_than_the_table_fails_the_batch() -> None:
+    assert decide(FACTS, 9_999) == Fail()
+
+
+@pytest.mark.parametrize("code", [code for code, outcome in TABLE.items() if isinstance(outcome, Retry)])
+def test_what_could_be_tried_again_ends_with_time_and_attempts(code: int) -> None:
+    late = decide(FACTS._replace(expired=True), code)
+    often = decide(FACTS._replace(attempts=5), code)
+    assert isinstance(late, Fail)
+    assert late.timed_out
+    assert isinstance(often, Fail)
+    assert often.retries_used_up
+
+
+def test_a_single_record_that_is_too_large_fails_alone() -> None:
+    assert decide(FACTS._replace(record_count=1), codes.MESSAGE_TOO_LARGE) == Fail()
+
+
+def test_an_expired_batch_is_not_split() -> None:
+    assert decide(FACTS._replace(expired=True), codes.MESSAGE_TOO_LARGE) == Fail()
+
+
+def test_out_of_order_behind_others_is_tried_again_as_it_is() -> None:
+    assert decide(FACTS._replace(is_head=False), codes.OUT_OF_ORDER_SEQUENCE_NUMBER) == Retry()
+
+
+def test_out_of_order_after_a_lost_answer_fails_because_it_may_be_stored() -> None:
+    assert decide(FACTS._replace(in_doubt=True), codes.OUT_OF_ORDER_SEQUENCE_NUMBER) == Fail(in_doubt=True)
+
+
+def test_a_producer_that_the_broker_has_forgotten_begins_again() -> None:
+    assert decide(FACTS, codes.UNKNOWN_PRODUCER_ID, log_start_offset=7) == Retry(new_sequence=True)
+
+
+def test_without_idempotence_sequences_say_nothing() -> None:
+    assert decide(FACTS._replace(idempotent=False), codes.OUT_OF_ORDER_SEQUENCE_NUMBER) == Fail()
+
+
+def test_doubt_is_left_by_time_outs_and_lost_answers_alone() -> None:
+    assert {codes.REQUEST_TIMED_OUT, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND, codes.NETWORK_EXCEPTION} == DOUBTFUL

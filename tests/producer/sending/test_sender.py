@@ -1,0 +1,189 @@
+"""The sender and idempotence in virtual time: the cases of Kafka's SenderTest and TransactionManagerTest."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import (
+    AuthorizationError,
+    DeliveryTimeoutError,
+    ProducerClosedError,
+    RecordTooLargeError,
+)
+from spark_kafka_sink.producer.batching.batch import TopicPartition
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.sending.idempotence import EPOCH_MAX, Identity
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.records.columns import RecordColumns
+from tests.fake_system import FakeSystem
+from tests.producer.virtual_time import loop_of, outcome, simulated_producer
+from tests.simulated_cluster import SimulatedCluster
+
+TP = TopicPartition("t", 0)
+
+
+def simulated(nodes: int = 2, **options: object) -> tuple[SimulatedCluster, KafkaProducer]:
+    cluster = SimulatedCluster(FakeSystem(latency_ms=2), nodes=nodes, topics={"t": 1})
+    given: dict[str, object] = {"linger_ms": 0, "retry_backoff_ms": 10, **options}
+    return cluster, simulated_producer(cluster, **given)
+
+
+def send_each(producer: KafkaProducer, *values: bytes) -> list[BaseException | None]:
+    """One request for each value, all under way at once where the rules allow it; the errors."""
+    futures = []
+    for value in values:
+        futures.append(producer.send(ProducerRecord("t", value)))
+        loop_of(producer).run_until(lambda: False, 0.2)
+    loop_of(producer).run_until(lambda: all(future.done() for future in futures), 600_000)
+    return [future.exception(0) for future in futures]
+
+
+def established(producer: KafkaProducer) -> None:
+    """One success, so that requests may be under way side by side."""
+    outcome(producer, producer.send(ProducerRecord("t", b"0")))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        codes.NOT_LEADER_OR_FOLLOWER,
+        codes.NOT_ENOUGH_REPLICAS,
+        codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        codes.CORRUPT_MESSAGE,
+    ],
+)
+def test_10_a_refusal_in_the_middle_of_a_pipeline_keeps_the_order(code: int) -> None:
+    cluster, producer = simulated()
+    established(producer)
+    cluster.control.when(api=ApiKey.PRODUCE, nth=2).fail(code)
+    assert send_each(producer, b"1", b"2", b"3", b"4") == [None] * 4
+    assert cluster.values("t") == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_9_a_lost_answer_is_recognized_as_a_duplicate() -> None:
+    cluster, producer = simulated()
+    established(producer)
+    cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
+    assert send_each(producer, b"1", b"2", b"3") == [None] * 3
+    assert cluster.values("t") == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_batch_that_fails_for_good_leaves_no_gap_and_the_next_go_on_under_a_new_epoch() -> None:
+    cluster, producer = simulated()
+    established(producer)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.TOPIC_AUTHORIZATION_FAILED)
+    errors = send_each(producer, b"1", b"2", b"3")
+    assert isinstance(errors[0], AuthorizationError)
+    assert errors[1:] == [None, None]
+    assert cluster.values("t") == [b"0", b"2", b"3"]
+    assert producer._sender.idempotence.identity.epoch == 1
+
+
+def test_an_expired_batch_leaves_the_partition_unresolved_until_the_epoch_is_bumped() -> None:
+    cluster, producer = simulated(request_timeout_ms=500, delivery_timeout_ms=800)
+    established(producer)
+    rule = cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    errors = send_each(producer, b"lost")
+    assert isinstance(errors[0], DeliveryTimeoutError)
+    assert "may be stored" in str(errors[0])
+    rule.remove()
+    assert send_each(producer, b"1") == [None]
+    assert cluster.values("t") == [b"0", b"1"]
+
+
+def test_an_answer_after_the_expiry_resolves_the_partition_without_a_new_epoch() -> None:
+    cluster, producer = simulated(request_timeout_ms=800, delivery_timeout_ms=800)
+    established(producer)
+    cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
+    cluster.control.when(api=ApiKey.PRODUCE, nth=2).delay(795)
+    assert isinstance(send_each(producer, b"1")[0], DeliveryTimeoutError)
+    loop_of(producer).run_until(lambda: False, 2000)
+    assert send_each(producer, b"2") == [None]
+    assert cluster.values("t") == [b"0", b"1", b"2"]
+
+
+def test_17_sequences_wrap_in_order() -> None:
+    cluster, producer = simulated()
+    idempotence = producer._sender.idempotence
+    idempotence.adopt(Identity(77, 0))
+    state = idempotence.state(TP)
+    state.begin(Identity(77, 0))
+    state.next_sequence = 2**31 - 3
+    cluster.control.when(api=ApiKey.PRODUCE, nth=3).fail(codes.NOT_ENOUGH_REPLICAS)
+    assert send_each(producer, *(b"%d" % i for i in range(8))) == [None] * 8
+    assert cluster.values("t") == [b"%d" % i for i in range(8)]
+    assert state.next_sequence == 5
+
+
+def test_after_the_last_epoch_another_producer_id_is_asked_for() -> None:
+    cluster, producer = simulated()
+    idempotence = producer._sender.idempotence
+    idempotence.adopt(Identity(77, EPOCH_MAX))
+    established(producer)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert send_each(producer, b"1", b"2") == [None, None]
+    assert cluster.values("t") == [b"0", b"1", b"2"]
+    assert idempotence.identity.producer_id != 77
+    assert idempotence.identity.epoch < EPOCH_MAX
+
+
+def test_a_batch_that_is_too_large_is_split_and_a_single_record_fails() -> None:
+    cluster, producer = simulated(batch_size=100_000, linger_ms=5)
+    cluster.control.when(api=ApiKey.PRODUCE, times=2).fail(codes.MESSAGE_TOO_LARGE)
+    many = producer.send_columns("t", RecordColumns(pa.array([b"%03d" % i for i in range(100)])))
+    assert outcome(producer, many).rows_written == 100
+    assert cluster.values("t") == [b"%03d" % i for i in range(100)]
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.MESSAGE_TOO_LARGE)
+    assert isinstance(send_each(producer, b"single")[0], RecordTooLargeError)
+
+
+def test_a_refused_producer_id_fails_everything_at_once_with_the_reason() -> None:
+    cluster, producer = simulated()
+    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).fail(codes.CLUSTER_AUTHORIZATION_FAILED)
+    error = send_each(producer, b"1")[0]
+    assert isinstance(error, AuthorizationError)
+    with pytest.raises(ProducerClosedError, match="CLUSTER_AUTHORIZATION_FAILED"):
+        producer.send(ProducerRecord("t", b"2"))
+
+
+def test_a_producer_id_is_asked_for_again_after_a_passing_error() -> None:
+    cluster, producer = simulated()
+    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).fail(codes.COORDINATOR_LOAD_IN_PROGRESS)
+    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, nth=2).drop()
+    assert send_each(producer, b"1") == [None]
+
+
+@pytest.mark.parametrize("newest", [3, 9, 12, 13])
+def test_topics_are_named_as_the_version_does_it(newest: int) -> None:
+    cluster = SimulatedCluster(FakeSystem(), topics={"t": 1}, version_limits={ApiKey.PRODUCE: VersionRange(3, newest)})
+    producer = simulated_producer(cluster)
+    assert send_each(producer, b"1") == [None]
+    assert cluster.values("t") == [b"1"]
+
+
+def test_21_a_throttled_producer_waits_and_nothing_times_out() -> None:
+    cluster, producer = simulated(request_timeout_ms=1000)
+    cluster.control.when(api=ApiKey.PRODUCE, times=3).throttle(3000)
+    assert send_each(producer, b"1", b"2", b"3") == [None] * 3
+    assert producer.metrics()["produce-throttle-time-max"] == 3000
+
+
+def test_a_moved_leader_is_followed() -> None:
+    cluster, producer = simulated()
+    established(producer)
+    leader = cluster.core.topic("t").partitions[0].leader
+    cluster.control.move_leader("t", 0, 1 - (leader or 0))
+    assert send_each(producer, b"1", b"2") == [None, None]
+    assert cluster.values("t") == [b"0", b"1", b"2"]
+
+
+def test_16_retention_that_forgets_the_producer_loses_and_doubles_nothing() -> None:
+    cluster, producer = simulated()
+    established(producer)
+    cluster.control.delete_records("t", 0, 1)
+    cluster.control.forget_producers("t", 0)
+    assert send_each(producer, b"1", b"2") == [None, None]
+    assert cluster.values("t") == [b"1", b"2"]

@@ -1,0 +1,160 @@
+"""The sender: when the epoch grows, which partitions begin again, and which go on as they were (KIP-360)."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import DeliveryError, ProducerClosedError
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.sending.idempotence import EPOCH_MAX
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.records.columns import RecordColumns
+from tests.producer.sending.sender_cases import (
+    at_last_epoch,
+    established,
+    on_wire,
+    pass_time,
+    send,
+    simulated,
+    stamps,
+    state_of,
+    wait,
+)
+from tests.producer.virtual_time import outcome, run_until
+from tests.simulated_cluster import SimulatedCluster
+
+
+def rows(count: int) -> RecordColumns:
+    return RecordColumns(pa.array([b"v"] * count))
+
+
+def refuse(cluster: SimulatedCluster, partition: int, code: int, times: int = 1) -> None:
+    cluster.control.when(api=ApiKey.PRODUCE, topic="t", partition=partition, times=times).fail(code)
+
+
+def epoch(producer: KafkaProducer) -> int:
+    return producer._sender.idempotence.identity.epoch
+
+
+def test_out_of_order_at_the_head_begins_a_new_epoch_at_sequence_0() -> None:
+    cluster, producer = simulated(linger_ms=1)
+    first = [producer.send_columns("t", rows(2), 0)]
+    run_until(producer, first[0].done)
+    refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert outcome(producer, send(producer, b"1")).offset == 2
+    assert outcome(producer, send(producer, b"2")).offset == 3
+    assert stamps(cluster) == [(0, 0, 2), (1, 0, 1), (1, 1, 1)]
+    assert epoch(producer) == 1
+
+
+def test_out_of_order_for_the_very_first_batch_begins_a_new_epoch() -> None:
+    cluster, producer = simulated()
+    refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert outcome(producer, send(producer, b"1")).offset == 0
+    assert stamps(cluster) == [(1, 0, 1)]
+
+
+def test_a_partition_that_was_idle_takes_the_new_epoch_with_its_next_batch() -> None:
+    cluster, producer = simulated(partitions=2)
+    established(producer, 0, 1)
+    refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    outcome(producer, send(producer, b"1", 0))
+    assert epoch(producer) == 1
+    assert state_of(producer, 1).identity.epoch == 0
+    assert (state_of(producer, 1).next_sequence, state_of(producer, 1).last_acked_sequence) == (1, 0)
+    outcome(producer, send(producer, b"1", 1))
+    assert stamps(cluster, 0) == [(0, 0, 1), (1, 0, 1)]
+    assert stamps(cluster, 1) == [(0, 0, 1), (1, 0, 1)]
+    assert (state_of(producer, 1).next_sequence, state_of(producer, 1).last_acked_sequence) == (1, 0)
+
+
+def test_a_partition_with_requests_in_flight_ends_them_under_the_old_epoch() -> None:
+    cluster, producer = simulated(partitions=2, nodes=2)
+    for partition in (0, 1):
+        cluster.control.move_leader("t", partition, partition)
+    established(producer, 0, 1)
+    refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    cluster.control.when(api=ApiKey.PRODUCE, topic="t", partition=1).delay(300)
+    beside = send(producer, b"1", 1)
+    behind = send(producer, b"1", 0)
+    run_until(producer, lambda: epoch(producer) == 1)
+    held = send(producer, b"2", 1)  # new ones wait until nothing of the old epoch is under way
+    assert (on_wire(producer, 1), beside.done()) == (1, False)
+    wait(producer, beside, behind, held)
+    assert stamps(cluster, 1) == [(0, 0, 1), (0, 1, 1), (1, 0, 1)]
+    assert stamps(cluster, 0) == [(0, 0, 1), (1, 0, 1)]
+
+
+def test_a_healthy_partition_retries_under_the_old_epoch_while_another_begins_again() -> None:
+    cluster, producer = simulated(partitions=2)
+    established(producer, 0, 1)
+    refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    refuse(cluster, 1, codes.NOT_LEADER_OR_FOLLOWER, times=3)
+    futures = [send(producer, b"%d" % i, partition) for i in (1, 2, 3) for partition in (0, 1)]
+    wait(producer, *futures)
+    assert stamps(cluster, 0) == [(0, 0, 1), (1, 0, 1), (1, 1, 1), (1, 2, 1)]
+    assert stamps(cluster, 1) == [(0, 0, 1), (0, 1, 1), (0, 2, 1), (0, 3, 1)]
+    outcome(producer, send(producer, b"4", 1))
+    assert stamps(cluster, 1)[-1] == (1, 0, 1)
+
+
+def test_a_partition_whose_last_batch_of_the_old_epoch_fails_begins_again_at_sequence_0() -> None:
+    cluster, producer = simulated(partitions=2, retries=1)
+    established(producer, 0, 1)
+    refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    refuse(cluster, 1, codes.NOT_LEADER_OR_FOLLOWER, times=2)
+    outcome_0, failing = send(producer, b"1", 0), send(producer, b"lost", 1)
+    wait(producer, outcome_0, failing)
+    assert isinstance(failing.exception(0), DeliveryError)
+    for value in (b"2", b"3"):
+        outcome(producer, send(producer, value, 1))
+    outcome(producer, send(producer, b"2", 0))
+    new = epoch(producer)
+    assert stamps(cluster, 1) == [(0, 0, 1), (new, 0, 1), (new, 1, 1)]
+    assert cluster.values("t", 1) == [b"0", b"2", b"3"]
+
+
+@pytest.mark.parametrize("ending", ["goes on", "close", "close at once"])
+@pytest.mark.parametrize("last_epoch", [False, True])
+def test_when_one_partition_begins_again_the_other_is_retried_under_the_old_identity(
+    ending: str, last_epoch: bool
+) -> None:
+    cluster, producer = simulated(partitions=2)
+    if last_epoch:
+        at_last_epoch(producer)
+    established(producer, 0, 1)
+    before = producer._sender.idempotence.identity
+    refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    refuse(cluster, 1, codes.NOT_LEADER_OR_FOLLOWER, times=2)
+    if last_epoch:
+        cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).delay(300)
+    futures = [send(producer, b"1", 0), send(producer, b"1", 1)]
+    run_until(producer, lambda: producer._sender.idempotence.identity != before)
+    if ending == "close at once":
+        producer.close(timeout=0)
+        assert all(isinstance(future.exception(0), ProducerClosedError) for future in futures)
+        assert producer._pool.free_bytes == producer._pool.bytes_max
+        return
+    if ending == "close":
+        producer.close()
+    wait(producer, *futures)
+    assert [future.exception(0) for future in futures] == [None, None]
+    old = EPOCH_MAX if last_epoch else 0
+    assert stamps(cluster, 1) == [(old, 0, 1), (old, 1, 1)]
+    assert stamps(cluster, 0) == [(old, 0, 1), (0 if last_epoch else 1, 0, 1)]
+    assert (producer._sender.idempotence.identity.producer_id == before.producer_id) == (not last_epoch)
+
+
+def test_rows_of_a_queue_leave_in_order_when_their_partition_begins_again() -> None:
+    cluster, producer = simulated(batch_size=0)
+    established(producer)
+    refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    futures = [send(producer, b"%02d" % i) for i in range(1, 20)]
+    wait(producer, *futures)
+    assert [future.exception(0) for future in futures] == [None] * 19
+    assert cluster.values("t") == [b"0", *(b"%02d" % i for i in range(1, 20))]
+    assert [first for _, first, _ in stamps(cluster)[1:]] == list(range(19))
+    pass_time(producer, 10)
+    assert state_of(producer).unsettled == []

@@ -1,0 +1,53 @@
+"""The sender and what it tells others: topics that nobody uses any more, nodes that take nothing."""
+
+from __future__ import annotations
+
+from tests.producer.sending.sender_cases import established, pass_time, send, simulated, stamps
+from tests.producer.virtual_time import outcome
+
+
+def test_a_topic_that_is_not_used_is_forgotten_and_goes_on_where_it_was() -> None:
+    cluster, producer = simulated(metadata_max_idle_ms=5000, metadata_max_age_ms=1000)
+    established(producer)
+    assert producer._metadata.contains_topic("t")
+    pass_time(producer, 20_000)
+    assert not producer._metadata.contains_topic("t")
+    assert outcome(producer, send(producer, b"1")).offset == 1
+    assert producer._metadata.contains_topic("t")
+    assert stamps(cluster) == [(0, 0, 1), (0, 1, 1)]
+
+
+def test_a_topic_with_records_that_wait_is_in_use() -> None:
+    cluster, producer = simulated(metadata_max_idle_ms=5000, metadata_max_age_ms=1000)
+    established(producer)
+    cluster.core.topic("t").partitions[0].leader = None
+    pass_time(producer, 2000)
+    future = send(producer, b"1")
+    pass_time(producer, 20_000)
+    cluster.control.move_leader("t", 0, 0)
+    assert outcome(producer, future).offset == 1
+
+
+def test_a_node_that_has_records_and_takes_none_is_told_to_the_partitioner() -> None:
+    cluster, producer = simulated(
+        partitions=2, nodes=2, partitioner_availability_timeout_ms=50, max_in_flight_requests_per_connection=1
+    )
+    for partition in (0, 1):
+        cluster.control.move_leader("t", partition, partition)
+    established(producer, 0, 1)
+
+    def usable() -> list[int]:
+        loads = producer._accumulator.partition_loads("t", producer._metadata.snapshot)
+        assert loads is not None
+        return loads.partitions
+
+    assert usable() == [0, 1]
+    cluster.control.when(node=0).throttle(5000)
+    outcome(producer, send(producer, b"throttled", 0))
+    assert usable() == [0, 1]  # it has nothing to send: that it takes nothing is not noticed
+    for _ in range(12):
+        send(producer, b"v", 0)
+        pass_time(producer, 10)
+    assert usable() == [1]
+    pass_time(producer, 6000)
+    assert usable() == [0, 1]

@@ -1,0 +1,329 @@
+"""The sender: what is sent again, in which order, under which sequence, and what is not (Kafka's SenderTest)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import (
+    AuthorizationError,
+    BrokerError,
+    DeliveryError,
+    ProducerClosedError,
+    UnsupportedVersionError,
+)
+from spark_kafka_sink.producer.sending import delivery_errors as settlement
+from spark_kafka_sink.producer.sending.delivery_errors import Answer
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.protocol.messages import InitProducerIdRequest, MetadataRequest, ProduceRequest
+from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse
+from spark_kafka_sink.records.columns import RecordColumns
+from tests.fake_system import FakeSystem
+from tests.producer.sending.sender_cases import (
+    at_last_epoch,
+    established,
+    on_wire,
+    pass_time,
+    requests_of,
+    send,
+    simulated,
+    stamps,
+    state_of,
+    wait,
+)
+from tests.producer.virtual_time import outcome, run_until, simulated_producer
+from tests.simulated_cluster import SimulatedCluster
+
+
+def test_a_batch_is_in_flight_until_its_answer_and_has_the_first_sequence() -> None:
+    cluster, producer = simulated()
+    future = send(producer, b"1")
+    run_until(producer, lambda: on_wire(producer) == 1)
+    assert not future.done()
+    assert outcome(producer, future).offset == 0
+    assert on_wire(producer) == 0
+    assert producer._client.in_flight_request_count() == 0
+    assert (state_of(producer).next_sequence, state_of(producer).last_acked_sequence) == (1, 0)
+    assert stamps(cluster) == [(0, 0, 1)]
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_lost_connection_is_tried_again_as_often_as_retries_allow(idempotent: bool) -> None:
+    cluster, producer = simulated(retries=1, enable_idempotence=idempotent)
+    cluster.control.when(api=ApiKey.PRODUCE).drop()
+    assert outcome(producer, send(producer, b"1")).offset == 0
+    cluster.control.when(api=ApiKey.PRODUCE, times=2).drop()
+    lost = send(producer, b"2")
+    wait(producer, lost)
+    assert isinstance(lost.exception(0), DeliveryError)
+    assert "Attempts: 2" in str(lost.exception(0))
+    assert on_wire(producer) == 0
+    assert outcome(producer, send(producer, b"3")).offset == 1
+
+
+def test_without_idempotence_batches_carry_no_producer_and_a_refusal_for_good_is_told_at_once() -> None:
+    cluster, producer = simulated(enable_idempotence=False)
+    established(producer)
+    assert stamps(cluster) == [(-1, -1, 1)]
+    assert requests_of(cluster, InitProducerIdRequest) == []
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.TOPIC_AUTHORIZATION_FAILED)
+    refused = send(producer, b"1")
+    wait(producer, refused)
+    assert isinstance(refused.exception(0), AuthorizationError)
+    assert len(requests_of(cluster, ProduceRequest)) == 2
+
+
+def test_without_idempotence_a_lost_answer_may_be_stored_twice() -> None:
+    cluster, producer = simulated(enable_idempotence=False)
+    cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
+    assert outcome(producer, send(producer, b"1")).offset == 1
+    assert cluster.values("t") == [b"1", b"1"]
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_with_one_request_in_flight_a_new_leader_gets_the_second_only_after_the_first_is_over(idempotent: bool) -> None:
+    cluster, producer = simulated(nodes=2, max_in_flight_requests_per_connection=1, enable_idempotence=idempotent)
+    established(producer)
+    old = cluster.core.topic("t").partitions[0].leader
+    cluster.control.when(api=ApiKey.PRODUCE).delay(900)
+    first, second = send(producer, b"1"), send(producer, b"2")
+    cluster.control.move_leader("t", 0, 1 - (old or 0))
+    producer._metadata.request_update()
+    pass_time(producer, 500)
+    assert producer._metadata.snapshot.topics["t"].partitions[0].leader == 1 - (old or 0)
+    assert (on_wire(producer), first.done(), second.done()) == (1, False, False)
+    assert len(requests_of(cluster, ProduceRequest)) == 2
+    wait(producer, first, second)
+    assert cluster.values("t") == [b"0", b"1", b"2"]
+
+
+def test_a_producer_id_is_got_through_a_single_connection_that_waits_for_metadata() -> None:
+    cluster, producer = simulated(max_in_flight_requests_per_connection=1)
+    cluster.control.when(api=ApiKey.METADATA, times=2).delay(500)
+    assert outcome(producer, send(producer, b"1")).offset == 0
+    assert len(requests_of(cluster, InitProducerIdRequest)) == 1
+
+
+def test_a_producer_id_comes_from_another_broker_if_the_first_cannot_be_reached() -> None:
+    cluster, producer = simulated(nodes=2)
+    producer.partitions_for("t")
+    leader = cluster.core.topic("t").partitions[0].leader
+    cluster.control.refuse_connections(1 - (leader or 0))
+    assert outcome(producer, send(producer, b"1")).offset == 0
+
+
+def test_questions_for_a_producer_id_keep_a_pause_that_grows() -> None:
+    cluster, producer = simulated(retry_backoff_ms=100, retry_backoff_max_ms=1000)
+    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=3).fail(codes.COORDINATOR_LOAD_IN_PROGRESS)
+    outcome(producer, send(producer, b"1"))
+    times = [at for at, _ in requests_of(cluster, InitProducerIdRequest)]
+    pauses = [later - earlier for earlier, later in pairwise(times)]
+    for pause, usual in zip(pauses, (100, 200, 400), strict=True):
+        assert 0.8 * usual <= pause <= 1.2 * usual + 10
+
+
+def test_two_requests_in_flight_are_acknowledged_one_after_the_other() -> None:
+    cluster, producer = simulated()
+    established(producer)
+    first, second = send(producer, b"1"), send(producer, b"2")
+    state = state_of(producer)
+    assert (on_wire(producer), state.next_sequence, state.last_acked_sequence) == (2, 3, 0)
+    run_until(producer, first.done)
+    assert (second.done(), state.last_acked_sequence) == (False, 1)
+    run_until(producer, second.done)
+    assert (first.result(0).offset, second.result(0).offset, state.last_acked_sequence) == (1, 2, 2)
+    assert (on_wire(producer), state.unsettled) == (0, [])
+    assert stamps(cluster) == [(0, 0, 1), (0, 1, 1), (0, 2, 1)]
+
+
+def test_while_a_batch_is_tried_again_one_request_is_under_way_and_nothing_new_gets_a_sequence() -> None:
+    cluster, producer = simulated()
+    established(producer)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.LEADER_NOT_AVAILABLE)
+    futures = [send(producer, b"%d" % i) for i in (1, 2, 3)]
+    state = state_of(producer)
+    assert on_wire(producer) == 3
+    run_until(producer, lambda: state.unsettled[0].attempts == 1)
+    futures.append(send(producer, b"4"))
+    run_until(producer, lambda: on_wire(producer) == 0)
+    seen = set()
+    while not futures[1].done():
+        seen.add((on_wire(producer), state.next_sequence))
+        pass_time(producer, 0.5)
+    assert seen <= {(0, 4), (1, 4)}
+    wait(producer, *futures)
+    assert [future.result(0).offset for future in futures] == [1, 2, 3, 4]
+    assert stamps(cluster) == [(0, sequence, 1) for sequence in range(5)]
+
+
+@pytest.mark.parametrize("doubt", [codes.REQUEST_TIMED_OUT, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND])
+def test_a_success_behind_a_doubtful_answer_does_not_acknowledge_what_is_before_it(doubt: int) -> None:
+    cluster, producer = simulated()
+    established(producer)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(doubt, after_applying=True)
+    first, second = send(producer, b"1"), send(producer, b"2")
+    run_until(producer, second.done)
+    assert not first.done()
+    assert state_of(producer).last_acked_sequence == 2
+    assert outcome(producer, first).offset in (-1, 1)
+    assert state_of(producer).last_acked_sequence == 2
+    assert cluster.values("t") == [b"0", b"1", b"2"]
+    assert outcome(producer, send(producer, b"3")).offset == 3
+    assert producer._sender.idempotence.identity.epoch == 0
+
+
+def test_a_duplicate_is_a_success_without_an_offset_and_moves_no_sequence_back() -> None:
+    cluster, producer = simulated()
+    established(producer)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.DUPLICATE_SEQUENCE_NUMBER, after_applying=True)
+    first, second = send(producer, b"1"), send(producer, b"2")
+    wait(producer, first, second)
+    assert (first.result(0).offset, second.result(0).offset) == (-1, 2)
+    assert state_of(producer).last_acked_sequence == 2
+    assert cluster.values("t") == [b"0", b"1", b"2"]
+
+
+def with_log_start(monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
+    """Brokers that still say UNKNOWN_PRODUCER_ID tell where their log begins."""
+
+    def told(row: PartitionProduceResponse) -> Answer:
+        return replace(settlement.answer_of(row), log_start_offset=offset)
+
+    monkeypatch.setattr("spark_kafka_sink.producer.sending.sender.answer_of", told)
+
+
+@pytest.mark.parametrize("log_start", [1010, 0], ids=["all was deleted", "nothing was deleted"])
+@pytest.mark.parametrize("refused", [1, 2])
+def test_a_broker_that_does_not_know_the_producer_gets_a_new_epoch(
+    log_start: int, refused: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, producer = simulated()
+    established(producer)
+    with_log_start(monkeypatch, log_start)
+    cluster.control.when(api=ApiKey.PRODUCE, times=refused).fail(codes.UNKNOWN_PRODUCER_ID)
+    futures = [send(producer, b"1"), send(producer, b"2"), send(producer, b"3")]
+    wait(producer, *futures)
+    assert [future.result(0).offset for future in futures] == [1, 2, 3]
+    assert stamps(cluster) == [(0, 0, 1), (1, 0, 1), (1, 1, 1), (1, 2, 1)]
+
+
+def test_without_the_start_of_its_log_nothing_is_concluded_and_the_sequence_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, producer = simulated()
+    established(producer)
+    with_log_start(monkeypatch, -1)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.UNKNOWN_PRODUCER_ID)
+    assert outcome(producer, send(producer, b"1")).offset == 1
+    assert stamps(cluster) == [(0, 0, 1), (0, 1, 1)]
+
+
+@pytest.mark.parametrize("code", [codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, codes.INVALID_REQUEST, codes.POLICY_VIOLATION])
+def test_a_refusal_for_good_fails_its_batch_alone_and_ends_nothing(code: int) -> None:
+    cluster, producer = simulated()
+    cluster.control.when(api=ApiKey.PRODUCE).fail(code)
+    refused = send(producer, b"1")
+    wait(producer, refused)
+    error = refused.exception(0)
+    assert isinstance(error, BrokerError)
+    assert error.code == code
+    assert codes.error_code(code).advice in str(error)
+    assert outcome(producer, send(producer, b"2")).offset == 0
+
+
+def test_a_broker_that_is_too_old_to_be_written_to_ends_the_producer() -> None:
+    cluster = SimulatedCluster(FakeSystem(), topics={"t": 1}, version_limits={ApiKey.PRODUCE: VersionRange(0, 2)})
+    producer = simulated_producer(cluster, linger_ms=0)
+    refused = send(producer, b"1")
+    wait(producer, refused)
+    assert isinstance(refused.exception(0), UnsupportedVersionError)
+    assert "PRODUCE" in str(refused.exception(0)).upper()
+    assert isinstance(producer._sender.fatal_error, UnsupportedVersionError)
+
+
+def test_after_a_fatal_error_what_is_in_flight_elsewhere_has_its_own_outcome_and_nothing_new_leaves() -> None:
+    cluster, producer = simulated(partitions=2)
+    established(producer, 0, 1)
+    cluster.control.when(api=ApiKey.PRODUCE, topic="t", partition=0).fail(codes.CLUSTER_AUTHORIZATION_FAILED)
+    first = send(producer, b"1", 0)
+    second = send(producer, b"2", 1)
+    wait(producer, first, second)
+    assert isinstance(first.exception(0), AuthorizationError)
+    assert second.result(0).offset == 1
+    sent = len(requests_of(cluster, ProduceRequest))
+    with pytest.raises(ProducerClosedError, match="CLUSTER_AUTHORIZATION_FAILED"):
+        send(producer, b"3", 1)
+    producer.close()
+    assert len(requests_of(cluster, ProduceRequest)) == sent
+    assert producer._pool.free_bytes == producer._pool.bytes_max
+
+
+def test_the_halves_of_a_batch_that_was_too_large_take_its_sequences_and_leave_nothing_behind() -> None:
+    cluster, producer = simulated(batch_size=100_000, linger_ms=5, compression_type="gzip")
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.MESSAGE_TOO_LARGE)
+    columns = RecordColumns(pa.array([b"%03d" % i for i in range(100)]))
+    future = producer.send_columns("t", columns)
+    assert outcome(producer, future).rows_written == 100
+    written = stamps(cluster)
+    assert len(written) >= 2
+    assert [epoch for epoch, _, _ in written] == [0] * len(written)
+    assert [first for _, first, _ in written] == [sum(rows for _, _, rows in written[:i]) for i in range(len(written))]
+    assert producer.metrics()["batch-split-total"] == 1
+    state = state_of(producer)
+    assert (state.next_sequence, state.last_acked_sequence, state.unsettled) == (100, 99, [])
+    pass_time(producer, 200_000)  # beyond the batch's time: nothing of it may expire now
+    assert outcome(producer, send(producer, b"later")).offset == 100
+    assert producer._pool.free_bytes == producer._pool.bytes_max
+
+
+def test_a_leader_that_has_moved_without_a_word_is_asked_for_and_the_retry_waits() -> None:
+    cluster, producer = simulated(partitions=3, retry_backoff_ms=200, retry_backoff_max_ms=200)
+    established(producer, 0, 1, 2)
+    asked = len(requests_of(cluster, MetadataRequest))
+    for partition in (0, 1):
+        cluster.control.when(api=ApiKey.PRODUCE, topic="t", partition=partition).fail(codes.NOT_LEADER_OR_FOLLOWER)
+    many = producer.send_columns("t", RecordColumns(pa.array([b"v", b"v", b"v"])), pa.array([0, 1, 2], pa.int32()))
+    other = send(producer, b"other", 2)
+    started = cluster.system.now()
+    assert outcome(producer, other).offset == 2
+    assert cluster.system.now() - started < 100
+    assert not many.done()
+    run_until(producer, many.done)
+    assert cluster.system.now() - started >= 0.8 * 200
+    assert many.result(0).rows_written == 3
+    assert len(requests_of(cluster, MetadataRequest)) > asked
+
+
+def test_a_leader_that_the_old_one_names_is_written_to_without_waiting() -> None:
+    cluster, producer = simulated(nodes=2, retry_backoff_ms=1000, retry_backoff_max_ms=1000)
+    established(producer)
+    old = cluster.core.topic("t").partitions[0].leader
+    cluster.control.move_leader("t", 0, 1 - (old or 0))
+    started = cluster.system.now()
+    assert outcome(producer, send(producer, b"1")).offset == 1
+    assert cluster.system.now() - started < 500
+
+
+def test_throttling_is_measured() -> None:
+    cluster, producer = simulated()
+    established(producer)
+    for ms in (100, 200, 300):
+        cluster.control.when(api=ApiKey.PRODUCE).throttle(ms)
+        outcome(producer, send(producer, b"1"))
+    metrics = producer.metrics()
+    assert metrics["produce-throttle-time-max"] == 300
+    assert metrics["produce-throttle-time-avg"] == pytest.approx(600 / 4)
+
+
+def test_at_the_last_epoch_a_lost_connection_is_tried_again_under_the_same_producer_id() -> None:
+    cluster, producer = simulated()
+    at_last_epoch(producer)
+    established(producer)
+    cluster.control.when(api=ApiKey.PRODUCE).drop()
+    assert outcome(producer, send(producer, b"1")).offset == 1
+    assert [first for _, first, _ in stamps(cluster)] == [0, 1]
+    assert requests_of(cluster, InitProducerIdRequest) == []

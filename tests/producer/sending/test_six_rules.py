@@ -1,0 +1,287 @@
+"""The six rules by their numbers (docs/guarantees.md). Each scenario is run twice: with the rule, and without it."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import (
+    BatchRefusedError,
+    DeliveryError,
+    DeliveryTimeoutError,
+    InvalidRecordError,
+    KafkaSinkError,
+)
+from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.sending import idempotence, sender
+from spark_kafka_sink.producer.sending.delivery_errors import Answer
+from spark_kafka_sink.producer.sending.idempotence import Idempotence, Identity
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.records.columns import RecordColumns
+from tests.fake_system import FakeSystem
+from tests.producer.virtual_time import loop_of, outcome, run_until, simulated_producer
+from tests.simulated_cluster import SimulatedCluster
+
+TP = TopicPartition("t", 0)
+
+
+def batch_of(records: int = 1) -> ProducerBatch:
+    batch = ProducerBatch(TP, created_ms=0, deadline_ms=1_000)
+    batch.record_count = records
+    return batch
+
+
+def gate() -> tuple[Idempotence, dict[int, object]]:
+    connections: dict[int, object] = {0: object(), 1: object()}
+    made = Idempotence(enabled=True, in_flight_max=5, connection_of=connections.get)
+    made.adopt(Identity(7, 0))
+    return made, connections
+
+
+def succeed(made: Idempotence, batch: ProducerBatch, node: int = 0) -> None:
+    made.off_wire(batch, in_doubt=False)
+    made.confirm(TP, node)
+    made.stored(batch)
+
+
+def one_batch_each(producer: KafkaProducer, *values: bytes) -> list[object]:
+    """Records that the sender takes one by one, each in a request of its own."""
+    futures = []
+    for value in values:
+        futures.append(producer.send(ProducerRecord("t", value, partition=0)))
+        loop_of(producer).run_until(lambda: False, 0.2)
+    return list(futures)
+
+
+def simulated(**options: object) -> tuple[SimulatedCluster, KafkaProducer]:
+    cluster = SimulatedCluster(FakeSystem(latency_ms=5), nodes=2, topics={"t": 1})
+    producer = simulated_producer(cluster, linger_ms=0, retry_backoff_ms=10, **options)
+    producer.partitions_for("t")
+    return cluster, producer
+
+
+# --- rule 1
+
+
+def refuse_the_first_of_two() -> list[bytes | None]:
+    cluster, producer = simulated()
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.NOT_ENOUGH_REPLICAS)
+    leader = cluster.core.topic("t").partitions[0].leader
+    assert leader is not None
+    loop_of(producer).run_until(lambda: producer._client.is_ready(leader, cluster.system.now()), 1)
+    one_batch_each(producer, b"1")
+    run_until(producer, lambda: producer._client.in_flight_request_count() > 0 and bool(producer_requests(producer)))
+    one_batch_each(producer, b"2")
+    producer.close()
+    return cluster.values("t", 0)
+
+
+def producer_requests(producer: KafkaProducer) -> dict[ProducerBatch, int]:
+    return producer._sender.idempotence.state(TP).on_wire
+
+
+def test_7_rule_1_one_request_until_the_first_success() -> None:
+    assert refuse_the_first_of_two() == [b"1", b"2"]
+
+
+def test_without_rule_1_the_second_overtakes_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idempotence, "may_have_another_on_wire", lambda state, connection: True)
+    assert refuse_the_first_of_two() == [b"2", b"1"]
+
+
+@pytest.mark.parametrize("what", ["reconnect", "failure", "new epoch"])
+def test_rule_1_holds_again_after(what: str) -> None:
+    made, connections = gate()
+    first, second, third = batch_of(), batch_of(), batch_of()
+    assert made.admit(first, 0, 0)
+    assert not made.admit(second, 0, 0)
+    succeed(made, first)
+    assert made.admit(second, 0, 0)
+    if what == "reconnect":
+        connections[0] = object()
+    elif what == "failure":
+        made.state(TP).confirmed_by = None
+    else:
+        made.identity = Identity(7, 1)
+    assert not made.admit(third, 0, 0)
+
+
+# --- rule 2
+
+
+def leaders_with_open_requests() -> set[int]:
+    made, _ = gate()
+    first = batch_of()
+    assert made.admit(first, 0, 0)
+    succeed(made, first)
+    assert made.admit(batch_of(), 0, 0)
+    made.state(TP).confirmed_by = made.connection(1)
+    made.admit(batch_of(), 1, 0)
+    return set(made.state(TP).on_wire.values())
+
+
+def test_rule_2_nothing_goes_to_a_new_leader_while_the_old_one_has_requests() -> None:
+    assert leaders_with_open_requests() == {0}
+
+
+def test_without_rule_2_two_leaders_have_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idempotence, "may_go_to", lambda state, leader_id, in_flight_max: True)
+    assert leaders_with_open_requests() == {0, 1}
+
+
+def test_rule_2_five_requests_are_open_at_the_most() -> None:
+    made, _ = gate()
+    first = batch_of()
+    assert made.admit(first, 0, 0)
+    succeed(made, first)
+    assert [made.admit(batch_of(), 0, 0) for _ in range(6)] == [True] * 5 + [False]
+
+
+# --- rule 3
+
+
+def sequence_after_a_refusal_with_something_before_it_in_flight() -> int:
+    made, _ = gate()
+    zero, one, two = batch_of(), batch_of(), batch_of()
+    assert made.admit(zero, 0, 0)
+    succeed(made, zero)
+    assert made.admit(one, 0, 0)
+    assert made.admit(two, 0, 0)
+    made.off_wire(two, in_doubt=False)
+    made.failed(two, in_doubt=False)  # a gap behind `one`, whose answer is lost
+    made.off_wire(one, in_doubt=True)
+    made.retried(one, new_sequence=False)
+    return one.producer_epoch
+
+
+def test_rule_3_a_batch_in_doubt_keeps_its_sequence() -> None:
+    assert sequence_after_a_refusal_with_something_before_it_in_flight() == 0
+
+
+def test_without_rule_3_it_is_stamped_again_and_could_be_stored_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idempotence, "may_begin_again", lambda state: state.gap is not None)
+    monkeypatch.setattr(idempotence, "may_be_stored", lambda state, batch: False)
+    assert sequence_after_a_refusal_with_something_before_it_in_flight() > 0
+
+
+def answer_lost_and_then_out_of_order() -> tuple[list[bytes | None], object]:
+    cluster, producer = simulated()
+    cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
+    cluster.control.when(api=ApiKey.PRODUCE, nth=2).fail(codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    future = producer.send(ProducerRecord("t", b"1"))
+    producer.close()
+    return cluster.values("t", 0), future.exception(0)
+
+
+def test_rule_3_what_may_be_stored_fails_rather_than_being_stored_twice() -> None:
+    stored, error = answer_lost_and_then_out_of_order()
+    assert stored == [b"1"]
+    assert isinstance(error, DeliveryError)
+    assert "may be stored" in str(error)
+
+
+def test_without_rule_3_it_is_stored_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idempotence, "may_be_stored", lambda state, batch: False)
+    assert answer_lost_and_then_out_of_order()[0] == [b"1", b"1"]
+
+
+# --- rule 4
+
+
+def topic_that_vanishes_for_a_while(*, forget: bool) -> list[bytes | None]:
+    cluster, producer = simulated(metadata_max_age_ms=50)
+    outcome(producer, producer.send(ProducerRecord("t", b"1")))
+    cluster.control.hide_topic("t")
+    loop_of(producer).run_until(lambda: False, 500)
+    if forget:
+        producer._sender.idempotence._partitions.clear()
+    cluster.control.show_topic("t")
+    loop_of(producer).run_until(lambda: False, 500)
+    outcome(producer, producer.send(ProducerRecord("t", b"2")))
+    producer.close()
+    return cluster.values("t", 0)
+
+
+def test_15_rule_4_sequences_go_on_when_a_topic_comes_back() -> None:
+    assert topic_that_vanishes_for_a_while(forget=False) == [b"1", b"2"]
+
+
+def test_without_rule_4_new_records_are_taken_for_duplicates() -> None:
+    assert topic_that_vanishes_for_a_while(forget=True) == [b"1"]
+
+
+# --- rule 5
+
+
+def free_bytes_while_an_expired_batch_is_in_flight() -> tuple[bool, bool]:
+    cluster, producer = simulated(request_timeout_ms=1000, delivery_timeout_ms=1000)
+    cluster.control.when(api=ApiKey.PRODUCE).delay(900)
+    loop_of(producer).run_until(lambda: False, 100)
+    cluster.system.after(200, lambda: None)
+    future = producer.send(ProducerRecord("t", b"1"))
+    run_until(producer, lambda: bool(producer_requests(producer)))
+    batch = next(iter(producer_requests(producer)))
+    batch.deadline_ms = 0
+    producer._sender._fail(batch, DeliveryTimeoutError("expired"), in_doubt=True)
+    assert future.done()
+    early = producer._pool.free_bytes == producer._pool.bytes_max
+    producer.close()
+    run_until(producer, lambda: True)
+    return early, producer._pool.free_bytes == producer._pool.bytes_max
+
+
+def test_rule_5_memory_is_kept_until_the_request_has_left_the_socket_layer() -> None:
+    assert free_bytes_while_an_expired_batch_is_in_flight() == (False, True)
+
+
+def test_without_rule_5_memory_is_free_while_the_request_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProducerBatch, "_settle_memory", ProducerBatch._let_go)
+    assert free_bytes_while_an_expired_batch_is_in_flight()[0]
+
+
+# --- rule 6
+
+
+def refuse_the_second_of_three(monkeypatch: pytest.MonkeyPatch) -> list[KafkaSinkError]:
+    """The broker names the record that it does not like (KIP-467). The error of each, in their order."""
+    cluster, producer = simulated()
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.INVALID_RECORD)
+    named = Answer(codes.INVALID_RECORD, record_words={1: "this one has no key"})
+    monkeypatch.setattr(sender, "answer_of", lambda row: named)
+    future = producer.send_columns("t", RecordColumns(pa.array([b"a", b"b", b"c"])), 0)
+    producer.flush()
+    errors = {int(row): failure.error for failure in future.result(0).failures for row in failure.rows}
+    producer.close()
+    return [errors[row] for row in sorted(errors)]
+
+
+def test_rule_6_each_record_has_the_error_that_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, third = refuse_the_second_of_three(monkeypatch)
+    assert isinstance(second, InvalidRecordError)
+    assert "this one has no key" in str(second)
+    for innocent in (first, third):
+        assert isinstance(innocent, BatchRefusedError)
+        assert "this one has no key" not in str(innocent)
+
+
+def test_without_rule_6_the_records_beside_it_get_the_blame(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender, "record_errors", lambda batch, answer: ({}, None))
+    errors = refuse_the_second_of_three(monkeypatch)
+    assert len({id(error) for error in errors}) == 1
+    assert not any(isinstance(error, BatchRefusedError) for error in errors)
+
+
+def test_rule_6_records_fail_one_by_one_and_flush_is_no_proof() -> None:
+    cluster, producer = simulated(max_request_size=1000)
+    columns = RecordColumns(pa.array([b"a", b"x" * 2000, b"c"]), timestamp=pa.array([1, 2, -5]))
+    future = producer.send_columns("t", columns)
+    producer.flush()
+    result = future.result(0)
+    assert result.rows_written == 1
+    assert {int(row) for failure in result.failures for row in failure.rows} == {1, 2}
+    assert any(isinstance(failure.error, InvalidRecordError) for failure in result.failures)
+    assert cluster.values("t", 0) == [b"a"]
+    producer.close()

@@ -1,0 +1,120 @@
+"""The future of one record is an ordinary one to everybody, although it becomes that only when somebody looks."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from concurrent.futures import Future, as_completed, wait
+
+import numpy as np
+import pytest
+
+from spark_kafka_sink.errors import DeliveryError
+from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.batching.row_origins import PieceRows, RowOwners
+from spark_kafka_sink.producer.futures import ColumnsFuture, RecordMetadata, SendFuture, tell_stored
+
+STORED = RecordMetadata("t", 3, 17, 1_000, 4, -1)
+
+
+def future(*callbacks: object) -> SendFuture:
+    return SendFuture("t", 3, 1_000, 4, -1, callbacks)  # type: ignore[arg-type]
+
+
+def test_an_outcome_that_came_before_the_first_look_is_there() -> None:
+    one, other = future(), future()
+    one.stored(17, -1)
+    other.failed(DeliveryError("no"))
+    assert one.done()
+    assert one.result(0) == STORED
+    assert one.exception(0) is None
+    assert isinstance(other.exception(0), DeliveryError)
+    with pytest.raises(DeliveryError, match="no"):
+        other.result(0)
+
+
+def test_an_outcome_that_comes_after_the_first_look_is_told() -> None:
+    told: list[Future[RecordMetadata]] = []
+    one = future()
+    assert not one.done()
+    with pytest.raises(concurrent.futures.TimeoutError):  # the built-in one only since Python 3.11
+        one.result(0)
+    one.add_done_callback(told.append)
+    one.stored(17, 2_000)
+    assert told == [one]
+    assert one.result(0) == STORED._replace(timestamp_ms=2_000)
+
+
+def test_it_can_be_waited_for_as_any_future() -> None:
+    futures = [future() for _ in range(4)]
+    futures[0].stored(17, -1)
+    assert wait(futures, 0).done == {futures[0]}
+    for one in futures[1:]:
+        one.stored(17, -1)
+    assert set(as_completed(futures, 0)) == set(futures)
+    assert asyncio.run(_awaited(futures[0])) == STORED
+
+
+async def _awaited(one: SendFuture) -> RecordMetadata:
+    return await asyncio.wrap_future(one)
+
+
+def test_it_cannot_be_cancelled_and_says_so() -> None:
+    one = future()
+    assert not one.cancel()
+    assert not one.cancelled()
+    one.stored(17, -1)
+    assert not one.cancel()
+    assert one.result(0) == STORED
+
+
+def test_callbacks_come_before_the_future_is_done_and_may_look_at_it() -> None:
+    seen: list[tuple[object, object, bool]] = []
+    one: SendFuture = future(lambda metadata, error: seen.append((metadata, error, one.done())))
+    one.stored(17, -1)
+    assert seen == [(STORED, None, False)]
+    assert one.done()
+
+
+def test_what_a_future_does_not_have_is_an_attribute_error() -> None:
+    one = future()
+    assert not hasattr(one, "offset")
+    assert not one.done()
+
+
+def test_whoever_looks_while_the_outcome_comes_gets_it() -> None:
+    futures = [future() for _ in range(2_000)]
+    begin = threading.Barrier(3)
+    results: list[list[RecordMetadata]] = []
+
+    def look() -> None:
+        begin.wait()
+        results.append([one.result(60) for one in futures])
+
+    threads = [threading.Thread(target=look) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    begin.wait()
+    for one in futures:
+        one.stored(17, -1)
+    for thread in threads:
+        thread.join()
+    assert results == [[STORED] * len(futures)] * 2
+
+
+@pytest.mark.parametrize(("base_offset", "offsets"), [(100, [(100, 102), (103, 104)]), (-1, [(-1, -1), (-1, -1)])])
+def test_a_call_whose_rows_begin_within_a_batch_gets_their_offsets_and_none_if_the_broker_told_none(
+    base_offset: int, offsets: list[tuple[int, int]]
+) -> None:
+    calls = [ColumnsFuture("t", 3), ColumnsFuture("t", 2)]
+    pieces = (
+        PieceRows(RowOwners(np.arange(3), calls[:1]), 0, 3, 0),
+        PieceRows(RowOwners(np.arange(9), calls[1:]), 4, 6, 3),  # of a later grouping, into the same batch
+    )
+    batch = ProducerBatch(TopicPartition("t", 7), 0, 1, pieces=pieces)
+    batch.base_offset = base_offset
+    tell_stored([batch])
+    written = [call.result(0).partitions[7] for call in calls]
+    assert [(one.first_offset, one.last_offset) for one in written] == offsets
+    assert [one.rows for one in written] == [3, 2]

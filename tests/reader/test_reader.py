@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.errors import (
+    AuthorizationError,
+    BrokerError,
+    ConfigurationError,
+    InvalidRecordError,
+    MetadataTimeoutError,
+    NetworkError,
+    UnsupportedVersionError,
+)
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.protocol.messages import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    MetadataResponse,
+    PartitionData,
+)
+from spark_kafka_sink.reader.reader import TopicReader, read_topic_table
+from spark_kafka_sink.records.header import parse_header
+from tests.client.answers import ID_1, metadata_answer, partition, topic
+from tests.client.scripted_broker import Received, ScriptedBroker
+from tests.fake_system import FakeSystem
+from tests.reader.stored_batches import batch, marker
+
+
+@dataclass
+class Log:
+    batches: list[bytes] = field(default_factory=list)
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
+    """Producer id, first and last offset of each aborted transaction."""
+    start: int = 0
+    stable: int | None = None
+    leader: int = 0
+    errors: list[int] = field(default_factory=list)
+    """Given as answers, one after the other, before anything else."""
+
+    @property
+    def end(self) -> int:
+        return parse_header(self.batches[-1]).last_offset + 1 if self.batches else self.start
+
+
+class Cluster:
+    """Brokers b0 and b1 with the topic t, one batch per partition and fetch."""
+
+    def __init__(self, *logs: Log) -> None:
+        self.logs = list(logs)
+        self.system = FakeSystem()
+        self.brokers = [ScriptedBroker(), ScriptedBroker()]
+        self.isolations: set[int] = set()
+        for number, broker in enumerate(self.brokers):
+            broker.on_request = lambda received, number=number: self.serve(number, received)  # type: ignore[misc]
+            self.system.listen(f"b{number}", 9092, broker)
+
+    def reader(self, **options: object) -> TopicReader:
+        return TopicReader(ClientConfig(("b0:9092",)), system=self.system, **options)  # type: ignore[arg-type]
+
+    def describe(self) -> MetadataResponse:
+        partitions = [partition(index, log.leader) for index, log in enumerate(self.logs)]
+        return metadata_answer(topic("t", partitions, topic_id=ID_1), nodes=2)
+
+    def serve(self, number: int, received: Received) -> bool:
+        message = received.message
+        if received.api_key is ApiKey.METADATA:
+            self.brokers[number].metadata = self.describe()
+        elif isinstance(message, ListOffsetsRequest):
+            received.answer(self.list_offsets(number, message))
+        elif isinstance(message, FetchRequest):
+            received.answer(self.fetch(number, message, received.header.api_version))
+        return isinstance(message, ListOffsetsRequest | FetchRequest)
+
+    def error(self, number: int, log: Log) -> int:
+        if log.errors:
+            return log.errors.pop(0)
+        return error_codes.NONE if log.leader == number else error_codes.NOT_LEADER_OR_FOLLOWER
+
+    def list_offsets(self, number: int, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        assert request.replica_id == -1
+        self.isolations.add(request.isolation_level)
+        answered = []
+        for asked in request.topics[0].partitions:
+            log = self.logs[asked.partition_index]
+            end = log.stable if log.stable is not None and request.isolation_level else log.end
+            offset = log.start if asked.timestamp == -2 else end
+            code = self.error(number, log)
+            answered.append(
+                ListOffsetsPartitionResponse(partition_index=asked.partition_index, offset=offset, error_code=code)
+            )
+        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=answered)])
+
+    def fetch(self, number: int, request: FetchRequest, version: int) -> FetchResponse:
+        self.isolations.add(request.isolation_level)
+        (asked_topic,) = request.topics
+        assert (asked_topic.topic_id == ID_1) if version >= 13 else (asked_topic.topic == "t")
+        answered = []
+        for asked in asked_topic.partitions:
+            log = self.logs[asked.partition]
+            code = self.error(number, log)
+            found = [one for one in log.batches if parse_header(one).last_offset >= asked.fetch_offset][:1]
+            answered.append(
+                PartitionData(
+                    partition_index=asked.partition,
+                    error_code=code,
+                    records=b"".join(found) if code == 0 else None,
+                    aborted_transactions=[
+                        AbortedTransaction(producer_id=producer_id, first_offset=first)
+                        for producer_id, first, last in log.aborted
+                        if last >= asked.fetch_offset
+                    ]
+                    if request.isolation_level
+                    else None,
+                )
+            )
+        return FetchResponse(responses=[FetchableTopicResponse(topic="t", topic_id=ID_1, partitions=answered)])
+
+
+def rows(table: pa.Table) -> list[tuple[int, int, bytes]]:
+    return [(row["partition"], row["offset"], row["value"]) for row in table.to_pylist()]
+
+
+def test_all_that_stands_in_a_topic_is_read_by_partition_and_offset() -> None:
+    cluster = Cluster(Log([batch(0, b"a", b"b"), batch(2, b"c")]), Log([batch(0, b"d")], leader=1), Log())
+    with cluster.reader() as reader:
+        assert reader.partitions("t") == [0, 1, 2]
+        assert rows(reader.read("t")) == [(0, 0, b"a"), (0, 1, b"b"), (0, 2, b"c"), (1, 0, b"d")]
+    assert not cluster.system.open_sockets
+
+
+def test_what_is_written_while_reading_is_left_for_the_next_time() -> None:
+    log = Log([batch(0, b"a")])
+    cluster = Cluster(log)
+    with cluster.reader() as reader:
+        ends = reader.end_offsets("t")
+        log.batches.append(batch(1, b"b"))
+        assert rows(reader.read("t", stop=ends)) == [(0, 0, b"a")]
+        assert rows(reader.read("t", start=ends)) == [(0, 1, b"b")]
+
+
+def test_an_empty_topic_gives_an_empty_table() -> None:
+    with Cluster(Log(start=7)).reader() as reader:
+        table = reader.read("t")
+        assert table.num_rows == 0
+        assert "timestampType" in table.column_names
+        assert reader.beginning_offsets("t") == reader.end_offsets("t") == {0: 7}
+
+
+def test_some_partitions_can_be_read_alone() -> None:
+    cluster = Cluster(Log([batch(0, b"a")]), Log([batch(0, b"b")]))
+    with cluster.reader() as reader:
+        assert rows(reader.read("t", partitions=[1])) == [(1, 0, b"b")]
+        with pytest.raises(InvalidRecordError, match=r"topic t has the partitions \[0, 1\], but not \[5\]"):
+            reader.read("t", partitions=[1, 5])
+
+
+def test_the_isolation_level_goes_to_the_brokers_and_hides_what_was_aborted() -> None:
+    log = Log(
+        [
+            batch(0, b"gone", producer_id=1, transactional=True),
+            marker(1, 1, commit=False),
+            batch(2, b"kept", producer_id=1, transactional=True),
+            marker(3, 1, commit=True),
+            batch(4, b"open", producer_id=1, transactional=True),
+        ],
+        aborted=[(1, 0, 1)],
+        stable=4,
+    )
+    cluster = Cluster(log)
+    with cluster.reader() as reader:
+        assert rows(reader.read("t")) == [(0, 2, b"kept")]
+    assert cluster.isolations == {1}
+    with cluster.reader(isolation="read_uncommitted") as reader:
+        assert [value for _, _, value in rows(reader.read("t"))] == [b"gone", b"kept", b"open"]
+    with pytest.raises(ConfigurationError, match="read_commited"):
+        cluster.reader(isolation="read_commited")
+
+
+def test_a_leader_that_moves_while_reading_is_followed() -> None:
+    log = Log([batch(offset, b"v%d" % offset) for offset in range(6)])
+    cluster = Cluster(log)
+    read = []
+    with cluster.reader() as reader:
+        for table in reader.batches("t"):
+            read += rows(table)
+            if len(read) == 3:
+                log.leader = 1
+    assert read == [(0, offset, b"v%d" % offset) for offset in range(6)]
+    assert cluster.brokers[1].of(ApiKey.FETCH)
+
+
+def test_a_broker_that_dies_while_reading_is_replaced() -> None:
+    log = Log([batch(offset, b"v%d" % offset) for offset in range(6)])
+    cluster = Cluster(log)
+    read = []
+    with cluster.reader() as reader:
+        for table in reader.batches("t"):
+            read += rows(table)
+            if len(read) == 2:
+                log.leader = 1
+                cluster.system.refuse("b0", 9092)
+                cluster.system.listen("b0", 9092, cluster.brokers[1])
+                for connection in cluster.system.connections:
+                    connection.reset()
+    assert [offset for _, offset, _ in read] == list(range(6))
+
+
+@pytest.mark.parametrize("api", ["offsets", "fetch"])
+def test_errors_that_pass_are_waited_out(api: str) -> None:
+    log = Log([batch(0, b"a")])
+    passing = [error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.LEADER_NOT_AVAILABLE, error_codes.KAFKA_STORAGE_ERROR]
+    with Cluster(log).reader() as reader:
+        starts, ends = {0: 0}, {0: 1}
+        log.errors = list(passing) if api == "offsets" else [0, 0, *passing]
+        assert rows(reader.read("t", start=starts, stop=ends)) == [(0, 0, b"a")]
+    assert log.errors == []
+
+
+def test_errors_that_do_not_pass_are_raised_with_topic_and_partition() -> None:
+    log = Log([batch(0, b"a")])
+    with Cluster(log).reader() as reader:
+        log.errors = [error_codes.TOPIC_AUTHORIZATION_FAILED]
+        with pytest.raises(AuthorizationError, match="topic t, partition 0"):
+            reader.read("t")
+        log.errors = [0, 0, error_codes.OFFSET_OUT_OF_RANGE]
+        with pytest.raises(BrokerError, match="topic t, partition 0: OFFSET_OUT_OF_RANGE"):
+            reader.read("t")
+
+
+def test_errors_that_never_pass_end_in_the_last_of_them() -> None:
+    log = Log([batch(0, b"a")], errors=[error_codes.KAFKA_STORAGE_ERROR] * 10_000)
+    with Cluster(log).reader(timeout_ms=5_000) as reader, pytest.raises(MetadataTimeoutError) as failure:
+        reader.read("t")
+    assert "nothing within 5000 ms" in str(failure.value)
+    assert "KAFKA_STORAGE_ERROR" in str(failure.value)
+
+
+def test_a_topic_that_does_not_exist_is_an_error_within_seconds() -> None:
+    cluster = Cluster(Log())
+    cluster.brokers[0].metadata = metadata_answer(topic("t", 0, error=error_codes.UNKNOWN_TOPIC_OR_PARTITION), nodes=1)
+    cluster.brokers[0].on_request = lambda received: False
+    began = cluster.system.now()
+    with cluster.reader() as reader, pytest.raises(BrokerError, match="topic t: UNKNOWN_TOPIC_OR_PARTITION"):
+        reader.read("t")
+    assert 5_000 <= cluster.system.now() - began <= 7_000
+    asked = cluster.brokers[0].last(ApiKey.METADATA).message
+    assert asked.allow_auto_topic_creation is False  # type: ignore[attr-defined]
+
+
+def test_nobody_there_is_an_error_that_names_the_addresses() -> None:
+    system = FakeSystem()
+    reader = TopicReader(ClientConfig(("b0:9092", "b1:9093")), system=system, timeout_ms=3_000)
+    with reader, pytest.raises((MetadataTimeoutError, NetworkError)) as failure:
+        reader.read("t")
+    for words in ("b0:9092: Connection refused", "b1:9093: Connection refused"):
+        assert words in str(failure.value)
+
+
+def test_an_old_broker_is_read_by_topic_name() -> None:
+    cluster = Cluster(Log([batch(0, b"a")]))
+    for broker in cluster.brokers:
+        broker.versions[ApiKey.FETCH] = VersionRange(0, 4)
+        broker.versions[ApiKey.LIST_OFFSETS] = VersionRange(0, 2)
+    with cluster.reader() as reader:
+        assert rows(reader.read("t")) == [(0, 0, b"a")]
+    assert cluster.brokers[0].last(ApiKey.FETCH).header.api_version == 4
+
+
+def test_a_broker_without_common_versions_is_an_error_at_once() -> None:
+    cluster = Cluster(Log([batch(0, b"a")]))
+    cluster.brokers[0].versions[ApiKey.FETCH] = VersionRange(90, 91)
+    with cluster.reader() as reader, pytest.raises(UnsupportedVersionError, match=r"broker 0 .* FETCH"):
+        reader.read("t")
+
+
+def test_a_whole_topic_is_one_call() -> None:
+    cluster = Cluster(Log([batch(0, b"a")]))
+    assert rows(read_topic_table("b0:9092", "t", system=cluster.system)) == [(0, 0, b"a")]
+    with pytest.raises(ConfigurationError, match=r"retry\.backof\.ms"):
+        read_topic_table("b0:9092", "t", options={"retry.backof.ms": 1}, system=cluster.system)
