@@ -30,8 +30,8 @@ $(VENV)/.up-to-date: pyproject.toml
 .PHONY: kafka
 kafka: $(JARS)/.up-to-date ## fetch a real Apache Kafka and Spark's own connector, once (Java needed)
 
-$(JARS)/.up-to-date: conf/kafka/ivy.xml integration/artifacts.py | setup
-	$(BIN)/python -m integration.artifacts $(JARS)
+$(JARS)/.up-to-date: conf/kafka/ivy.xml integration/support/artifacts.py | setup
+	$(BIN)/python -m integration.support.artifacts $(JARS)
 	touch $@
 
 # Everything that is started here listens on the loopback interface only.

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from integration.artifacts import connector_jars
-from integration.kafka_cluster import KafkaCluster
+from integration.support.artifacts import connector_jars
+from integration.support.kafka_cluster import KafkaCluster
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
-from integration.kafka_cluster import USERS, KafkaCluster
-from integration.librdkafka import create_topic, delete_topic, read_topic
+from integration.support.kafka_cluster import USERS, KafkaCluster
+from integration.support.librdkafka import create_topic, delete_topic, read_topic
 from spark_kafka_sink.client.config import client_config
 from spark_kafka_sink.client.metadata import Metadata, new_metadata
 from spark_kafka_sink.client.network_client import NetworkClient, new_network_client

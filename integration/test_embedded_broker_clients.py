@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from integration.librdkafka import create_topic, read_topic
+from integration.support.librdkafka import create_topic, read_topic
 from spark_kafka_sink import testing
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.api_keys import ApiKey

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from kafka import KafkaProducer
 
-from integration.certificates import write_certificates
+from integration.support.certificates import write_certificates
 from spark_kafka_sink import testing
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.sasl.oauthbearer import unsecured_token

@@ -7,9 +7,9 @@ import threading
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from integration.kafka_cluster import KafkaCluster
-from integration.librdkafka import create_topic
-from integration.scenario import assert_all_stored_once_in_order, run
+from integration.support.kafka_cluster import KafkaCluster
+from integration.support.librdkafka import create_topic
+from integration.support.scenario import assert_all_stored_once_in_order, run
 
 pytestmark = pytest.mark.needs("kafka")
 

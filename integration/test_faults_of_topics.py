@@ -13,9 +13,9 @@ from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionTy
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewPartitions
 
-from integration.kafka_cluster import USERS, KafkaCluster
-from integration.librdkafka import create_topic, delete_topic, read_topic
-from integration.scenario import (
+from integration.support.kafka_cluster import USERS, KafkaCluster
+from integration.support.librdkafka import create_topic, delete_topic, read_topic
+from integration.support.scenario import (
     RECORDS,
     RESULT_SECONDS,
     assert_all_stored_once_in_order,

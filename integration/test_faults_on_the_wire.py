@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from integration.kafka_cluster import KafkaCluster
-from integration.librdkafka import create_topic, read_topic
-from integration.proxy import Mode, Proxy
-from integration.scenario import (
+from integration.support.kafka_cluster import KafkaCluster
+from integration.support.librdkafka import create_topic, read_topic
+from integration.support.proxy import Mode, Proxy
+from integration.support.scenario import (
     RECORDS,
     RESULT_SECONDS,
     Writer,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from integration.kafka_cluster import KafkaCluster
-from integration.librdkafka import create_topic, read_topic
+from integration.support.kafka_cluster import KafkaCluster
+from integration.support.librdkafka import create_topic, read_topic
 from spark_kafka_sink import KafkaProducer, RecordColumns
 
 pytestmark = pytest.mark.needs("kafka")

@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from integration.kafka_cluster import USERS, KafkaCluster
-from integration.librdkafka import create_topic, read_topic
+from integration.support.kafka_cluster import USERS, KafkaCluster
+from integration.support.librdkafka import create_topic, read_topic
 
 pytestmark = pytest.mark.needs("kafka")
 

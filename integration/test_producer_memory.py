@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from integration.processes import resident_bytes
+from integration.support.processes import resident_bytes
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 
@@ -53,7 +53,7 @@ class Measured:
 
 
 def measure(broker: EmbeddedBroker, records: int, *arguments: str) -> Measured:
-    command = [sys.executable, "-m", "integration.steady_producer", broker.bootstrap_servers, "t", str(records)]
+    command = [sys.executable, "-m", "integration.support.steady_producer", broker.bootstrap_servers, "t", str(records)]
     started = time.monotonic()
     samples: list[int] = []
     with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True) as process:
@@ -117,7 +117,13 @@ def test_so_do_single_records() -> None:
 
 def test_two_thousand_producers_leave_no_memory_thread_or_descriptor_behind() -> None:
     with embedded_broker({"t": 12}, discard=True) as broker:
-        command = [sys.executable, "-m", "integration.short_lived_producers", broker.bootstrap_servers, str(CYCLES)]
+        command = [
+            sys.executable,
+            "-m",
+            "integration.support.short_lived_producers",
+            broker.bootstrap_servers,
+            str(CYCLES),
+        ]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     early, late = (json.loads(line) for line in done.stdout.splitlines())
     print(early, late)

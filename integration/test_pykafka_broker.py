@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from integration.librdkafka import read_topic
+from integration.support.librdkafka import read_topic
 
 COMMAND = [sys.executable, "-m", "spark_kafka_sink.cli", "broker", "--port", "0"]
 

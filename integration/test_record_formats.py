@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from integration.kafka_cluster import KafkaCluster
-from integration.librdkafka import create_topic, read_topic
-from integration.wire import fetch_all, produce
+from integration.support.kafka_cluster import KafkaCluster
+from integration.support.librdkafka import create_topic, read_topic
+from integration.support.wire import fetch_all, produce
 from spark_kafka_sink.records.compression import Codec
 from spark_kafka_sink.records.decoder import check_batches
 from tests.records.shapes import SHAPES, as_written, our_batches, plain_columns, read_by_us

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from integration.kafka_cluster import KafkaCluster
+from integration.support.kafka_cluster import KafkaCluster
 from spark_kafka_sink.client.config import client_config
 from spark_kafka_sink.errors import AuthenticationError, DisconnectedError, TlsError
 from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind

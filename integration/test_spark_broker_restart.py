@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from integration.kafka_cluster import KafkaCluster
-from integration.librdkafka import StoredRecord, create_topic, read_topic
+from integration.support.kafka_cluster import KafkaCluster
+from integration.support.librdkafka import StoredRecord, create_topic, read_topic
 
 pytestmark = pytest.mark.needs("kafka")
 

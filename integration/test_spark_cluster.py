@@ -16,11 +16,11 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from integration.artifacts import ROOT
-from integration.kafka_cluster import KafkaCluster
-from integration.librdkafka import create_topic, read_topic
-from integration.processes import command_line, connections_to, descendants, python_workers
-from integration.spark_jobs import STUCK_AFTER_BATCHES, STUCK_TASK, TASKS
+from integration.support.artifacts import ROOT
+from integration.support.kafka_cluster import KafkaCluster
+from integration.support.librdkafka import create_topic, read_topic
+from integration.support.processes import command_line, connections_to, descendants, python_workers
+from integration.support.spark_jobs import STUCK_AFTER_BATCHES, STUCK_TASK, TASKS
 from spark_kafka_sink.spark.report import read_reports
 
 pytestmark = pytest.mark.needs("kafka")
@@ -90,7 +90,7 @@ class StandaloneCluster:
 
     def submit(self, *arguments: str) -> subprocess.Popen[bytes]:
         with (self.folder / "driver.log").open("wb") as log:
-            command = [sys.executable, "-m", "integration.spark_jobs", *arguments]
+            command = [sys.executable, "-m", "integration.support.spark_jobs", *arguments]
             return subprocess.Popen(
                 command, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log, env=self.environment
             )

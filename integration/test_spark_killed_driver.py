@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from integration.artifacts import ROOT
-from integration.kafka_cluster import KafkaCluster
-from integration.librdkafka import create_topic, read_topic
-from integration.processes import kill_all
-from integration.spark_jobs import ROWS_PER_BATCH
+from integration.support.artifacts import ROOT
+from integration.support.kafka_cluster import KafkaCluster
+from integration.support.librdkafka import create_topic, read_topic
+from integration.support.processes import kill_all
+from integration.support.spark_jobs import ROWS_PER_BATCH
 
 pytestmark = pytest.mark.needs("kafka")
 
@@ -28,7 +28,7 @@ class Driver:
     """A driver and everything below it, which is killed at once: Python, the JVM, the Python workers."""
 
     def __init__(self, bootstrap: str, topic: str, folder: Path, last_batch: int) -> None:
-        command = [sys.executable, "-m", "integration.spark_jobs", "stream", bootstrap, topic, str(folder)]
+        command = [sys.executable, "-m", "integration.support.spark_jobs", "stream", bootstrap, topic, str(folder)]
         self._log = (folder / "driver.log").open("ab")
         self._process = subprocess.Popen(
             [*command, str(last_batch)], cwd=ROOT, stdout=subprocess.PIPE, stderr=self._log, start_new_session=True

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration.benchmarks.spark_sink import TOPIC, discard_broker, rows_of
-from integration.processes import python_workers, resident_bytes
+from integration.support.processes import python_workers, resident_bytes
 
 pytestmark = pytest.mark.needs("java")
 

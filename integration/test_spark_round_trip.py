@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from integration.kafka_cluster import KafkaCluster
-from integration.librdkafka import create_topic, read_topic
+from integration.support.kafka_cluster import KafkaCluster
+from integration.support.librdkafka import create_topic, read_topic
 
 pytestmark = pytest.mark.needs("kafka", "connector")
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from integration.artifacts import JARS, connector_jars
+from integration.support.artifacts import JARS, connector_jars
 
 REMEDIES = {
     "java": "Java is not on the PATH: install a JDK 17 or newer",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from integration.artifacts import connector_jars
+from integration.support.artifacts import connector_jars
 from spark_kafka_sink import register
 
 SMALL = {

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from integration.certificates import write_certificates
+from integration.support.certificates import write_certificates
 from spark_kafka_sink.network.channel import ChannelBuilder, KafkaChannel, plaintext_channels
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.security.authenticator import NoAuthentication

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from integration.artifacts import kafka_classpath
+from integration.support.artifacts import kafka_classpath
 
 ROWS = 10_000
 RECORDS = {"columns": 3_000_000, "librdkafka": 2_000_000, "send": 150_000, "kafka-python": 60_000, "java": 6_000_000}

@@ -24,8 +24,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from integration.artifacts import connector_jars
-from integration.processes import cpu_seconds, descendants
+from integration.support.artifacts import connector_jars
+from integration.support.processes import cpu_seconds, descendants
 from spark_kafka_sink import register
 
 PARTITIONS = 12

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from integration.certificates import write_certificates
+from integration.support.certificates import write_certificates
 from spark_kafka_sink.errors import AuthenticationError, DecodeError, DisconnectedError
 from spark_kafka_sink.network.channel import ChannelBuilder, plaintext_channels
 from spark_kafka_sink.network.frame import NetworkSend

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.certificates import write_certificates
+from integration.support.certificates import write_certificates
 from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
 from spark_kafka_sink.network.channel import ChannelState
 from spark_kafka_sink.network.channels import client_channels, server_channels

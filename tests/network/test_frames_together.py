@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.certificates import write_certificates
+from integration.support.certificates import write_certificates
 from spark_kafka_sink.network.channel import ChannelStateKind
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.selector import Selector

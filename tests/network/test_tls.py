@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.certificates import write_certificates
+from integration.support.certificates import write_certificates
 from spark_kafka_sink.errors import DisconnectedError, TlsError
 from spark_kafka_sink.network.channel import ChannelBuilder, ChannelState, ChannelStateKind, KafkaChannel
 from spark_kafka_sink.network.frame import NetworkSend

@@ -21,8 +21,8 @@ from pathlib import Path
 from string import Template
 from types import TracebackType
 
-from integration.artifacts import ROOT, kafka_classpath
-from integration.certificates import write_certificates
+from integration.support.artifacts import ROOT, kafka_classpath
+from integration.support.certificates import write_certificates
 
 TEMPLATES = ROOT / "conf" / "kafka"
 LISTENERS = ("PLAINTEXT", "SSL", "MTLS", "EXPIRED", "SASL_PLAINTEXT", "SASL_SSL", "REAUTH", "PROXIED")

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from integration.librdkafka import StoredRecord, read_topic
+from integration.support.librdkafka import StoredRecord, read_topic
 from spark_kafka_sink import KafkaProducer, RecordColumns
 
 RECORDS = 1_000_000 if os.environ.get("SOAK") else 30_000

@@ -1,6 +1,6 @@
 """A process that sends records as fast as they are taken, and does nothing else: others measure its memory.
 
-    python -m integration.steady_producer BOOTSTRAP TOPIC RECORDS [--options JSON] [--pandas] [--singly]
+    python -m integration.support.steady_producer BOOTSTRAP TOPIC RECORDS [--options JSON] [--pandas] [--singly]
 
 Chunks of 10,000 records with keys of 12 bytes and values of 100. They are built without `pa.array`, which would import
 pandas; with --pandas it is imported, as in a program that makes its columns that way. When all are acknowledged, one

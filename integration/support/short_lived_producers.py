@@ -1,6 +1,6 @@
 """A process that makes one producer after the other, each for one record, and tells what it holds early and at the end.
 
-python -m integration.short_lived_producers BOOTSTRAP CYCLES
+python -m integration.support.short_lived_producers BOOTSTRAP CYCLES
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import threading
 from pathlib import Path
 
-from integration.processes import resident_bytes
+from integration.support.processes import resident_bytes
 from spark_kafka_sink import KafkaProducer, ProducerRecord
 
 WARM_UP_CYCLES = 300

@@ -1,7 +1,7 @@
 """Fetch the jars of the peers: a real Apache Kafka, and Spark's own Kafka connector.
 
-`python -m integration.artifacts FOLDER` resolves conf/kafka/ivy.xml with the Ivy that pyspark ships, so that Java and
-the Python packages are all that a machine needs. FOLDER/kafka and FOLDER/connector then hold the jars.
+`python -m integration.support.artifacts FOLDER` resolves conf/kafka/ivy.xml with the Ivy that pyspark ships, so that
+Java and the Python packages are all that a machine needs. FOLDER/kafka and FOLDER/connector then hold the jars.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyspark
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / ".jars"
 ATTEMPTS = 3
 

@@ -1,8 +1,8 @@
 """Spark jobs that run in processes of their own, because a test kills them or their executors.
 
-`python -m integration.spark_jobs stream BOOTSTRAP TOPIC FOLDER LAST_BATCH`
-`python -m integration.spark_jobs batch BOOTSTRAP TOPIC MASTER ROWS`
-`python -m integration.spark_jobs speculation BOOTSTRAP TOPIC MASTER ROWS REPORT`
+`python -m integration.support.spark_jobs stream BOOTSTRAP TOPIC FOLDER LAST_BATCH`
+`python -m integration.support.spark_jobs batch BOOTSTRAP TOPIC MASTER ROWS`
+`python -m integration.support.spark_jobs speculation BOOTSTRAP TOPIC MASTER ROWS REPORT`
 """
 
 from __future__ import annotations
