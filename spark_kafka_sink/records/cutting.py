@@ -28,9 +28,6 @@ from spark_kafka_sink.records.varint import encode_varint, varint_widths
 
 ROWS_AT_A_TIME = 10_000
 """Larger chunks fall out of the processor's cache and cost more per record."""
-ROWS_IN_ORDER_MAX = 40_000
-"""So many rows cost less if the encoder puts them in order itself: the copy in order, which smaller chunks would need
-first, costs more than the cache brings. Twice as many cost more."""
 RECORD_BYTES_MAX = (1 << 31) - 1 - HEADER_BYTES
 
 _ATTRIBUTES_BYTES = 1

@@ -18,8 +18,8 @@ There are two ways to all records of a chunk, one after the other, of which the 
 - rows of any length are joined from their pieces (joined_rows.py);
 - rows whose keys have one length and whose values have one length are copied column by column (even_rows.py).
 
-Rows are taken in chunks of about 10,000, cut where batches end. The rows of a single chunk may lie in another order
-than the plan's: those of one length are copied from where they lie to where they belong, others are put in order first.
+Rows are taken in chunks of about 10,000, cut where batches end. They come in the order of the plan: the rows of a
+partition lie one after the other.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns
 from spark_kafka_sink.records.cutting import (
     ROWS_AT_A_TIME,
-    ROWS_IN_ORDER_MAX,
     BatchSlice,
     PartitionSlice,
     Times,
@@ -91,30 +90,12 @@ class EncodedPiece(NamedTuple):
     max_timestamp: int
 
 
-def encode(
-    columns: RecordColumns, plan: Sequence[BatchSlice], now_ms: int, order: NDArray[np.int64] | None = None
-) -> list[EncodedPiece]:
-    """One piece for each element of the plan, in its order. Rows must have passed `invalid_rows`.
-
-    The plan counts the rows in `order`, which names them by their places in the columns; without it, as they lie there.
-    """
-    if order is not None:
-        if plan and _can_stay(columns, plan, order):
-            return _encode_chunk(columns.contiguous(), plan, now_ms, order)
-        columns = columns.take(order)
+def encode(columns: RecordColumns, plan: Sequence[BatchSlice], now_ms: int) -> list[EncodedPiece]:
+    """One piece for each element of the plan, in its order. Rows must have passed `invalid_rows`."""
     pieces: list[EncodedPiece] = []
     for part in _chunks_of(plan):
         pieces += _encode_part(columns, part, now_ms)
     return pieces
-
-
-def _can_stay(columns: RecordColumns, plan: Sequence[BatchSlice], order: NDArray[np.int64]) -> bool:
-    """May the rows be stored where they belong from where they are? Each of them must be stored, without its own
-    timestamp and headers, and all at a time."""
-    _, starts, stops, _, _ = zip(*plan, strict=True)
-    whole = starts[0] == 0 and starts[1:] == stops[:-1] and stops[-1] == columns.num_rows == len(order)
-    plain = columns.headers is None and columns.timestamp is None
-    return whole and plain and len(order) <= ROWS_IN_ORDER_MAX and columns.nbytes <= _BYTES_AT_A_TIME
 
 
 def _chunks_of(plan: Sequence[BatchSlice]) -> Iterator[Sequence[BatchSlice]]:
@@ -142,13 +123,11 @@ def _encode_part(columns: RecordColumns, part: Sequence[BatchSlice], now_ms: int
     return _encode_chunk(chunk.contiguous(), part, now_ms)
 
 
-def _encode_chunk(
-    chunk: RecordColumns, part: Sequence[BatchSlice], now_ms: int, order: NDArray[np.int64] | None = None
-) -> list[EncodedPiece]:
+def _encode_chunk(chunk: RecordColumns, part: Sequence[BatchSlice], now_ms: int) -> list[EncodedPiece]:
     _, firsts, stops, offsets, given = zip(*part, strict=True)
     batches = Batches(np.subtract(firsts, firsts[0], dtype=np.int64), list(map(sub, stops, firsts)), offsets)
     base, top, deltas = _timestamps(chunk.timestamp, given, batches, now_ms)
-    data, edges = _encode_rows(chunk, batches, deltas, order)
+    data, edges = _encode_rows(chunk, batches, deltas)
     segments = [data[start:stop] for start, stop in pairwise(edges)]
     return list(named_rows(EncodedPiece, segments, batches.counts, offsets, base, top))
 
@@ -168,10 +147,7 @@ def _timestamps(
 
 
 def _encode_rows(
-    chunk: RecordColumns,
-    batches: Batches,
-    timestamp_deltas: list[int] | NDArray[np.int64],
-    order: NDArray[np.int64] | None,
+    chunk: RecordColumns, batches: Batches, timestamp_deltas: list[int] | NDArray[np.int64]
 ) -> tuple[memoryview, list[int]]:
     """All records of a chunk, and where each batch begins and the last one ends."""
     key = None if chunk.key is None else byte_column(chunk.key)
@@ -181,12 +157,10 @@ def _encode_rows(
     even = _even_columns(key, even_key, value, headers)
     found = None
     if even is not None and isinstance(timestamp_deltas, list):
-        stored = None if order is not None else store_batches(_groups(batches, timestamp_deltas), even)
+        stored = store_batches(_groups(batches, timestamp_deltas), even)
         if stored is not None:
             return stored
-        found = look_up_rows(batches, timestamp_deltas, even, order)
-    if found is None and order is not None:
-        return _encode_rows(chunk.take(order), batches, timestamp_deltas, None)
+        found = look_up_rows(batches, timestamp_deltas, even)
     if found is None:
         rows = _rows(batches, timestamp_deltas, chunk.num_rows)
         found = store_rows(rows, even) if even is not None else join_rows(key, even_key, value, headers, rows)

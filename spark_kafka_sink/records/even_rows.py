@@ -129,9 +129,9 @@ def store_batches(
 
 
 def look_up_rows(
-    batches: Batches, timestamp_deltas: list[int], columns: EvenColumns, order: Positions | None
+    batches: Batches, timestamp_deltas: list[int], columns: EvenColumns
 ) -> tuple[memoryview, Positions] | None:
-    """All records, and where each begins and the last one ends. Record i has row order[i] of the columns, or row i.
+    """All records, and where each begins and the last one ends.
 
     None if too many places would have to be worked out.
     """
@@ -145,9 +145,6 @@ def look_up_rows(
     data = new_buffer(total + numbers.itemsize)
     anywhere(data, numbers.dtype)[at[:-1]] = numbers
     place = at[1:]
-    if order is not None:
-        place = np.empty(len(order), np.int64)
-        place[order] = at[1:]
     for part, before in ((columns.headers, 0), (columns.value, 0), (columns.key, _bytes_before_value(columns.lengths))):
         if part is not None and part.shape[1]:
             place = place - (part.shape[1] + before)

@@ -64,26 +64,10 @@ def test_every_shape_equals_the_slow_encoder(data: st.DataObject, rows: list[Row
     assert_equal(encode(columns, plan, NOW), rows, plan)
 
 
-@given(st.data(), mixed_rows | even_rows())
-@settings(max_examples=100, deadline=None)
-def test_rows_that_lie_in_another_order_give_the_same_bytes(data: st.DataObject, rows: list[Row]) -> None:
-    columns = data.draw(arrow_columns(rows))
-    order = data.draw(st.permutations(range(len(rows))))
-    plan = data.draw(plans(len(rows)))
-    in_order_max = data.draw(st.sampled_from([3, 40_000]))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoder, "ROWS_AT_A_TIME", 3)
-        patch.setattr(encoder, "ROWS_IN_ORDER_MAX", in_order_max)
-        pieces = encode(columns, plan, NOW, np.array(order, np.int64))
-    assert_equal(pieces, [rows[place] for place in order], plan)
-
-
-def test_rows_that_the_plan_leaves_out_are_left_out_of_another_order_too() -> None:
+def test_rows_that_the_plan_leaves_out_are_left_out() -> None:
     rows = [Row(b"value %d" % i) for i in range(9)]
-    order = [8, 0, 7, 1, 6, 2, 5, 3, 4]
     plan = [BatchSlice(0, 0, 3), BatchSlice(1, 5, 9)]
-    pieces = encode(RecordColumns(pa.array([row.value for row in rows])), plan, NOW, np.array(order, np.int64))
-    assert_equal(pieces, [rows[place] for place in order], plan)
+    assert_equal(encode(RecordColumns(pa.array([row.value for row in rows])), plan, NOW), rows, plan)
 
 
 @given(st.data(), mixed_rows)

@@ -172,7 +172,7 @@ class Grouping:
             now_ms = self._wall_clock_ms()
             times = times_of(grouped.columns, now_ms)
             plan = plan_batches(grouped.sizes, _slices(grouped, batches), bytes_max, times)
-            pieces = encode(grouped.columns, plan, now_ms, grouped.order)
+            pieces = encode(grouped.columns, plan, now_ms)
             lease.hold(len(plan))  # once for each piece, whose batch is to be the holder
         except BaseException as error:  # whatever it was, Ctrl-C included: the rows must not vanish
             self._give_up(topic, runs, error)

@@ -4,8 +4,7 @@ Ten thousand rows over a thousand partitions are ten rows for each, and whatever
 as much as for a piece of a thousand. So rows are not sorted into their partitions when they arrive. They wait, as Arrow
 columns beside a column of partition numbers, until about a batch for each partition that they hit has come together,
 or linger.ms has passed, or memory is short. Then one stable sort finds the order in which the rows of a partition are
-neighbours, as they were given. A few rows stay where they are: the encoder copies them anyway, and does it in that
-order. Many rows are laid out by one take first.
+neighbours, as they were given, and one take lays them out in it.
 
 Single records wait as tuples and become columns when they are grouped. A run is what one call staged (or many calls
 with single records, back to back): it remembers for each row which row of which call it is.
@@ -25,7 +24,6 @@ from numpy.typing import NDArray
 from spark_kafka_sink.producer.batching.row_origins import RowOwners
 from spark_kafka_sink.records.arrays import bytes_array, number_array
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import ROWS_IN_ORDER_MAX
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -198,13 +196,9 @@ def _header_column(headers: Sequence[Headers | None]) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """Rows ordered by partition: partitions[i] has the rows [starts[i], starts[i + 1]).
-
-    `order` has for each row its place in the columns; None if they are in order themselves.
-    """
+    """Rows in the order of their partitions: partitions[i] has the rows [starts[i], starts[i + 1])."""
 
     columns: RecordColumns
-    order: NDArray[np.int64] | None
     sizes: NDArray[np.int64]
     partitions: list[int]
     starts: list[int]
@@ -227,10 +221,7 @@ def compatible(runs: Sequence[Run]) -> Iterator[list[Run]]:
 
 
 def group(runs: Sequence[Run]) -> Grouped:
-    """Order the rows of all runs by partition; rows of one partition keep their order.
-
-    What the encoder takes at a time it can put in order itself. More rows than that are copied in their order.
-    """
+    """Order the rows of all runs by partition; rows of one partition keep their order."""
     columns = RecordColumns.concat([run.columns for run in runs])
     for run in runs:
         # The copy that was just made, and the ordered one of it, take the place that is paid for in buffer.memory.
@@ -243,14 +234,11 @@ def group(runs: Sequence[Run]) -> Grouped:
     starts = [0, *counts[hit].cumsum().tolist()]
     lengths = [len(run.rows) for run in runs]
     run_of = np.repeat(np.arange(len(runs)), lengths) if len(runs) > 1 else None
-    order = None
     if len(hit) > 1 and not _in_order(partitions):
         order = _narrow(partitions, len(counts)).argsort(kind="stable")
-        sizes, rows = sizes[order], rows[order]
+        columns, sizes, rows = columns.take(order), sizes[order], rows[order]
         run_of = run_of[order] if run_of is not None else None
-        if len(order) > ROWS_IN_ORDER_MAX:
-            columns, order = columns.take(order), None
-    return Grouped(columns, order, sizes, hit.tolist(), starts, _owners(runs, rows, run_of))
+    return Grouped(columns, sizes, hit.tolist(), starts, _owners(runs, rows, run_of))
 
 
 def _owners(runs: Sequence[Run], rows: NDArray[np.int64], run_of: NDArray[np.int64] | None) -> RowOwners:

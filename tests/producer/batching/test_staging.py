@@ -21,7 +21,6 @@ from spark_kafka_sink.producer.batching.staging import (
     run_of_records,
 )
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import ROWS_IN_ORDER_MAX
 
 
 def run_of(values: list[bytes], partitions: list[int], call: object, headers: pa.Array | None = None) -> Run:
@@ -35,8 +34,8 @@ def run_of(values: list[bytes], partitions: list[int], call: object, headers: pa
 
 
 def ordered_values(grouped: Grouped) -> list[bytes]:
-    values = grouped.columns.value.to_pylist()
-    return values if grouped.order is None else [values[place] for place in grouped.order.tolist()]
+    values: list[bytes] = grouped.columns.value.to_pylist()
+    return values
 
 
 @settings(max_examples=80, deadline=None)
@@ -169,13 +168,17 @@ def test_partition_numbers_of_every_width_are_ordered(highest: int) -> None:
     assert ordered_values(grouped) == [b"first", b"last"]
 
 
-def test_what_the_encoder_takes_at_a_time_is_not_copied_here() -> None:
-    for count in (3, ROWS_IN_ORDER_MAX, ROWS_IN_ORDER_MAX + 1):
-        runs = [run_of([b"%05d" % i for i in range(count)], [i % 3 % 2 for i in range(count)], "c")]
-        given = runs[0].columns
-        grouped = group(runs)
-        assert (grouped.columns is given) == (grouped.order is not None) == (count <= ROWS_IN_ORDER_MAX)
-        assert ordered_values(grouped) == sorted(given.value.to_pylist(), key=lambda value: int(value) % 3 % 2)
+@pytest.mark.parametrize("count", [3, 40_000, 70_000])
+def test_rows_leave_grouping_in_the_order_of_their_partitions(count: int) -> None:
+    values = [b"%05d" % i for i in range(count)]
+    grouped = group([run_of(values, [i % 3 % 2 for i in range(count)], "c")])
+    assert ordered_values(grouped) == sorted(values, key=lambda value: int(value) % 3 % 2)
+
+
+def test_rows_that_came_in_the_order_of_their_partitions_are_not_copied() -> None:
+    run = run_of([b"a", b"b", b"c"], [0, 0, 1], "c")
+    given = run.columns
+    assert group([run]).columns is given
 
 
 @pytest.mark.parametrize("at", [3, 1_000, 2_999])
