@@ -38,11 +38,12 @@ $(JARS)/.up-to-date: conf/kafka/ivy.xml integration/support/artifacts.py | setup
 export SPARK_LOCAL_IP := 127.0.0.1
 
 .PHONY: check
-check: setup ## format, lint, types, layers
+check: setup ## format, lint, types, layers, sizes
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.sizes
 
 .PHONY: format
 format: setup ## write the code the way `check` wants it

@@ -27,7 +27,7 @@ from spark_kafka_sink.reader.reader import READ_COMMITTED, read_topic_table
 __all__ = ["Control", "EmbeddedBroker", "ListenerSecurity", "embedded_broker", "read_topic"]
 
 
-def embedded_broker(
+def embedded_broker(  # noqa: PLR0913 - the settings of a broker, each by its name
     topics: Mapping[str, int] | None = None,
     *,
     nodes: int = 1,

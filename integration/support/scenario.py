@@ -68,7 +68,7 @@ class Writer:
         return [future.result(RESULT_SECONDS) for future in self.futures]
 
 
-def run(
+def run(  # noqa: PLR0913 - the parts of a scenario
     config: Mapping[str, object],
     topic: str,
     fault: Callable[[], None],

@@ -55,7 +55,7 @@ class Control:
 
     # --- rules
 
-    def when(
+    def when(  # noqa: PLR0913 - each thing that a rule can look at, by its name
         self,
         *,
         api: ApiKey | None = None,

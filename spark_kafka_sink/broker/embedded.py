@@ -15,7 +15,7 @@ from spark_kafka_sink.broker.storage import ClusterFiles
 class EmbeddedBroker:
     """Listens from its construction on. `close` it, or use it in a `with`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the settings of a broker, each by its name
         self,
         config: ClusterConfig,
         *,

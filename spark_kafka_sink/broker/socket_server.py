@@ -35,7 +35,7 @@ IDLE_MS = 250.0
 class SocketServer:
     """Owns its threads and sockets; implements NodePorts."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the settings of a server, each by its name
         self,
         cluster: EmbeddedCluster,
         *,

@@ -122,7 +122,7 @@ class NetworkClient:
 
     # --- requests
 
-    def new_client_request(
+    def new_client_request(  # noqa: PLR0913 - the fields of a request, all but four by their names
         self,
         node_id: int,
         api_key: ApiKey,

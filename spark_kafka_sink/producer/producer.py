@@ -76,7 +76,7 @@ class _TopicsInUse(NamedTuple):
 class KafkaProducer:
     """Thread-safe. The options are the Java producer's, by their names; see producer/config.py."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what users can put in, and what tests can, each by its name
         self,
         config: Mapping[str, object],
         *,

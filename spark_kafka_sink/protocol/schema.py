@@ -55,7 +55,7 @@ def field_specs(struct_type: type[Struct]) -> dict[str, FieldSpec]:
     return {field.name: field.metadata[_SPEC] for field in dataclasses.fields(struct_type) if _SPEC in field.metadata}
 
 
-def _field(
+def _field(  # noqa: PLR0913 - what Kafka's schemas say of a field, each by its name
     type_name: str,
     versions: str,
     default: object,

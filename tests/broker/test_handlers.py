@@ -10,9 +10,7 @@ from spark_kafka_sink.broker.spoken import SPOKEN
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
 from spark_kafka_sink.protocol.headers import decode_response
-from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.messages import (
-    REQUEST_TYPES,
     AddPartitionsToTxnRequest,
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -20,32 +18,25 @@ from spark_kafka_sink.protocol.messages import (
     DescribeTransactionsRequest,
     EndTxnRequest,
     FetchRequest,
-    FindCoordinatorRequest,
     InitProducerIdRequest,
-    ListOffsetsRequest,
     ListTransactionsRequest,
     MetadataRequest,
     MetadataRequestTopic,
-    OffsetCommitRequest,
     OffsetFetchRequest,
-    ProduceRequest,
     TxnOffsetCommitRequest,
 )
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnTopic
 from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig
 from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchTopic
-from spark_kafka_sink.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsTopic
-from spark_kafka_sink.protocol.messages.offset_commit import OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from spark_kafka_sink.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from spark_kafka_sink.protocol.messages.produce import PartitionProduceData, TopicProduceData
 from spark_kafka_sink.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from tests.broker.some_requests import some_request
 from tests.broker.wire import WireClient, batch, produce, result
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
@@ -66,47 +57,6 @@ def client(system: FakeSystem, cluster: SimulatedCluster) -> WireClient:
     return WireClient(system)
 
 
-def some_request(api: ApiKey, version: int, cluster: SimulatedCluster) -> Message:
-    """A request that touches as many fields of its answer as it can."""
-    topic_id = cluster.core.topic("t").id
-    if api == ApiKey.PRODUCE:
-        parts = [PartitionProduceData(index=index, records=batch(b"a")) for index in (0, 5)]
-        topic = TopicProduceData(name="t" if version < 13 else "", partition_data=parts)
-        topic.topic_id = topic_id
-        return ProduceRequest(acks=-1, timeout_ms=1, topic_data=[topic])
-    if api == ApiKey.FETCH:
-        parts_ = [FetchPartition(partition=index, partition_max_bytes=1000) for index in (0, 5)]
-        return FetchRequest(
-            isolation_level=1, min_bytes=1, topics=[FetchTopic(topic="t", topic_id=topic_id, partitions=parts_)]
-        )
-    if api == ApiKey.LIST_OFFSETS:
-        wanted = [ListOffsetsPartition(partition_index=0, timestamp=time) for time in (-1, -2, 0)]
-        return ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=wanted)])
-    if api == ApiKey.METADATA:
-        return MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in ("t", "unknown")])
-    if api == ApiKey.OFFSET_COMMIT:
-        commit = OffsetCommitRequestPartition(partition_index=0, committed_offset=3)
-        return OffsetCommitRequest(
-            group_id="g", topics=[OffsetCommitRequestTopic(name="t", partitions=[commit])], retention_time_ms=-1
-        )
-    if api == ApiKey.OFFSET_FETCH and version >= 8:
-        topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
-        return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
-    if api == ApiKey.OFFSET_FETCH:
-        return OffsetFetchRequest(group_id="g", topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0])])
-    if api == ApiKey.FIND_COORDINATOR:
-        return FindCoordinatorRequest(coordinator_keys=["x"]) if version >= 4 else FindCoordinatorRequest(key="x")
-    if api == ApiKey.CREATE_TOPICS:
-        return CreateTopicsRequest(
-            topics=[CreatableTopic(name=n, num_partitions=1, replication_factor=1) for n in "tu"]
-        )
-    if api == ApiKey.INIT_PRODUCER_ID:
-        return InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000)
-    if api == ApiKey.DESCRIBE_TRANSACTIONS:
-        return DescribeTransactionsRequest(transactional_ids=["x"])
-    return REQUEST_TYPES[api]()
-
-
 @pytest.mark.parametrize(
     ("api", "version"),
     [
@@ -118,7 +68,7 @@ def some_request(api: ApiKey, version: int, cluster: SimulatedCluster) -> Messag
 def test_every_version_that_is_promised_is_answered(
     client: WireClient, cluster: SimulatedCluster, api: ApiKey, version: int
 ) -> None:
-    assert client.ask(some_request(api, version, cluster), version) is not None
+    assert client.ask(some_request(api, version, cluster.core.topic("t").id), version) is not None
 
 
 @pytest.mark.parametrize(
@@ -133,7 +83,7 @@ def test_every_version_can_be_made_to_fail(
     client: WireClient, cluster: SimulatedCluster, api: ApiKey, version: int
 ) -> None:
     cluster.control.when(api=api).fail(error_codes.UNKNOWN_SERVER_ERROR)
-    assert client.ask(some_request(api, version, cluster), version) is not None
+    assert client.ask(some_request(api, version, cluster.core.topic("t").id), version) is not None
 
 
 def test_each_api_has_a_handler() -> None:

@@ -98,5 +98,20 @@ def ready_rig(node_id: int = 0, **options: Any) -> Rig:
     return rig
 
 
+def rig_with_requests(count: int, **options: Any) -> Rig:
+    """Node 0 holds `count` requests."""
+    rig = ready_rig(**options)
+    for _ in range(count):
+        rig.send()
+        rig.deliver()
+    return rig
+
+
+def failed_in_order(rig: Rig, count: int) -> bool:
+    """All `count` requests came back as disconnected, the oldest first."""
+    ids = [response.request.correlation_id for response in rig.responses]
+    return len(ids) == count and ids == sorted(ids) and all(response.disconnected for response in rig.responses)
+
+
 def answered_apis(rig: Rig) -> list[ApiKey]:
     return [response.request.api_key for response in rig.responses if response.message is not None]

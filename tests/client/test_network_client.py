@@ -1,4 +1,4 @@
-"""What goes well, and in which order. What goes wrong: test_network_client_failures.py."""
+"""What goes well, and in which order. What goes wrong is shown in the files beside: test_network_client_*.py."""
 
 from __future__ import annotations
 

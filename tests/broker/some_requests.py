@@ -1,0 +1,105 @@
+"""For each API a request that touches as many fields of its answer as it can, in the version that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages import (
+    REQUEST_TYPES,
+    CreateTopicsRequest,
+    DescribeTransactionsRequest,
+    FetchRequest,
+    FindCoordinatorRequest,
+    InitProducerIdRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    ProduceRequest,
+)
+from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic
+from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchTopic
+from spark_kafka_sink.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsTopic
+from spark_kafka_sink.protocol.messages.offset_commit import OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from spark_kafka_sink.protocol.messages.offset_fetch import (
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from spark_kafka_sink.protocol.messages.produce import PartitionProduceData, TopicProduceData
+from tests.broker.wire import batch
+
+
+def some_request(api: ApiKey, version: int, topic_id: UUID) -> Message:
+    """For topic "t", whose id is `topic_id`; partition 5, the topics "u" and "unknown" do not exist."""
+    build = _BUILDERS.get(api)
+    return REQUEST_TYPES[api]() if build is None else build(version, topic_id)
+
+
+def _produce(version: int, topic_id: UUID) -> Message:
+    parts = [PartitionProduceData(index=index, records=batch(b"a")) for index in (0, 5)]
+    topic = TopicProduceData(name="t" if version < 13 else "", partition_data=parts)
+    topic.topic_id = topic_id
+    return ProduceRequest(acks=-1, timeout_ms=1, topic_data=[topic])
+
+
+def _fetch(version: int, topic_id: UUID) -> Message:
+    parts = [FetchPartition(partition=index, partition_max_bytes=1000) for index in (0, 5)]
+    topic = FetchTopic(topic="t", topic_id=topic_id, partitions=parts)
+    return FetchRequest(isolation_level=1, min_bytes=1, topics=[topic])
+
+
+def _list_offsets(version: int, topic_id: UUID) -> Message:
+    wanted = [ListOffsetsPartition(partition_index=0, timestamp=time) for time in (-1, -2, 0)]
+    return ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=wanted)])
+
+
+def _metadata(version: int, topic_id: UUID) -> Message:
+    return MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in ("t", "unknown")])
+
+
+def _offset_commit(version: int, topic_id: UUID) -> Message:
+    commit = OffsetCommitRequestPartition(partition_index=0, committed_offset=3)
+    topic = OffsetCommitRequestTopic(name="t", partitions=[commit])
+    return OffsetCommitRequest(group_id="g", topics=[topic], retention_time_ms=-1)
+
+
+def _offset_fetch(version: int, topic_id: UUID) -> Message:
+    if version < 8:
+        return OffsetFetchRequest(group_id="g", topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0])])
+    topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
+    return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
+
+
+def _find_coordinator(version: int, topic_id: UUID) -> Message:
+    return FindCoordinatorRequest(coordinator_keys=["x"]) if version >= 4 else FindCoordinatorRequest(key="x")
+
+
+def _create_topics(version: int, topic_id: UUID) -> Message:
+    return CreateTopicsRequest(topics=[CreatableTopic(name=n, num_partitions=1, replication_factor=1) for n in "tu"])
+
+
+def _init_producer_id(version: int, topic_id: UUID) -> Message:
+    return InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000)
+
+
+def _describe_transactions(version: int, topic_id: UUID) -> Message:
+    return DescribeTransactionsRequest(transactional_ids=["x"])
+
+
+_BUILDERS: dict[ApiKey, Callable[[int, UUID], Message]] = {
+    ApiKey.PRODUCE: _produce,
+    ApiKey.FETCH: _fetch,
+    ApiKey.LIST_OFFSETS: _list_offsets,
+    ApiKey.METADATA: _metadata,
+    ApiKey.OFFSET_COMMIT: _offset_commit,
+    ApiKey.OFFSET_FETCH: _offset_fetch,
+    ApiKey.FIND_COORDINATOR: _find_coordinator,
+    ApiKey.CREATE_TOPICS: _create_topics,
+    ApiKey.INIT_PRODUCER_ID: _init_producer_id,
+    ApiKey.DESCRIBE_TRANSACTIONS: _describe_transactions,
+}

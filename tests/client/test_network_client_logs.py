@@ -1,0 +1,53 @@
+"""What the log says of connections, and at which level."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.client.rig import ready_rig
+
+
+def logged(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
+    return [record.levelname for record in caplog.records if words in record.getMessage()]
+
+
+def test_a_broker_that_closes_an_idle_connection_is_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "spark_kafka_sink.client")
+    rig = ready_rig()
+    for connection in rig.system.connections:
+        connection.close()
+    rig.pass_time(60_000)
+    assert "INFO" in logged(caplog, "Disconnected: b0:9092")
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_a_connection_that_is_closed_here_because_it_was_idle_is_told_at_debug(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("DEBUG", "spark_kafka_sink.client")
+    rig = ready_rig(connections_max_idle_ms=10_000)
+    rig.pass_time(60_000)
+    assert set(logged(caplog, "idle for 10000 ms")) == {"DEBUG"}
+
+
+def test_a_broker_that_cannot_be_reached_is_warned_of_once_and_its_return_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "spark_kafka_sink.client")
+    rig = ready_rig(brokers=1)
+    for _ in range(2):
+        caplog.clear()
+        rig.system.refuse("b0", 9092)
+        for connection in rig.system.connections:
+            connection.close()
+        rig.pass_time(120_000)
+        assert len(rig.system.connects) > 50, "it is tried again and again"
+        warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+        assert len(warnings) == 1
+        assert warnings[0] == "No connection: b0:9092: Connection refused"
+        rig.system.listen("b0", 9092, rig.broker)
+        rig.bootstrapped()
+        rig.make_ready()
+        assert logged(caplog, "Connected: b0:9092") == ["INFO"]

@@ -1,0 +1,79 @@
+"""Back to the configured addresses: when no known broker can be reached, answers in time, or wants us."""
+
+from __future__ import annotations
+
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.messages import (
+    MetadataResponse,
+    MetadataResponseBroker,
+)
+from tests.client.answers import metadata_answer
+from tests.client.rig import Rig, failed_in_order, ready_rig
+from tests.client.scripted_broker import ScriptedBroker
+
+
+def test_if_no_known_broker_can_be_tried_the_configured_addresses_are() -> None:
+    rig = Rig(2, bootstrap=(Node(-1, "boot", 9092),))
+    rig.system.listen("boot", 9092, rig.broker)
+    rig.bootstrapped()
+    rig.make_ready()
+    moved = MetadataResponse(brokers=[MetadataResponseBroker(node_id=7, host="fresh", port=9092)])
+    rig.system.listen("boot", 9092, ScriptedBroker(moved))
+    rig.system.listen("fresh", 9092, ScriptedBroker(moved))
+    for index in range(2):
+        rig.system.refuse(f"b{index}", 9092)
+    for connection in rig.system.connections:
+        connection.reset()
+    rig.poll_until(lambda: 7 in rig.metadata.snapshot.nodes, limit_ms=10_000)
+    rig.make_ready(7)
+
+
+def test_many_addresses_that_refuse_are_tried_one_after_the_other_with_pauses() -> None:
+    rig = Rig(1, bootstrap=tuple(Node(-1 - index, f"gone{index}", 9092) for index in range(50)))
+    rig.pass_time(2_000)
+    assert 2 <= len(rig.system.connects) <= 8
+
+
+def test_without_the_recovery_strategy_the_known_brokers_are_all_there_is() -> None:
+    rig = ready_rig(brokers=1, metadata_recovery_strategy="none")
+    rig.system.refuse("b0", 9092)
+    rig.system.connections[-1].reset()
+    for connection in rig.system.connections:
+        connection.reset()
+    rig.pass_time(400_000)
+    assert not rig.metadata.snapshot.is_bootstrap
+    assert list(rig.metadata.snapshot.nodes) == [0]
+
+
+def test_brokers_that_connect_but_never_answer_are_left_after_the_trigger() -> None:
+    rig = ready_rig(brokers=2, metadata_recovery_rebootstrap_trigger_ms=100_000, request_timeout_ms=5_000)
+    silent = True
+    for broker in rig.brokers:
+        broker.on_request = lambda received: silent and received.api_key is ApiKey.METADATA
+    rig.metadata.request_update()
+    rig.pass_time(95_000)
+    assert not rig.metadata.snapshot.is_bootstrap
+    rig.poll_until(lambda: rig.metadata.snapshot.is_bootstrap, limit_ms=20_000)
+    silent = False
+    rig.bootstrapped()
+
+
+def test_a_broker_may_send_us_back_to_the_configured_addresses() -> None:
+    rig = ready_rig(brokers=2)
+    rig.send()
+    rig.deliver()
+    before = len(rig.system.connects)
+    sent_away = metadata_answer()
+    sent_away.error_code = error_codes.REBOOTSTRAP_REQUIRED
+    good = rig.broker.metadata
+    for broker in rig.brokers:
+        broker.metadata = sent_away
+    rig.metadata.request_update()
+    rig.poll_until(lambda: rig.metadata.snapshot.is_bootstrap, limit_ms=1_000)
+    assert failed_in_order(rig, 1), "all connections are left"
+    for broker in rig.brokers:
+        broker.metadata = good
+    rig.bootstrapped()
+    assert len(rig.system.connects) > before

@@ -1,0 +1,78 @@
+"""Brokers that refuse: a log-in that fails, versions that do not meet."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.errors import AuthenticationError, UnsupportedVersionError
+from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.protocol.messages import (
+    ApiVersionsResponse,
+)
+from tests.client.rig import Rig, ready_rig
+
+
+def fail_authentication(rig: Rig, node_id: int, error: AuthenticationError) -> None:
+    """As the selector reports it, whatever the mechanism was."""
+    rig.selector.close_channel(str(node_id))
+    original = rig.selector.poll
+
+    def poll(timeout_ms: float) -> None:
+        original(0)
+        rig.selector.disconnected[str(node_id)] = ChannelState(ChannelStateKind.AUTHENTICATION_FAILED, error)
+        rig.selector.poll = original  # type: ignore[method-assign]
+
+    rig.selector.poll = poll  # type: ignore[method-assign]
+    rig.poll()
+
+
+def test_a_failed_authentication_is_told_apart_and_ends_all_waits_for_metadata() -> None:
+    rig = ready_rig()
+    request = rig.send()
+    rig.deliver()
+    error = AuthenticationError("b0:9092: wrong password")
+    fail_authentication(rig, 0, error)
+    assert rig.client.authentication_exception(0) is error
+    assert rig.client.connection_failed(0)
+    (response,) = rig.responses
+    assert (response.request, response.authentication_error, response.disconnected) == (request, error, True)
+    with pytest.raises(AuthenticationError, match="wrong password"):
+        rig.metadata.await_update(rig.metadata.version, 1e9)
+    rig.make_ready()
+    assert rig.client.authentication_exception(0) is None
+
+
+def test_a_failed_authentication_ends_the_question_for_metadata_that_was_under_way() -> None:
+    rig = ready_rig()
+    rig.broker.on_request = lambda received: received.api_key is ApiKey.METADATA
+    for broker in rig.brokers:
+        broker.on_request = rig.broker.on_request
+    rig.metadata.request_update()
+    rig.pass_time(200)
+    fail_authentication(rig, 0, AuthenticationError("no"))
+    with pytest.raises(AuthenticationError):
+        rig.metadata.await_update(rig.metadata.version, 1e9)
+    for broker in rig.brokers:
+        broker.on_request = lambda received: False
+    version = rig.metadata.version
+    rig.poll_until(lambda: rig.metadata.version > version, limit_ms=5_000)
+
+
+def test_a_broker_too_new_or_too_old_for_metadata_ends_all_waits_with_its_name() -> None:
+    rig = Rig(1)
+    rig.broker.versions[ApiKey.METADATA] = VersionRange(90, 99)
+    rig.pass_time(100)
+    with pytest.raises(UnsupportedVersionError, match=r"b0:9092.*too new.*METADATA.*90-99"):
+        rig.metadata.await_update(rig.metadata.version, 1e9)
+
+
+def test_a_broker_that_refuses_api_versions_is_left_and_tried_again() -> None:
+    rig = Rig(1)
+    rig.broker.api_versions = ApiVersionsResponse(error_code=error_codes.INVALID_REQUEST)
+    rig.pass_time(1_000)
+    assert "refused to tell its API versions: INVALID_REQUEST" in rig.metadata.unreachable_words()
+    assert len(rig.system.connects) > 1
+    rig.broker.api_versions = ApiVersionsResponse()
+    rig.bootstrapped()

@@ -1,0 +1,91 @@
+"""Answers that are none: hostile bytes, another protocol, the wrong id, or an answer to no request."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.messages import InitProducerIdResponse
+from tests.client.rig import Rig, failed_in_order, ready_rig, rig_with_requests
+from tests.fake_system import FakeConnection, Peer
+
+PID = InitProducerIdResponse(producer_id=7)
+
+
+class NoKafka(Peer):
+    def on_bytes(self, connection: FakeConnection, data: bytes) -> None:
+        connection.close()
+
+
+def test_a_listener_that_hangs_up_on_us_is_said_to_be_perhaps_of_another_protocol() -> None:
+    rig = Rig(1)
+    rig.system.listen("b0", 9092, NoKafka())
+    rig.pass_time(3_000)
+    assert "security.protocol" in rig.metadata.unreachable_words()
+
+
+def garbage(connection: FakeConnection, data: bytes) -> None:
+    connection.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+def minus_one(connection: FakeConnection, data: bytes) -> None:
+    connection.send(struct.pack(">i", -1))
+
+
+def two_gigabytes(connection: FakeConnection, data: bytes) -> None:
+    connection.send(struct.pack(">i", 2**31 - 1))
+
+
+def a_short_frame(connection: FakeConnection, data: bytes) -> None:
+    connection.send(struct.pack(">i", 2) + b"ab")
+
+
+class Hostile(Peer):
+    def __init__(self, answer: Callable[[FakeConnection, bytes], None]) -> None:
+        self._answer = answer
+
+    def on_bytes(self, connection: FakeConnection, data: bytes) -> None:
+        self._answer(connection, data)
+
+
+@pytest.mark.parametrize("hostile", [garbage, minus_one, two_gigabytes, a_short_frame])
+def test_hostile_bytes_end_the_connection_and_nothing_else(
+    hostile: Callable[[FakeConnection, bytes], None],
+) -> None:
+    rig = Rig(2, bootstrap=(Node(-1, "b0", 9092), Node(-2, "b1", 9092)))
+    rig.system.listen("b0", 9092, Hostile(hostile))
+    rig.bootstrapped()
+    assert len(rig.system.open_sockets) <= 2
+
+
+def test_an_answer_with_the_wrong_correlation_id_ends_the_connection() -> None:
+    rig = rig_with_requests(3)
+    received = rig.broker.of(ApiKey.INIT_PRODUCER_ID)[0]
+    received.answer(PID, correlation_id=received.header.correlation_id + 1)
+    rig.poll_until(lambda: bool(rig.responses))
+    assert failed_in_order(rig, 3)
+    assert "answer to request" in rig.responses[0].reason
+    rig.make_ready()
+
+
+def test_an_answer_that_cannot_be_decoded_fails_its_request_and_all_behind_it() -> None:
+    rig = rig_with_requests(3)
+    received = rig.broker.of(ApiKey.INIT_PRODUCER_ID)[0]
+    received.answer_bytes(struct.pack(">i", received.header.correlation_id) + b"\xff\xff")
+    rig.poll_until(lambda: bool(rig.responses))
+    assert failed_in_order(rig, 3)
+    assert "unintelligible" in rig.responses[0].reason
+
+
+def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
+    rig = ready_rig()
+    received = rig.broker.requests[-1]
+    received.answer_bytes(struct.pack(">i", 5))
+    received.connection.system.connections[-1].send(struct.pack(">ii", 4, 5))
+    rig.pass_time(10)
+    assert rig.client.connection_failed(0)
+    rig.make_ready()
