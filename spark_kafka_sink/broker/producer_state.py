@@ -10,7 +10,7 @@ A broker that keeps this promise lets a producer send again whatever it is not s
     a producer that is not known        any sequence is taken: its state may have gone with old records.
                                         Within transactions of version 2 it must be 0, for there the epoch is always new
 
-Sequences count records and wrap: after 2^31-1 comes 0.
+Sequences count records and wrap, see records/sequences.py.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.header import BatchHeader
 
 BATCHES_REMEMBERED = 5
-SEQUENCE_MODULUS = 2**31
 NO_EPOCH = -1
 
 
@@ -97,8 +97,8 @@ class ProducerState:
         if epoch != self.epoch:
             return 0
         # After a transaction's end with no batch of this epoch, the next one is the first.
-        return (self.batches[-1].last_sequence + 1) % SEQUENCE_MODULUS if self.batches else 0
+        return sequences.add(self.batches[-1].last_sequence, 1) if self.batches else 0
 
 
 def last_sequence(header: BatchHeader) -> int:
-    return (header.base_sequence + header.last_offset_delta) % SEQUENCE_MODULUS
+    return sequences.add(header.base_sequence, header.last_offset_delta)

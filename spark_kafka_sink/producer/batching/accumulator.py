@@ -258,10 +258,10 @@ class RecordAccumulator:
             for queue in self._queues if topic_partition is None else (self._queues.get(topic_partition),):
                 self._queues.bring_back(queue, now)
 
-    def reenqueue(self, batch: ProducerBatch, now: float) -> None:
+    def reenqueue(self, batch: ProducerBatch, now: float, error: Exception) -> None:
         """Send it again after its backoff. Its request must be off the wire. Kept in sequence order."""
         with self._lock:
-            batch.requeue(backoff_until_ms=now + self._backoff.after(batch.attempts))
+            batch.requeue(backoff_until_ms=now + self._backoff.after(batch.attempts), error=error)
             self._put_back([batch], now)
 
     def split_and_reenqueue(self, batch: ProducerBatch, now: float) -> list[ProducerBatch]:

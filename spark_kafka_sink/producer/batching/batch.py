@@ -27,6 +27,7 @@ from typing import NamedTuple
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
 from spark_kafka_sink.producer.batching.row_origins import BatchPart, PieceRows
+from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.header import HEADER_BYTES, TRANSACTIONAL, stamp_numbers
 
@@ -211,8 +212,8 @@ class ProducerBatch:
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record; sequences wrap from 2^31 - 1 to 0."""
-        return (self.base_sequence + self.record_count - 1) & 0x7FFF_FFFF if self.base_sequence >= 0 else -1
+        """Sequence of the last record, or -1."""
+        return sequences.last(self.base_sequence, self.record_count) if self.base_sequence >= 0 else -1
 
     def set_producer_state(
         self, producer_id: int, epoch: int, base_sequence: int, *, transactional: bool = False
@@ -266,13 +267,14 @@ class ProducerBatch:
         if self.state is DONE:
             self._let_go()
 
-    def requeue(self, *, backoff_until_ms: float) -> None:
-        """IN_FLIGHT -> CLOSED: to be sent again."""
+    def requeue(self, *, backoff_until_ms: float, error: Exception) -> None:
+        """IN_FLIGHT -> CLOSED: to be sent again. `error` is why the last attempt failed."""
         if self.state is not IN_FLIGHT:
             raise self._misplaced(CLOSED)
         self.state = CLOSED
         self.on_wire = False
         self.attempts += 1
+        self.error = error
         self.backoff_until_ms = backoff_until_ms
 
     def complete(self, base_offset: int, log_append_time: int = -1) -> bool:
@@ -284,14 +286,6 @@ class ProducerBatch:
         self.log_append_time = log_append_time
         self._settle_memory()
         return True
-
-    def stored(self, base_offset: int, log_append_time: int) -> None:
-        """off_wire and complete in one step, for a batch without an outcome: what nearly all come to."""
-        self.on_wire = False
-        self.state = DONE
-        self.base_offset = base_offset
-        self.log_append_time = log_append_time
-        self._let_go()
 
     def fail(self, error: Exception) -> bool:
         """It will not be tried again. False if the batch had an outcome before; that one stands."""

@@ -26,12 +26,11 @@ from typing import Protocol
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.producer.batching.batch import OPEN, ProducerBatch, TopicPartition
+from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 INFINITE_MS = float("inf")
 _NO_TOPICS: frozenset[str] = frozenset()
-_SEQUENCE_MASK = 0x7FFF_FFFF
-_HALF_OF_SEQUENCES = 0x4000_0000
 
 
 class DrainGate(Protocol):
@@ -87,8 +86,7 @@ def sent_before(first: ProducerBatch, second: ProducerBatch) -> bool:
     """By epoch, then by sequence on a circle: sequences wrap, so that 2^31 - 1 comes just before 0."""
     if (first.producer_id, first.producer_epoch) != (second.producer_id, second.producer_epoch):
         return (first.producer_id, first.producer_epoch) < (second.producer_id, second.producer_epoch)
-    distance = (second.base_sequence - first.base_sequence) & _SEQUENCE_MASK
-    return 0 < distance < _HALF_OF_SEQUENCES
+    return sequences.follows(second.base_sequence, first.base_sequence)
 
 
 class PartitionQueues:

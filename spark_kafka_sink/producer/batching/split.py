@@ -10,6 +10,7 @@ import numpy as np
 
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.row_origins import PieceRows
+from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.decoder import decode_body
 from spark_kafka_sink.records.encoder import (
@@ -21,8 +22,6 @@ from spark_kafka_sink.records.encoder import (
     times_of,
 )
 from spark_kafka_sink.records.header import parse_header
-
-_SEQUENCE_MASK = 0x7FFF_FFFF
 
 
 def split_batch(batch: ProducerBatch, batch_bytes_max: int, level: int | None = None) -> list[ProducerBatch]:
@@ -54,7 +53,7 @@ def split_batch(batch: ProducerBatch, batch_bytes_max: int, level: int | None = 
         child.is_split = True
         child.close(batch.codec, level)
         if batch.has_sequence:
-            sequence = (batch.base_sequence + cut.start) & _SEQUENCE_MASK
+            sequence = sequences.add(batch.base_sequence, cut.start)
             child.set_producer_state(
                 batch.producer_id, batch.producer_epoch, sequence, transactional=batch.transactional
             )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.requests import ClientResponse
@@ -19,15 +19,15 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.sending.outcome import Fail
+from spark_kafka_sink.producer.sending.produce_request import SentBatches
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import broker_error, error_code
-from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse
+from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
 
 _DOUBT = "The records may be stored all the same."
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """One partition's part of a response, or what stands for it."""
 
     code: int
@@ -35,21 +35,33 @@ class Answer:
     log_append_time: int = -1
     log_start_offset: int = -1
     words: str = ""
-    record_words: Mapping[int, str] = field(default_factory=dict)
+    record_words: Mapping[int, str] = {}
     """What the broker says of single records, by their place in the batch (KIP-467)."""
     cause: KafkaSinkError | None = None
     """Where there was no answer: why."""
 
 
+def answers_of(response: ClientResponse, sent: SentBatches, acks: int) -> Iterator[tuple[ProducerBatch, Answer]]:
+    """Every batch of a request that is over, with its answer or with what stands for it."""
+    message = response.message
+    unanswered = {topic: dict(batches) for topic, batches in sent.batches.items()}
+    if isinstance(message, ProduceResponse):
+        for topic in message.responses:
+            its_batches = unanswered.get(sent.name(topic), {})
+            for row in topic.partition_responses:
+                batch = its_batches.pop(row.index, None)
+                if batch is not None:
+                    yield batch, answer_of(row)
+    for left_out in unanswered.values():
+        for batch in left_out.values():
+            yield batch, answer_without_message(response, acks)
+
+
 def answer_of(row: PartitionProduceResponse) -> Answer:
-    return Answer(
-        row.error_code,
-        row.base_offset,
-        row.log_append_time_ms,
-        row.log_start_offset,
-        row.error_message or "",
-        {one.batch_index: one.batch_index_error_message or "" for one in row.record_errors},
-    )
+    errors = row.record_errors
+    named = {one.batch_index: one.batch_index_error_message or "" for one in errors} if errors else {}
+    words = row.error_message or ""
+    return Answer(row.error_code, row.base_offset, row.log_append_time_ms, row.log_start_offset, words, named)
 
 
 def no_answer(reason: str) -> Answer:

@@ -29,7 +29,7 @@ A partition's state is kept under the topic's name for as long as the producer l
 topic (rule 4). A topic that was deleted and created again has a log that knows nothing of us, and takes the sequences
 as they go on.
 
-Sequences count modulo 2^31. Sender thread only.
+Sender thread only.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
+from spark_kafka_sink.records import sequences
+from spark_kafka_sink.records.sequences import follows
 
-SEQUENCE_MASK = 0x7FFF_FFFF
 EPOCH_MAX = 32_767
-_HALF = 0x4000_0000
 
 
 class Identity(NamedTuple):
@@ -50,11 +50,6 @@ class Identity(NamedTuple):
 
 
 NOBODY = Identity(-1, -1)
-
-
-def follows(later: int, earlier: int) -> bool:
-    """On the circle of sequences: 0 follows 2^31 - 1."""
-    return 0 < ((later - earlier) & SEQUENCE_MASK) < _HALF
 
 
 class PartitionState:
@@ -104,7 +99,7 @@ class PartitionState:
         producer_id, epoch = self.identity
         sequence = self.next_sequence
         batch.set_producer_state(producer_id, epoch, sequence)
-        self.next_sequence = (sequence + batch.record_count) & SEQUENCE_MASK
+        self.next_sequence = sequences.add(sequence, batch.record_count)
 
     def settle(self, batch: ProducerBatch) -> None:
         """It has its outcome."""
@@ -232,18 +227,10 @@ class Idempotence:
         if in_doubt and self.enabled and batch in state.unsettled:
             state.in_doubt.add(batch)
 
-    def acknowledged(self, batch: ProducerBatch, connection: object) -> None:
-        """The usual end of a request, all at once: off_wire, confirm and stored."""
+    def stored(self, batch: ProducerBatch, connection: object) -> None:
+        """The broker at the other end of `connection` has it, perhaps after the batch has expired."""
         state = self._partitions[batch.topic_partition]
-        state.on_wire.pop(batch, None)
         state.confirmed_by = connection
-        self._stored(state, batch)
-
-    def stored(self, batch: ProducerBatch) -> None:
-        """The broker has it; also told of a batch that has expired since."""
-        self._stored(self.state(batch.topic_partition), batch)
-
-    def _stored(self, state: PartitionState, batch: ProducerBatch) -> None:
         state.settle(batch)
         if batch.base_sequence < 0 or (batch.producer_id, batch.producer_epoch) != state.identity:
             return
@@ -252,10 +239,6 @@ class Idempotence:
             state.last_acked_sequence = last
         if state.gap is not None or state.unresolved:
             self._mend(state)
-
-    def confirm(self, topic_partition: TopicPartition, node_id: int) -> None:
-        """A broker has answered with success under the identity in use."""
-        self.state(topic_partition).confirmed_by = self.connection(node_id)
 
     def retried(self, batch: ProducerBatch, *, new_sequence: bool) -> None:
         """It goes back into its queue."""
@@ -317,7 +300,7 @@ class Idempotence:
             return
         if state.unresolved and not state.unsettled:
             state.unresolved = False
-            acknowledged = (state.last_acked_sequence + 1) & SEQUENCE_MASK
+            acknowledged = sequences.add(state.last_acked_sequence, 1)
             if state.gap is None and acknowledged != state.next_sequence:
                 state.gap = acknowledged
         if not may_begin_again(state):

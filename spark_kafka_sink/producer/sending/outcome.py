@@ -77,19 +77,15 @@ class Fail:
 
 Outcome = Done | Retry | Split | Fail
 
-
-def leaves_doubt(code: int) -> bool:
-    """Whether the records may be stored in spite of this answer."""
-    return code in DOUBTFUL
+SUCCESSES = {codes.NONE: Done(), codes.DUPLICATE_SEQUENCE_NUMBER: Done(duplicate=True)}
+"""Answers that say that the batch is stored, whatever is known of it."""
 
 
 def decide(facts: BatchFacts, code: int, log_start_offset: int = -1) -> Outcome:
     """`code` is the broker's; a lost connection counts as NETWORK_EXCEPTION."""
     row = error_code(code)
-    if code == codes.NONE:
-        return Done()
-    if code == codes.DUPLICATE_SEQUENCE_NUMBER:
-        return Done(duplicate=True)
+    if code in SUCCESSES:
+        return SUCCESSES[code]
     if code in FATAL:
         return Fail(fatal=True, in_doubt=facts.in_doubt)
     if code == codes.MESSAGE_TOO_LARGE and facts.record_count > 1 and not facts.expired:

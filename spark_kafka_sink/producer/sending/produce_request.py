@@ -24,8 +24,8 @@ _NAMES_ONLY = VersionRange(ProduceRequest.VERSIONS.min, 12)
 class SentBatches(NamedTuple):
     """What a produce request carried, and what was known of the topics' names and ids when it was sent (KIP-516)."""
 
-    unanswered: dict[str, dict[int, ProducerBatch]]
-    """By topic and partition. The sender takes them out as it reads their answers."""
+    batches: dict[str, dict[int, ProducerBatch]]
+    """By topic and partition."""
     snapshot: ClusterSnapshot
 
     def name(self, topic: TopicProduceResponse) -> str:

@@ -7,9 +7,8 @@ For each batch whose request ended, in this order, and nothing in between:
 
     batch.off_wire        nobody reads its bytes any more: memory may return (rule 5)
     idempotence.off_wire  its place among the partition's open requests is free
-    outcome.decide        Done | Retry | Split | Fail, unless it had an outcome before (expired, aborted)
-
-A batch that was simply stored, as nearly all are, takes the same steps in `_settle_produce` without a question.
+    outcome.decide        Done | Retry | Split | Fail
+    batch.complete        or reenqueue, split, fail; nothing of it if the batch has expired or was aborted before
 
 Nothing that the brokers do can stop the loop; a fault of our own ends it, and fails everything that waits.
 """
@@ -27,15 +26,14 @@ from spark_kafka_sink.client.requests import ClientResponse
 from spark_kafka_sink.errors import DeliveryError, KafkaSinkError, ProducerClosedError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
-from spark_kafka_sink.producer.batching.batch import DONE, ProducerBatch
+from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import tell_failed, tell_stored
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.sending.delivery_errors import (
     Answer,
     abandoned_error,
-    answer_of,
-    answer_without_message,
+    answers_of,
     attempt_error,
     encoding_error,
     final_error,
@@ -46,6 +44,8 @@ from spark_kafka_sink.producer.sending.delivery_errors import (
 )
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.sending.outcome import (
+    DOUBTFUL,
+    SUCCESSES,
     BatchFacts,
     Done,
     Fail,
@@ -53,7 +53,6 @@ from spark_kafka_sink.producer.sending.outcome import (
     Retry,
     Split,
     decide,
-    leaves_doubt,
 )
 from spark_kafka_sink.producer.sending.produce_request import SentBatches, produce_request
 from spark_kafka_sink.producer.sending.producer_id_request import IdentityRequest
@@ -219,7 +218,7 @@ class Sender:
             versions=versions,
         )
         self._client.send(request, now)
-        self._metrics.request_sent(sent.unanswered, now)
+        self._metrics.request_sent(sent.batches, now)
 
     # --- settle
 
@@ -232,49 +231,39 @@ class Sender:
             self._accumulator.recheck()
 
     def _settle_produce(self, response: ClientResponse, sent: SentBatches) -> None:
-        node_id, now, message = response.request.node_id, response.received_ms, response.message
-        stored: list[ProducerBatch] = []
-        others: list[tuple[ProducerBatch, Answer]] = []
+        """Each batch of the request has its answer now; the calls of those that are stored are told together."""
+        message = response.message
         if isinstance(message, ProduceResponse):
-            self._metrics.request_answered(response.latency_ms, message.throttle_time_ms, now)
-            connection, acknowledged = self.idempotence.connection(node_id), self.idempotence.acknowledged
-            for topic in message.responses:
-                asked = sent.unanswered.get(sent.name(topic), {})
-                for row in topic.partition_responses:
-                    batch = asked.pop(row.index, None)
-                    if batch is None:
-                        continue
-                    if row.error_code == codes.NONE and batch.state is not DONE:  # what nearly every batch comes to
-                        acknowledged(batch, connection)
-                        batch.stored(row.base_offset, row.log_append_time_ms)
-                        stored.append(batch)
-                    else:
-                        others.append((batch, answer_of(row)))
+            self._metrics.request_answered(response.latency_ms, message.throttle_time_ms, response.received_ms)
+            self._take_leader_hints(message, sent)
+        connection = self.idempotence.connection(response.request.node_id)
+        stored: list[ProducerBatch] = []
+        try:
+            for batch, answer in answers_of(response, sent, self._config.acks):
+                if self._answered(batch, answer, connection, response.received_ms):
+                    stored.append(batch)
+        finally:
             tell_stored(stored)
             self._accumulator.finish(*stored)
-            if others:
-                self._take_leader_hints(message, sent)
-        for left_out in sent.unanswered.values():
-            others += [(batch, answer_without_message(response, self._config.acks)) for batch in left_out.values()]
-        for batch, answer in others:
-            self._settle_batch(batch, answer, node_id, now)
 
-    def _settle_batch(self, batch: ProducerBatch, answer: Answer, node_id: int, now: float) -> None:
+    def _answered(self, batch: ProducerBatch, answer: Answer, connection: object, now: float) -> bool:
+        """A batch's request is over. True if the batch is complete, and its calls are to be told."""
         batch.off_wire()
-        self.idempotence.off_wire(batch, in_doubt=leaves_doubt(answer.code))
-        outcome = decide(self._facts(batch, now), answer.code, answer.log_start_offset)
+        self.idempotence.off_wire(batch, in_doubt=answer.code in DOUBTFUL)
+        outcome = SUCCESSES.get(answer.code) or decide(self._facts(batch, now), answer.code, answer.log_start_offset)
         if isinstance(outcome, Done):
-            self.idempotence.confirm(batch.topic_partition, node_id)
+            self.idempotence.stored(batch, connection)
         if batch.done:
             self._settle_late(batch, outcome)
         elif isinstance(outcome, Done):
-            self._done(batch, answer, outcome)
+            return batch.complete(-1 if outcome.duplicate else answer.base_offset, answer.log_append_time)
         elif isinstance(outcome, Retry):
             self._retry(batch, answer, outcome, now)
         elif isinstance(outcome, Split):
             self._split(batch, now)
         else:
             self._give_up(batch, answer, outcome)
+        return False
 
     def _facts(self, batch: ProducerBatch, now: float) -> BatchFacts:
         return BatchFacts(
@@ -289,26 +278,18 @@ class Sender:
 
     def _settle_late(self, batch: ProducerBatch, outcome: Outcome) -> None:
         """The calls were told before; the answer still says which sequences are stored."""
-        if isinstance(outcome, Done):
-            self.idempotence.stored(batch)
-        else:
+        if not isinstance(outcome, Done):
             self.idempotence.settled(batch.topic_partition)
         self._accumulator.recheck(batch.topic_partition)
 
-    def _done(self, batch: ProducerBatch, answer: Answer, outcome: Done) -> None:
-        self.idempotence.stored(batch)
-        batch.complete(-1 if outcome.duplicate else answer.base_offset, answer.log_append_time)
-        tell_stored([batch])
-        self._accumulator.finish(batch)
-
     def _retry(self, batch: ProducerBatch, answer: Answer, outcome: Retry, now: float) -> None:
-        batch.error = attempt_error(batch, answer)
-        _log.debug("%r is sent again: %s", batch, batch.error)
+        error = attempt_error(batch, answer)
+        _log.debug("%r is sent again: %s", batch, error)
         if outcome.refresh_metadata:
             self._metadata.request_update()
         self._metrics.records_retried(batch.topic_partition.topic, batch.record_count, now)
         self.idempotence.retried(batch, new_sequence=outcome.new_sequence)
-        self._accumulator.reenqueue(batch, now)
+        self._accumulator.reenqueue(batch, now, error)
 
     def _split(self, batch: ProducerBatch, now: float) -> None:
         children = self._accumulator.split_and_reenqueue(batch, now)
@@ -332,7 +313,8 @@ class Sender:
         in_doubt: bool,
         by_record: Mapping[int, KafkaSinkError] | None = None,
     ) -> None:
-        batch.fail(error)
+        if not batch.done:  # the accumulator has failed those that it gives up itself
+            batch.fail(error)
         self.idempotence.failed(batch, in_doubt=in_doubt)
         self._metrics.records_failed(batch.topic_partition.topic, batch.record_count, self._system.now())
         tell_failed(batch, error, by_record)

@@ -9,10 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot, Node, PartitionInfo, TopicInfo
+from spark_kafka_sink.errors import DisconnectedError
 from spark_kafka_sink.producer.batching.accumulator import Appended, ReadyCheck, RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.encoder import record_size_bounds
 
@@ -49,7 +51,7 @@ class Gate:
         if not batch.has_sequence:
             sequence = self.next_sequence.get(batch.topic_partition, 0)
             batch.set_producer_state(7, 0, sequence)
-            self.next_sequence[batch.topic_partition] = (sequence + batch.record_count) & 0x7FFF_FFFF
+            self.next_sequence[batch.topic_partition] = sequences.add(sequence, batch.record_count)
         return True
 
 
@@ -124,6 +126,10 @@ class Harness:
     def take(self) -> list[ProducerBatch]:
         """One round of the sender: ready, then drain what is ready."""
         return self.drain(*self.ready().ready_node_ids) if self.ready().ready_node_ids else []
+
+    def reenqueue(self, batch: ProducerBatch) -> None:
+        """Its request was lost."""
+        self.accumulator.reenqueue(batch, self.clock.now, DisconnectedError("the connection was lost"))
 
     def acknowledge(self, batch: ProducerBatch, base_offset: int = 0) -> None:
         batch.off_wire()

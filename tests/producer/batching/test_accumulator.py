@@ -495,7 +495,7 @@ def test_a_retried_batch_waits_its_backoff_in_front_of_all_others() -> None:
     h.append(0, 3 * BATCH_ROWS)
     (first,) = h.take()
     first.off_wire()
-    h.accumulator.reenqueue(first, h.clock.now)
+    h.reenqueue(first)
     check = h.ready()
     assert (check.ready_node_ids, check.next_check_delay_ms) == (frozenset(), 100)
     h.clock.now += 100
@@ -508,7 +508,7 @@ def test_the_backoff_of_one_partition_does_not_hold_another() -> None:
     h.append(0)
     (batch,) = h.take()
     batch.off_wire()
-    h.accumulator.reenqueue(batch, h.clock.now)
+    h.reenqueue(batch)
     h.append(1)
     assert [other.topic_partition.partition for other in h.take()] == [1]
 
@@ -520,7 +520,7 @@ def test_backoff_grows_with_the_attempts_up_to_its_maximum() -> None:
     waits: list[float] = []
     for _ in range(7):
         batch.off_wire()
-        h.accumulator.reenqueue(batch, h.clock.now)
+        h.reenqueue(batch)
         waits.append(h.ready().next_check_delay_ms)
         h.clock.now += waits[-1]
         assert h.take() == [batch]
@@ -534,13 +534,13 @@ def test_a_new_leader_ends_the_backoff_of_the_ongoing_retry_but_not_of_the_next(
     h.append(0)
     (batch,) = h.take()
     batch.off_wire()
-    h.accumulator.reenqueue(batch, h.clock.now)
+    h.reenqueue(batch)
     assert h.ready_nodes() == set()
     h.snapshot = cluster((1, 0, 1), epoch=2)
     assert h.ready_nodes() == {1}
     assert h.take() == [batch]
     batch.off_wire()
-    h.accumulator.reenqueue(batch, h.clock.now)
+    h.reenqueue(batch)
     assert h.ready_nodes() == set()
 
 
@@ -552,7 +552,7 @@ def test_a_leader_that_changed_while_the_batch_was_in_flight_needs_no_backoff() 
     h.ready()
     for batch in reversed(sent):
         batch.off_wire()
-        h.accumulator.reenqueue(batch, h.clock.now)
+        h.reenqueue(batch)
     assert [h.take()[0] for _ in range(2)] == sent
 
 
@@ -562,7 +562,7 @@ def test_retried_batches_return_in_the_order_of_their_sequences() -> None:
     sent = [h.take()[0] for _ in range(4)]
     for batch in (sent[2], sent[0], sent[3], sent[1]):
         batch.off_wire()
-        h.accumulator.reenqueue(batch, h.clock.now)
+        h.reenqueue(batch)
     again = [h.take()[0] for _ in range(4)]
     assert again == sent
 
@@ -576,7 +576,7 @@ def test_retried_batches_return_in_order_across_the_wrap_of_sequences() -> None:
     assert sent[1].base_sequence == BATCH_ROWS - 5
     for batch in (sent[1], sent[2], sent[0]):
         batch.off_wire()
-        h.accumulator.reenqueue(batch, h.clock.now)
+        h.reenqueue(batch)
     assert [h.take()[0] for _ in range(3)] == sent
 
 
@@ -586,7 +586,7 @@ def test_without_sequences_a_retried_batch_goes_to_the_front() -> None:
     h.append(0, 3 * BATCH_ROWS)
     (first,) = h.take()
     first.off_wire()
-    h.accumulator.reenqueue(first, h.clock.now)
+    h.reenqueue(first)
     assert h.take() == [first]
 
 
@@ -731,7 +731,7 @@ def test_a_retried_batch_expires_by_its_first_age() -> None:
     (batch,) = h.take()
     h.clock.now += 60
     batch.off_wire()
-    h.accumulator.reenqueue(batch, h.clock.now)
+    h.reenqueue(batch)
     h.clock.now += 40
     assert h.accumulator.expired_batches(h.clock.now) == [batch]
     assert batch.attempts == 1
@@ -844,7 +844,7 @@ def test_all_memory_returns_when_all_is_acknowledged(compression: str) -> None:
         for batch in h.take():
             if step % 3 == 0 and batch.attempts == 0:
                 batch.off_wire()
-                h.accumulator.reenqueue(batch, h.clock.now)
+                h.reenqueue(batch)
             else:
                 h.acknowledge(batch)
     while h.accumulator.has_incomplete():

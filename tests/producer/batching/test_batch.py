@@ -11,6 +11,7 @@ from spark_kafka_sink.producer.batching.batch import BatchState, ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
 from spark_kafka_sink.producer.batching.row_origins import rows_of_call
 from spark_kafka_sink.producer.batching.split import split_batch
+from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec
 from spark_kafka_sink.records.decoder import decode_batches
@@ -59,14 +60,6 @@ def test_a_batch_has_one_outcome_and_the_first_one_stands() -> None:
     assert [batch.offset_of(i) for i in (0, 4)] == [100, 104]
 
 
-def test_a_batch_that_is_stored_is_off_the_wire_and_gives_its_memory_back() -> None:
-    pool = BufferPool(10_000, Clock())
-    batch = in_flight(batch_of(plain(), pool))
-    batch.stored(100, 5)
-    assert (batch.done, batch.on_wire, batch.base_offset, batch.log_append_time) == (True, False, 100, 5)
-    assert pool.free_bytes == 10_000
-
-
 def test_a_failure_stands_against_a_late_success() -> None:
     batch = in_flight(batch_of(plain()))
     assert batch.fail(ERROR)
@@ -75,7 +68,7 @@ def test_a_failure_stands_against_a_late_success() -> None:
 
 
 @pytest.mark.parametrize(
-    "move", [lambda b: b.depart(1), lambda b: b.requeue(backoff_until_ms=1), lambda b: b.wire_segments()]
+    "move", [lambda b: b.depart(1), lambda b: b.requeue(backoff_until_ms=1, error=ERROR), lambda b: b.wire_segments()]
 )
 def test_what_an_open_batch_cannot_do_is_an_error_of_ours(move: object) -> None:
     with pytest.raises(IllegalStateError):
@@ -113,7 +106,7 @@ def test_the_bytes_stay_the_same_for_every_retry() -> None:
     batch.depart(1)
     first = b"".join(batch.wire_segments())
     batch.off_wire()
-    batch.requeue(backoff_until_ms=50)
+    batch.requeue(backoff_until_ms=50, error=ERROR)
     batch.depart(60)
     assert b"".join(batch.wire_segments()) == first
     assert (batch.attempts, batch.ever_sent) == (1, True)
@@ -186,7 +179,7 @@ def test_a_split_keeps_codec_headers_keys_timestamps_and_nulls(codec: Codec) -> 
     for name in ("key", "value", "headers", "timestamp"):
         assert [x for part in rows for x in part[name].to_pylist()] == whole[name].to_pylist()
     assert {c.codec for c in children} == {codec}
-    assert [c.base_sequence for c in children[1:]] == [(c.last_sequence + 1) & 0x7FFF_FFFF for c in children[:-1]]
+    assert [c.base_sequence for c in children[1:]] == [sequences.add(c.last_sequence, 1) for c in children[:-1]]
     assert [i for c in children for p in c.parts for i in p.rows.tolist()] == list(range(count))
     for child in children:
         child.fail(ERROR)

@@ -35,8 +35,7 @@ def admitted(made: Idempotence, partition: TopicPartition = T0, count: int = 1) 
 
 def store(made: Idempotence, batch: ProducerBatch) -> None:
     made.off_wire(batch, in_doubt=False)
-    made.confirm(batch.topic_partition, 0)
-    made.stored(batch)
+    made.stored(batch, CONNECTION)
 
 
 def retry(made: Idempotence, batch: ProducerBatch, *, in_doubt: bool = False, new_sequence: bool = False) -> None:
@@ -109,7 +108,7 @@ def test_batches_of_the_old_producer_id_end_before_the_new_one_is_used() -> None
     retry(made, second, in_doubt=True)
     assert made.admit(second, 0, 0)  # under the old one
     assert (second.producer_id, *stamp(second)) == (7, EPOCH_MAX, 2)
-    made.confirm(T1, 0)  # another one could go beside it, if it were of the same producer
+    made.state(T1).confirmed_by = CONNECTION  # another one could go beside it, if it were of the same producer
     new = batch_of(T1)
     assert not made.admit(new, 0, 0)
     store(made, second)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pyarrow as pa
@@ -15,8 +14,8 @@ from spark_kafka_sink.errors import (
     ProducerClosedError,
     UnsupportedVersionError,
 )
-from spark_kafka_sink.producer.sending import delivery_errors as settlement
-from spark_kafka_sink.producer.sending.delivery_errors import Answer
+from spark_kafka_sink.producer.sending import delivery_errors
+from spark_kafka_sink.producer.sending.delivery_errors import Answer, answer_of
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
 from spark_kafka_sink.protocol.messages import InitProducerIdRequest, MetadataRequest, ProduceRequest
@@ -191,9 +190,9 @@ def with_log_start(monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
     """Brokers that still say UNKNOWN_PRODUCER_ID tell where their log begins."""
 
     def told(row: PartitionProduceResponse) -> Answer:
-        return replace(settlement.answer_of(row), log_start_offset=offset)
+        return answer_of(row)._replace(log_start_offset=offset)
 
-    monkeypatch.setattr("spark_kafka_sink.producer.sending.sender.answer_of", told)
+    monkeypatch.setattr(delivery_errors, "answer_of", told)
 
 
 @pytest.mark.parametrize("log_start", [1010, 0], ids=["all was deleted", "nothing was deleted"])

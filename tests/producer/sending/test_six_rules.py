@@ -15,7 +15,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.sending import idempotence, sender
+from spark_kafka_sink.producer.sending import delivery_errors, idempotence, sender
 from spark_kafka_sink.producer.sending.delivery_errors import Answer
 from spark_kafka_sink.producer.sending.idempotence import Idempotence, Identity
 from spark_kafka_sink.protocol import error_codes as codes
@@ -43,8 +43,7 @@ def gate() -> tuple[Idempotence, dict[int, object]]:
 
 def succeed(made: Idempotence, batch: ProducerBatch, node: int = 0) -> None:
     made.off_wire(batch, in_doubt=False)
-    made.confirm(TP, node)
-    made.stored(batch)
+    made.stored(batch, made.connection(node))
 
 
 def one_batch_each(producer: KafkaProducer, *values: bytes) -> list[object]:
@@ -250,7 +249,7 @@ def refuse_the_second_of_three(monkeypatch: pytest.MonkeyPatch) -> list[KafkaSin
     cluster, producer = simulated()
     cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.INVALID_RECORD)
     named = Answer(codes.INVALID_RECORD, record_words={1: "this one has no key"})
-    monkeypatch.setattr(sender, "answer_of", lambda row: named)
+    monkeypatch.setattr(delivery_errors, "answer_of", lambda row: named)
     future = producer.send_columns("t", RecordColumns(pa.array([b"a", b"b", b"c"])), 0)
     producer.flush()
     errors = {int(row): failure.error for failure in future.result(0).failures for row in failure.rows}

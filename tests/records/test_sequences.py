@@ -1,0 +1,45 @@
+"""The circle of sequence numbers: 0 follows 2^31 - 1."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_kafka_sink.records.sequences import SEQUENCE_MAX, add, distance, follows, last
+
+SEQUENCES = st.integers(0, SEQUENCE_MAX)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"), [(0, 1), (SEQUENCE_MAX, 0), (SEQUENCE_MAX - 4, 7), (5, 5 + 2**30 - 1), (2**30 + 1, 0)]
+)
+def test_one_of_two_sequences_follows_the_other(earlier: int, later: int) -> None:
+    assert (follows(later, earlier), follows(earlier, later)) == (True, False)
+
+
+@pytest.mark.parametrize("sequence", [0, 5, SEQUENCE_MAX])
+def test_a_sequence_does_not_follow_itself(sequence: int) -> None:
+    assert not follows(sequence, sequence)
+
+
+@pytest.mark.parametrize(
+    ("first", "records", "last_one", "next_one"),
+    [
+        (0, 1, 0, 1),
+        (5, 3, 7, 8),
+        (SEQUENCE_MAX, 1, SEQUENCE_MAX, 0),
+        (SEQUENCE_MAX, 2, 0, 1),
+        (SEQUENCE_MAX - 1, 4, 1, 2),
+    ],
+)
+def test_a_batch_ends_and_the_next_begins_across_the_wrap(
+    first: int, records: int, last_one: int, next_one: int
+) -> None:
+    assert (last(first, records), add(first, records)) == (last_one, next_one)
+
+
+@given(first=SEQUENCES, records=st.integers(0, SEQUENCE_MAX))
+def test_the_distance_is_what_was_added(first: int, records: int) -> None:
+    assert distance(add(first, records), first) == records
+    assert 0 <= add(first, records) <= SEQUENCE_MAX
