@@ -24,6 +24,7 @@ from spark_kafka_sink.broker.cluster import ClusterConfig, EmbeddedCluster
 from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.log import PartitionLog
 from spark_kafka_sink.broker.reply import Later, Outcome, Reply, Then
+from spark_kafka_sink.broker.requests import answer
 from spark_kafka_sink.records.decoder import SCHEMA, decode_batches
 from tests.fake_system import FakeConnection, FakeSystem, Peer
 
@@ -40,6 +41,7 @@ class SimulatedCluster:
             ClusterConfig(**options), topics=topics, wall_ms=lambda: WALL_MS + int(system.now())
         )
         self.core.ports = self
+        self.control = Control(self.core, self.core.config.seed)
         self.requests: list[tuple[float, int, bytes]] = []
         """(time, node, frame) of all requests that were taken, oldest first."""
         self.outlives_connections = False
@@ -55,10 +57,6 @@ class SimulatedCluster:
     @property
     def bootstrap_servers(self) -> str:
         return ",".join(f"{node.host}:{node.port}" for node in self.core.nodes.values())
-
-    @property
-    def control(self) -> Control:
-        return self.core.control
 
     def log(self, topic: str, partition: int = 0) -> PartitionLog:
         return self.core.log(topic, partition)
@@ -96,7 +94,7 @@ class SimulatedCluster:
 
     def take(self, conversation: _Conversation, frame: bytes) -> None:
         self.requests.append((self.system.now(), conversation.node, frame))
-        outcome = self.core.handle(conversation.node, memoryview(bytearray(frame)), self.system.now())
+        outcome = answer(self.core, self.control, conversation.node, memoryview(bytearray(frame)), self.system.now())
         self._follow(conversation, outcome)
         self._resume_parked()
         timeout_ms = self.core.coordinator.next_timeout_ms()

@@ -1,11 +1,8 @@
 """EmbeddedCluster: nodes, topics, logs and the coordinator, without sockets, threads or a clock.
 
-    frame -> handle(node, frame, now) -> Reply | Later
-
-A transport (socket_server.py, or the simulated peers of the tests) brings frames and does what the outcome says. It is
-told through `ports` when a node stops or starts. All nodes share the logs: there is no replication to wait for, a
-partition's leader is the one node that answers for it. Replicas of a partition are all nodes; those that run are in
-sync.
+Requests come to it through requests.py, faults through control.py, and it knows neither. Nodes that stop or start are
+reported to the transport through `ports`. All nodes share the logs: there is no replication to wait for, a partition's
+leader is the one node that answers for it. Replicas of a partition are all nodes; those that run are in sync.
 
 Locks: `lock` guards topics, nodes, the coordinator and group offsets; each log guards itself, so appends to different
 partitions run in parallel. A handler takes `lock` first, a log's second.
@@ -22,12 +19,8 @@ from random import Random
 from typing import Protocol
 from uuid import UUID
 
-from spark_kafka_sink.broker.control import Control
-from spark_kafka_sink.broker.log import PartitionLog
+from spark_kafka_sink.broker.log import BatchFile, PartitionLog
 from spark_kafka_sink.broker.offsets import GroupOffsets
-from spark_kafka_sink.broker.reply import Outcome
-from spark_kafka_sink.broker.requests import answer
-from spark_kafka_sink.broker.storage import ClusterFiles
 from spark_kafka_sink.broker.topics import Partition, Topic, log_config
 from spark_kafka_sink.broker.transactions import Transaction, TransactionCoordinator
 from spark_kafka_sink.errors import ConfigurationError
@@ -75,6 +68,16 @@ class NodePorts(Protocol):
     def accept(self, node: int) -> None: ...
 
 
+class ClusterStore(Protocol):
+    """Where a cluster is kept besides memory (storage.py)."""
+
+    def load(self, cluster: EmbeddedCluster) -> None: ...
+
+    def save(self, cluster: EmbeddedCluster) -> None: ...
+
+    def log_file(self, topic: str, partition: int) -> BatchFile: ...
+
+
 class EmbeddedCluster:
     ports: NodePorts
 
@@ -83,7 +86,7 @@ class EmbeddedCluster:
         config: ClusterConfig,
         *,
         topics: Mapping[str, int] | None = None,
-        files: ClusterFiles | None = None,
+        store: ClusterStore | None = None,
         wall_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
         if config.nodes < 1:
@@ -93,7 +96,6 @@ class EmbeddedCluster:
         self.nodes = {number: BrokerNode(number) for number in range(config.nodes)}
         self.topics: dict[str, Topic] = {}
         self.offsets = GroupOffsets()
-        self.control = Control(self, config.seed)
         self.wall_ms = wall_ms
         self.progress = 0
         """Grows with everything that a waiting Fetch may wait for."""
@@ -107,16 +109,12 @@ class EmbeddedCluster:
         self.cluster_id = str(self._new_id())
         self._coordinators: dict[str, int] = {}
         self._next_timeout_ms: float | None = None
-        self._files = files
-        if files is not None:
-            files.load(self)
+        self._store = store
+        if store is not None:
+            store.load(self)
         for name, partitions in (topics or {}).items():
             if name not in self.topics:
                 self.create_topic(name, partitions)
-
-    def handle(self, node: int, frame: memoryview, now: float) -> Outcome:
-        self.tick(now)
-        return answer(self, node, frame, now)
 
     def tick(self, now: float) -> None:
         """What happens by itself as time passes: transactions are aborted that have lasted too long."""
@@ -183,7 +181,7 @@ class EmbeddedCluster:
         )
         ids = sorted(self.nodes)
         for index in range(len(topic.partitions), total):
-            file = None if self._files is None or settings.discard else self._files.log_file(topic.name, index)
+            file = None if self._store is None or settings.discard else self._store.log_file(topic.name, index)
             replicas = tuple(ids[(index + step) % len(ids)] for step in range(len(ids)))
             leader = next((node for node in replicas if self.nodes[node].up), None)
             topic.partitions.append(Partition(index, leader, replicas, PartitionLog(settings, file)))
@@ -257,8 +255,8 @@ class EmbeddedCluster:
         self.progress += 1
 
     def save(self) -> None:
-        if self._files is not None:
-            self._files.save(self)
+        if self._store is not None:
+            self._store.save(self)
 
     def _write_marker(self, partition: tuple[str, int], producer_id: int, epoch: int, commit: bool) -> None:
         topic = self.topics.get(partition[0])

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from spark_kafka_sink.broker.cluster import EmbeddedCluster
 from spark_kafka_sink.broker.faults import Effects
 from spark_kafka_sink.broker.topics import Partition, Topic
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.headers import RequestHeader
 from spark_kafka_sink.protocol.message import Message
-
-if TYPE_CHECKING:
-    from spark_kafka_sink.broker.cluster import EmbeddedCluster
 
 
 @dataclass(frozen=True)

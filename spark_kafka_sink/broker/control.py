@@ -32,14 +32,11 @@ import struct
 import threading
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import TYPE_CHECKING
 
+from spark_kafka_sink.broker.cluster import EmbeddedCluster
 from spark_kafka_sink.broker.faults import AnswerFault, Effects, FaultRule, InjectedError, Touched, Where
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.message import Message
-
-if TYPE_CHECKING:
-    from spark_kafka_sink.broker.cluster import EmbeddedCluster
 
 HTTP_ANSWER = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"
 

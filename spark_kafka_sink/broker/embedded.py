@@ -30,10 +30,13 @@ class EmbeddedBroker:
     ) -> None:
         self._files = None if data is None else ClusterFiles(data)
         try:
-            self.cluster = EmbeddedCluster(config, topics=topics, files=self._files)
+            self.cluster = EmbeddedCluster(config, topics=topics, store=self._files)
+            self.control = Control(self.cluster, config.seed)
+            """Faults on demand."""
             channels = (security or ListenerSecurity()).channels(self.cluster)
             self._server = SocketServer(
                 self.cluster,
+                self.control,
                 host=host,
                 advertised_host=advertised_host,
                 ports=ports,
@@ -58,11 +61,6 @@ class EmbeddedBroker:
     @property
     def bootstrap_servers(self) -> str:
         return self._server.bootstrap_servers
-
-    @property
-    def control(self) -> Control:
-        """Faults on demand."""
-        return self.cluster.control
 
     def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         self.cluster.create_topic(topic, partitions, config)

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from spark_kafka_sink.broker.cluster import EmbeddedCluster
 from spark_kafka_sink.broker.handlers.api_18_api_versions import describe, unsupported_version
 from spark_kafka_sink.broker.spoken import spoken_versions
 from spark_kafka_sink.errors import ConfigurationError
@@ -23,9 +23,6 @@ from spark_kafka_sink.sasl.oauthbearer import OauthBearerServer, accept_unsecure
 from spark_kafka_sink.sasl.plain import PlainServer
 from spark_kafka_sink.sasl.scram import ScramCredential, scram_credential
 from spark_kafka_sink.sasl.scram_server import ScramServer
-
-if TYPE_CHECKING:
-    from spark_kafka_sink.broker.cluster import EmbeddedCluster
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")

@@ -1,5 +1,8 @@
 """One request: from the frame to the handler of its API, and the answer, as the faults of `control` will have it.
 
+    answer(cluster, control, node, frame, now) -> Reply | Later
+
+A transport (socket_server.py, or the simulated peers of the tests) brings frames and does what the outcome says.
 Bytes that are no request end the connection, as a broker ends it. A version that is not spoken does, too, except for
 ApiVersions, whose answer in version 0 says what is.
 """
@@ -8,9 +11,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from spark_kafka_sink.broker.cluster import EmbeddedCluster
 from spark_kafka_sink.broker.context import NoAnswer, NotYet, RequestContext
+from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.faults import AnswerFault, Effects
 from spark_kafka_sink.broker.handlers import HANDLERS
 from spark_kafka_sink.broker.handlers.api_18_api_versions import unsupported_version
@@ -23,13 +27,11 @@ from spark_kafka_sink.protocol.headers import RequestHeader, decode_request, dec
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.schema import Struct
 
-if TYPE_CHECKING:
-    from spark_kafka_sink.broker.cluster import EmbeddedCluster
-
 CLOSE = Reply(then=Then.CLOSE)
 
 
-def answer(cluster: EmbeddedCluster, node: int, frame: memoryview, now: float) -> Outcome:
+def answer(cluster: EmbeddedCluster, control: Control, node: int, frame: memoryview, now: float) -> Outcome:
+    cluster.tick(now)
     try:
         header, _ = decode_request_header(frame)
         if not _is_spoken(cluster, header):
@@ -38,9 +40,9 @@ def answer(cluster: EmbeddedCluster, node: int, frame: memoryview, now: float) -
     except (DecodeError, UnsupportedVersionError):
         return CLOSE
     context = RequestContext(cluster, node, header, now, now)
-    if cluster.control.has_rules:
+    if control.has_rules:
         touched = list(_touched(cluster, request))
-        context.effects = cluster.control.effects(node, request, header.client_id, touched)
+        context.effects = control.effects(node, request, header.client_id, touched)
         if context.effects.delay_before_ms:
             return Later(now + context.effects.delay_before_ms, lambda then: _apply(context, request, then))
     return _apply(context, request, now)

@@ -1,4 +1,4 @@
-"""SocketServer: the cluster's core on real sockets, built as a broker's is.
+"""SocketServer: the cluster on real sockets, built as a broker's is.
 
     acceptor --> processors --requests--> one bounded queue --> handler threads
                      ^                                               |
@@ -18,9 +18,11 @@ from itertools import count
 
 from spark_kafka_sink.broker.acceptor import ORDER_SECONDS_MAX, Acceptor
 from spark_kafka_sink.broker.cluster import EmbeddedCluster
+from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.processor import Processor, Request
 from spark_kafka_sink.broker.reply import Later, Outcome, Reply, Then
 from spark_kafka_sink.broker.request_queue import RequestQueue
+from spark_kafka_sink.broker.requests import answer
 from spark_kafka_sink.network.channel import ChannelBuilder, plaintext_channels
 from spark_kafka_sink.network.frame import FRAME_BYTES_MAX
 from spark_kafka_sink.network.system import OperatingSystem, SocketAddress
@@ -38,6 +40,7 @@ class SocketServer:
     def __init__(  # noqa: PLR0913 - the settings of a server, each by its name
         self,
         cluster: EmbeddedCluster,
+        control: Control,
         *,
         host: str = "127.0.0.1",
         advertised_host: str | None = None,
@@ -49,6 +52,7 @@ class SocketServer:
     ) -> None:
         """`ports` of the nodes in turn; nodes without one get any free port."""
         self.cluster = cluster
+        self._control = control
         self._system = OperatingSystem()
         self._queue = RequestQueue(REQUESTS_MAX, now=self._system.now, progress=lambda: cluster.progress)
         self._connections = count()
@@ -126,7 +130,7 @@ class SocketServer:
 
     def _handle(self, request: Request) -> None:
         try:
-            outcome = self.cluster.handle(request.node, request.frame, self._system.now())
+            outcome = answer(self.cluster, self._control, request.node, request.frame, self._system.now())
         except Exception:
             outcome = self._failed()
         self._follow(request, outcome)

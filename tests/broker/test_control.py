@@ -6,6 +6,7 @@ import pytest
 
 from spark_kafka_sink.broker.control import HTTP_ANSWER
 from spark_kafka_sink.broker.reply import Reply
+from spark_kafka_sink.broker.requests import answer
 from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -270,7 +271,7 @@ def test_a_partition_without_its_topic_is_no_rule(cluster: SimulatedCluster) -> 
 def raw_answer(cluster: SimulatedCluster) -> bytes:
     """What the core would have written, byte for byte, in place of an answer."""
     frame = b"".join(encode_request(produce(batch(b"a")), 9, 1, "tests"))
-    outcome = cluster.core.handle(0, memoryview(bytearray(frame)), 0)
+    outcome = answer(cluster.core, cluster.control, 0, memoryview(bytearray(frame)), 0)
     assert isinstance(outcome, Reply)
     assert outcome.raw is not None
     return outcome.raw

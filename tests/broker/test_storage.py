@@ -21,7 +21,7 @@ class Started:
         self._topics = topics
 
     def __enter__(self) -> EmbeddedCluster:
-        return EmbeddedCluster(ClusterConfig(), topics=self._topics, files=self._files)
+        return EmbeddedCluster(ClusterConfig(), topics=self._topics, store=self._files)
 
     def __exit__(self, *_: object) -> None:
         self._files.close()

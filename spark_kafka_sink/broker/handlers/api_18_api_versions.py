@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from spark_kafka_sink.broker.cluster import EmbeddedCluster
 from spark_kafka_sink.broker.context import Handled, RequestContext
 from spark_kafka_sink.broker.spoken import spoken_versions
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersion, FinalizedFeatureKey, SupportedFeatureKey
-
-if TYPE_CHECKING:
-    from spark_kafka_sink.broker.cluster import EmbeddedCluster
 
 TRANSACTION_VERSION = "transaction.version"
 
