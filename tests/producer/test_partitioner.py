@@ -9,17 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as reference
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.errors import MetadataTimeoutError, SchemaError
-from spark_kafka_sink.producer import murmur2 as hashing
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.murmur2 import murmur2, partition_of_key, partitions_of_keys
+from spark_kafka_sink.producer.murmur2 import partition_of_key
 from spark_kafka_sink.producer.partitioner import Partitioner, PartitionLoads
-from spark_kafka_sink.records.byte_column import byte_column
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.producer.batching.accumulator_harness import TOPIC, cluster
 
@@ -57,48 +53,6 @@ def assign(
 
 
 # -- keys -------------------------------------------------------------------------------------------------------------
-def test_murmur2_equals_the_reference_for_random_keys_of_0_to_300_bytes() -> None:
-    numbers = random.Random(1)
-    keys = [numbers.randbytes(numbers.randrange(301)) for _ in range(20_000)]
-    hashes = murmur2(byte_column(pa.array(keys)))
-    assert hashes.tolist() == [reference(key) & 0xFFFF_FFFF for key in keys]
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.binary(max_size=40), min_size=1, max_size=30), st.integers(1, 1000))
-def test_one_key_and_a_column_of_keys_get_the_same_partition(keys: list[bytes], count: int) -> None:
-    wanted = [expected(key, count) for key in keys]
-    assert partitions_of_keys(byte_column(pa.array(keys, pa.binary())), count).tolist() == wanted
-    assert [partition_of_key(key, count) for key in keys] == wanted
-
-
-@pytest.mark.parametrize("shortest", [0, 3, 4, 8, 11])
-@pytest.mark.parametrize("spread", [0, 1, 3, 30, 2_000])
-def test_keys_of_one_length_or_of_many_have_the_reference_s_hash_wherever_they_begin(
-    shortest: int, spread: int
-) -> None:
-    numbers = random.Random(shortest * 10_000 + spread)
-    keys = [numbers.randbytes(shortest + numbers.randrange(spread + 1)) for _ in range(40)]
-    wanted = [reference(key) & 0xFFFF_FFFF for key in keys]
-    for skipped in range(5):
-        for kind in (pa.binary(), pa.large_binary()):
-            column = byte_column(pa.array(keys, kind).slice(skipped, 30))
-            assert murmur2(column).tolist() == wanted[skipped : skipped + 30]
-
-
-def test_keys_that_are_too_many_bytes_at_once_are_hashed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hashing, "_GATHERED_BYTES_MAX", 64)
-    numbers = random.Random(9)
-    keys = [numbers.randbytes(numbers.randrange(100)) for _ in range(50)]
-    assert murmur2(byte_column(pa.array(keys))).tolist() == [reference(key) & 0xFFFF_FFFF for key in keys]
-
-
-def test_known_values_of_the_java_client() -> None:
-    known = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536, b"abc": 479470107}
-    hashes = murmur2(byte_column(pa.array(list(known))))
-    assert hashes.astype(np.int32).tolist() == list(known.values())
-
-
 @pytest.mark.parametrize(
     "kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.string_view(), pa.binary_view()]
 )
