@@ -20,7 +20,6 @@ from dataclasses import replace
 from functools import partial
 from operator import index
 from random import Random
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +32,6 @@ from spark_kafka_sink.errors import (
     IllegalStateError,
     InvalidRecordError,
     KafkaSinkError,
-    MetadataTimeoutError,
     ProducerClosedError,
     RecordTooLargeError,
 )
@@ -50,6 +48,7 @@ from spark_kafka_sink.producer.record import ProducerRecord, check_record, check
 from spark_kafka_sink.producer.sending.sender import Sender
 from spark_kafka_sink.producer.sending.sender_thread import SenderLoop, SenderThread
 from spark_kafka_sink.producer.serializers import Serializer, apply, serialize_plain
+from spark_kafka_sink.producer.topics import Topics
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.encoder import invalid_rows, record_size_bounds
 from spark_kafka_sink.records.header import HEADER_BYTES
@@ -59,18 +58,9 @@ _numbers = itertools.count(1)
 
 _RECORD_SIZE_MAX = 38
 """Length, attributes, deltas and the lengths of key and value, at most; and 2, because null counts as -1 byte."""
-_IN_USE_MS = 1_000.0
-"""For so long it need not be said again that a topic is in use; metadata.max.idle.ms is five seconds or more."""
 
 RecordPartitioner = Callable[[str, "bytes | None", "bytes | None", Sequence[PartitionInfo]], int]
 """(topic, key, value, partitions) -> partition: a user's own, for send()."""
-
-
-class _TopicsInUse(NamedTuple):
-    """Topics whose partitions are known by this snapshot, and until when metadata need not be told of their use."""
-
-    snapshot: ClusterSnapshot
-    until_ms: dict[str, float]
 
 
 class KafkaProducer:
@@ -102,7 +92,6 @@ class KafkaProducer:
         self._metrics = ProducerMetrics(self.config.metrics_sample_window_ms, self.config.metrics_num_samples)
         client_config = self.config.client_config()
         self._metadata = new_metadata(client_config, system=self._system, random=random)
-        self._in_use = _TopicsInUse(self._metadata.snapshot, {})
         self._client = client = new_network_client(client_config, self._metadata, system=self._system, random=random)
         self._pool = BufferPool(self.config.buffer_memory, self._system.now)
         wake = self._loop.wakeup
@@ -122,6 +111,14 @@ class KafkaProducer:
             self._metrics,
             system=self._system,
             random=random,
+        )
+        self._topics = Topics(
+            self._metadata,
+            client,
+            self._loop,
+            self._metrics,
+            max_block_ms=self.config.max_block_ms,
+            system=self._system,
         )
         self._pid = os.getpid()
         self._closed = False
@@ -305,60 +302,11 @@ class KafkaProducer:
         return self._metrics.snapshot(self._system.now(), self._pool, requests_in_flight=in_flight)
 
     def _await_topic(self, topic: str, now: float, partition: int | None = None) -> ClusterSnapshot:
-        """Until the topic's partitions are known, and the one that is asked for is among them."""
-        in_use = self._in_use
-        if partition is None and in_use.snapshot is self._metadata.snapshot and now < in_use.until_ms.get(topic, 0.0):
-            return in_use.snapshot
-        self._metadata.add_topic(topic, now)
-        if not self._knows(topic, partition):
-            self._wait_for_topic(topic, now, partition)
-        snapshot = self._metadata.snapshot
-        if self._in_use.snapshot is not snapshot:
-            self._in_use = _TopicsInUse(snapshot, {})
-        self._in_use.until_ms[topic] = now + _IN_USE_MS
-        return snapshot
-
-    def _wait_for_topic(self, topic: str, now: float, partition: int | None) -> None:
-        if self._loop.is_current():
-            raise MetadataTimeoutError(f"Topic {topic} is not known yet, and a callback cannot wait for it.")
-        deadline_ms = now + self.config.max_block_ms
+        """Wait for the topic's partitions for at most max.block.ms, counted from `now`."""
         try:
-            while not self._knows(topic, partition):
-                version = self._metadata.request_update_for_topic(topic)
-                self._loop.wakeup(self._client)
-                remaining_ms = deadline_ms - self._system.now()
-                in_time = remaining_ms > 0 and self._await_metadata(version, remaining_ms)
-                if not in_time and not self._knows(topic, partition):  # it may have come with the last moment
-                    raise self._unknown(topic, partition)
-                self._metadata.raise_for_topic(topic)  # as it is now: it may have been granted since the last call
-        finally:
-            self._metrics.waited("metadata-wait-time", self._system.now() - now)
-
-    def _await_metadata(self, version: int, timeout_ms: float) -> bool:
-        try:
-            self._loop.await_metadata(self._metadata, version, timeout_ms)
-        except MetadataTimeoutError:
-            return False
+            return self._topics.await_partitions(topic, now, partition)
         except ProducerClosedError:
             raise self._closed_error() from None
-        return True
-
-    def _knows(self, topic: str, partition: int | None) -> bool:
-        snapshot = self._metadata.snapshot
-        if partition is None:
-            return snapshot.partition_count(topic) is not None
-        return snapshot.partition(topic, partition) is not None
-
-    def _unknown(self, topic: str, partition: int | None) -> KafkaSinkError:
-        count = self._metadata.snapshot.partition_count(topic)
-        limit = f"within max.block.ms ({self.config.max_block_ms} ms)"
-        if count is not None:
-            return InvalidRecordError(f"Topic {topic} has no partition {partition}: it has {count}, also {limit}.")
-        reason = self._metadata.topic_error(topic)
-        why = str(reason) if reason is not None else self._metadata.unreachable_words()
-        error = MetadataTimeoutError(f"The partitions of topic {topic} did not become known {limit}. {why}")
-        error.__cause__ = reason
-        return error
 
     # --- state
 

@@ -1,0 +1,129 @@
+"""Topics: what the callers of send know of the topics that they write to, and their wait for what is not known yet.
+
+A call waits until the topic's partitions are known, and until the partition that it names is among them: partitions may
+have been added since the last look at metadata. Both are asked for at once, and again until the call's time is up.
+
+A partition that was waited for in vain is mostly a mistake. Later calls that name it wait for one answer of the brokers
+instead of all their time, so that a column with a wrong partition in each batch does not stop a job for hours.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from spark_kafka_sink.client.cluster import ClusterSnapshot
+from spark_kafka_sink.client.metadata import Metadata
+from spark_kafka_sink.client.network_client import NetworkClient
+from spark_kafka_sink.errors import InvalidRecordError, KafkaSinkError, MetadataTimeoutError
+from spark_kafka_sink.network.system import System
+from spark_kafka_sink.producer.metrics import ProducerMetrics
+from spark_kafka_sink.producer.sending.sender_thread import SenderLoop
+
+_IN_USE_MS = 1_000.0
+"""For so long it need not be said again that a topic is in use; metadata.max.idle.ms is five seconds or more."""
+
+
+class _TopicsInUse(NamedTuple):
+    """Topics whose partitions are known by this snapshot, and until when metadata need not hear of their use."""
+
+    snapshot: ClusterSnapshot
+    until_ms: dict[str, float]
+
+
+class Topics:
+    """Any thread."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        client: NetworkClient,
+        loop: SenderLoop,
+        metrics: ProducerMetrics,
+        *,
+        max_block_ms: int,
+        system: System,
+    ) -> None:
+        self._metadata = metadata
+        self._client = client
+        self._loop = loop
+        self._metrics = metrics
+        self._max_block_ms = max_block_ms
+        self._system = system
+        self._in_use = _TopicsInUse(metadata.snapshot, {})
+        self._missed: dict[str, int] = {}  # topic -> how many partitions it had when one was waited for in vain
+
+    def await_partitions(self, topic: str, now: float, partition: int | None = None) -> ClusterSnapshot:
+        """Wait until the topic's partitions are known, and the one that is asked for is among them.
+
+        `now` is when the call began: max.block.ms counts from there. After that it raises MetadataTimeoutError, or
+        InvalidRecordError if only the one partition is missing; at once what the brokers refuse for good.
+        """
+        in_use = self._in_use
+        if partition is None and in_use.snapshot is self._metadata.snapshot and now < in_use.until_ms.get(topic, 0.0):
+            return in_use.snapshot
+        self._metadata.add_topic(topic, now)
+        if not self._knows(topic, partition):
+            self._wait(topic, now + self._max_block_ms, partition)
+        snapshot = self._metadata.snapshot
+        if self._in_use.snapshot is not snapshot:
+            self._in_use = _TopicsInUse(snapshot, {})
+        self._in_use.until_ms[topic] = now + _IN_USE_MS
+        return snapshot
+
+    def _wait(self, topic: str, deadline_ms: float, partition: int | None) -> None:
+        if self._loop.is_current():
+            raise self._cannot_wait(topic, partition)
+        started_ms = self._system.now()
+        try:
+            while not self._knows(topic, partition):
+                was_missed = self._was_missed(topic)
+                version = self._metadata.request_update_for_topic(topic)
+                self._loop.wakeup(self._client)
+                remaining_ms = deadline_ms - self._system.now()
+                in_time = remaining_ms > 0 and self._await_metadata(version, remaining_ms)
+                if not (in_time and not was_missed) and not self._knows(topic, partition):
+                    # Looked at once more: it may have come with the last moment.
+                    raise self._unknown(topic, partition)
+                self._metadata.raise_for_topic(topic)  # as it is now: it may have been granted since the last call
+        finally:
+            self._metrics.waited("metadata-wait-time", self._system.now() - started_ms)
+
+    def _await_metadata(self, version: int, timeout_ms: float) -> bool:
+        try:
+            self._loop.await_metadata(self._metadata, version, timeout_ms)
+        except MetadataTimeoutError:
+            return False
+        return True
+
+    def _knows(self, topic: str, partition: int | None) -> bool:
+        snapshot = self._metadata.snapshot
+        if partition is None:
+            return snapshot.partition_count(topic) is not None
+        return snapshot.partition(topic, partition) is not None
+
+    def _was_missed(self, topic: str) -> bool:
+        count = self._metadata.snapshot.partition_count(topic)
+        return count is not None and self._missed.get(topic) == count
+
+    def _cannot_wait(self, topic: str, partition: int | None) -> KafkaSinkError:
+        count = self._metadata.snapshot.partition_count(topic)
+        if count is None:
+            return MetadataTimeoutError(f"Topic {topic} is not known yet, and a callback cannot wait for it.")
+        return InvalidRecordError(
+            f"Topic {topic} has no partition {partition}: it has {count}, and a callback cannot wait for more."
+        )
+
+    def _unknown(self, topic: str, partition: int | None) -> KafkaSinkError:
+        count = self._metadata.snapshot.partition_count(topic)
+        if count is not None:
+            self._missed[topic] = count
+            return InvalidRecordError(
+                f"Topic {topic} has no partition {partition}: it has {count}, numbered from 0, by the brokers' latest "
+                "answer."
+            )
+        reason = self._metadata.topic_error(topic)
+        why = str(reason) if reason is not None else self._metadata.unreachable_words()
+        limit = f"within max.block.ms ({self._max_block_ms} ms)"
+        error = MetadataTimeoutError(f"The partitions of topic {topic} did not become known {limit}. {why}")
+        error.__cause__ = reason
+        return error
