@@ -208,6 +208,11 @@ class ProducerMetrics:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
+    @property
+    def records_retried_total(self) -> int:
+        with self._lock:
+            return int(self._meters["record-retry"].total)
+
     def snapshot(
         self, now: float, pool: BufferPool, *, requests_in_flight: int = 0, metadata_age_s: float = NAN
     ) -> dict[str, float]:

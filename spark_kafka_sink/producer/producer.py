@@ -23,7 +23,6 @@ from random import Random
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot, PartitionInfo
 from spark_kafka_sink.client.metadata import new_metadata
@@ -33,7 +32,6 @@ from spark_kafka_sink.errors import (
     InvalidRecordError,
     KafkaSinkError,
     ProducerClosedError,
-    RecordTooLargeError,
 )
 from spark_kafka_sink.network.system import OperatingSystem, System
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
@@ -45,12 +43,13 @@ from spark_kafka_sink.producer.interceptors import Interceptor, Interceptors
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.partitioner import Partitioner
 from spark_kafka_sink.producer.record import ProducerRecord, check_record, check_topic, header_bytes
+from spark_kafka_sink.producer.row_checks import Destination, bad_rows, no_such_partition, too_large
 from spark_kafka_sink.producer.sending.sender import Sender
 from spark_kafka_sink.producer.sending.sender_thread import SenderLoop, SenderThread
 from spark_kafka_sink.producer.serializers import Serializer, apply, serialize_plain
 from spark_kafka_sink.producer.topics import Topics
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.encoder import invalid_rows, record_size_bounds
+from spark_kafka_sink.records.encoder import record_size_bounds
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 _log = logging.getLogger(__name__)
@@ -171,9 +170,13 @@ class KafkaProducer:
         partitions = self._partitioner.assign(
             topic, columns, sizes, partition, snapshot, partial(self._accumulator.partition_loads, topic, snapshot)
         )
-        good = self._refuse_bad_rows(call, topic, columns, sizes, partitions)
-        rows = positions(columns.num_rows) if good is None else np.flatnonzero(good)
-        if good is not None:
+        rows = positions(columns.num_rows)
+        destination = Destination(topic, partition, partitions, snapshot.partition_count(topic))
+        bad = bad_rows(columns, sizes, destination, self.config)
+        if bad:
+            for refused in bad:
+                call.failed(refused.rows, None, refused.error)
+            rows = np.delete(rows, np.concatenate([refused.rows for refused in bad]))
             columns, sizes, partitions = columns.take(rows), sizes[rows], partitions[rows]
         if not len(rows):
             return call
@@ -195,7 +198,7 @@ class KafkaProducer:
         value_size = -1 if value is None else len(value)
         size = _RECORD_SIZE_MAX + key_size + value_size + header_bytes(headers)
         if size + HEADER_BYTES > self.config.max_request_size:
-            raise _too_large(topic, size, self.config.max_request_size)
+            raise too_large(topic, size, self.config)
         partition = self._partition_of(record, key, value, size, snapshot)
         if timestamp_ms is None:
             timestamp_ms = _wall_clock_ms()
@@ -218,40 +221,8 @@ class KafkaProducer:
             loads = partial(self._accumulator.partition_loads, topic, snapshot)
             return self._partitioner.assign_one(topic, key, size, snapshot, loads)
         if snapshot.partition(topic, partition) is None:
-            raise InvalidRecordError(
-                f"Topic {topic} has no partition {partition}: it has {snapshot.partition_count(topic)}."
-            )
+            raise no_such_partition(topic, str(partition), snapshot.partition_count(topic))
         return partition
-
-    def _refuse_bad_rows(
-        self,
-        call: ColumnsFuture,
-        topic: str,
-        columns: RecordColumns,
-        sizes: NDArray[np.int64],
-        partitions: NDArray[np.int32],
-    ) -> NDArray[np.bool_] | None:
-        """Tell the rows that cannot be written; which are left? None if all are."""
-        limit = min(self.config.max_request_size - HEADER_BYTES, self.config.buffer_memory)
-        invalid = invalid_rows(columns)
-        if not invalid and np.maximum.reduce(sizes) <= limit and np.minimum.reduce(partitions) >= 0:
-            return None
-        good = np.ones(len(sizes), np.bool_)
-        for bad in invalid:
-            rows = bad.rows[good[bad.rows]]
-            good[rows] = False
-            call.failed(rows, None, InvalidRecordError(f"Topic {topic}: {bad.reason}."))
-        large = np.flatnonzero(good & (sizes > limit))
-        if len(large):
-            good[large] = False
-            call.failed(large, None, _too_large(topic, int(sizes[large].max()), self.config.max_request_size))
-        nowhere = np.flatnonzero(good & (partitions < 0))
-        if len(nowhere):
-            good[nowhere] = False
-            count = self._metadata.snapshot.partition_count(topic)
-            words = f"Topic {topic} does not have the partition of the row: it has {count}, numbered from 0."
-            call.failed(nowhere, None, InvalidRecordError(words))
-        return good
 
     # --- waiting
 
@@ -301,6 +272,11 @@ class KafkaProducer:
         in_flight = self._client.in_flight_request_count()
         return self._metrics.snapshot(self._system.now(), self._pool, requests_in_flight=in_flight)
 
+    @property
+    def records_retried(self) -> int:
+        """`record-retry-total` of `metrics()` alone: computing all of them costs as much as a small task."""
+        return self._metrics.records_retried_total
+
     def _await_topic(self, topic: str, now: float, partition: int | None = None) -> ClusterSnapshot:
         """Wait for the topic's partitions for at most max.block.ms, counted from `now`."""
         try:
@@ -325,12 +301,6 @@ class KafkaProducer:
         error = ProducerClosedError(f"The producer {words}")
         error.__cause__ = cause
         return error
-
-
-def _too_large(topic: str, size: int, limit: int) -> RecordTooLargeError:
-    return RecordTooLargeError(
-        f"Topic {topic}: a record of up to {size} bytes is more than max.request.size ({limit}) or buffer.memory allow."
-    )
 
 
 def _wall_clock_ms() -> int:

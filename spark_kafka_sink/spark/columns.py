@@ -35,7 +35,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from spark_kafka_sink.errors import InvalidRecordError, SchemaError
+from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.records.columns import RecordColumns
 
 _TEXT = (StringType, CharType, VarcharType)
@@ -68,9 +68,9 @@ class ColumnPlan:
 
 @dataclass(frozen=True)
 class TopicRows:
-    """The rows of one batch that go to one topic, in their order."""
+    """The rows of one batch that go to one topic, in their order. None: their topic is null."""
 
-    topic: str
+    topic: str | None
     columns: RecordColumns
     partition: pa.Array | None
 
@@ -162,12 +162,10 @@ def _column(batch: pa.RecordBatch, position: int | None) -> pa.Array | None:
     return None if position is None else batch.column(position)
 
 
-def _group(topic: pa.Array) -> tuple[list[str], list[npt.NDArray[np.int64]]]:
-    """The topics in order of appearance, and for each the positions of its rows."""
-    if topic.null_count:
-        raise InvalidRecordError("null topic present in the data. Use the topic option for setting a default topic.")
-    encoded = topic.dictionary_encode()
-    names: list[str] = encoded.dictionary.to_pylist()
+def _group(topic: pa.Array) -> tuple[list[str | None], list[npt.NDArray[np.int64]]]:
+    """The topics in order of appearance, null among them, and for each the positions of its rows."""
+    encoded = topic.dictionary_encode(null_encoding="encode")
+    names: list[str | None] = encoded.dictionary.to_pylist()
     code = encoded.indices.to_numpy(zero_copy_only=False)
     order = np.argsort(code, kind="stable")
     ends = np.cumsum(np.bincount(code, minlength=len(names)))

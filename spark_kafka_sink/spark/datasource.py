@@ -12,6 +12,7 @@ from spark_kafka_sink.errors import ConfigurationError, SchemaError
 from spark_kafka_sink.spark.bootstrap import check_connection
 from spark_kafka_sink.spark.columns import ColumnPlan, plan_columns
 from spark_kafka_sink.spark.options import SinkOptions, parse_options
+from spark_kafka_sink.spark.worker_log import show_log
 from spark_kafka_sink.spark.writer import KafkaBatchWriter, KafkaStreamWriter
 
 NAME = "pykafka"
@@ -48,6 +49,7 @@ class KafkaDataSource(DataSource):
         return KafkaStreamWriter(*self._plan(schema))
 
     def _plan(self, schema: StructType) -> tuple[SinkOptions, ColumnPlan]:
+        show_log()
         options, plan = self._checked(schema)
         if self._is_planning and options.check_connection:
             check_connection(options.producer_config().bootstrap_servers)

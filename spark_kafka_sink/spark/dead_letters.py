@@ -36,26 +36,26 @@ def is_about_the_record(error: KafkaSinkError) -> bool:
 
 
 def dead_letters(
-    columns: RecordColumns, *, topic: str, partition: int | None, error: KafkaSinkError, batch: str
+    columns: RecordColumns, *, topic: str | None, partition: int | pa.Array | None, error: KafkaSinkError, batch: str
 ) -> RecordColumns:
-    """`columns`, which were refused, as they go to the dead-letter topic."""
+    """`columns`, which were refused, as they go to the dead-letter topic. `partition`: of all of them, or of each."""
     rows = columns.num_rows
     reasons: dict[str, pa.Array] = {
         TOPIC: _same(topic, rows),
-        PARTITION: _same(None if partition is None else str(partition), rows),
+        PARTITION: _numbers(partition) if isinstance(partition, pa.Array) else _same(partition, rows),
         ERROR: _same(error.name if isinstance(error, BrokerError) else type(error).__name__, rows),
         MESSAGE: _same(str(error)[:_MESSAGE_CHARACTERS_MAX], rows),
         BATCH: _same(batch, rows),
     }
     if columns.timestamp is not None:
-        reasons[TIMESTAMP] = one_array(columns.timestamp).cast(pa.string()).cast(pa.binary())
+        reasons[TIMESTAMP] = _numbers(one_array(columns.timestamp))
     return RecordColumns(value=columns.value, key=columns.key, headers=_with_headers(columns.headers, reasons, rows))
 
 
 def cut(letters: RecordColumns) -> RecordColumns:
     """The same dead letters with at most CUT_BYTES of key and of value."""
     value = one_array(letters.value).cast(pa.large_binary())
-    size = pc.binary_length(value).cast(pa.string()).cast(pa.binary())
+    size = _numbers(pc.binary_length(value))
     key = None if letters.key is None else _first_bytes(one_array(letters.key).cast(pa.large_binary()))
     headers = _with_headers(letters.headers, {VALUE_BYTES: size}, letters.num_rows)
     return RecordColumns(value=_first_bytes(value), key=key, headers=headers)
@@ -65,8 +65,12 @@ def _first_bytes(column: pa.Array) -> pa.Array:
     return pc.binary_slice(column, 0, CUT_BYTES)
 
 
-def _same(text: str | None, rows: int) -> pa.Array:
-    return pa.repeat(pa.scalar(None if text is None else text.encode(), pa.binary()), rows)
+def _same(value: str | int | None, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(None if value is None else str(value).encode(), pa.binary()), rows)
+
+
+def _numbers(column: pa.Array) -> pa.Array:
+    return column.cast(pa.string()).cast(pa.binary())
 
 
 def _with_headers(headers: pa.Array | pa.ChunkedArray | None, added: Mapping[str, pa.Array], rows: int) -> pa.Array:

@@ -30,13 +30,13 @@ class Failures:
 
     def __init__(self, task: TaskIdentity) -> None:
         self._task = task
-        self._groups: dict[tuple[str, int | None, str], _Group] = {}
+        self._groups: dict[tuple[str | None, int | None, str], _Group] = {}
         self._count = 0
 
     def __bool__(self) -> bool:
         return self._count > 0
 
-    def add(self, topic: str, partition: int | None, error: KafkaSinkError, rows: RecordColumns) -> None:
+    def add(self, topic: str | None, partition: int | None, error: KafkaSinkError, rows: RecordColumns) -> None:
         self._count += rows.num_rows
         place = (topic, partition, str(error))
         if place not in self._groups and len(self._groups) >= _GROUPS_MAX:
@@ -50,7 +50,8 @@ class Failures:
             f"{self._task.partition_id} (attempt {self._task.attempt_number}, stage {self._task.stage_id})."
         ]
         for (topic, partition, words), group in self._groups.items():
-            where = f"topic '{topic}'" + ("" if partition is None else f", partition {partition}")
+            where = "no topic" if topic is None else f"topic '{topic}'"
+            where += "" if partition is None else f", partition {partition}"
             kind = type(group.error).__name__
             lines.append(
                 f"- {where}: {counted(group.count, 'record')}, for example with {group.sample_key}. {kind}: {words}"

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+_TOPICS_NAMED_MAX = 5
+"""In the line of a commit; reportPath has all of them."""
 _BYTE_UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
@@ -93,9 +95,12 @@ class WriteReport:
     longest_task_ms: int
 
     def line(self) -> str:
-        where = ", ".join(
+        named = [
             f"{topic} ({counted(len(of_topic), 'partition')})" for topic, of_topic in sorted(self.partitions.items())
-        )
+        ]
+        if len(named) > _TOPICS_NAMED_MAX:
+            named[_TOPICS_NAMED_MAX:] = [counted(len(named) - _TOPICS_NAMED_MAX, "other topic")]
+        where = ", ".join(named)
         words = (
             f"wrote {counted(self.rows, 'row')} ({_size(self.bytes)}) to {where or 'no topic'}; "
             f"{counted(self.tasks, 'task')}, the longest {self.longest_task_ms} ms; "

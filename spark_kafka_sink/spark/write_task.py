@@ -28,6 +28,7 @@ from spark_kafka_sink.errors import (
     BatchRefusedError,
     ConfigurationError,
     DeadLetterError,
+    InvalidRecordError,
     KafkaSinkError,
     RecordTooLargeError,
 )
@@ -40,6 +41,10 @@ from spark_kafka_sink.spark.failures import Failures
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.pool import POOL, ProducerPool
 from spark_kafka_sink.spark.report import OffsetRange, TaskIdentity, TaskReport, add_range
+from spark_kafka_sink.spark.worker_log import show_log
+
+NULL_TOPIC = "null topic present in the data. Use the topic option for setting a default topic."
+"""In the words of Spark's own sink."""
 
 IDLE_TIMEOUT = "spark.kafka.producer.cache.timeout"
 IDLE_TIMEOUT_DEFAULT = "10m"
@@ -52,6 +57,7 @@ def write_rows(
     options: SinkOptions, plan: ColumnPlan, batches: Iterator[pa.RecordBatch], pool: ProducerPool = POOL
 ) -> TaskReport:
     """Write all batches and wait for every acknowledgement. Called by Spark in each task."""
+    show_log()
     started = time.monotonic()
     context = TaskContext.get()
     report = TaskReport(_identity(context))
@@ -97,7 +103,7 @@ class _Writing:
         self._waiting_bytes_max = config.buffer_memory
         self._answer_seconds_max = (config.max_block_ms + 2 * config.delivery_timeout_ms) / 1000
         self._failures = Failures(self.report.task)
-        self._retries_before = self._retries()
+        self._retried_before = self.producer.records_retried
 
     def send(self, rows: TopicRows) -> None:
         self._hand_over(rows)
@@ -110,12 +116,14 @@ class _Writing:
     def finish(self) -> None:
         self.producer.flush()
         self._settle_all()
-        self.report.retries = self._retries() - self._retries_before
+        self.report.retries = self.producer.records_retried - self._retried_before
         if self._failures:
             raise self._failures.error(self.options)
 
     def _hand_over(self, rows: TopicRows, *, is_dead_letter: bool = False, was_cut: bool = False) -> None:
         try:
+            if rows.topic is None:
+                raise InvalidRecordError(NULL_TOPIC)
             future = self.producer.send_columns(rows.topic, rows.columns, rows.partition)
         except KafkaSinkError as error:
             future = Future()
@@ -149,12 +157,9 @@ class _Writing:
             self.report.dead_letters_cut += count if waiting.was_cut else 0
             return
         for partition, part in written.items():
-            add_range(
-                self.report.partitions,
-                rows.topic,
-                partition,
-                OffsetRange(part.first_offset, part.last_offset, part.rows),
-            )
+            assert rows.topic is not None  # nothing is written to no topic
+            offsets = OffsetRange(part.first_offset, part.last_offset, part.rows)
+            add_range(self.report.partitions, rows.topic, partition, offsets)
         self.report.rows += count
         self.report.bytes += waiting.nbytes - failed_bytes
 
@@ -178,7 +183,7 @@ class _Writing:
             letters = dead_letters(
                 failed,
                 topic=waiting.rows.topic,
-                partition=failure.partition,
+                partition=_asked(waiting.rows, failure),
                 error=error,
                 batch=self.report.task.batch,
             )
@@ -186,8 +191,12 @@ class _Writing:
             return
         self._failures.add(waiting.rows.topic, failure.partition, error, failed)
 
-    def _retries(self) -> int:
-        return int(self.producer.metrics()["record-retry-total"])
+
+def _asked(rows: TopicRows, failure: RowFailures) -> int | pa.Array | None:
+    """Where the rows were going: the partition that they had, or else those that they named themselves."""
+    if failure.partition is not None or rows.partition is None:
+        return failure.partition
+    return rows.partition.take(pa.array(failure.rows))
 
 
 def _identity(context: TaskContext | None) -> TaskIdentity:

@@ -6,8 +6,6 @@ commits is made anew in another process: whatever it needs to know comes with th
 
 from __future__ import annotations
 
-import logging
-import sys
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -17,9 +15,8 @@ from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.report import TaskReport, WriteReport, add_up
+from spark_kafka_sink.spark.worker_log import LOGGER, show_log
 from spark_kafka_sink.spark.write_task import write_rows
-
-logger = logging.getLogger("spark_kafka_sink")
 
 
 class KafkaBatchWriter(DataSourceArrowWriter):
@@ -66,17 +63,21 @@ def commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None],
     report = add_up(reports, None if reports else _batch(batch_id))
     if options.report_path is not None:
         report.append_to(options.report_path)
-    _log(logging.INFO, report.line())
+    show_log()
+    LOGGER.info("%s", report.line())
 
 
 def abort(messages: Sequence[WriterCommitMessage | None], batch_id: int | None = None) -> None:
     """Nothing can be taken back from Kafka; say what is there."""
     reports = _reports(messages)
     report: WriteReport = add_up(reports, None if reports else _batch(batch_id))
-    _log(
-        logging.WARNING,
-        f"the write failed; {len(reports)} of {len(messages)} tasks had ended well, and their rows stay in Kafka: "
-        f"{report.line()}. Running it again writes them again.",
+    show_log()
+    LOGGER.warning(
+        "the write failed; %d of %d tasks had ended well, and their rows stay in Kafka: %s. "
+        "Running it again writes them again.",
+        len(reports),
+        len(messages),
+        report.line(),
     )
 
 
@@ -86,16 +87,3 @@ def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]
 
 def _batch(batch_id: int | None) -> str:
     return "batch job" if batch_id is None else f"batch {batch_id}"
-
-
-def _log(level: int, line: str) -> None:
-    """Through the logger `spark_kafka_sink`; if nobody has configured logging, to stderr, which is the driver's log.
-
-    This runs in a Python process of Spark's, where the application's own logging configuration does not reach.
-    """
-    if logger.hasHandlers():
-        if logger.level == logging.NOTSET:
-            logger.setLevel(logging.INFO)
-        logger.log(level, "%s", line)
-    else:
-        print(f"{logging.getLevelName(level)} spark_kafka_sink: {line}", file=sys.stderr, flush=True)

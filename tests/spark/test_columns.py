@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_kafka_sink.errors import InvalidRecordError, SchemaError
+from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.spark.columns import ColumnPlan, TopicRows, plan_columns, split_by_topic
 
 HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -138,7 +138,7 @@ def test_a_column_that_is_there_twice_is_refused() -> None:
         plan_columns(twice, "t")
 
 
-def rows_of(batch: pa.RecordBatch, plan: ColumnPlan) -> dict[str, TopicRows]:
+def rows_of(batch: pa.RecordBatch, plan: ColumnPlan) -> dict[str | None, TopicRows]:
     return {rows.topic: rows for rows in split_by_topic(batch, plan)}
 
 
@@ -178,10 +178,11 @@ def test_a_sliced_batch_is_split_by_its_own_rows() -> None:
     assert {topic: rows.columns.value.to_pylist() for topic, rows in split.items()} == {"a": ["1", "3"], "b": ["2"]}
 
 
-def test_a_null_topic_is_an_error_in_sparks_words() -> None:
-    batch = pa.record_batch({"topic": ["a", None], "value": ["0", "1"]})
-    with pytest.raises(InvalidRecordError, match=r"null topic present in the data\. Use the topic option"):
-        list(split_by_topic(batch, ColumnPlan(topic=0, value=1)))
+def test_rows_without_a_topic_are_a_group_of_their_own() -> None:
+    batch = pa.record_batch({"topic": ["a", None, "a", None], "value": ["0", "1", "2", "3"]})
+    split = rows_of(batch, ColumnPlan(topic=0, value=1))
+    found = {topic: rows.columns.value.to_pylist() for topic, rows in split.items()}
+    assert found == {"a": ["0", "2"], None: ["1", "3"]}
 
 
 def test_a_batch_without_rows_goes_nowhere() -> None:

@@ -43,6 +43,14 @@ def test_one_line_says_what_was_written() -> None:
     )
 
 
+def test_the_line_names_a_handful_of_topics_and_counts_the_others() -> None:
+    partitions = {f"t{number:03}": {0: OffsetRange(0, 0, 1)} for number in range(300)}
+    line = add_up([TaskReport(TaskIdentity(0, 0, 0, 0), partitions=partitions, rows=300)]).line()
+    assert "to t000 (1 partition), t001 (1 partition), t002 (1 partition)" in line
+    assert "t004 (1 partition), 295 other topics; 1 task," in line
+    assert len(line) < 300
+
+
 def test_a_write_without_tasks_is_told_as_well(caplog: pytest.LogCaptureFixture) -> None:
     commit(OPTIONS, [], 4)
     assert "wrote 0 rows (0 B) to no topic; 0 tasks" in caplog.text

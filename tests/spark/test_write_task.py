@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.errors import ConfigurationError, DeliveryError, InvalidRecordError
+from spark_kafka_sink.errors import ConfigurationError, DeliveryError
+from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.spark import write_task
@@ -90,6 +91,13 @@ def test_retries_are_counted(broker: EmbeddedBroker, pool: ProducerPool) -> None
     assert len(values(broker)) == 100
 
 
+def test_a_task_does_not_compute_all_metrics_to_read_one(
+    broker: EmbeddedBroker, pool: ProducerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(KafkaProducer, "metrics")
+    assert write_rows(options(broker), PLAN, iter([batch(0)]), pool).rows == 100
+
+
 def failed(broker: EmbeddedBroker, pool: ProducerPool, batches: list[pa.RecordBatch], **more: str) -> str:
     with pytest.raises(DeliveryError) as error:
         write_rows(options(broker, **more), PLAN, iter(batches), pool)
@@ -116,6 +124,24 @@ def test_a_record_that_is_too_large_fails_the_task_and_says_what_to_do(
     assert "max.request.size" in words
     assert '.option("onRecordError", "deadLetter")' in words
     assert "k" * 60 not in words
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"kafka__max__request__size": "2000"}, "max.request.size allows (2000). Raise it to at least 5"),
+        ({"kafka__buffer__memory": "3000"}, "buffer.memory allows (3000). Raise it to at least 5"),
+        (
+            {"kafka__max__request__size": "2000", "kafka__buffer__memory": "3000"},
+            "max.request.size (2000) and buffer.memory (3000) allow. Raise both to at least 5",
+        ),
+    ],
+)
+def test_the_limit_that_a_record_exceeds_is_named_with_the_value_that_it_needs(
+    broker: EmbeddedBroker, pool: ProducerPool, more: dict[str, str], words: str
+) -> None:
+    big = pa.record_batch({"value": [b"small", b"x" * 5_000], "key": ["a", "b"]})
+    assert words in failed(broker, pool, [big], **more)
 
 
 def test_an_unknown_topic_is_named(broker: EmbeddedBroker, pool: ProducerPool) -> None:
@@ -170,16 +196,26 @@ def test_a_partition_that_does_not_exist_makes_a_dead_letter(broker: EmbeddedBro
     report = write_rows(options(broker, **more), plan, iter([rows]), pool)
     assert (report.rows, report.dead_letters) == (1, 1)
     assert values(broker, "dead") == [b"b"]
+    assert dead_letters(broker)[0]["pykafka.partition"] == b"77"
 
 
-@pytest.mark.parametrize("partition", [2, -1])
-def test_a_partition_that_does_not_exist_is_told_with_those_that_do(
-    broker: EmbeddedBroker, pool: ProducerPool, partition: int
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ([2], "has no partition 2: it has 2, numbered from 0"),
+        ([-1], "has no partition -1: it has 2"),
+        ([0, 9, 1, 7, 9], "has no partition 7 or 9: it has 2"),
+        (list(range(20)), "has no partition 2, 3, 4, 5, 6 or 13 others: it has 2"),
+    ],
+)
+def test_a_partition_that_does_not_exist_is_named_with_those_that_do(
+    broker: EmbeddedBroker, pool: ProducerPool, asked: list[int], words: str
 ) -> None:
     plan = ColumnPlan(value=0, partition=1, fixed_topic=TOPIC)
-    rows = pa.record_batch({"value": [b"a"], "partition": pa.array([partition], pa.int32())})
-    with pytest.raises(DeliveryError, match="does not have the partition of the row: it has 2, numbered from 0"):
+    rows = pa.record_batch({"value": [b"a"] * len(asked), "partition": pa.array(asked, pa.int32())})
+    with pytest.raises(DeliveryError) as error:
         write_rows(options(broker), plan, iter([rows]), pool)
+    assert f"Topic {TOPIC} {words}" in str(error.value)
 
 
 def test_the_rows_of_other_topics_are_not_failed_by_one(broker: EmbeddedBroker, pool: ProducerPool) -> None:
@@ -190,10 +226,36 @@ def test_the_rows_of_other_topics_are_not_failed_by_one(broker: EmbeddedBroker, 
     assert values(broker) == [b"a"]
 
 
-def test_a_null_topic_fails_the_task(broker: EmbeddedBroker, pool: ProducerPool) -> None:
-    rows = pa.record_batch({"value": [b"a"], "topic": pa.array([None], pa.string())})
-    with pytest.raises(InvalidRecordError, match="null topic present in the data"):
-        write_rows(options(broker), ColumnPlan(value=0, topic=1), iter([rows]), pool)
+NULL_TOPIC = pa.record_batch({"value": [b"a", b"b", b"c"], "topic": [TOPIC, None, TOPIC]})
+
+
+def test_a_null_topic_fails_the_task_like_any_other_fault_of_a_record(
+    broker: EmbeddedBroker, pool: ProducerPool
+) -> None:
+    with pytest.raises(DeliveryError) as error:
+        write_rows(options(broker), ColumnPlan(value=0, topic=1), iter([NULL_TOPIC]), pool)
+    assert "Not written to Kafka: 1 record," in str(error.value)
+    assert "- no topic: 1 record, for example with no key. InvalidRecordError: null topic present" in str(error.value)
+    assert '.option("onRecordError", "deadLetter")' in str(error.value)
+    assert sorted(values(broker)) == [b"a", b"c"]
+
+
+def test_a_null_topic_makes_a_dead_letter(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+    more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead"}
+    report = write_rows(options(broker, **more), ColumnPlan(value=0, topic=1), iter([NULL_TOPIC]), pool)
+    assert (report.rows, report.dead_letters) == (2, 1)
+    assert values(broker, "dead") == [b"b"]
+    assert dead_letters(broker)[0]["pykafka.topic"] is None
+    assert (dead_letters(broker)[0]["pykafka.message"] or b"").startswith(b"null topic present in the data.")
+
+
+@pytest.mark.parametrize("topic", ["", "no/topic", "x" * 250])
+def test_a_topic_that_cannot_exist_makes_a_dead_letter(broker: EmbeddedBroker, pool: ProducerPool, topic: str) -> None:
+    rows = pa.record_batch({"value": [b"a", b"b"], "topic": [TOPIC, topic]})
+    more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead"}
+    report = write_rows(options(broker, **more), ColumnPlan(value=0, topic=1), iter([rows]), pool)
+    assert (report.rows, report.dead_letters) == (1, 1)
+    assert dead_letters(broker)[0]["pykafka.topic"] == topic.encode()
 
 
 @pytest.mark.parametrize("end", [EOFError, KeyboardInterrupt, GeneratorExit, SystemExit])

@@ -1,0 +1,67 @@
+"""Log lines of Spark's Python processes: with time, level and logger, unless the user has configured logging there."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from spark_kafka_sink.spark.worker_log import _TO_STDERR, LOGGER, show_log
+from spark_kafka_sink.spark.writer import commit
+from tests.spark.test_report import OPTIONS, task
+
+TIME = r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d"
+
+
+@contextmanager
+def logging_as_in_a_worker(*handlers: logging.Handler, level: int = logging.NOTSET) -> Iterator[None]:
+    """Without what pytest has added; `handlers` are those that the user has added to the root logger."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logging.getLogger(), "handlers", list(handlers))
+        patch.setattr(LOGGER, "handlers", [])
+        before = LOGGER.level
+        LOGGER.setLevel(level)
+        try:
+            yield
+        finally:
+            LOGGER.setLevel(before)
+
+
+def test_a_warning_in_a_worker_has_time_level_and_logger(capsys: pytest.CaptureFixture[str]) -> None:
+    with logging_as_in_a_worker():
+        show_log()
+        logging.getLogger("spark_kafka_sink.client.connections").warning("No connection: %s", "a:1")
+    line = rf"{TIME} WARNING spark_kafka_sink\.client\.connections: No connection: a:1\n"
+    assert re.fullmatch(line, capsys.readouterr().err)
+
+
+def test_what_was_written_is_shown_and_the_news_of_connections_are_not(capsys: pytest.CaptureFixture[str]) -> None:
+    with logging_as_in_a_worker():
+        commit(OPTIONS, [task(0)])
+        logging.getLogger("spark_kafka_sink.client.connections").info("Connected")
+    assert re.fullmatch(rf"{TIME} INFO spark_kafka_sink: wrote 10 rows .*\n", capsys.readouterr().err)
+
+
+def test_a_line_is_printed_once_however_many_tasks_a_process_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    with logging_as_in_a_worker():
+        show_log()
+        show_log()
+        LOGGER.warning("once")
+    assert capsys.readouterr().err.count("once") == 1
+
+
+def test_nothing_is_printed_where_the_user_has_configured_logging(capsys: pytest.CaptureFixture[str]) -> None:
+    with logging_as_in_a_worker(logging.NullHandler()):
+        show_log()
+        LOGGER.warning("twice")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_level_that_the_user_has_set_stays() -> None:
+    with logging_as_in_a_worker(level=logging.ERROR):
+        show_log()
+        assert LOGGER.level == logging.ERROR
+        assert LOGGER.handlers == [_TO_STDERR]
