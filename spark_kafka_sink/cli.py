@@ -18,6 +18,7 @@ from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_kafka_sink.broker.listener_security import ListenerSecurity
     from spark_kafka_sink.reader.reader import TopicReader
 
 BEGINNING = "beginning"
@@ -65,20 +66,15 @@ def _add_broker(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     add("--security", default="PLAINTEXT", metavar="PROTOCOL", help="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
     add("--certificate", type=Path, metavar="PEM", help="key and certificate chain of the listener, for TLS")
     add("--client-ca", type=Path, metavar="PEM", help="ask clients for certificates of this authority")
-    add("--users", type=Path, metavar="FILE", help="for SASL: a line NAME:PASSWORD for each user")
+    add("--users", type=Path, metavar="FILE", help="for PLAIN and SCRAM: a line NAME:PASSWORD for each user")
+    add("--unsigned-tokens", action="store_true", help="offer OAUTHBEARER, too, and let in everybody who comes with it")
     broker.set_defaults(run=run_broker)
 
 
 def run_broker(arguments: argparse.Namespace) -> int:
-    from spark_kafka_sink.broker.listener_security import ListenerSecurity
     from spark_kafka_sink.testing import embedded_broker
 
-    security = ListenerSecurity(
-        protocol=arguments.security,
-        certificate=arguments.certificate,
-        client_ca=arguments.client_ca,
-        users={} if arguments.users is None else _users(arguments.users),
-    )
+    security = _listener_security(arguments)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -103,6 +99,22 @@ def run_broker(arguments: argparse.Namespace) -> int:
         print(f"listening on {broker.bootstrap_servers}", flush=True)
         stop.wait()
     return 0
+
+
+def _listener_security(arguments: argparse.Namespace) -> ListenerSecurity:
+    from spark_kafka_sink.broker.listener_security import OAUTHBEARER, PASSWORD_MECHANISMS, ListenerSecurity
+
+    users = {} if arguments.users is None else _users(arguments.users)
+    mechanisms = list(PASSWORD_MECHANISMS) if users or not arguments.unsigned_tokens else []
+    if arguments.unsigned_tokens:
+        mechanisms.append(OAUTHBEARER)
+    return ListenerSecurity(
+        protocol=arguments.security,
+        certificate=arguments.certificate,
+        client_ca=arguments.client_ca,
+        users=users,
+        mechanisms=mechanisms,
+    )
 
 
 def _topic(text: str, default_partitions: int) -> tuple[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 import time
@@ -25,22 +26,27 @@ from spark_kafka_sink.sasl.scram import ScramCredential, scram_credential
 from spark_kafka_sink.sasl.scram_server import ScramServer
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+OAUTHBEARER = "OAUTHBEARER"
+MECHANISMS = (*PASSWORD_MECHANISMS, OAUTHBEARER)
 SALT_BYTES = 16
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ListenerSecurity:
     """`certificate` is a PEM file with key and chain; `client_ca` asks for certificates of clients (mTLS).
 
-    OAUTHBEARER takes unsecured tokens: whoever comes is who he says he is, until the token expires.
+    OAUTHBEARER is offered only if `mechanisms` names it, for it takes unsigned tokens: every client is who it says it
+    is, whatever `users` there are.
     """
 
     protocol: str = "PLAINTEXT"
     certificate: Path | None = None
     client_ca: Path | None = None
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
-    mechanisms: Sequence[str] = MECHANISMS
+    mechanisms: Sequence[str] = PASSWORD_MECHANISMS
     connections_max_reauth_ms: float = 0
 
     def __post_init__(self) -> None:
@@ -52,8 +58,9 @@ class ListenerSecurity:
         unknown = sorted(set(self.mechanisms) - set(MECHANISMS))
         if unknown:
             faults.append(f"SASL mechanisms are {', '.join(MECHANISMS)}, not {', '.join(unknown)}")
-        if self.uses_sasl and not self.users and set(self.mechanisms) - {"OAUTHBEARER"}:
-            faults.append(f"{self.protocol} needs users, or OAUTHBEARER as its only mechanism")
+        if self.uses_sasl and not self.users and set(self.mechanisms) != {OAUTHBEARER}:
+            faults.append(f"{self.protocol} needs users, or OAUTHBEARER (unsigned tokens) as its only mechanism")
+        faults += [f"user {name} has an empty password" for name, password in self.users.items() if not password]
         if faults:
             raise ConfigurationError(faults)
 
@@ -68,6 +75,8 @@ class ListenerSecurity:
     def channels(self, cluster: EmbeddedCluster) -> ChannelBuilder:
         if self.protocol == "PLAINTEXT":
             return plaintext_channels
+        if self.uses_sasl and OAUTHBEARER in self.mechanisms:
+            _log.warning("OAUTHBEARER takes unsigned tokens here: this listener lets in every client, under any name")
         return server_channels(
             ssl_context=self._ssl_context() if self.uses_tls else None,
             mechanisms=self._conversations() if self.uses_sasl else None,
@@ -94,7 +103,7 @@ class ListenerSecurity:
     def _conversation(self, mechanism: str) -> Callable[[], ServerConversation]:
         if mechanism == "PLAIN":
             return lambda: PlainServer(self.users)
-        if mechanism == "OAUTHBEARER":
+        if mechanism == OAUTHBEARER:
             return lambda: OauthBearerServer(lambda token: accept_unsecured(token, now_s=time.time()))
         credentials = {name: _credential(mechanism, password) for name, password in self.users.items()}
         return lambda: ScramServer(mechanism, credentials.get)

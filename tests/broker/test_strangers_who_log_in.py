@@ -1,0 +1,88 @@
+"""Who is let in by a listener with users: nobody with a token that anybody can make, unless that was asked for."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from spark_kafka_sink.broker.embedded import EmbeddedBroker
+from spark_kafka_sink.cli import main
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.messages import (
+    MetadataRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
+from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, unsecured_token
+from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
+from tests.broker.loopback import LoopbackClient
+from tests.broker.shell import pykafka_broker
+
+USERS = {"alice": "a secret that nobody may see"}
+
+
+def handshake(broker: EmbeddedBroker, mechanism: str) -> tuple[int, list[str]]:
+    with LoopbackClient(broker.bootstrap_servers) as client:
+        answer = client.ask(SaslHandshakeRequest(mechanism=mechanism), 1)
+        return answer.error_code, answer.mechanisms
+
+
+def enters_with_an_unsigned_token(broker: EmbeddedBroker) -> bool:
+    token = OauthBearerClient(unsecured_token({"sub": "mallory", "exp": 4_000_000_000})).start()
+    with LoopbackClient(broker.bootstrap_servers) as client:
+        if client.ask(SaslHandshakeRequest(mechanism="OAUTHBEARER"), 1).error_code:
+            return False
+        client.ask(SaslAuthenticateRequest(auth_bytes=token), 2)
+        return client.ask(MetadataRequest(topics=None), 9) is not None
+
+
+def users_file(folder: Path) -> str:
+    path = folder / "users"
+    path.write_text("".join(f"{name}:{password}\n" for name, password in USERS.items()))
+    return str(path)
+
+
+def test_with_users_a_listener_offers_plain_and_scram_and_no_unsigned_tokens() -> None:
+    with embedded_broker(security=ListenerSecurity("SASL_PLAINTEXT", users=USERS)) as broker:
+        code, offered = handshake(broker, "OAUTHBEARER")
+        assert code == error_codes.UNSUPPORTED_SASL_MECHANISM
+        assert offered == ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+        assert not enters_with_an_unsigned_token(broker)
+
+
+def test_pykafka_broker_with_users_lets_nobody_in_with_an_unsigned_token(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    entered: list[bool] = []
+    arguments = ["--security", "SASL_PLAINTEXT", "--users", users_file(tmp_path)]
+    assert pykafka_broker(monkeypatch, arguments, lambda b: entered.append(enters_with_an_unsigned_token(b))) == 0
+    assert entered == [False]
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("with_users", [True, False])
+def test_unsigned_tokens_are_taken_if_asked_for_and_warned_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, with_users: bool
+) -> None:
+    entered: list[bool] = []
+    arguments = ["--security", "SASL_PLAINTEXT", "--unsigned-tokens"]
+    arguments += ["--users", users_file(tmp_path)] if with_users else []
+    assert pykafka_broker(monkeypatch, arguments, lambda b: entered.append(enters_with_an_unsigned_token(b))) == 0
+    assert entered == [True]
+    (warning,) = caplog.messages
+    assert "lets in every client" in warning
+
+
+@pytest.mark.parametrize("content", [None, "", "alice:\n"])
+def test_a_listener_with_sasl_and_no_passwords_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], content: str | None
+) -> None:
+    arguments = ["broker", "--port", "0", "--security", "SASL_PLAINTEXT"]
+    if content is not None:
+        (tmp_path / "users").write_text(content)
+        arguments += ["--users", str(tmp_path / "users")]
+    assert main(arguments) == 1
+    assert ("empty password" if content else "needs users") in capfd.readouterr().err
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("embedded-broker")]
