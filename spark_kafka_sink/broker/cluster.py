@@ -25,6 +25,7 @@ from spark_kafka_sink.broker.topics import Partition, Topic, log_config
 from spark_kafka_sink.broker.transactions import Transaction, TransactionCoordinator
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 MESSAGE_BYTES_MAX = 1024 * 1024 + 12
 
@@ -150,6 +151,8 @@ class EmbeddedCluster:
         config: Mapping[str, str] | None = None,
         topic_id: UUID | None = None,
     ) -> Topic:
+        if not is_topic_name(name):
+            raise ConfigurationError(f"{name!r} is no name for a topic: it takes {TOPIC_NAME_RULE}")
         with self.lock:
             if name in self.topics:
                 raise ConfigurationError(f"topic {name} exists already")

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from spark_kafka_sink.broker.log import LogConfig, PartitionLog
 from spark_kafka_sink.errors import ConfigurationError
-
-NAME_BYTES_MAX = 249
-_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 TOPIC_SETTINGS = {
     "max.message.bytes": "the largest batch that is taken",
@@ -65,7 +61,3 @@ def log_config(settings: Mapping[str, str], *, message_bytes_max: int, check_rec
         check_records=check_records,
         discard=discard,
     )
-
-
-def is_legal_name(name: str) -> bool:
-    return len(name) <= NAME_BYTES_MAX and name not in (".", "..") and _LEGAL_NAME.fullmatch(name) is not None

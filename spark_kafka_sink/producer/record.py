@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 from spark_kafka_sink.errors import InvalidRecordError
-
-_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 
 class ProducerRecord(NamedTuple):
@@ -25,16 +22,9 @@ class ProducerRecord(NamedTuple):
 
 def check_topic(topic: object) -> str:
     """The topic's name, if a broker could have a topic of that name."""
-    if not isinstance(topic, str) or not _is_topic_name(topic):
-        raise InvalidRecordError(
-            f"{topic!r} is not the name of a topic: 1 to 249 letters, digits, '.', '_' and '-' are allowed."
-        )
+    if not isinstance(topic, str) or not is_topic_name(topic):
+        raise InvalidRecordError(f"{topic!r} is not the name of a topic: it takes {TOPIC_NAME_RULE}.")
     return topic
-
-
-@lru_cache(1024)
-def _is_topic_name(topic: str) -> bool:
-    return topic not in (".", "..") and _TOPIC_NAME.fullmatch(topic) is not None
 
 
 def check_record(record: object) -> ProducerRecord:

@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.security.config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerConfig
+from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 KAFKA_PREFIX = "kafka."
 _MEANT = re.compile(r"Is (\S+) meant\?")
-_TOPIC_CHARACTERS = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True)
@@ -177,11 +177,8 @@ def _topic(own: Mapping[str, str], option: str, faults: list[str]) -> str | None
     if value is None:
         return None
     topic = value.strip()
-    if not _TOPIC_CHARACTERS.fullmatch(topic) or topic in (".", ".."):
-        faults.append(
-            f"Option '{option}': {topic!r} is no name for a topic; "
-            "it takes 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-'."
-        )
+    if not is_topic_name(topic):
+        faults.append(f"Option '{option}': {topic!r} is no name for a topic; it takes {TOPIC_NAME_RULE}.")
     return topic
 
 

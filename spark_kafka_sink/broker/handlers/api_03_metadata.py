@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_kafka_sink.broker.context import Handled, RequestContext
-from spark_kafka_sink.broker.topics import Partition, Topic, is_legal_name
+from spark_kafka_sink.broker.topics import Partition, Topic
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.codecs import ZERO_UUID
 from spark_kafka_sink.protocol.messages import MetadataRequest, MetadataResponse
@@ -13,6 +13,7 @@ from spark_kafka_sink.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from spark_kafka_sink.protocol.topic_names import is_topic_name
 
 AUTO_CREATION_FLAG_VERSION = 4
 ERROR_CODE_VERSION = 13
@@ -49,7 +50,7 @@ def _asked_for(context: RequestContext, asked: MetadataRequestTopic, may_create:
             return MetadataResponseTopic(name=None, topic_id=asked.topic_id, error_code=error_codes.UNKNOWN_TOPIC_ID)
         return _described(context, found)
     name = asked.name or ""
-    if not is_legal_name(name):
+    if not is_topic_name(name):
         return MetadataResponseTopic(name=name, error_code=error_codes.INVALID_TOPIC_EXCEPTION)
     topic = cluster.topics.get(name)
     if topic is not None and not topic.hidden:

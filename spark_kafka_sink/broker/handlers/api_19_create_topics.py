@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from spark_kafka_sink.broker.context import Handled, RequestContext
-from spark_kafka_sink.broker.topics import is_legal_name, log_config
+from spark_kafka_sink.broker.topics import log_config
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages import CreateTopicsRequest, CreateTopicsResponse
 from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic, CreatableTopicResult
+from spark_kafka_sink.protocol.topic_names import is_topic_name
 
 
 def handle(context: RequestContext, request: CreateTopicsRequest) -> Handled:
@@ -37,7 +38,7 @@ def _fault(
     injected = context.injected(asked.name)
     if injected:
         return injected, None
-    if not is_legal_name(asked.name):
+    if not is_topic_name(asked.name):
         return error_codes.INVALID_TOPIC_EXCEPTION, f"{asked.name!r} is no name for a topic"
     if asked.name in cluster.topics:
         return error_codes.TOPIC_ALREADY_EXISTS, f"topic {asked.name} exists already"
