@@ -111,7 +111,7 @@ def create_topic(bootstrap: str, topic: str) -> None:
         with BlockingClient(ClientConfig(bootstrap_servers=tuple(bootstrap.split(","))), timeout_ms=15_000) as client:
             node = client.any_node()
             assert node is not None
-            answer = client.ask(node, CreateTopicsResponse, lambda _: CreateTopicsRequest(topics=[wanted]))
+            answer = client.ask(node, CreateTopicsResponse, CreateTopicsRequest(topics=[wanted]))
     except KafkaSinkError as error:
         sys.exit(f"     no Kafka at {bootstrap}: {error}")
     for result in answer.topics:

@@ -84,7 +84,7 @@ def test_a_real_broker_takes_every_version_of_api_versions_that_we_speak(kafka: 
             answer = client.ask(
                 node,
                 ApiVersionsResponse,
-                lambda _: ApiVersionsRequest(client_software_name="test", client_software_version="1.0"),
+                ApiVersionsRequest(client_software_name="test", client_software_version="1.0"),
                 versions=only,
             )
             assert answer.error_code == 0

@@ -328,7 +328,7 @@ def test_the_network_client_does_not_notice_that_its_sessions_are_renewed(
         while time.monotonic() < deadline:
             node = client.any_node()
             assert node is not None
-            answer = client.ask(node, MetadataResponse, lambda version: MetadataRequest(topics=[]))
+            answer = client.ask(node, MetadataResponse, MetadataRequest(topics=[]))
             assert answer.brokers
             questions += 1
     assert questions > 100

@@ -76,7 +76,7 @@ class MetadataQuery:
     new_topics_seen: int
     allow_auto_topic_creation: bool
 
-    def build(self, version: int) -> MetadataRequest:
+    def request(self) -> MetadataRequest:
         return MetadataRequest(
             topics=[MetadataRequestTopic(name=name) for name in self.topics],
             allow_auto_topic_creation=self.allow_auto_topic_creation,

@@ -22,7 +22,7 @@ from spark_kafka_sink.client.in_flight import InFlightRequest, InFlightRequests
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.metadata_fetch import MetadataFetch
 from spark_kafka_sink.client.node_choice import NodeChoice, choose_node
-from spark_kafka_sink.client.requests import BuildMessage, ClientRequest, ClientResponse, Loss
+from spark_kafka_sink.client.requests import ClientRequest, ClientResponse, Loss
 from spark_kafka_sink.client.versions import FinalizedFeatures, NodeVersions, api_versions_request, throttle_ms
 from spark_kafka_sink.errors import (
     AuthenticationError,
@@ -125,8 +125,7 @@ class NetworkClient:
     def new_client_request(  # noqa: PLR0913 - the fields of a request, all but four by their names
         self,
         node_id: int,
-        api_key: ApiKey,
-        build: BuildMessage,
+        message: Message,
         now: float,
         *,
         expect_response: bool = True,
@@ -137,9 +136,7 @@ class NetworkClient:
         self._correlation_id = (self._correlation_id + 1) % CORRELATION_ID_MAX
         if timeout_ms is None:
             timeout_ms = self._config.request_timeout_ms
-        return ClientRequest(
-            node_id, api_key, build, self._correlation_id, now, timeout_ms, expect_response, tag, versions
-        )
+        return ClientRequest(node_id, message, self._correlation_id, now, timeout_ms, expect_response, tag, versions)
 
     def send(self, request: ClientRequest, now: float) -> None:
         """Queue a request for a node that is ready. What is wrong with its versions is told by the next poll."""
@@ -276,7 +273,7 @@ class NetworkClient:
 
     def _ask_for_api_versions(self, now: float) -> None:
         for node_id, version in self._connections.next_introductions().items():
-            request = self.new_client_request(node_id, ApiKey.API_VERSIONS, api_versions_request, now)
+            request = self.new_client_request(node_id, api_versions_request(), now)
             self._send(request, version, now, internal=True)
 
     def _handle_timed_out_connections(self, responses: list[ClientResponse], now: float) -> None:
@@ -323,15 +320,14 @@ class NetworkClient:
 
     def _send_metadata_request(self, node: Node, now: float) -> None:
         query = self._fetch.begin(now)
-        request = self.new_client_request(node.id, ApiKey.METADATA, query.build, now)
+        request = self.new_client_request(node.id, query.request(), now)
         try:
             self._send(request, self.version_for(node.id, ApiKey.METADATA), now, internal=True)
         except UnsupportedVersionError as error:
             self._fetch.failed(now, error)
 
     def _send(self, request: ClientRequest, version: int, now: float, *, internal: bool = False) -> None:
-        message = request.build(version)
-        segments = encode_request(message, version, request.correlation_id, self._config.client_id)
+        segments = encode_request(request.message, version, request.correlation_id, self._config.client_id)
         in_flight = InFlightRequest(request, version, internal, now)
         self._in_flight.add(in_flight)
         self._selector.send(NetworkSend(str(request.node_id), segments, in_flight))

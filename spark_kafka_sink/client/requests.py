@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,17 +9,12 @@ from spark_kafka_sink.errors import AuthenticationError, UnsupportedVersionError
 from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
 from spark_kafka_sink.protocol.message import Message
 
-BuildMessage = Callable[[int], Message]
-"""From the version that was negotiated to the message. It may raise UnsupportedVersionError."""
-
 
 class ClientRequest(NamedTuple):
     """Made by NetworkClient.new_client_request, which numbers it."""
 
     node_id: int
-    api_key: ApiKey
-    build: BuildMessage
-    """Called once."""
+    message: Message
     correlation_id: int
     created_ms: float
     timeout_ms: float
@@ -29,6 +23,10 @@ class ClientRequest(NamedTuple):
     """The caller's own; comes back with the response."""
     versions: VersionRange | None = None
     """Narrows what may be negotiated."""
+
+    @property
+    def api_key(self) -> ApiKey:
+        return self.message.API_KEY
 
     def __repr__(self) -> str:
         return f"<{self.api_key.name} request {self.correlation_id} to node {self.node_id}>"

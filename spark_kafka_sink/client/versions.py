@@ -121,9 +121,8 @@ def older_api_versions_version(response: ApiVersionsResponse, refused: int) -> i
     return max(0, min(theirs, refused - 1))
 
 
-def api_versions_request(version: int) -> ApiVersionsRequest:
-    if version < 3:
-        return ApiVersionsRequest()
+def api_versions_request() -> ApiVersionsRequest:
+    """Versions below 3 leave out what it says of this library."""
     return ApiVersionsRequest(client_software_name=DISTRIBUTION, client_software_version=software_version())
 
 

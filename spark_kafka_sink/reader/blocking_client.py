@@ -13,7 +13,7 @@ from spark_kafka_sink.client.cluster import Node, TopicInfo
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.metadata import new_metadata
 from spark_kafka_sink.client.network_client import new_network_client
-from spark_kafka_sink.client.requests import BuildMessage, ClientRequest, ClientResponse
+from spark_kafka_sink.client.requests import ClientRequest, ClientResponse
 from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError, MetadataTimeoutError, NetworkError
 from spark_kafka_sink.network.system import OperatingSystem, System
 from spark_kafka_sink.protocol.api_keys import VersionRange
@@ -78,11 +78,11 @@ class BlockingClient:
         return self._client.least_loaded_node(self._system.now())
 
     def ask(
-        self, node: Node, answer_type: type[AnswerT], build: BuildMessage, *, versions: VersionRange | None = None
+        self, node: Node, answer_type: type[AnswerT], message: Message, *, versions: VersionRange | None = None
     ) -> AnswerT:
         """One question. NetworkError if the node cannot be reached or is lost; it may be asked again."""
         now = self._connect(node)
-        request = self._client.new_client_request(node.id, answer_type.API_KEY, build, now, versions=versions)
+        request = self._client.new_client_request(node.id, message, now, versions=versions)
         self._client.send(request, now)
         response = self._response(request)
         if response.version_error is not None:
@@ -94,11 +94,11 @@ class BlockingClient:
         return response.message
 
     def attempt(
-        self, node: Node, answer_type: type[AnswerT], build: BuildMessage, *, versions: VersionRange | None = None
+        self, node: Node, answer_type: type[AnswerT], message: Message, *, versions: VersionRange | None = None
     ) -> AnswerT | NetworkError:
         """The same, where a NetworkError is one of the answers: it is returned."""
         try:
-            return self.ask(node, answer_type, build, versions=versions)
+            return self.ask(node, answer_type, message, versions=versions)
         except NetworkError as error:
             return error
 

@@ -7,7 +7,6 @@ what was written: in tests, by `pykafka cat`, for decisions that are kept in a t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from types import TracebackType
 from uuid import UUID
 
@@ -159,8 +158,8 @@ class TopicReader:
             before = len(offsets)
             failure: KafkaSinkError | None = None
             for leader, led in self._by_leader(topic, pending).items():
-                build = partial(_list_offsets_request, topic, led, timestamp, self._isolation)
-                answer = self._client.attempt(leader, ListOffsetsResponse, build)
+                request = _list_offsets_request(topic, led, timestamp, self._isolation)
+                answer = self._client.attempt(leader, ListOffsetsResponse, request)
                 if isinstance(answer, NetworkError):
                     failure = answer
                 else:
@@ -179,7 +178,7 @@ class TopicReader:
             raise broker_error(error_codes.UNKNOWN_TOPIC_ID, context)
         request = fetching.request(partitions)
         versions = _FETCH_BY_NAME if fetching.topic_id == NO_TOPIC_ID else None
-        return self._client.attempt(leader, FetchResponse, lambda _: request, versions=versions)
+        return self._client.attempt(leader, FetchResponse, request, versions=versions)
 
 
 class _Fetching:
@@ -257,13 +256,11 @@ def read_topic_table(
         return reader.read(topic, partitions=partitions)
 
 
-def _list_offsets_request(
-    topic: str, partitions: list[int], timestamp: int, isolation: int, version: int
-) -> ListOffsetsRequest:
+def _list_offsets_request(topic: str, partitions: list[int], timestamp: int, isolation: int) -> ListOffsetsRequest:
     wanted = [ListOffsetsPartition(partition_index=partition, timestamp=timestamp) for partition in partitions]
     return ListOffsetsRequest(
         replica_id=_CONSUMER,
-        isolation_level=isolation if version >= 2 else 0,  # before there were transactions, all was committed
+        isolation_level=isolation,
         topics=[ListOffsetsTopic(name=topic, partitions=wanted)],
     )
 

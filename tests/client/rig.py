@@ -79,7 +79,7 @@ class Rig:
     def send(self, node_id: int = 0, *, message: Message | None = None, **options: Any) -> ClientRequest:
         """One that is held by the broker until the test answers it."""
         sent = message if message is not None else InitProducerIdRequest(transaction_timeout_ms=1)
-        request = self.client.new_client_request(node_id, sent.API_KEY, lambda version: sent, self.now, **options)
+        request = self.client.new_client_request(node_id, sent, self.now, **options)
         self.client.send(request, self.now)
         return request
 

@@ -7,7 +7,6 @@ import pytest
 from spark_kafka_sink.client.in_flight import InFlightRequest, InFlightRequests
 from spark_kafka_sink.client.requests import ClientRequest
 from spark_kafka_sink.errors import DecodeError, IllegalStateError
-from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import encode_response
 from spark_kafka_sink.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
 
@@ -17,8 +16,7 @@ def in_flight(
 ) -> InFlightRequest:
     request = ClientRequest(
         node_id=node_id,
-        api_key=ApiKey.INIT_PRODUCER_ID,
-        build=lambda version: InitProducerIdRequest(),
+        message=InitProducerIdRequest(),
         correlation_id=correlation_id,
         created_ms=sent_ms,
         timeout_ms=timeout_ms,

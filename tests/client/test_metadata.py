@@ -196,9 +196,9 @@ def test_a_topic_that_was_never_answered_for_is_not_forgotten(metadata: Metadata
 
 def test_the_question_says_whether_topics_may_be_created(system: FakeSystem, metadata: Metadata) -> None:
     metadata.add_topic("t", 0)
-    assert metadata.new_query(0).build(12).allow_auto_topic_creation
+    assert metadata.new_query(0).request().allow_auto_topic_creation
     reader = Metadata([Node(-1, "b", 9092)], CONFIG, system=system, allow_auto_topic_creation=False)
-    request = reader.new_query(0).build(12)
+    request = reader.new_query(0).request()
     assert not request.allow_auto_topic_creation
     assert request.topics == [], "null would mean: all topics of the cluster"
 

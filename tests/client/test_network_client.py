@@ -17,6 +17,7 @@ from spark_kafka_sink.protocol.messages import (
     ApiVersionsResponse,
     FinalizedFeatureKey,
     InitProducerIdResponse,
+    ListOffsetsRequest,
     MetadataRequest,
     ProduceRequest,
     ProduceResponse,
@@ -117,7 +118,7 @@ def test_correlation_ids_ascend_and_stay_below_those_of_the_channels() -> None:
     rig.client._correlation_id = CORRELATION_ID_MAX - 2
     ids = []
     for _ in range(3):
-        request = rig.client.new_client_request(0, ApiKey.METADATA, lambda version: MetadataRequest(), 0.0)
+        request = rig.client.new_client_request(0, MetadataRequest(), 0.0)
         ids.append(request.correlation_id)
     assert ids == [CORRELATION_ID_MAX - 1, 0, 1]
 
@@ -238,15 +239,14 @@ def test_a_request_for_which_there_is_no_version_is_never_sent_and_comes_back_wi
 
 
 def test_a_message_that_cannot_be_said_in_the_negotiated_version_comes_back_too() -> None:
-    rig = ready_rig()
-
-    def build(version: int) -> ProduceRequest:
-        raise UnsupportedVersionError("the topic has no id")
-
-    request = rig.client.new_client_request(0, ApiKey.PRODUCE, build, rig.now)
-    rig.client.send(request, rig.now)
+    rig = Rig(1)
+    rig.broker.versions[ApiKey.LIST_OFFSETS] = VersionRange(1, 1)
+    rig.bootstrapped()
+    rig.make_ready()
+    request = rig.send(message=ListOffsetsRequest(isolation_level=1))
     (response,) = rig.poll()
-    assert (response.request, response.reason) == (request, "the topic has no id")
+    assert response.request is request
+    assert "ListOffsetsRequest.isolation_level does not exist in version 1" in response.reason
     assert rig.client.is_ready(0, rig.now), "nothing was sent"
 
 

@@ -54,7 +54,7 @@ def write(cluster: SimulatedCluster, topic: str, partition: int, *values: bytes)
         request = ProduceRequest(
             acks=-1, timeout_ms=1_000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
         )
-        answer = client.ask(leader, ProduceResponse, lambda version: request, versions=BY_NAME)
+        answer = client.ask(leader, ProduceResponse, request, versions=BY_NAME)
         assert answer.responses[0].partition_responses[0].error_code == 0
 
 

@@ -12,7 +12,7 @@ from spark_kafka_sink.producer.futures import RecordMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.sending import idempotence
-from spark_kafka_sink.producer.sending.sender import Sender
+from spark_kafka_sink.producer.sending.deliveries import Deliveries
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.fake_system import FakeSystem
@@ -170,7 +170,7 @@ def test_what_the_old_leader_hints_at_is_used_without_new_metadata(monkeypatch: 
 
 
 def test_without_the_hints_new_metadata_would_be_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Sender, "_take_leader_hints", lambda sender, message, sent: None)
+    monkeypatch.setattr(Deliveries, "_take_leader_hints", lambda deliveries, message, sent: None)
     assert outcome_without_new_metadata(monkeypatch) == (False, [b"0"])
 
 

@@ -41,7 +41,7 @@ def write(bootstrap: str, partition: int, records: bytes) -> None:
         request = ProduceRequest(
             acks=-1, timeout_ms=1_000, topic_data=[TopicProduceData(name="t", partition_data=[data])]
         )
-        answer = client.ask(leader, ProduceResponse, lambda version: request, versions=VersionRange(3, 12))
+        answer = client.ask(leader, ProduceResponse, request, versions=VersionRange(3, 12))
         assert answer.responses[0].partition_responses[0].error_code == 0
 
 

@@ -44,12 +44,12 @@ from spark_kafka_sink.records.sequences import follows
 EPOCH_MAX = 32_767
 
 
-class Identity(NamedTuple):
+class ProducerIdAndEpoch(NamedTuple):
     producer_id: int
     epoch: int
 
 
-NOBODY = Identity(-1, -1)
+NO_PRODUCER_ID = ProducerIdAndEpoch(-1, -1)
 
 
 class PartitionState:
@@ -58,33 +58,33 @@ class PartitionState:
     __slots__ = (
         "confirmed_by",
         "gap",
-        "identity",
+        "id_and_epoch",
         "in_doubt",
         "last_acked_sequence",
         "next_sequence",
         "on_wire",
+        "pending",
         "sent_to",
         "topic_partition",
         "unresolved",
-        "unsettled",
     )
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
-        self.identity = NOBODY
+        self.id_and_epoch = NO_PRODUCER_ID
         self.next_sequence = 0
         self.last_acked_sequence = -1
-        self.unsettled: list[ProducerBatch] = []  # have a sequence and no outcome, in the order of their sequences
+        self.pending: list[ProducerBatch] = []  # have a sequence and no outcome, in the order of their sequences
         self.on_wire: dict[ProducerBatch, int] = {}  # and the node; also those that have expired since
         self.sent_to = -1  # the node of those on the wire: one for all of them
-        self.in_doubt: set[ProducerBatch] = set()  # unsettled ones that may be stored
+        self.in_doubt: set[ProducerBatch] = set()  # pending ones that may be stored
         self.confirmed_by: object = None  # the connection of the last success, if nothing has failed since
         self.gap: int | None = None  # the first sequence that was refused for good
         self.unresolved = False
 
-    def begin(self, identity: Identity) -> None:
+    def begin(self, id_and_epoch: ProducerIdAndEpoch) -> None:
         """Sequences from 0 under an identity that this partition's leader has not seen."""
-        self.identity = identity
+        self.id_and_epoch = id_and_epoch
         self.next_sequence = 0
         self.last_acked_sequence = -1
         self.confirmed_by = None
@@ -92,21 +92,21 @@ class PartitionState:
         self.unresolved = False
 
     def is_head(self, batch: ProducerBatch) -> bool:
-        return bool(self.unsettled) and self.unsettled[0] is batch
+        return bool(self.pending) and self.pending[0] is batch
 
     def give_sequence(self, batch: ProducerBatch) -> None:
         """The next one."""
-        producer_id, epoch = self.identity
+        producer_id, epoch = self.id_and_epoch
         sequence = self.next_sequence
         batch.set_producer_state(producer_id, epoch, sequence)
         self.next_sequence = sequences.add(sequence, batch.record_count)
 
     def settle(self, batch: ProducerBatch) -> None:
         """It has its outcome."""
-        if self.unsettled and self.unsettled[0] is batch:  # nearly always
-            del self.unsettled[0]
-        elif batch in self.unsettled:
-            self.unsettled.remove(batch)
+        if self.pending and self.pending[0] is batch:  # nearly always
+            del self.pending[0]
+        elif batch in self.pending:
+            self.pending.remove(batch)
         if self.in_doubt:
             self.in_doubt.discard(batch)
 
@@ -125,10 +125,10 @@ def may_go_to(state: PartitionState, leader_id: int, in_flight_max: int) -> bool
 
 
 def may_begin_again(state: PartitionState) -> bool:
-    """Rule 3: may what is unsettled get new sequences? Only from a gap on, and when nothing before it is left."""
+    """Rule 3: may what is pending get new sequences? Only from a gap on, and when nothing before it is left."""
     if state.on_wire or state.gap is None:
         return False
-    return all(not follows(state.gap, batch.base_sequence) for batch in state.unsettled)
+    return all(not follows(state.gap, batch.base_sequence) for batch in state.pending)
 
 
 def may_be_stored(state: PartitionState, batch: ProducerBatch) -> bool:
@@ -155,7 +155,7 @@ class Idempotence:
     def __init__(self, *, enabled: bool, in_flight_max: int, connection_of: Callable[[int], object]) -> None:
         """`connection_of` gives a node's present connection: an object that is another one after a reconnect."""
         self.enabled = enabled
-        self.identity = NOBODY
+        self.id_and_epoch = NO_PRODUCER_ID
         self._in_flight_max = in_flight_max
         self.connection = connection_of
         self._partitions = _States()
@@ -164,21 +164,21 @@ class Idempotence:
     # --- the identity
 
     @property
-    def needs_identity(self) -> bool:
-        return self.enabled and self.identity == NOBODY
+    def needs_producer_id(self) -> bool:
+        return self.enabled and self.id_and_epoch == NO_PRODUCER_ID
 
-    def adopt(self, identity: Identity) -> None:
+    def adopt(self, id_and_epoch: ProducerIdAndEpoch) -> None:
         """A producer id from a broker. Partitions whose sequences had to begin again do so now."""
-        self.identity = identity
+        self.id_and_epoch = id_and_epoch
         for state in self._partitions.values():
             self._mend(state)
 
-    def _next_identity(self) -> None:
+    def _next_epoch(self) -> None:
         """The next epoch, of which no broker need be asked; after the last one another producer id is."""
-        if self.identity.epoch < EPOCH_MAX:
-            self.identity = Identity(self.identity.producer_id, self.identity.epoch + 1)
+        if self.id_and_epoch.epoch < EPOCH_MAX:
+            self.id_and_epoch = ProducerIdAndEpoch(self.id_and_epoch.producer_id, self.id_and_epoch.epoch + 1)
         else:
-            self.identity = NOBODY
+            self.id_and_epoch = NO_PRODUCER_ID
 
     # --- the gate
 
@@ -202,14 +202,14 @@ class Idempotence:
 
     def _take_sequence(self, state: PartitionState, batch: ProducerBatch) -> bool:
         """A new batch gets the next sequence, if there is one to be given now."""
-        if self.identity == NOBODY or state.unresolved or state.gap is not None:
+        if self.id_and_epoch == NO_PRODUCER_ID or state.unresolved or state.gap is not None:
             return False
-        if state.identity is not self.identity and state.identity != self.identity:
-            if state.unsettled or state.on_wire:
+        if state.id_and_epoch is not self.id_and_epoch and state.id_and_epoch != self.id_and_epoch:
+            if state.pending or state.on_wire:
                 return False
-            state.begin(self.identity)
+            state.begin(self.id_and_epoch)
         state.give_sequence(batch)
-        state.unsettled.append(batch)
+        state.pending.append(batch)
         return True
 
     # --- what came of the batches
@@ -224,7 +224,7 @@ class Idempotence:
         """The request is over. First of all that is told about a batch after it was admitted."""
         state = self.state(batch.topic_partition)
         state.on_wire.pop(batch, None)
-        if in_doubt and self.enabled and batch in state.unsettled:
+        if in_doubt and self.enabled and batch in state.pending:
             state.in_doubt.add(batch)
 
     def stored(self, batch: ProducerBatch, connection: object) -> None:
@@ -232,7 +232,7 @@ class Idempotence:
         state = self._partitions[batch.topic_partition]
         state.confirmed_by = connection
         state.settle(batch)
-        if batch.base_sequence < 0 or (batch.producer_id, batch.producer_epoch) != state.identity:
+        if batch.base_sequence < 0 or (batch.producer_id, batch.producer_epoch) != state.id_and_epoch:
             return
         last = batch.last_sequence
         if state.last_acked_sequence < 0 or follows(last, state.last_acked_sequence):
@@ -252,9 +252,9 @@ class Idempotence:
         """The children stand in its place, with its sequences and its doubts."""
         state = self.state(batch.topic_partition)
         state.confirmed_by = None
-        if batch in state.unsettled:
-            at = state.unsettled.index(batch)
-            state.unsettled[at : at + 1] = children
+        if batch in state.pending:
+            at = state.pending.index(batch)
+            state.pending[at : at + 1] = children
         if batch in state.in_doubt:
             state.in_doubt.discard(batch)
             state.in_doubt.update(children)
@@ -265,7 +265,11 @@ class Idempotence:
         state = self.state(batch.topic_partition)
         state.settle(batch)
         state.confirmed_by = None
-        if not self.enabled or not batch.has_sequence or (batch.producer_id, batch.producer_epoch) != state.identity:
+        if (
+            not self.enabled
+            or not batch.has_sequence
+            or (batch.producer_id, batch.producer_epoch) != state.id_and_epoch
+        ):
             return
         if in_doubt:
             state.unresolved = True
@@ -290,28 +294,28 @@ class Idempotence:
         if state.gap is None or follows(state.gap, batch.base_sequence):
             state.gap = batch.base_sequence
 
-    def settled(self, topic_partition: TopicPartition) -> None:
-        """A request of the partition is over and its batch had its outcome before."""
+    def answered_late(self, topic_partition: TopicPartition) -> None:
+        """A request of the partition has ended, whose batch had failed before."""
         self._mend(self.state(topic_partition))
 
     def _mend(self, state: PartitionState) -> None:
         """Go on under a new epoch, once that cannot double anything."""
         if state.on_wire or not self.enabled or (state.gap is None and not state.unresolved):
             return
-        if state.unresolved and not state.unsettled:
+        if state.unresolved and not state.pending:
             state.unresolved = False
             acknowledged = sequences.add(state.last_acked_sequence, 1)
             if state.gap is None and acknowledged != state.next_sequence:
                 state.gap = acknowledged
         if not may_begin_again(state):
             return
-        if state.identity == self.identity:
-            self._next_identity()
-        if self.identity == NOBODY:
+        if state.id_and_epoch == self.id_and_epoch:
+            self._next_epoch()
+        if self.id_and_epoch == NO_PRODUCER_ID:
             return  # adopt() comes back here
-        state.begin(self.identity)
-        self._abandoned += [batch for batch in state.unsettled if may_be_stored(state, batch)]
-        state.unsettled = [batch for batch in state.unsettled if not may_be_stored(state, batch)]
+        state.begin(self.id_and_epoch)
+        self._abandoned += [batch for batch in state.pending if may_be_stored(state, batch)]
+        state.pending = [batch for batch in state.pending if not may_be_stored(state, batch)]
         state.in_doubt.clear()
-        for batch in state.unsettled:
+        for batch in state.pending:
             state.give_sequence(batch)

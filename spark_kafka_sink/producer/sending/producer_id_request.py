@@ -1,4 +1,4 @@
-"""IdentityRequest: asks a broker for a producer id (InitProducerId) when idempotence needs one.
+"""ProducerIdRequest: asks a broker for a producer id (InitProducerId) when idempotence needs one.
 
 One request at a time, and after a failure that may pass another one after a pause that grows. Sender thread only.
 """
@@ -12,20 +12,18 @@ from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.client.requests import ClientResponse
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.sending.idempotence import Idempotence, Identity
+from spark_kafka_sink.producer.sending.idempotence import Idempotence, ProducerIdAndEpoch
 from spark_kafka_sink.protocol import error_codes as codes
-from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import broker_error, error_code
-from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
-_TRANSACTION_TIMEOUT_MS = 2**31 - 1
-"""There is no transaction that it could end."""
+_REQUEST = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1)
+"""Without a transactional id there is no transaction that a timeout could end."""
 _LOOK_AGAIN_MS_MIN = 10.0
 """A retry.backoff.ms of 0 must not spin."""
 
 
-class IdentityRequest:
+class ProducerIdRequest:
     def __init__(self, config: ProducerConfig, client: NetworkClient, idempotence: Idempotence, random: Random) -> None:
         self._config = config
         self._client = client
@@ -37,7 +35,7 @@ class IdentityRequest:
 
     @property
     def due(self) -> bool:
-        return not self._asked and self._idempotence.needs_identity
+        return not self._asked and self._idempotence.needs_producer_id
 
     def ask(self, now: float) -> float:
         """Ask, if somebody can be asked. Returns how long until this must be looked at again."""
@@ -47,11 +45,11 @@ class IdentityRequest:
         if node is None or not self._client.ready(node, now):
             return max(_LOOK_AGAIN_MS_MIN, self._config.retry_backoff_ms)
         self._asked = True
-        request = self._client.new_client_request(node.id, ApiKey.INIT_PRODUCER_ID, _build, now)
+        request = self._client.new_client_request(node.id, _REQUEST, now)
         self._client.send(request, now)
         return float("inf")
 
-    def settle(self, response: ClientResponse) -> KafkaSinkError | None:
+    def answered(self, response: ClientResponse) -> KafkaSinkError | None:
         """Returns the error with which the producer cannot go on."""
         self._asked = False
         message = response.message
@@ -60,14 +58,10 @@ class IdentityRequest:
         if isinstance(message, InitProducerIdResponse):
             if message.error_code == codes.NONE:
                 self._failures = 0
-                self._idempotence.adopt(Identity(message.producer_id, message.producer_epoch))
+                self._idempotence.adopt(ProducerIdAndEpoch(message.producer_id, message.producer_epoch))
                 return None
             if not error_code(message.error_code).retriable:
                 return broker_error(message.error_code, "A producer id was asked for, which idempotence needs")
         self._retry_ms = response.received_ms + self._backoff.after(self._failures)
         self._failures += 1
         return None
-
-
-def _build(version: int) -> Message:
-    return InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS)

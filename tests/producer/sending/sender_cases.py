@@ -9,7 +9,7 @@ from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.futures import RecordMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.sending.idempotence import EPOCH_MAX, Identity, PartitionState
+from spark_kafka_sink.producer.sending.idempotence import EPOCH_MAX, PartitionState, ProducerIdAndEpoch
 from spark_kafka_sink.protocol.headers import decode_request
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.records.header import parse_header
@@ -40,7 +40,7 @@ def established(producer: KafkaProducer, *partitions: int) -> None:
 
 
 def at_last_epoch(producer: KafkaProducer, producer_id: int = 77) -> None:
-    producer._sender.idempotence.adopt(Identity(producer_id, EPOCH_MAX))
+    producer._sender.idempotence.adopt(ProducerIdAndEpoch(producer_id, EPOCH_MAX))
 
 
 def wait(producer: KafkaProducer, *futures: Sent) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
-from spark_kafka_sink.producer.sending.idempotence import EPOCH_MAX, NOBODY, Idempotence, Identity
+from spark_kafka_sink.producer.sending.idempotence import EPOCH_MAX, NO_PRODUCER_ID, Idempotence, ProducerIdAndEpoch
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-FIRST = Identity(7, 0)
+FIRST = ProducerIdAndEpoch(7, 0)
 CONNECTION = object()
 
 
-def begun(identity: Identity = FIRST) -> Idempotence:
+def begun(id_and_epoch: ProducerIdAndEpoch = FIRST) -> Idempotence:
     """Both partitions have had one success of one record."""
     made = Idempotence(enabled=True, in_flight_max=5, connection_of=lambda node: CONNECTION)
-    made.adopt(identity)
+    made.adopt(id_and_epoch)
     for partition in (T0, T1):
         store(made, admitted(made, partition)[0])
     return made
@@ -63,9 +63,9 @@ def test_sequences_begin_at_0_and_count_records() -> None:
 
 def test_nothing_leaves_before_there_is_a_producer_id() -> None:
     made = Idempotence(enabled=True, in_flight_max=5, connection_of=lambda node: CONNECTION)
-    before = made.needs_identity, made.admit(batch_of(), 0, 0)
+    before = made.needs_producer_id, made.admit(batch_of(), 0, 0)
     made.adopt(FIRST)
-    after = made.needs_identity, made.admit(batch_of(), 0, 0)
+    after = made.needs_producer_id, made.admit(batch_of(), 0, 0)
     assert (before, after) == ((True, False), (False, True))
 
 
@@ -74,35 +74,35 @@ def test_after_a_refusal_of_the_producer_all_that_were_in_flight_get_new_sequenc
     first, second, third, fourth, fifth = admitted(made, T0, 5)
     store(made, first)
     retry(made, second, new_sequence=True)
-    assert made.identity == FIRST  # the others are still under way, under their old sequences
+    assert made.id_and_epoch == FIRST  # the others are still under way, under their old sequences
     assert [stamp(batch) for batch in (third, fourth, fifth)] == [(0, 3), (0, 4), (0, 5)]
     for batch in (third, fourth, fifth):
         retry(made, batch)
-    assert made.identity == Identity(7, 1)
+    assert made.id_and_epoch == ProducerIdAndEpoch(7, 1)
     assert [stamp(batch) for batch in (second, third, fourth, fifth)] == [(1, 0), (1, 1), (1, 2), (1, 3)]
     assert (made.state(T0).next_sequence, made.state(T0).last_acked_sequence) == (4, -1)
 
 
 @pytest.mark.parametrize("last_epoch", [False, True])
 def test_a_partition_that_begins_again_leaves_the_sequences_of_the_others_alone(last_epoch: bool) -> None:
-    made = begun(Identity(7, EPOCH_MAX) if last_epoch else FIRST)
-    old = made.identity
+    made = begun(ProducerIdAndEpoch(7, EPOCH_MAX) if last_epoch else FIRST)
+    old = made.id_and_epoch
     (struck,), (healthy, next_one) = admitted(made, T0), admitted(made, T1, 2)
     retry(made, struck, new_sequence=True)
-    assert made.identity == (NOBODY if last_epoch else Identity(7, 1))
+    assert made.id_and_epoch == (NO_PRODUCER_ID if last_epoch else ProducerIdAndEpoch(7, 1))
     store(made, healthy)
     state = made.state(T1)
-    assert (state.identity, state.next_sequence, state.last_acked_sequence) == (old, 3, 1)
-    assert state.unsettled == [next_one]
+    assert (state.id_and_epoch, state.next_sequence, state.last_acked_sequence) == (old, 3, 1)
+    assert state.pending == [next_one]
     assert stamp(next_one) == (old.epoch, 2)
 
 
 def test_batches_of_the_old_producer_id_end_before_the_new_one_is_used() -> None:
-    made = begun(Identity(7, EPOCH_MAX))
+    made = begun(ProducerIdAndEpoch(7, EPOCH_MAX))
     (struck,), (first, second) = admitted(made, T0), admitted(made, T1, 2)
     retry(made, struck, new_sequence=True)
     assert not made.admit(struck, 0, 0)  # it has no producer id to go under
-    made.adopt(Identity(8, 0))
+    made.adopt(ProducerIdAndEpoch(8, 0))
     assert (struck.producer_id, *stamp(struck)) == (8, 0, 0)
     store(made, first)
     retry(made, second, in_doubt=True)
@@ -120,7 +120,7 @@ def test_an_expired_batch_with_nothing_else_under_way_begins_a_new_epoch_at_once
     made = begun()
     (lost,) = admitted(made)
     expire(made, lost)
-    assert made.identity == Identity(7, 1)
+    assert made.id_and_epoch == ProducerIdAndEpoch(7, 1)
     (following,) = admitted(made)
     assert stamp(following) == (1, 0)
 
@@ -132,8 +132,8 @@ def test_while_the_request_of_an_expired_batch_is_open_nothing_begins_again() ->
     assert made.state(T0).unresolved
     assert not made.admit(batch_of(), 0, 0)
     made.off_wire(lost, in_doubt=True)
-    made.settled(T0)
-    assert (made.identity, made.state(T0).unresolved) == (Identity(7, 1), False)
+    made.answered_late(T0)
+    assert (made.id_and_epoch, made.state(T0).unresolved) == (ProducerIdAndEpoch(7, 1), False)
 
 
 def test_expired_batches_are_resolved_by_a_success_behind_them() -> None:
@@ -144,7 +144,7 @@ def test_expired_batches_are_resolved_by_a_success_behind_them() -> None:
     assert made.state(T0).unresolved
     assert not made.admit(batch_of(), 0, 0)
     store(made, third)
-    assert (made.identity, made.state(T0).unresolved, made.state(T0).next_sequence) == (FIRST, False, 4)
+    assert (made.id_and_epoch, made.state(T0).unresolved, made.state(T0).next_sequence) == (FIRST, False, 4)
     (following,) = admitted(made)
     assert stamp(following) == (0, 4)
 
@@ -154,9 +154,9 @@ def test_an_expired_batch_behind_a_success_begins_a_new_epoch_when_it_is_the_las
     first, second, third = admitted(made, T0, 3)
     expire(made, first)
     store(made, second)
-    assert (made.identity, made.state(T0).unresolved) == (FIRST, True)
+    assert (made.id_and_epoch, made.state(T0).unresolved) == (FIRST, True)
     expire(made, third)
-    assert (made.identity, made.state(T0).unresolved) == (Identity(7, 1), False)
+    assert (made.id_and_epoch, made.state(T0).unresolved) == (ProducerIdAndEpoch(7, 1), False)
     assert made.state(T0).next_sequence == 0
 
 
@@ -171,7 +171,7 @@ def test_a_batch_behind_an_expired_one_that_was_not_stored_goes_first_under_the_
     assert made.admit(second, 0, 0)  # as it is: perhaps the first one is stored
     assert stamp(second) == (0, 2)
     retry(made, second, new_sequence=True)  # out of order: it is not
-    assert (made.identity, stamp(second)) == (Identity(7, 1), (1, 0))
+    assert (made.id_and_epoch, stamp(second)) == (ProducerIdAndEpoch(7, 1), (1, 0))
     assert made.admit(second, 0, 0)
     store(made, second)
     assert made.admit(new, 0, 0)
@@ -182,7 +182,7 @@ def test_a_batch_that_expired_before_it_was_sent_leaves_no_trace() -> None:
     made = begun()
     made.failed(batch_of(), in_doubt=False)
     state = made.state(T0)
-    assert (made.identity, state.unresolved, state.gap, state.next_sequence) == (FIRST, False, None, 1)
+    assert (made.id_and_epoch, state.unresolved, state.gap, state.next_sequence) == (FIRST, False, None, 1)
 
 
 def test_without_idempotence_nothing_is_stamped_and_the_limit_of_open_requests_holds() -> None:

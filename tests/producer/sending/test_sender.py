@@ -14,7 +14,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.sending.idempotence import EPOCH_MAX, Identity
+from spark_kafka_sink.producer.sending.idempotence import EPOCH_MAX, ProducerIdAndEpoch
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
 from spark_kafka_sink.records.columns import RecordColumns
@@ -79,7 +79,7 @@ def test_a_batch_that_fails_for_good_leaves_no_gap_and_the_next_go_on_under_a_ne
     assert isinstance(errors[0], AuthorizationError)
     assert errors[1:] == [None, None]
     assert cluster.values("t") == [b"0", b"2", b"3"]
-    assert producer._sender.idempotence.identity.epoch == 1
+    assert producer._sender.idempotence.id_and_epoch.epoch == 1
 
 
 def test_an_expired_batch_leaves_the_partition_unresolved_until_the_epoch_is_bumped() -> None:
@@ -108,9 +108,9 @@ def test_an_answer_after_the_expiry_resolves_the_partition_without_a_new_epoch()
 def test_17_sequences_wrap_in_order() -> None:
     cluster, producer = simulated()
     idempotence = producer._sender.idempotence
-    idempotence.adopt(Identity(77, 0))
+    idempotence.adopt(ProducerIdAndEpoch(77, 0))
     state = idempotence.state(TP)
-    state.begin(Identity(77, 0))
+    state.begin(ProducerIdAndEpoch(77, 0))
     state.next_sequence = 2**31 - 3
     cluster.control.when(api=ApiKey.PRODUCE, nth=3).fail(codes.NOT_ENOUGH_REPLICAS)
     assert send_each(producer, *(b"%d" % i for i in range(8))) == [None] * 8
@@ -121,13 +121,13 @@ def test_17_sequences_wrap_in_order() -> None:
 def test_after_the_last_epoch_another_producer_id_is_asked_for() -> None:
     cluster, producer = simulated()
     idempotence = producer._sender.idempotence
-    idempotence.adopt(Identity(77, EPOCH_MAX))
+    idempotence.adopt(ProducerIdAndEpoch(77, EPOCH_MAX))
     established(producer)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert send_each(producer, b"1", b"2") == [None, None]
     assert cluster.values("t") == [b"0", b"1", b"2"]
-    assert idempotence.identity.producer_id != 77
-    assert idempotence.identity.epoch < EPOCH_MAX
+    assert idempotence.id_and_epoch.producer_id != 77
+    assert idempotence.id_and_epoch.epoch < EPOCH_MAX
 
 
 def test_a_batch_that_is_too_large_is_split_and_a_single_record_fails() -> None:

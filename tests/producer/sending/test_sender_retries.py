@@ -135,7 +135,7 @@ def test_two_requests_in_flight_are_acknowledged_one_after_the_other() -> None:
     assert (second.done(), state.last_acked_sequence) == (False, 1)
     run_until(producer, second.done)
     assert (first.result(0).offset, second.result(0).offset, state.last_acked_sequence) == (1, 2, 2)
-    assert (on_wire(producer), state.unsettled) == (0, [])
+    assert (on_wire(producer), state.pending) == (0, [])
     assert stamps(cluster) == [(0, 0, 1), (0, 1, 1), (0, 2, 1)]
 
 
@@ -146,7 +146,7 @@ def test_while_a_batch_is_tried_again_one_request_is_under_way_and_nothing_new_g
     futures = [send(producer, b"%d" % i) for i in (1, 2, 3)]
     state = state_of(producer)
     assert on_wire(producer) == 3
-    run_until(producer, lambda: state.unsettled[0].attempts == 1)
+    run_until(producer, lambda: state.pending[0].attempts == 1)
     futures.append(send(producer, b"4"))
     run_until(producer, lambda: on_wire(producer) == 0)
     seen = set()
@@ -172,7 +172,7 @@ def test_a_success_behind_a_doubtful_answer_does_not_acknowledge_what_is_before_
     assert state_of(producer).last_acked_sequence == 2
     assert cluster.values("t") == [b"0", b"1", b"2"]
     assert outcome(producer, send(producer, b"3")).offset == 3
-    assert producer._sender.idempotence.identity.epoch == 0
+    assert producer._sender.idempotence.id_and_epoch.epoch == 0
 
 
 def test_a_duplicate_is_a_success_without_an_offset_and_moves_no_sequence_back() -> None:
@@ -273,7 +273,7 @@ def test_the_halves_of_a_batch_that_was_too_large_take_its_sequences_and_leave_n
     assert [first for _, first, _ in written] == [sum(rows for _, _, rows in written[:i]) for i in range(len(written))]
     assert producer.metrics()["batch-split-total"] == 1
     state = state_of(producer)
-    assert (state.next_sequence, state.last_acked_sequence, state.unsettled) == (100, 99, [])
+    assert (state.next_sequence, state.last_acked_sequence, state.pending) == (100, 99, [])
     pass_time(producer, 200_000)  # beyond the batch's time: nothing of it may expire now
     assert outcome(producer, send(producer, b"later")).offset == 100
     assert producer._pool.free_bytes == producer._pool.bytes_max

@@ -15,9 +15,9 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.sending import delivery_errors, idempotence, sender
+from spark_kafka_sink.producer.sending import deliveries, delivery_errors, idempotence
 from spark_kafka_sink.producer.sending.delivery_errors import Answer
-from spark_kafka_sink.producer.sending.idempotence import Idempotence, Identity
+from spark_kafka_sink.producer.sending.idempotence import Idempotence, ProducerIdAndEpoch
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns
@@ -37,7 +37,7 @@ def batch_of(records: int = 1) -> ProducerBatch:
 def gate() -> tuple[Idempotence, dict[int, object]]:
     connections: dict[int, object] = {0: object(), 1: object()}
     made = Idempotence(enabled=True, in_flight_max=5, connection_of=connections.get)
-    made.adopt(Identity(7, 0))
+    made.adopt(ProducerIdAndEpoch(7, 0))
     return made, connections
 
 
@@ -104,7 +104,7 @@ def test_rule_1_holds_again_after(what: str) -> None:
     elif what == "failure":
         made.state(TP).confirmed_by = None
     else:
-        made.identity = Identity(7, 1)
+        made.id_and_epoch = ProducerIdAndEpoch(7, 1)
     assert not made.admit(third, 0, 0)
 
 
@@ -224,7 +224,7 @@ def free_bytes_while_an_expired_batch_is_in_flight() -> tuple[bool, bool]:
     run_until(producer, lambda: bool(producer_requests(producer)))
     batch = next(iter(producer_requests(producer)))
     batch.deadline_ms = 0
-    producer._sender._fail(batch, DeliveryTimeoutError("expired"), in_doubt=True)
+    producer._sender._deliveries.fail(batch, DeliveryTimeoutError("expired"), 0, in_doubt=True)
     assert future.done()
     early = producer._pool.free_bytes == producer._pool.bytes_max
     producer.close()
@@ -267,7 +267,7 @@ def test_rule_6_each_record_has_the_error_that_is_its_own(monkeypatch: pytest.Mo
 
 
 def test_without_rule_6_the_records_beside_it_get_the_blame(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sender, "record_errors", lambda batch, answer: ({}, None))
+    monkeypatch.setattr(deliveries, "record_errors", lambda batch, answer: ({}, None))
     errors = refuse_the_second_of_three(monkeypatch)
     assert len({id(error) for error in errors}) == 1
     assert not any(isinstance(error, BatchRefusedError) for error in errors)

@@ -1,0 +1,206 @@
+"""Deliveries: what becomes of a batch. It is complete, sent again, split or failed.
+
+For each batch whose request has ended, in this order:
+
+    batch.off_wire        no socket reads its bytes any more: memory may return (rule 5)
+    idempotence.off_wire  its place among the partition's open requests is free
+    outcome.decide        Done | Retry | Split | Fail
+    batch.complete        or reenqueue, split, fail; nothing of it if the batch has expired or was aborted before
+
+`fail` is the one way in which a batch fails, whatever the reason. The futures and callbacks of a batch's records are
+called for each batch by itself: whatever a user's code raises there, the other batches get their outcomes.
+
+Sender thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.metadata import LeaderHint, Metadata
+from spark_kafka_sink.client.requests import ClientResponse
+from spark_kafka_sink.errors import KafkaSinkError
+from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
+from spark_kafka_sink.producer.batching.batch import ProducerBatch
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.futures import tell_failed, tell_stored
+from spark_kafka_sink.producer.metrics import ProducerMetrics
+from spark_kafka_sink.producer.sending.delivery_errors import (
+    Answer,
+    answers_of,
+    attempt_error,
+    final_error,
+    record_errors,
+    with_doubt,
+)
+from spark_kafka_sink.producer.sending.idempotence import Idempotence
+from spark_kafka_sink.producer.sending.outcome import (
+    DOUBTFUL,
+    SUCCESSES,
+    BatchFacts,
+    Done,
+    Fail,
+    Outcome,
+    Retry,
+    Split,
+    decide,
+)
+from spark_kafka_sink.producer.sending.produce_request import SentBatches
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.messages.produce import ProduceResponse
+
+_log = logging.getLogger(__name__)
+
+
+class Deliveries:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        accumulator: RecordAccumulator,
+        idempotence: Idempotence,
+        metadata: Metadata,
+        metrics: ProducerMetrics,
+    ) -> None:
+        self._config = config
+        self._accumulator = accumulator
+        self._idempotence = idempotence
+        self._metadata = metadata
+        self._metrics = metrics
+
+    # --- answers
+
+    def answered(self, response: ClientResponse, sent: SentBatches) -> KafkaSinkError | None:
+        """Carry out what the end of a request means for its batches. Returns the error that ends the producer."""
+        now, message = response.received_ms, response.message
+        if isinstance(message, ProduceResponse):
+            self._metrics.request_answered(response.latency_ms, message.throttle_time_ms, now)
+            self._take_leader_hints(message, sent)
+        connection = self._idempotence.connection(response.request.node_id)
+        fatal: KafkaSinkError | None = None
+        completed: list[ProducerBatch] = []
+        for batch, answer in answers_of(response, sent, self._config.acks):
+            outcome = self._outcome(batch, answer, connection, now)
+            if batch.done:
+                self._answered_late(batch, outcome)
+            elif isinstance(outcome, Done):
+                self._complete(batch, answer, outcome)
+                completed.append(batch)
+            elif isinstance(outcome, Retry):
+                self._send_again(batch, answer, outcome, now)
+            elif isinstance(outcome, Split):
+                self._split(batch, now)
+            else:
+                error = self._give_up(batch, answer, outcome, now)
+                fatal = error if outcome.fatal else fatal
+        self._accumulator.finish(*completed)
+        return fatal
+
+    def _outcome(self, batch: ProducerBatch, answer: Answer, connection: object, now: float) -> Outcome:
+        batch.off_wire()
+        self._idempotence.off_wire(batch, in_doubt=answer.code in DOUBTFUL)
+        outcome = SUCCESSES.get(answer.code) or decide(self._facts(batch, now), answer.code, answer.log_start_offset)
+        if isinstance(outcome, Done):
+            self._idempotence.stored(batch, connection)
+        return outcome
+
+    def _facts(self, batch: ProducerBatch, now: float) -> BatchFacts:
+        return BatchFacts(
+            record_count=batch.record_count,
+            attempts=batch.attempts,
+            retries_max=self._config.retries,
+            expired=batch.expired(now),
+            idempotent=batch.has_sequence,
+            is_head=self._idempotence.is_head(batch),
+            in_doubt=self._idempotence.is_in_doubt(batch),
+        )
+
+    def _answered_late(self, batch: ProducerBatch, outcome: Outcome) -> None:
+        """The batch has failed before; its answer still says which sequences are stored."""
+        if not isinstance(outcome, Done):
+            self._idempotence.answered_late(batch.topic_partition)
+        self._accumulator.recheck(batch.topic_partition)
+
+    def _complete(self, batch: ProducerBatch, answer: Answer, outcome: Done) -> None:
+        batch.complete(-1 if outcome.duplicate else answer.base_offset, answer.log_append_time)
+        try:
+            tell_stored([batch])
+        except BaseException:  # of a user's code
+            _log_users_error(batch)
+
+    def _send_again(self, batch: ProducerBatch, answer: Answer, outcome: Retry, now: float) -> None:
+        error = attempt_error(batch, answer)
+        _log.debug("%r is sent again: %s", batch, error)
+        if outcome.refresh_metadata:
+            self._metadata.request_update()
+        self._metrics.records_retried(batch.topic_partition.topic, batch.record_count, now)
+        self._idempotence.retried(batch, new_sequence=outcome.new_sequence)
+        self._accumulator.reenqueue(batch, now, error)
+
+    def _split(self, batch: ProducerBatch, now: float) -> None:
+        children = self._accumulator.split_and_reenqueue(batch, now)
+        self._idempotence.split(batch, children)
+        self._metrics.batch_split(now)
+
+    def _give_up(self, batch: ProducerBatch, answer: Answer, outcome: Fail, now: float) -> KafkaSinkError:
+        error = final_error(batch, answer, outcome)
+        if outcome.refresh_metadata:
+            self._metadata.request_update()
+        named, innocent = record_errors(batch, answer)
+        self.fail(batch, innocent or error, now, in_doubt=outcome.in_doubt, by_record=named)
+        return error
+
+    # --- failures
+
+    def may_be_stored(self, batch: ProducerBatch) -> bool:
+        """Whether a batch without an outcome may be in the log: its request is open, or an answer was lost."""
+        return batch.on_wire or self._idempotence.is_in_doubt(batch)
+
+    def fail(
+        self,
+        batch: ProducerBatch,
+        error: KafkaSinkError,
+        now: float,
+        *,
+        in_doubt: bool,
+        by_record: Mapping[int, KafkaSinkError] | None = None,
+    ) -> None:
+        """A batch will not be sent again: its records fail, those in `by_record` with errors of their own."""
+        if not batch.done:  # the accumulator has failed those that it gives up itself
+            batch.fail(error)
+        self._idempotence.failed(batch, in_doubt=in_doubt)
+        self._metrics.records_failed(batch.topic_partition.topic, batch.record_count, now)
+        try:
+            tell_failed(batch, error, by_record)
+        except BaseException:  # of a user's code
+            _log_users_error(batch)
+        self._accumulator.finish(batch)
+
+    def fail_all(self, batches: list[ProducerBatch], error: KafkaSinkError, now: float) -> None:
+        """They fail for a reason that is not their own: a fatal error, or the end of the producer."""
+        for batch in batches:
+            in_doubt = self.may_be_stored(batch)
+            self.fail(batch, with_doubt(error) if in_doubt else error, now, in_doubt=in_doubt)
+
+    # --- leaders
+
+    def _take_leader_hints(self, message: ProduceResponse, sent: SentBatches) -> None:
+        """Brokers that do not lead a partition any more say who does (KIP-951)."""
+        hints = [
+            LeaderHint(sent.name(topic), row.index, row.current_leader.leader_id, row.current_leader.leader_epoch)
+            for topic in message.responses
+            for row in topic.partition_responses
+            if row.error_code in (codes.NOT_LEADER_OR_FOLLOWER, codes.FENCED_LEADER_EPOCH)
+            and row.current_leader is not None
+            and row.current_leader.leader_id >= 0
+        ]
+        if hints:
+            nodes = [Node(one.node_id, one.host, one.port, one.rack) for one in message.node_endpoints]
+            self._metadata.update_leaders(hints, nodes)
+
+
+def _log_users_error(batch: ProducerBatch) -> None:
+    _log.exception("A callback or a future of %s raised; the other records go on.", batch.topic_partition)

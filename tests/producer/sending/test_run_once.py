@@ -1,0 +1,91 @@
+"""One round of the sender: its order, as docs/architecture.md tells it, and that what fails in it is reported in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import DeliveryError
+from spark_kafka_sink.producer.batching import grouping
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.records.columns import RecordColumns
+from tests.producer.sending.sender_cases import established, pass_time, send, simulated, step_until
+from tests.producer.virtual_time import loop_of, run_until
+
+ARCHITECTURE = Path(__file__).parents[3] / "docs" / "architecture.md"
+STEPS = {
+    "ready": "_accumulator",
+    "failed_batches": "_accumulator",
+    "expired_batches": "_accumulator",
+    "drain": "_accumulator",
+    "send": "_client",
+    "poll": "_client",
+    "answered": "_deliveries",
+}
+"""What the sender calls in a round, and on which of its parts."""
+
+
+def steps_of_a_round(producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Of a round in which a request is sent and answered."""
+    seen: list[str] = []
+
+    def noting(step: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*arguments: object, **named: object) -> object:
+            seen.append(step)
+            return call(*arguments, **named)
+
+        return noted
+
+    for step, part in STEPS.items():
+        owner = getattr(producer._sender, part)
+        monkeypatch.setattr(owner, step, noting(step, getattr(owner, step)))
+    producer.send(ProducerRecord("t", b"v"))
+    rounds: list[list[str]] = []
+    while not any("send" in steps for steps in rounds) or "answered" not in rounds[-1]:
+        seen.clear()
+        loop_of(producer).run_once()
+        rounds.append(list(seen))
+    first = next(steps for steps in rounds if "send" in steps)
+    return first + [step for step in rounds[-1] if step == "answered"][:1]
+
+
+def test_the_order_of_a_round_is_the_one_that_the_architecture_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, producer = simulated()
+    established(producer)
+    text = re.search(r"`producer/sending/sender.py`.*?\n\d+\. ", ARCHITECTURE.read_text(), re.DOTALL)
+    assert text is not None
+    told = [name for name in re.findall(r"`(\w+)`", text[0]) if name in STEPS]
+    assert told == steps_of_a_round(producer, monkeypatch) == list(STEPS)
+    producer.close()
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["nothing else happens", "other records are on their way"])
+def test_rows_that_the_sender_cannot_encode_fail_when_it_tries_and_not_later(
+    others: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, producer = simulated(linger_ms=50)
+    established(producer)
+    if others:
+        send(producer, b"other")
+        pass_time(producer, 49)
+    started = cluster.system.now()
+    future = producer.send_columns("t", RecordColumns(pa.array([b"v", b"w"])))
+
+    def fails(*arguments: object, **named: object) -> object:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(grouping, "encode", fails)
+    step_until(producer, future.done)
+    assert cluster.system.now() - started <= 52
+    (failure,) = future.result(0).failures
+    assert isinstance(failure.error, DeliveryError)
+    assert failure.rows.tolist() == [0, 1]
+    run_until(producer, lambda: not producer._accumulator.has_incomplete())
+    assert producer._pool.free_bytes == producer._pool.bytes_max
+    producer.close()
