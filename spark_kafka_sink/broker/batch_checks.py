@@ -6,7 +6,7 @@ off, the records themselves: as many as announced, with offsets that fill the ba
 
 from __future__ import annotations
 
-from spark_kafka_sink.broker.producer_state import Refusal
+from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.errors import DecodeError, UnsupportedFormatError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.records.decoder import check_batches, decode_body

@@ -10,10 +10,11 @@ partitions run in parallel. A handler takes `lock` first, a log's second.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol
@@ -21,13 +22,21 @@ from uuid import UUID
 
 from spark_kafka_sink.broker.log import BatchFile, PartitionLog
 from spark_kafka_sink.broker.offsets import GroupOffsets
-from spark_kafka_sink.broker.topics import Partition, Topic, log_config
+from spark_kafka_sink.broker.refusal import Refusal, storage_refusal
+from spark_kafka_sink.broker.topics import NewTopic, Partition, Topic, log_config
 from spark_kafka_sink.broker.transactions import Transaction, TransactionCoordinator
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
 from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 MESSAGE_BYTES_MAX = 1024 * 1024 + 12
+PARTITIONS_MAX = 10_000
+"""Of all topics together, unless the configuration says otherwise: each takes some kilobytes."""
+
+ABORT_AGAIN_MS = 1_000.0
+"""After a disk that was full when transactions were overdue."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,7 @@ class ClusterConfig:
     nodes: int = 1
     auto_create_topics: bool = False
     default_partitions: int = 1
+    partitions_max: int = PARTITIONS_MAX
     message_bytes_max: int = MESSAGE_BYTES_MAX
     transaction_version: int = 2
     transaction_timeout_ms_max: int = 900_000
@@ -74,9 +84,11 @@ class ClusterStore(Protocol):
 
     def load(self, cluster: EmbeddedCluster) -> None: ...
 
-    def save(self, cluster: EmbeddedCluster) -> None: ...
+    def save(self, cluster: EmbeddedCluster) -> None:
+        """OSError: what was kept before is still there."""
 
-    def log_file(self, topic: str, partition: int) -> BatchFile: ...
+    def log_file(self, topic: str, partition: int) -> BatchFile:
+        """OSError: there cannot be one."""
 
 
 class EmbeddedCluster:
@@ -113,16 +125,20 @@ class EmbeddedCluster:
         self._store = store
         if store is not None:
             store.load(self)
-        for name, partitions in (topics or {}).items():
-            if name not in self.topics:
-                self.create_topic(name, partitions)
+        missing = {name: number for name, number in (topics or {}).items() if name not in self.topics}
+        if missing:
+            self.create_topics([NewTopic(name, number) for name, number in missing.items()])
 
     def tick(self, now: float) -> None:
         """What happens by itself as time passes: transactions are aborted that have lasted too long."""
         if self._next_timeout_ms is not None and now >= self._next_timeout_ms:
             with self.lock:
-                self.coordinator.abort_overdue(now)
-                self.note_transactions()
+                try:
+                    self.coordinator.abort_overdue(now)
+                    self.note_transactions()
+                except Refusal as refusal:
+                    _log.warning("overdue transactions are aborted later: %s", refusal)
+                    self._next_timeout_ms = now + ABORT_AGAIN_MS
 
     # --- topics
 
@@ -151,29 +167,64 @@ class EmbeddedCluster:
         config: Mapping[str, str] | None = None,
         topic_id: UUID | None = None,
     ) -> Topic:
-        if not is_topic_name(name):
-            raise ConfigurationError(f"{name!r} is no name for a topic: it takes {TOPIC_NAME_RULE}")
+        return self.create_topics([NewTopic(name, partitions, config or {}, topic_id)])[0]
+
+    def create_topics(self, wanted: Sequence[NewTopic]) -> list[Topic]:
+        """All of them, or none. ConfigurationError names the first that cannot be; Refusal: the disk is full."""
         with self.lock:
-            if name in self.topics:
-                raise ConfigurationError(f"topic {name} exists already")
-            topic = Topic(name, topic_id or self._new_id(), config=dict(config or {}))
-            self._add_partitions(topic, partitions)
-            self.topics[name] = topic
-            self.save()
-            return topic
+            before = dict(self.topics)
+            try:
+                created = [self._create(new) for new in wanted]
+                self.save()
+            except BaseException:
+                self.topics = before
+                raise
+            return created
 
     def delete_topic(self, name: str) -> None:
         with self.lock:
             topic = self.topics.pop(name)
+            try:
+                self.save()
+            except Refusal:
+                self.topics[name] = topic
+                raise
             for partition in topic.partitions:
                 partition.log.delete()
-            self.save()
         self.note_progress()
 
     def add_partitions(self, name: str, total: int) -> None:
         with self.lock:
-            self._add_partitions(self.topics[name], total)
+            topic = self.topics[name]
+            self._check_room(total - len(topic.partitions))
+            self._add_partitions(topic, total)
             self.save()
+
+    def partitions_left(self) -> int:
+        """How many more the cluster can have."""
+        with self.lock:
+            return self.config.partitions_max - sum(len(topic.partitions) for topic in self.topics.values())
+
+    def _create(self, new: NewTopic) -> Topic:
+        if not is_topic_name(new.name):
+            raise ConfigurationError(f"{new.name[:300]!r} is no name for a topic: it takes {TOPIC_NAME_RULE}")
+        if new.name in self.topics:
+            raise ConfigurationError(f"topic {new.name} exists already")
+        if new.partitions < 1:
+            raise ConfigurationError(f"topic {new.name} cannot have {new.partitions} partitions")
+        self._check_room(new.partitions)
+        topic = Topic(new.name, new.topic_id or self._new_id(), config=dict(new.config))
+        self._add_partitions(topic, new.partitions)
+        self.topics[new.name] = topic
+        return topic
+
+    def _check_room(self, partitions: int) -> None:
+        left = self.partitions_left()
+        if partitions > left:
+            raise ConfigurationError(
+                f"{partitions} partitions are too many: the embedded broker has at most {self.config.partitions_max} "
+                f"in all topics together, and {left} are left"
+            )
 
     def _add_partitions(self, topic: Topic, total: int) -> None:
         settings = log_config(
@@ -184,10 +235,16 @@ class EmbeddedCluster:
         )
         ids = sorted(self.nodes)
         for index in range(len(topic.partitions), total):
-            file = None if self._store is None or settings.discard else self._store.log_file(topic.name, index)
+            file = None if settings.discard else self._log_file(topic.name, index)
             replicas = tuple(ids[(index + step) % len(ids)] for step in range(len(ids)))
             leader = next((node for node in replicas if self.nodes[node].up), None)
             topic.partitions.append(Partition(index, leader, replicas, PartitionLog(settings, file)))
+
+    def _log_file(self, topic: str, index: int) -> BatchFile | None:
+        try:
+            return None if self._store is None else self._store.log_file(topic, index)
+        except OSError as error:
+            raise storage_refusal(f"topic {topic}", error) from error
 
     # --- nodes and leaders
 
@@ -251,15 +308,19 @@ class EmbeddedCluster:
     def note_transactions(self) -> None:
         """The coordinator's state has changed: keep it, and know when the next one is overdue."""
         self._next_timeout_ms = self.coordinator.next_timeout_ms()
-        self.save()
         self.note_progress()
+        self.save()
 
     def note_progress(self) -> None:
         self.progress += 1
 
     def save(self) -> None:
+        """Refusal: what was changed since the last time may be lost with this process."""
         if self._store is not None:
-            self._store.save(self)
+            try:
+                self._store.save(self)
+            except OSError as error:
+                raise storage_refusal("the state of the cluster", error) from error
 
     def _write_marker(self, partition: tuple[str, int], producer_id: int, epoch: int, commit: bool) -> None:
         topic = self.topics.get(partition[0])

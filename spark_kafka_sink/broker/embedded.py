@@ -8,8 +8,10 @@ from pathlib import Path
 from spark_kafka_sink.broker.cluster import ClusterConfig, EmbeddedCluster
 from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.listener_security import ListenerSecurity
+from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.broker.socket_server import SocketServer
 from spark_kafka_sink.broker.storage import ClusterFiles
+from spark_kafka_sink.errors import ConfigurationError
 
 
 class EmbeddedBroker:
@@ -28,25 +30,19 @@ class EmbeddedBroker:
         processors: int = 2,
         handlers: int = 4,
     ) -> None:
-        self._files = None if data is None else ClusterFiles(data)
-        try:
-            self.cluster = EmbeddedCluster(config, topics=topics, store=self._files)
-            self.control = Control(self.cluster, config.seed)
-            """Faults on demand."""
-            channels = (security or ListenerSecurity()).channels(self.cluster)
-            self._server = SocketServer(
-                self.cluster,
-                self.control,
-                host=host,
-                advertised_host=advertised_host,
-                ports=ports,
-                channels=channels,
-                processors=processors,
-                handlers=handlers,
-            )
-        except BaseException:
-            self._close_files()
-            raise
+        self.cluster = _cluster(config, topics, data)
+        self.control = Control(self.cluster, config.seed)
+        """Faults on demand."""
+        self._server = SocketServer(
+            self.cluster,
+            self.control,
+            host=host,
+            advertised_host=advertised_host,
+            ports=ports,
+            channels=(security or ListenerSecurity()).channels(self.cluster),
+            processors=processors,
+            handlers=handlers,
+        )
         self._server.start_threads()
 
     def __repr__(self) -> str:
@@ -66,10 +62,12 @@ class EmbeddedBroker:
         self.cluster.create_topic(topic, partitions, config)
 
     def close(self) -> None:
-        """End all threads and close all sockets and files."""
+        """End all threads and close all sockets."""
         self._server.close()
-        self._close_files()
 
-    def _close_files(self) -> None:
-        if self._files is not None:
-            self._files.close()
+
+def _cluster(config: ClusterConfig, topics: Mapping[str, int] | None, data: Path | None) -> EmbeddedCluster:
+    try:
+        return EmbeddedCluster(config, topics=topics, store=None if data is None else ClusterFiles(data))
+    except (OSError, Refusal) as error:
+        raise ConfigurationError(f"{data} cannot be used as the broker's directory: {error}") from error

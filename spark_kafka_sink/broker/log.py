@@ -22,6 +22,7 @@ from typing import Protocol
 
 from spark_kafka_sink.broker.batch_checks import check_batch, parse_header_or_refuse
 from spark_kafka_sink.broker.producer_state import NO_EPOCH, ProducerState
+from spark_kafka_sink.broker.refusal import storage_refusal
 from spark_kafka_sink.records.decoder import decode_body
 from spark_kafka_sink.records.header import (
     HEADER_BYTES,
@@ -84,7 +85,8 @@ class LogRead:
 class BatchFile(Protocol):
     """Where a log is kept besides memory (storage.py)."""
 
-    def append(self, data: Buffer) -> None: ...
+    def append(self, data: Buffer) -> None:
+        """OSError: nothing of it is kept."""
 
     def delete(self) -> None: ...
 
@@ -126,7 +128,7 @@ class PartitionLog:
     def end_transaction(
         self, producer_id: int, epoch: int, *, commit: bool, wall_ms: int, leader_epoch: int = 0
     ) -> int:
-        """Write the control record that commits or aborts what this producer wrote; its offset."""
+        """Write the control record that commits or aborts what this producer wrote; its offset. Refusal: the disk."""
         record = _MARKER_RECORD.pack(32, 0, 0, 0, 8, 0, 1 if commit else 0, 12, 0, 0, 0)
         head = stamp_header(
             segments=[record],
@@ -164,7 +166,10 @@ class PartitionLog:
         base_offset = self.next_offset
         patch_header(batch, base_offset=base_offset, leader_epoch=leader_epoch, append_time=append_time)
         if self._file is not None:
-            self._file.append(batch)
+            try:
+                self._file.append(batch)
+            except OSError as error:
+                raise storage_refusal("the batch", error) from error
         self._keep(parse_header(batch), batch)
         return base_offset
 
@@ -218,7 +223,8 @@ class PartitionLog:
             index = max(0, bisect_right(self._base_offsets, offset) - 1)
             found: list[memoryview] = []
             size, last = 0, offset
-            for stored in self._batches[index:]:
+            for place in range(index, len(self._batches)):
+                stored = self._batches[place]
                 if stored.base_offset >= end:
                     break
                 if stored.last_offset < offset:

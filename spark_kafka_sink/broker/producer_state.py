@@ -18,21 +18,13 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.header import BatchHeader
 
 BATCHES_REMEMBERED = 5
 NO_EPOCH = -1
-
-
-class Refusal(Exception):
-    """A batch that is not appended: the code of the answer, and words for its `error_message`."""
-
-    def __init__(self, code: int, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
-        self.reason = reason
 
 
 @dataclass(frozen=True)

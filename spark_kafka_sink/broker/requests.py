@@ -9,25 +9,37 @@ ApiVersions, whose answer in version 0 says what is.
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Iterator, Sequence
 
-from spark_kafka_sink.broker.cluster import EmbeddedCluster
+from spark_kafka_sink.broker.cluster import PARTITIONS_MAX, EmbeddedCluster
 from spark_kafka_sink.broker.context import NoAnswer, NotYet, RequestContext
 from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.faults import AnswerFault, Effects
 from spark_kafka_sink.broker.handlers import HANDLERS
 from spark_kafka_sink.broker.handlers.api_18_api_versions import unsupported_version
+from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.broker.reply import Later, Outcome, Reply, Then
 from spark_kafka_sink.broker.spoken import spoken_versions
 from spark_kafka_sink.errors import DecodeError, UnsupportedVersionError
+from spark_kafka_sink.network.frame import FRAME_BYTES_MAX
 from spark_kafka_sink.network.system import Buffer
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import RequestHeader, decode_request, decode_request_header, encode_response
 from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages import RESPONSE_TYPES
 from spark_kafka_sink.protocol.schema import Struct
 
 CLOSE = Reply(then=Then.CLOSE)
+
+ELEMENTS_MAX = 10 * PARTITIONS_MAX
+"""In the arrays of one request: room to name all partitions, and what goes with each."""
+
+_ONE_ERROR = frozenset({ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN})
+"""Their answers have one error code, in all versions."""
+
+_log = logging.getLogger(__name__)
 
 
 def answer(cluster: EmbeddedCluster, control: Control, node: int, frame: memoryview, now: float) -> Outcome:
@@ -36,7 +48,7 @@ def answer(cluster: EmbeddedCluster, control: Control, node: int, frame: memoryv
         header, _ = decode_request_header(frame)
         if not _is_spoken(cluster, header):
             return _refuse_version(cluster, header)
-        header, request = decode_request(frame)
+        request = _decode(frame)
     except (DecodeError, UnsupportedVersionError):
         return CLOSE
     context = RequestContext(cluster, node, header, now, now)
@@ -44,19 +56,31 @@ def answer(cluster: EmbeddedCluster, control: Control, node: int, frame: memoryv
         touched = list(_touched(cluster, request))
         context.effects = control.effects(node, request, header.client_id, touched)
         if context.effects.delay_before_ms:
-            return Later(now + context.effects.delay_before_ms, lambda then: _apply(context, request, then))
-    return _apply(context, request, now)
+            return _later(context, frame, now + context.effects.delay_before_ms)
+    return _apply(context, frame, request, now)
 
 
-def _apply(context: RequestContext, request: Message, now: float) -> Outcome:
+def _decode(frame: memoryview) -> Message:
+    return decode_request(frame, ELEMENTS_MAX)[1]
+
+
+def _later(context: RequestContext, frame: memoryview, until_ms: float, progress: int | None = None) -> Later:
+    """A request that waits is kept as it came: its objects would take ten times the memory, and thousands may wait."""
+    return Later(until_ms, lambda then: _apply(context, frame, _decode(frame), then), progress)
+
+
+def _apply(context: RequestContext, frame: memoryview, request: Message, now: float) -> Outcome:
     effects = context.effects
     if not effects.apply:
         return CLOSE if effects.answer is AnswerFault.DROP else Reply(then=Then.SILENCE)
     context.now = now
     progress = context.cluster.progress
-    result = HANDLERS[request.API_KEY](context, request)
+    try:
+        result = HANDLERS[request.API_KEY](context, request)
+    except Refusal as refusal:
+        result = _refused(request, refusal)
     if isinstance(result, NotYet):
-        return Later(result.until_ms, lambda then: _apply(context, request, then), progress)
+        return _later(context, frame, result.until_ms, progress)
     if isinstance(result, NoAnswer):
         return CLOSE if result.close else Reply()
     for error in effects.errors:
@@ -68,10 +92,24 @@ def _apply(context: RequestContext, request: Message, now: float) -> Outcome:
     return Later(now + effects.delay_after_ms, lambda _: reply) if effects.delay_after_ms else reply
 
 
+def _refused(request: Message, refusal: Refusal) -> Message | NoAnswer:
+    """The answer to a request that is refused as a whole: its error, or the end of the connection if it has none."""
+    _log.warning("%s: %s", request.API_KEY.name, refusal)
+    if request.API_KEY not in _ONE_ERROR:
+        return NoAnswer(close=True)
+    answer = RESPONSE_TYPES[request.API_KEY]()
+    answer.error_code = refusal.code  # type: ignore[attr-defined]
+    return answer
+
+
 def _reply(header: RequestHeader, response: Message, effects: Effects) -> Reply:
     wrong = effects.answer is AnswerFault.WRONG_CORRELATION_ID
     correlation_id = header.correlation_id + 1 if wrong else header.correlation_id
     segments = encode_response(response, header.api_version, correlation_id)
+    size = sum(len(segment) for segment in segments)
+    if size > FRAME_BYTES_MAX:
+        _log.error("%s: an answer of %d bytes is not sent, no client would take it", response.API_KEY.name, size)
+        return CLOSE
     if effects.answer is AnswerFault.CUT:
         return Reply(raw=_cut(segments, effects.cut_at), then=Then.CLOSE)
     if effects.answer is AnswerFault.RAW:

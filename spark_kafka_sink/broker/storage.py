@@ -4,27 +4,30 @@
     DIR/t-0.log               the batches of partition 0 of topic t, one after the other, as they are on the wire
 
 A batch that was cut off by a crash is cut away. Transactions that were open are aborted: their producers are gone.
-Files are not synced to disk: this is no place for data that must survive the machine.
+Files are not synced to disk: this is no place for data that must survive the machine. A log is opened for each append,
+so that thousands of partitions hold no descriptors.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
+from spark_kafka_sink.broker.cluster import EmbeddedCluster
 from spark_kafka_sink.broker.offsets import CommittedOffset
 from spark_kafka_sink.broker.transactions import Transaction, TransactionState
-from spark_kafka_sink.errors import DecodeError
+from spark_kafka_sink.errors import ConfigurationError, DecodeError
 from spark_kafka_sink.network.system import Buffer
 from spark_kafka_sink.records.decoder import check_batches
 from spark_kafka_sink.records.header import HEADER_BYTES, parse_header
 
-if TYPE_CHECKING:
-    from spark_kafka_sink.broker.cluster import EmbeddedCluster
+_log = logging.getLogger(__name__)
 
 
 class ClusterFiles:
@@ -32,16 +35,18 @@ class ClusterFiles:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._logs: list[LogFile] = []
         self._loading = False
         directory.mkdir(parents=True, exist_ok=True)
 
     def log_file(self, topic: str, partition: int) -> LogFile:
-        log = LogFile(self._directory / f"{topic}-{partition}.log")
-        self._logs.append(log)
-        return log
+        """OSError, if records of another topic of that name are there."""
+        path = self._directory / f"{topic}-{partition}.log"
+        if not self._loading and path.exists() and path.stat().st_size:
+            raise FileExistsError(errno.EEXIST, f"{path} has records of a topic that cluster.json does not know")
+        return LogFile(path)
 
     def save(self, cluster: EmbeddedCluster) -> None:
+        """OSError leaves the file as it was."""
         if self._loading:
             return
         state = {
@@ -66,45 +71,63 @@ class ClusterFiles:
         path = self._directory / "cluster.json"
         if not path.exists():
             return
-        state = json.loads(path.read_text())
+        self._loading = True
+        try:
+            self._load(cluster, json.loads(path.read_text()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if isinstance(error, ConfigurationError):
+                raise
+            raise ConfigurationError(f"{path} is not what a broker wrote there: {type(error).__name__}") from error
+        finally:
+            self._loading = False
+
+    def _load(self, cluster: EmbeddedCluster, state: Any) -> None:
         coordinator = cluster.coordinator
         coordinator.next_producer_id = state["next_producer_id"]
         for each in state["transactional_ids"]:
             coordinator.transactions[each["id"]] = _transaction(each)
         for group, topic, partition, offset, epoch, metadata in state["offsets"]:
             cluster.offsets.commit(group, {(topic, partition): CommittedOffset(offset, epoch, metadata)})
-        self._loading = True
         for each in state["topics"]:
-            topic = cluster.create_topic(each["name"], each["partitions"], each["config"], UUID(each["id"]))
-            for found in topic.partitions:
-                found.log.recover(read_batches(self._directory / f"{topic.name}-{found.index}.log"))
+            created = cluster.create_topic(each["name"], each["partitions"], each["config"], UUID(each["id"]))
+            for found in created.partitions:
+                found.log.recover(read_batches(self._directory / f"{created.name}-{found.index}.log"))
                 for producer_id, epoch in found.log.open_transactions():
                     found.log.end_transaction(producer_id, epoch, commit=False, wall_ms=cluster.wall_ms())
-        self._loading = False
-
-    def close(self) -> None:
-        for log in self._logs:
-            log.close()
 
 
 class LogFile:
-    """Guarded by the lock of its log."""
+    """The batches of one partition. Guarded by the lock of its log.
+
+    An append that fails in the middle is cut off again, or batches behind it, which were acknowledged, would be lost:
+    reading ends where something is no batch. Where even that fails, the next append begins with it.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = path.open("ab", buffering=0)
+        self._end: int | None = None
+        """Of the last whole batch, after an append has failed; else the file ends there."""
 
     def append(self, data: Buffer) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[self._file.write(view) or 0 :]
+        """OSError: nothing of `data` is in the file."""
+        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if self._end is not None:
+                os.ftruncate(handle, self._end)
+            self._end = os.lseek(handle, 0, os.SEEK_END)
+            view = memoryview(data)
+            try:
+                while view:
+                    view = view[os.write(handle, view) :]
+            except OSError:
+                os.ftruncate(handle, self._end)
+                raise
+        finally:
+            os.close(handle)
+        self._end = None
 
     def delete(self) -> None:
-        self.close()
         self._path.unlink(missing_ok=True)
-
-    def close(self) -> None:
-        self._file.close()
 
 
 def read_batches(path: Path) -> Iterator[memoryview]:
@@ -122,6 +145,7 @@ def read_batches(path: Path) -> Iterator[memoryview]:
         yield data[at : at + size]
         at += size
     if at < len(data):
+        _log.warning("%s: its last %d bytes are no whole batch and are cut off", path, len(data) - at)
         os.truncate(path, at)
 
 

@@ -18,6 +18,16 @@ TOPIC_SETTINGS = {
 }
 
 
+@dataclass(frozen=True)
+class NewTopic:
+    """A topic to be created. Without an id it gets one."""
+
+    name: str
+    partitions: int = 1
+    config: Mapping[str, str] = field(default_factory=dict)
+    topic_id: UUID | None = None
+
+
 @dataclass
 class Partition:
     """Guarded by the cluster's lock; the log guards itself."""

@@ -23,6 +23,8 @@ from spark_kafka_sink.protocol import error_codes
 
 EPOCH_MAX = 32767
 NO_PRODUCER = -1
+TRANSACTIONAL_IDS_MAX = 10_000
+"""Brokers forget one that is not used for a week; here they stay."""
 
 TopicPartition = tuple[str, int]
 WriteMarker = Callable[[TopicPartition, int, int, bool], None]
@@ -98,6 +100,8 @@ class TransactionCoordinator:
             return ProducerIdentity(error=error_codes.INVALID_TRANSACTION_TIMEOUT)
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
+            if len(self.transactions) >= TRANSACTIONAL_IDS_MAX:
+                return ProducerIdentity(error=error_codes.POLICY_VIOLATION)
             transaction = Transaction(transactional_id, self.new_producer_id())
             self.transactions[transactional_id] = transaction
         if expected is not None and not _may_continue(transaction, expected):
@@ -190,7 +194,7 @@ class TransactionCoordinator:
         return ProducerIdentity(transaction.producer_id, transaction.epoch)
 
     def abort_overdue(self, now: float) -> list[str]:
-        """Abort what has lasted too long, under an epoch that fences its producer."""
+        """Abort what has lasted too long, under an epoch that fences its producer. Refusal if the disk is full."""
         overdue = [
             t
             for t in self.transactions.values()
@@ -207,24 +211,25 @@ class TransactionCoordinator:
     def _fence_and_abort(self, transaction: Transaction) -> None:
         """Version 2 bumps the epoch once to fence and once for the end: so nobody takes it for his own end's bump."""
         bumps = 2 if self.version >= 2 else 1
-        transaction.epoch = min(transaction.epoch + bumps, EPOCH_MAX)
+        self._write_end(transaction, min(transaction.epoch + bumps, EPOCH_MAX), commit=False)
         transaction.last_epoch = -1
         transaction.version = self.version
-        self._write_end(transaction, commit=False)
 
     def _finish(self, transaction: Transaction, *, commit: bool, version: int) -> None:
+        epoch = transaction.epoch
+        self._write_end(transaction, epoch + 1 if version >= 2 else epoch, commit=commit)
         transaction.version = version
         if version >= 2:
-            transaction.last_epoch = transaction.epoch
-            transaction.epoch += 1
-        self._write_end(transaction, commit=commit)
+            transaction.last_epoch = epoch
         if version >= 2 and transaction.epoch >= EPOCH_MAX:
             transaction.previous_producer_id = transaction.producer_id
             transaction.producer_id, transaction.epoch = self.new_producer_id(), 0
 
-    def _write_end(self, transaction: Transaction, *, commit: bool) -> None:
+    def _write_end(self, transaction: Transaction, epoch: int, *, commit: bool) -> None:
+        """A Refusal of the disk leaves the transaction as it was; its end can be written again."""
         for partition in sorted(transaction.partitions):
-            self._write_marker(partition, transaction.producer_id, transaction.epoch, commit)
+            self._write_marker(partition, transaction.producer_id, epoch, commit)
+        transaction.epoch = epoch
         self._end_offsets(transaction, commit)
         transaction.partitions.clear()
         transaction.groups.clear()

@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.codecs import scalar_codec
 from spark_kafka_sink.protocol.message import Message, MessageT
 from spark_kafka_sink.protocol.messages import REQUEST_TYPES
-from spark_kafka_sink.protocol.primitives import Buffer, Reader, Writer
+from spark_kafka_sink.protocol.primitives import ELEMENTS_MAX, Buffer, Reader, Writer
 
 _REQUEST = struct.Struct(">hhi")
 _CORRELATION_ID = struct.Struct(">i")
@@ -54,12 +54,12 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
     return header, reader.take(reader.remaining)
 
 
-def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
+def decode_request(frame: Buffer, elements_max: int = ELEMENTS_MAX) -> tuple[RequestHeader, Message]:
     header, body = decode_request_header(frame)
     request_type = _request_type(header.api_key)
     if request_type is None:
         raise UnsupportedVersionError(f"API key {header.api_key} is not among those we speak")
-    return header, request_type.decode(body, header.api_version)
+    return header, request_type.read(Reader(body, elements_max), header.api_version)
 
 
 def encode_response(message: Message, version: int, correlation_id: int) -> list[Buffer]:

@@ -105,12 +105,12 @@ class Reader:
 
     __slots__ = ("buffer", "elements_left", "end", "position")
 
-    def __init__(self, data: Buffer) -> None:
+    def __init__(self, data: Buffer, elements_max: int = ELEMENTS_MAX) -> None:
         view = memoryview(data)
         self.buffer = view if view.format == "B" and view.ndim == 1 else view.cast("B")
         self.position = 0
         self.end = len(self.buffer)
-        self.elements_left = ELEMENTS_MAX
+        self.elements_left = elements_max
 
     @property
     def remaining(self) -> int:
@@ -187,5 +187,5 @@ class Reader:
             raise DecodeError(f"count {count} before byte {self.position}, {self.end - self.position} bytes are left")
         self.elements_left -= count
         if self.elements_left < 0:
-            raise DecodeError(f"more than {ELEMENTS_MAX} array elements in one message")
+            raise DecodeError(f"{-self.elements_left} array elements more than one message may have")
         return count

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from spark_kafka_sink.broker.log import LogConfig, PartitionLog
-from spark_kafka_sink.broker.producer_state import Refusal
+from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.records.header import parse_header, stamp_header

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.broker.log import LogConfig, PartitionLog
-from spark_kafka_sink.broker.producer_state import Refusal
+from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.protocol import error_codes
 from tests.broker.wire import batch
 

@@ -24,7 +24,7 @@ class Started:
         return EmbeddedCluster(ClusterConfig(), topics=self._topics, store=self._files)
 
     def __exit__(self, *_: object) -> None:
-        self._files.close()
+        """Nothing is open."""
 
 
 def test_topics_records_and_settings_are_there_again(tmp_path: Path) -> None:
@@ -87,6 +87,8 @@ def test_committed_offsets_are_kept(tmp_path: Path) -> None:
 
 def test_a_deleted_topic_leaves_no_file(tmp_path: Path) -> None:
     with Started(tmp_path, {"t": 1, "kept": 1}) as cluster:
+        for name in ("t", "kept"):
+            cluster.log(name, 0).append(batch(b"a"), wall_ms=1)
         cluster.delete_topic("t")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cluster.json", "kept-0.log"]
     assert [topic["name"] for topic in json.loads((tmp_path / "cluster.json").read_text())["topics"]] == ["kept"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from spark_kafka_sink.broker.batch_checks import parse_header_or_refuse
 from spark_kafka_sink.broker.context import Handled, NoAnswer, RequestContext
 from spark_kafka_sink.broker.log import Appended
-from spark_kafka_sink.broker.producer_state import Refusal
+from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.broker.topics import Partition, Topic
 from spark_kafka_sink.broker.transactions import ProducerIdentity
 from spark_kafka_sink.network.system import Buffer

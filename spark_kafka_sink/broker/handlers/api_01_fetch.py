@@ -1,10 +1,13 @@
 """Fetch: batches as they are stored, and the aborted transactions among them for who reads committed ones only.
 
+A partition is read once, however often the request names it, and an answer has at most ANSWER_BYTES_MAX of batches.
 Without enough bytes the answer waits, up to max_wait_ms, for something to change. Sessions are not kept: session id 0
 in the answer tells the client to name all its partitions in each request.
 """
 
 from __future__ import annotations
+
+from uuid import UUID
 
 from spark_kafka_sink.broker.context import Handled, NotYet, RequestContext
 from spark_kafka_sink.broker.topics import Partition, Topic
@@ -18,6 +21,12 @@ from spark_kafka_sink.protocol.messages.fetch import (
     PartitionData,
 )
 
+ANSWER_BYTES_MAX = 55 * 1024 * 1024
+"""Brokers' own default of fetch.max.bytes."""
+
+WAIT_MS_MAX = 600_000
+"""The longest wait, whatever was asked for: a request that waits is held even when its client has gone."""
+
 TOPIC_ID_VERSION = 13
 READ_COMMITTED = 1
 
@@ -25,7 +34,7 @@ READ_COMMITTED = 1
 def handle(context: RequestContext, request: FetchRequest) -> Handled:
     reading = _Reading(context, request)
     response = FetchResponse(responses=[reading.topic(topic) for topic in request.topics])
-    deadline_ms = context.received_ms + request.max_wait_ms
+    deadline_ms = context.received_ms + min(request.max_wait_ms, WAIT_MS_MAX)
     if reading.size_bytes >= request.min_bytes or reading.failed or context.now >= deadline_ms:
         return response
     return NotYet(deadline_ms)
@@ -38,15 +47,23 @@ class _Reading:
         self.size_bytes = 0
         self.failed = False
         self._context = context
-        self._bytes_left = request.max_bytes
+        self._bytes_left = min(request.max_bytes, ANSWER_BYTES_MAX)
+        self._seen: set[tuple[str, UUID, int]] = set()
         self._committed = request.isolation_level == READ_COMMITTED
 
     def topic(self, asked: FetchTopic) -> FetchableTopicResponse:
         cluster = self._context.cluster
         by_id = self._context.version >= TOPIC_ID_VERSION
         topic = cluster.topic_by_id(asked.topic_id) if by_id else cluster.topics.get(asked.topic)
-        partitions = [self._partition(topic, each) for each in asked.partitions]
+        partitions = [self._partition(topic, each) for each in asked.partitions if self._is_new(asked, each)]
         return FetchableTopicResponse(topic=asked.topic, topic_id=asked.topic_id, partitions=partitions)
+
+    def _is_new(self, topic: FetchTopic, asked: FetchPartition) -> bool:
+        where = topic.topic, topic.topic_id, asked.partition
+        if where in self._seen:
+            return False
+        self._seen.add(where)
+        return True
 
     def _partition(self, topic: Topic | None, asked: FetchPartition) -> PartitionData:
         partition, error = self._context.find_partition(topic, asked.partition)

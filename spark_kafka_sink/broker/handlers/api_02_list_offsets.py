@@ -1,9 +1,12 @@
-"""ListOffsets: where a log begins and ends, and which offset belongs to a time."""
+"""ListOffsets: where a log begins and ends, and which offset belongs to a time. A partition can be named once."""
 
 from __future__ import annotations
 
+from collections import Counter
+
 from spark_kafka_sink.broker.context import Handled, RequestContext
 from spark_kafka_sink.broker.log import PartitionLog
+from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
 from spark_kafka_sink.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -18,10 +21,18 @@ LEADER_EPOCH_VERSION = 4
 
 def handle(context: RequestContext, request: ListOffsetsRequest) -> Handled:
     committed = request.isolation_level == READ_COMMITTED
+    named = Counter((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
     topics = [
         ListOffsetsTopicResponse(
             name=topic.name,
-            partitions=[_partition(context, topic.name, each, committed) for each in topic.partitions],
+            partitions=[
+                _partition(context, topic.name, each, committed)
+                if named[topic.name, each.partition_index] == 1
+                else ListOffsetsPartitionResponse(
+                    partition_index=each.partition_index, error_code=error_codes.INVALID_REQUEST
+                )
+                for each in topic.partitions
+            ],
         )
         for topic in request.topics
     ]

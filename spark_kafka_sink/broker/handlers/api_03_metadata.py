@@ -1,9 +1,17 @@
-"""Metadata: who runs, which topics there are, and who leads their partitions."""
+"""Metadata: who runs, which topics there are, and who leads their partitions.
+
+A topic is described once, however often it is named. Topics that are created because they were asked for are created
+together, so that the cluster is saved once.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable, Mapping
+
 from spark_kafka_sink.broker.context import Handled, RequestContext
-from spark_kafka_sink.broker.topics import Partition, Topic
+from spark_kafka_sink.broker.refusal import Refusal
+from spark_kafka_sink.broker.topics import NewTopic, Partition, Topic
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.codecs import ZERO_UUID
 from spark_kafka_sink.protocol.messages import MetadataRequest, MetadataResponse
@@ -19,6 +27,8 @@ AUTO_CREATION_FLAG_VERSION = 4
 ERROR_CODE_VERSION = 13
 NO_LEADER = -1
 
+_log = logging.getLogger(__name__)
+
 
 def handle(context: RequestContext, request: MetadataRequest) -> Handled:
     cluster = context.cluster
@@ -28,8 +38,10 @@ def handle(context: RequestContext, request: MetadataRequest) -> Handled:
         if asks_for_all:
             topics = [_described(context, topic) for topic in cluster.topics.values() if not topic.hidden]
         else:
+            asked = {(topic.topic_id, topic.name): topic for topic in request.topics or ()}
             may_create = request.allow_auto_topic_creation or context.version < AUTO_CREATION_FLAG_VERSION
-            topics = [_asked_for(context, topic, may_create) for topic in request.topics or ()]
+            refused = _create_missing(context, asked.values()) if may_create else {}
+            topics = [_asked_for(context, topic, refused) for topic in asked.values()]
         response = MetadataResponse(
             brokers=[MetadataResponseBroker(node_id=n.id, host=n.host, port=n.port) for n in running],
             cluster_id=cluster.cluster_id,
@@ -42,7 +54,30 @@ def handle(context: RequestContext, request: MetadataRequest) -> Handled:
     return response
 
 
-def _asked_for(context: RequestContext, asked: MetadataRequestTopic, may_create: bool) -> MetadataResponseTopic:
+def _create_missing(context: RequestContext, asked: Iterable[MetadataRequestTopic]) -> dict[str, int]:
+    """Create the topics that are missing. Those that cannot be, each with its error."""
+    cluster = context.cluster
+    if not cluster.config.auto_create_topics:
+        return {}
+    names = [topic.name or "" for topic in asked if topic.topic_id == ZERO_UUID]
+    missing = [
+        name for name in names if is_topic_name(name) and name not in cluster.topics and not context.injected(name)
+    ]
+    partitions = cluster.config.default_partitions
+    room = max(0, cluster.partitions_left()) // partitions
+    refused = dict.fromkeys(missing[room:], error_codes.POLICY_VIOLATION)
+    if refused:
+        _log.warning("%d topics were not created: they would be too many partitions", len(refused))
+    try:
+        cluster.create_topics([NewTopic(name, partitions) for name in missing[:room]])
+    except Refusal as refusal:
+        refused |= dict.fromkeys(missing[:room], refusal.code)
+    return refused
+
+
+def _asked_for(
+    context: RequestContext, asked: MetadataRequestTopic, refused: Mapping[str, int]
+) -> MetadataResponseTopic:
     cluster = context.cluster
     if asked.topic_id != ZERO_UUID:
         found = cluster.topic_by_id(asked.topic_id)
@@ -58,9 +93,7 @@ def _asked_for(context: RequestContext, asked: MetadataRequestTopic, may_create:
     injected = context.injected(name)
     if injected:
         return MetadataResponseTopic(name=name, error_code=injected)
-    if topic is None and may_create and cluster.config.auto_create_topics:
-        return _described(context, cluster.create_topic(name, cluster.config.default_partitions))
-    return MetadataResponseTopic(name=name, error_code=error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+    return MetadataResponseTopic(name=name, error_code=refused.get(name, error_codes.UNKNOWN_TOPIC_OR_PARTITION))
 
 
 def _described(context: RequestContext, topic: Topic) -> MetadataResponseTopic:

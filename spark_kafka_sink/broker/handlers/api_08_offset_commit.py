@@ -24,11 +24,13 @@ def handle(context: RequestContext, request: OffsetCommitRequest) -> Handled:
                 code = error
                 if not code and (known is None or not 0 <= each.partition_index < len(known.partitions)):
                     code = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                where = topic.name, each.partition_index
+                code = code or cluster.offsets.fault(request.group_id, where, each.committed_metadata)
                 if not code:
                     committed = CommittedOffset(
                         each.committed_offset, each.committed_leader_epoch, each.committed_metadata
                     )
-                    cluster.offsets.commit(request.group_id, {(topic.name, each.partition_index): committed})
+                    cluster.offsets.commit(request.group_id, {where: committed})
                 results.append(OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code))
             topics.append(OffsetCommitResponseTopic(name=topic.name, partitions=results))
         cluster.save()

@@ -23,7 +23,8 @@ NONE_COMMITTED = CommittedOffset(-1, -1, "")
 
 def handle(context: RequestContext, request: OffsetFetchRequest) -> Handled:
     if context.version >= GROUPS_VERSION:
-        groups = [_group(context, group, request.require_stable) for group in request.groups]
+        asked_for = {group.group_id: group for group in request.groups}
+        groups = [_group(context, group, request.require_stable) for group in asked_for.values()]
         return OffsetFetchResponse(groups=groups)
     error = context.coordinator_error(request.group_id)
     if error:
@@ -75,7 +76,7 @@ def _group(context: RequestContext, group: OffsetFetchRequestGroup, stable: bool
 def _look_up(
     context: RequestContext, group: str, asked: Iterable[tuple[str, list[int]]] | None, stable: bool
 ) -> list[tuple[str, list[tuple[int, CommittedOffset, int]]]]:
-    """By topic: (partition, its offset, error). None asks for all that the group has."""
+    """By topic: (partition, its offset, error), each once. None asks for all that the group has."""
     offsets = context.cluster.offsets
     with context.cluster.lock:
         if asked is None:
@@ -83,10 +84,13 @@ def _look_up(
             for topic, index in offsets.all_of(group):
                 by_topic.setdefault(topic, []).append(index)
             asked = by_topic.items()
-        found = []
+        wanted: dict[str, dict[int, None]] = {}
         for topic, indexes in asked:
+            wanted.setdefault(topic, {}).update(dict.fromkeys(indexes))
+        found = []
+        for topic, each in wanted.items():
             rows = []
-            for index in indexes:
+            for index in each:
                 waits = stable and offsets.is_pending(group, (topic, index))
                 code = error_codes.UNSTABLE_OFFSET_COMMIT if waits else 0
                 rows.append((index, offsets.get(group, (topic, index)) or NONE_COMMITTED, code))

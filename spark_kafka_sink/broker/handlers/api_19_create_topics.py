@@ -1,23 +1,42 @@
-"""CreateTopics."""
+"""CreateTopics: all that can be are created together, so that the cluster is saved once."""
 
 from __future__ import annotations
 
+from collections import Counter
+
 from spark_kafka_sink.broker.context import Handled, RequestContext
-from spark_kafka_sink.broker.topics import log_config
+from spark_kafka_sink.broker.refusal import Refusal
+from spark_kafka_sink.broker.topics import NewTopic, log_config
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages import CreateTopicsRequest, CreateTopicsResponse
 from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic, CreatableTopicResult
-from spark_kafka_sink.protocol.topic_names import is_topic_name
+from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 
 def handle(context: RequestContext, request: CreateTopicsRequest) -> Handled:
-    with context.cluster.lock:
-        results = [_create(context, topic, request.validate_only) for topic in request.topics]
+    cluster = context.cluster
+    asked = Counter(topic.name for topic in request.topics)
+    results: list[CreatableTopicResult] = []
+    wanted: dict[str, NewTopic] = {}
+    with cluster.lock:
+        left = cluster.partitions_left()
+        for topic in request.topics:
+            new, result = _wanted(context, topic)
+            if asked[topic.name] > 1:
+                result.error_code, result.error_message = error_codes.INVALID_REQUEST, "the topic is named twice"
+            else:
+                result.error_code, result.error_message = _fault(context, topic, new, left)
+            if not result.error_code:
+                left -= new.partitions
+                wanted[new.name] = new
+            results.append(result)
+        if not request.validate_only:
+            _create(context, wanted, {result.name or "": result for result in results})
     return CreateTopicsResponse(topics=results)
 
 
-def _create(context: RequestContext, asked: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
+def _wanted(context: RequestContext, asked: CreatableTopic) -> tuple[NewTopic, CreatableTopicResult]:
     cluster = context.cluster
     partitions = len(asked.assignments) or (
         cluster.config.default_partitions if asked.num_partitions == -1 else asked.num_partitions
@@ -25,32 +44,36 @@ def _create(context: RequestContext, asked: CreatableTopic, validate_only: bool)
     settings = {each.name: each.value for each in asked.configs if each.value is not None}
     result = CreatableTopicResult(name=asked.name, num_partitions=partitions)
     result.replication_factor = len(cluster.nodes) if asked.replication_factor == -1 else asked.replication_factor
-    result.error_code, result.error_message = _fault(context, asked, partitions, settings)
-    if not result.error_code and not validate_only:
-        result.topic_id = cluster.create_topic(asked.name, partitions, settings).id
-    return result
+    return NewTopic(asked.name, partitions, settings), result
 
 
-def _fault(
-    context: RequestContext, asked: CreatableTopic, partitions: int, settings: dict[str, str]
-) -> tuple[int, str | None]:
+def _create(context: RequestContext, wanted: dict[str, NewTopic], results: dict[str, CreatableTopicResult]) -> None:
+    try:
+        for topic in context.cluster.create_topics(list(wanted.values())):
+            results[topic.name].topic_id = topic.id
+    except Refusal as refusal:
+        for name in wanted:
+            results[name].error_code, results[name].error_message = refusal.code, refusal.reason
+
+
+def _fault(context: RequestContext, asked: CreatableTopic, new: NewTopic, left: int) -> tuple[int, str | None]:
     cluster = context.cluster
     injected = context.injected(asked.name)
     if injected:
         return injected, None
     if not is_topic_name(asked.name):
-        return error_codes.INVALID_TOPIC_EXCEPTION, f"{asked.name!r} is no name for a topic"
+        return error_codes.INVALID_TOPIC_EXCEPTION, f"that is no name for a topic: it takes {TOPIC_NAME_RULE}"
     if asked.name in cluster.topics:
         return error_codes.TOPIC_ALREADY_EXISTS, f"topic {asked.name} exists already"
-    if partitions < 1:
-        return error_codes.INVALID_PARTITIONS, f"a topic cannot have {partitions} partitions"
+    if not 1 <= new.partitions <= left:
+        return error_codes.INVALID_PARTITIONS, f"{new.partitions} partitions: from 1 to {left} can be had here now"
     if asked.replication_factor not in (-1, *range(1, len(cluster.nodes) + 1)) and not asked.assignments:
         return (
             error_codes.INVALID_REPLICATION_FACTOR,
             f"{asked.replication_factor} replicas cannot be on {len(cluster.nodes)} nodes",
         )
     try:
-        log_config(settings, message_bytes_max=0, check_records=True, discard=False)
+        log_config(new.config, message_bytes_max=0, check_records=True, discard=False)
     except ConfigurationError as error:
         return error_codes.INVALID_CONFIG, str(error)
     return 0, None

@@ -18,7 +18,7 @@ TRANSACTIONS_V2_VERSION = 5
 def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> Handled:
     cluster = context.cluster
     with cluster.lock:
-        error = context.coordinator_error(request.group_id) or _let_in(context, request)
+        error = context.coordinator_error(request.group_id) or _let_in(context, request) or _fault(context, request)
         if not error:
             cluster.offsets.commit_in_transaction(
                 request.producer_id,
@@ -42,6 +42,17 @@ def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> Handled:
         for topic in request.topics
     ]
     return TxnOffsetCommitResponse(topics=topics)
+
+
+def _fault(context: RequestContext, request: TxnOffsetCommitRequest) -> int:
+    """The first fault among the offsets: all of them are taken, or none."""
+    offsets = context.cluster.offsets
+    faults = (
+        offsets.fault(request.group_id, (topic.name, each.partition_index), each.committed_metadata)
+        for topic in request.topics
+        for each in topic.partitions
+    )
+    return next((fault for fault in faults if fault), 0)
 
 
 def _let_in(context: RequestContext, request: TxnOffsetCommitRequest) -> int:

@@ -10,7 +10,7 @@ from spark_kafka_sink.protocol.messages.describe_transactions import TopicData, 
 
 def handle(context: RequestContext, request: DescribeTransactionsRequest) -> Handled:
     with context.cluster.lock:
-        states = [_describe(context, name) for name in request.transactional_ids]
+        states = [_describe(context, name) for name in dict.fromkeys(request.transactional_ids)]
     return DescribeTransactionsResponse(transaction_states=states)
 
 

@@ -1,0 +1,48 @@
+"""A cluster asked as a transport asks it: frames in, outcomes out, no sockets and no clock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from spark_kafka_sink.broker.cluster import ClusterConfig, EmbeddedCluster
+from spark_kafka_sink.broker.control import Control
+from spark_kafka_sink.broker.reply import Outcome, Reply
+from spark_kafka_sink.broker.requests import answer
+from spark_kafka_sink.broker.storage import ClusterFiles
+from spark_kafka_sink.protocol.headers import decode_response, encode_request
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages import RESPONSE_TYPES
+from tests.broker.wire import batch, produce, result
+from tests.simulated_cluster import stored_records
+
+
+class Broker:
+    """Topic t has two partitions. Another Broker on the same directory is a restart."""
+
+    def __init__(self, directory: Path | None = None, **config: Any) -> None:
+        store = None if directory is None else ClusterFiles(directory)
+        self.cluster = EmbeddedCluster(ClusterConfig(**config), topics={"t": 2}, store=store)
+        self._control = Control(self.cluster, 0)
+
+    def take(self, request: Message, version: int, now: float = 0) -> Outcome:
+        """What a transport gets."""
+        frame = memoryview(bytearray(b"".join(encode_request(request, version, 1, "tests"))))
+        return answer(self.cluster, self._control, 0, frame, now)
+
+    def ask(self, request: Message, version: int, now: float = 0) -> Any:
+        """None if the connection ends in place of an answer."""
+        outcome = self.take(request, version, now)
+        assert isinstance(outcome, Reply)
+        if outcome.frame is None:
+            return None
+        return decode_response(b"".join(outcome.frame), RESPONSE_TYPES[request.API_KEY], version)[1]
+
+    def write(self, value: bytes) -> tuple[int, int]:
+        """Error code and offset."""
+        answered = result(self.ask(produce(batch(value)), 9))
+        return answered.error_code, answered.base_offset
+
+    def values(self, partition: int = 0, *, committed: bool = False) -> list[bytes]:
+        log = self.cluster.log("t", partition)
+        return stored_records(log, committed=committed).column("value").to_pylist()  # type: ignore[no-any-return]

@@ -1,0 +1,246 @@
+"""Small requests that ask for much: each is answered within bounds that are counted here, or refused."""
+
+from __future__ import annotations
+
+import gc
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.broker import requests
+from spark_kafka_sink.broker.cluster import PARTITIONS_MAX
+from spark_kafka_sink.broker.handlers import api_01_fetch
+from spark_kafka_sink.broker.log import PartitionLog
+from spark_kafka_sink.broker.offsets import OFFSETS_MAX
+from spark_kafka_sink.broker.reply import Later, Reply, Then
+from spark_kafka_sink.broker.transactions import TRANSACTIONAL_IDS_MAX
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.messages import (
+    CreateTopicsRequest,
+    DescribeTransactionsRequest,
+    FetchRequest,
+    InitProducerIdRequest,
+    ListOffsetsRequest,
+    ListTransactionsRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+)
+from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic
+from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchTopic
+from spark_kafka_sink.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsTopic
+from spark_kafka_sink.protocol.messages.offset_commit import OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from spark_kafka_sink.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from tests.broker.asked import Broker
+from tests.broker.wire import batch
+
+MOST = 2**31 - 1
+TIMES = 20_000
+
+
+def fetch(*partitions: int, topics: int = 1, min_bytes: int = 0) -> FetchRequest:
+    wanted = [FetchPartition(partition=index, partition_max_bytes=MOST) for index in partitions]
+    topic = FetchTopic(topic="t", partitions=wanted)
+    return FetchRequest(max_wait_ms=MOST, min_bytes=min_bytes, max_bytes=MOST, topics=[topic] * topics)
+
+
+def answer_bytes(outcome: Reply | Later) -> int:
+    assert isinstance(outcome, Reply)
+    assert outcome.frame is not None
+    return sum(len(segment) for segment in outcome.frame)
+
+
+@pytest.mark.parametrize("request_", [fetch(*[0] * TIMES), fetch(0, topics=TIMES)], ids=["one topic", "many topics"])
+def test_a_partition_that_a_fetch_repeats_is_read_once(request_: FetchRequest) -> None:
+    broker = Broker()
+    broker.write(b"x" * 20)
+    once = answer_bytes(broker.take(fetch(0), 12))
+    assert answer_bytes(broker.take(request_, 12)) - once < 10 * TIMES
+    answered = broker.ask(request_, 12)
+    assert sum(len(topic.partitions) for topic in answered.responses) == 1
+
+
+def test_a_fetch_gets_no_more_than_the_broker_gives_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker()
+    for _ in range(10):
+        broker.cluster.log("t", 0).append(batch(b"x" * 20), wall_ms=1)
+    size = broker.cluster.log("t", 0).bytes_appended // 10
+    monkeypatch.setattr(api_01_fetch, "ANSWER_BYTES_MAX", 3 * size)
+    (topic,) = broker.ask(fetch(0, 1), 12).responses
+    assert [len(partition.records) for partition in topic.partitions] == [3 * size, 0]
+
+
+def test_a_read_looks_at_the_batches_that_it_gives_and_at_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counted(list[Any]):
+        looked_at = 0
+
+        def __getitem__(self, index: Any) -> Any:
+            assert isinstance(index, int), "a copy of the rest of the log"
+            Counted.looked_at += 1
+            return super().__getitem__(index)
+
+    log = PartitionLog(Broker().cluster.log("t", 0).config)
+    for _ in range(1000):
+        log.append(batch(b"a"), wall_ms=1)
+    monkeypatch.setattr(log, "_batches", Counted(log._batches))
+    assert len(log.read(500, 1).batches) == 1
+    assert Counted.looked_at < 10
+
+
+@pytest.mark.parametrize("partitions", [MOST, PARTITIONS_MAX, 0, -2])
+def test_more_partitions_than_the_cluster_can_have_are_refused(partitions: int) -> None:
+    broker = Broker()
+    creating = CreatableTopic(name="u", num_partitions=partitions, replication_factor=-1)
+    (result,) = broker.ask(CreateTopicsRequest(topics=[creating]), 5).topics
+    assert result.error_code == error_codes.INVALID_PARTITIONS
+    assert f"from 1 to {PARTITIONS_MAX - 2}" in result.error_message
+    for change in (
+        lambda: broker.cluster.create_topic("u", partitions),
+        lambda: broker.cluster.add_partitions("t", max(partitions, PARTITIONS_MAX + 1)),
+    ):
+        with pytest.raises(ConfigurationError, match="partitions"):
+            change()
+    assert [len(topic.partitions) for topic in broker.cluster.topics.values()] == [2]
+
+
+def test_topics_of_one_request_share_what_is_left() -> None:
+    broker = Broker(partitions_max=5)
+    asked = [CreatableTopic(name=name, num_partitions=2, replication_factor=-1) for name in "uvw"]
+    results = broker.ask(CreateTopicsRequest(topics=asked), 5).topics
+    too_many = error_codes.INVALID_PARTITIONS
+    assert [result.error_code for result in results] == [0, too_many, too_many]
+    assert sorted(broker.cluster.topics) == ["t", "u"]
+
+
+def test_a_topic_that_is_to_be_created_twice_is_not_created() -> None:
+    broker = Broker()
+    asked = [CreatableTopic(name=name, num_partitions=1, replication_factor=-1) for name in "uvu"]
+    results = broker.ask(CreateTopicsRequest(topics=asked), 5).topics
+    assert [result.error_code for result in results] == [error_codes.INVALID_REQUEST, 0, error_codes.INVALID_REQUEST]
+    assert sorted(broker.cluster.topics) == ["t", "v"]
+
+
+def test_a_topic_that_is_named_many_times_is_described_once() -> None:
+    broker = Broker()
+    by_name = [MetadataRequestTopic(name="t")] * TIMES
+    by_id = [MetadataRequestTopic(topic_id=broker.cluster.topic("t").id)] * TIMES
+    unknown = [MetadataRequestTopic(name="unknown")] * TIMES
+    answered = broker.ask(MetadataRequest(topics=by_name + by_id + unknown), 12)
+    assert len(answered.topics) == 3
+
+
+def test_two_thousand_topics_in_one_request_are_saved_once_and_hold_no_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    broker = Broker(tmp_path, auto_create_topics=True)
+    saves: list[int] = []
+    store = broker.cluster._store
+    assert store is not None
+    monkeypatch.setattr(store, "save", lambda cluster: saves.append(len(cluster.topics)))
+    before = descriptors()
+    names = [f"u{number}" for number in range(2000)]
+    answered = broker.ask(MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names]), 12)
+    assert [topic.error_code for topic in answered.topics] == [0] * 2000
+    assert (saves, descriptors() - before) == ([2001], 0)
+
+
+def test_topics_that_would_be_too_many_are_not_created_and_the_client_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broker = Broker(auto_create_topics=True, partitions_max=4)
+    asked = [MetadataRequestTopic(name=name) for name in "uvwx"]
+    answered = broker.ask(MetadataRequest(topics=asked), 12)
+    assert [topic.error_code for topic in answered.topics] == [0, 0] + [error_codes.POLICY_VIOLATION] * 2
+    assert "2 topics were not created" in caplog.text
+
+
+def test_a_request_of_too_many_elements_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "ELEMENTS_MAX", 100)
+    broker = Broker()
+    assert broker.ask(MetadataRequest(topics=[MetadataRequestTopic(name="t")] * 100), 12) is not None
+    assert broker.ask(MetadataRequest(topics=[MetadataRequestTopic(name="t")] * 101), 12) is None
+
+
+def test_an_answer_that_is_longer_than_a_frame_ends_its_connection_and_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(requests, "FRAME_BYTES_MAX", 100)
+    outcome = Broker().take(MetadataRequest(topics=None), 12)
+    assert isinstance(outcome, Reply)
+    assert (outcome.frame, outcome.then) == (None, Then.CLOSE)
+    assert re.search(r"METADATA.*answer of \d+ bytes", caplog.text)
+
+
+def test_a_request_that_waits_holds_its_bytes_and_nothing_that_was_made_of_them() -> None:
+    def made() -> int:
+        return sum(isinstance(each, FetchPartition) for each in gc.get_objects())
+
+    broker, request = Broker(), fetch(*range(1000), min_bytes=1)
+    broker.cluster.add_partitions("t", 1000)
+    before = made()
+    outcome = broker.take(request, 12)
+    assert isinstance(outcome, Later)
+    assert made() == before
+    assert isinstance(outcome.resume(10.0**9), Reply)
+
+
+def test_partitions_that_list_offsets_repeats_are_refused() -> None:
+    wanted = [ListOffsetsPartition(partition_index=index, timestamp=0) for index in (0, 1, 0)]
+    answered = Broker().ask(ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=wanted)]), 5)
+    codes = [each.error_code for each in answered.topics[0].partitions]
+    assert codes == [error_codes.INVALID_REQUEST, 0, error_codes.INVALID_REQUEST]
+
+
+def test_groups_and_partitions_that_are_repeated_are_looked_up_once() -> None:
+    topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0] * 2_000)] * 2
+    groups = [OffsetFetchRequestGroup(group_id="g", topics=topics)] * 5
+    answered = Broker().ask(OffsetFetchRequest(groups=groups), 8)
+    assert [[len(topic.partitions) for topic in group.topics] for group in answered.groups] == [[1]]
+
+
+def test_a_transactional_id_that_is_repeated_is_described_once() -> None:
+    answered = Broker().ask(DescribeTransactionsRequest(transactional_ids=["x"] * TIMES), 0)
+    assert len(answered.transaction_states) == 1
+
+
+def test_a_pattern_that_takes_exponential_time_elsewhere_is_matched_in_linear_time() -> None:
+    broker = Broker()
+    for name in ("a" * 64 + "!", "abc"):
+        broker.ask(InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1000), 4)
+    listing = ListTransactionsRequest(transactional_id_pattern="(a+)+b?c?")
+    assert [each.transactional_id for each in broker.ask(listing, 2).transaction_states] == ["abc"]
+    broken = broker.ask(ListTransactionsRequest(transactional_id_pattern="(("), 2)
+    assert broken.error_code == error_codes.INVALID_REGULAR_EXPRESSION
+
+
+def committing(group: str, metadata: str = "", partition: int = 0) -> OffsetCommitRequest:
+    offset = OffsetCommitRequestPartition(partition_index=partition, committed_offset=1, committed_metadata=metadata)
+    return OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(name="t", partitions=[offset])])
+
+
+def test_metadata_of_an_offset_is_as_short_as_brokers_want_it() -> None:
+    broker = Broker()
+    codes = [broker.ask(committing("g", "x" * size), 8).topics[0].partitions[0].error_code for size in (4096, 4097)]
+    assert codes == [0, error_codes.OFFSET_METADATA_TOO_LARGE]
+
+
+def test_offsets_and_transactional_ids_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (OFFSETS_MAX, TRANSACTIONAL_IDS_MAX) == (100_000, 10_000)
+    monkeypatch.setattr("spark_kafka_sink.broker.offsets.OFFSETS_MAX", 2)
+    monkeypatch.setattr("spark_kafka_sink.broker.transactions.TRANSACTIONAL_IDS_MAX", 2)
+    broker = Broker()
+    full = error_codes.POLICY_VIOLATION
+    codes = [broker.ask(committing(group), 8).topics[0].partitions[0].error_code for group in "abca"]
+    assert codes == [0, 0, full, 0]
+    codes = [
+        broker.ask(InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1000), 4).error_code
+        for name in "abca"
+    ]
+    assert codes == [0, 0, full, 0]
