@@ -20,7 +20,11 @@ KafkaSinkError
 ├── DeliveryError           a record was not acknowledged; the cause is chained
 │   ├── DeliveryTimeoutError    delivery.timeout.ms passed
 │   ├── BatchRefusedError       not stored, because others of its batch were refused; may be sent again
+│   ├── TransactionAbortedError not sent, because its transaction was aborted
 │   └── DeadLetterError         the record could not be written to the dead-letter topic either
+├── TransactionError        a call about a transaction could not do what was asked
+│   ├── TransactionAbortableError  abort this transaction, then begin another one
+│   └── TransactionTimeoutError    no answer within max.block.ms: call it again to learn the outcome
 ├── BufferExhaustedError    buffer.memory stayed full for max.block.ms
 ├── MetadataTimeoutError    a topic's partitions stayed unknown for max.block.ms
 ├── ProducerClosedError     send() after close()
@@ -130,6 +134,22 @@ class BatchRefusedError(DeliveryError):
 
 class DeadLetterError(DeliveryError):
     """A refused record could not be written to the dead-letter topic either."""
+
+
+class TransactionAbortedError(DeliveryError):
+    """The record was not sent, because its transaction was aborted."""
+
+
+class TransactionError(KafkaSinkError):
+    """A call about a transaction could not do what was asked."""
+
+
+class TransactionAbortableError(TransactionError):
+    """The transaction cannot be committed. After an abort the producer can go on with another one."""
+
+
+class TransactionTimeoutError(TransactionError, TimeoutError):
+    """No answer within max.block.ms. The outcome is not known; the same call may be repeated to learn it."""
 
 
 class BufferExhaustedError(KafkaSinkError):

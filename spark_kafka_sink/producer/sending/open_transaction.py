@@ -1,0 +1,88 @@
+"""What is known of a transaction while it is open, and what others need to end it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spark_kafka_sink.errors import KafkaSinkError
+from spark_kafka_sink.producer.batching.batch import TopicPartition
+from spark_kafka_sink.producer.sending.idempotence import ProducerIdAndEpoch
+from spark_kafka_sink.producer.sending.transaction_calls import Operation
+from spark_kafka_sink.producer.sending.transaction_requests import GroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.protocol import error_codes as codes
+
+
+@dataclass(frozen=True)
+class PreparedTransaction:
+    """All that is needed to end a transaction from another process."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    version: int
+
+    @property
+    def id_and_epoch(self) -> ProducerIdAndEpoch:
+        return ProducerIdAndEpoch(self.producer_id, self.epoch)
+
+
+@dataclass
+class GroupOffsets:
+    """Offsets that are on their way into the transaction."""
+
+    group: GroupMetadata
+    offsets: dict[TopicPartition, OffsetAndMetadata]
+    operation: Operation
+    added: bool = False
+    """The group is part of the transaction (version 1)."""
+
+
+@dataclass
+class OpenTransaction:
+    version: int
+    partitions: set[TopicPartition] = field(default_factory=set)
+    """Batches for these may leave."""
+    waiting: set[TopicPartition] = field(default_factory=set)
+    """To be added before a batch for them may leave (version 1)."""
+    groups: list[GroupOffsets] = field(default_factory=list)
+    started: bool = False
+    """Brokers know of it, so it must be ended there."""
+    in_doubt: bool = False
+    """The answer to the last request that adds something was lost."""
+    needs_new_epoch: bool = False
+    """Sequences may have gaps when it is over."""
+    end_sent: bool = False
+
+    def is_empty(self, *, aborting: bool) -> bool:
+        """Brokers know nothing of it, and nothing is to join it before the end."""
+        joining = not aborting and bool(self.waiting or self.groups)
+        return not (self.started or self.in_doubt or joining)
+
+    def partitions_added(self, partitions: set[TopicPartition]) -> None:
+        self.partitions |= partitions
+        self.waiting -= partitions
+        self.started = True
+
+    def group_added(self) -> None:
+        self.started = True
+        if self.groups:
+            self.groups[0].added = True
+
+    def offsets_written(self, answers: Mapping[TopicPartition, int]) -> None:
+        """Of the first group; those with an error are written once more."""
+        for partition, code in answers.items():
+            if code == codes.NONE and self.groups:
+                self.groups[0].offsets.pop(partition, None)
+        if self.groups and not self.groups[0].offsets:
+            self.groups.pop(0).operation.finish()
+
+    def fail_offsets(self, error: KafkaSinkError) -> None:
+        for each in self.groups:
+            each.operation.finish(error)
+
+    def drop_what_waits(self) -> None:
+        """Nothing joins any more. What is in doubt stays, to be asked for once more."""
+        if not self.in_doubt:
+            self.waiting.clear()
+            self.groups.clear()

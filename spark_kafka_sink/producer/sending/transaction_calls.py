@@ -1,0 +1,119 @@
+"""TransactionCalls: in which state a transactional producer is, which call is pending, and which may begin.
+
+A call whose time is up leaves its operation pending: the outcome is not known. Only the same call may follow; it then
+waits for the same operation. Illegal moves raise and change nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from copy import copy
+
+from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError, TransactionAbortableError
+from spark_kafka_sink.producer.sending.transaction_states import TransactionState, checked_move
+
+INIT, BEGIN, COMMIT, ABORT = "init_transactions", "begin_transaction", "commit_transaction", "abort_transaction"
+PREPARE, SEND_OFFSETS = "prepare_transaction", "send_offsets_to_transaction"
+
+_S = TransactionState
+
+
+class Operation:
+    """A call that brokers must answer. It has one outcome; a second one is ignored."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.done = threading.Event()
+        self.taken = False
+        """Its caller has seen the outcome. Until then no other operation may begin."""
+        self._error: KafkaSinkError | None = None
+
+    def finish(self, error: KafkaSinkError | None = None) -> None:
+        if not self.done.is_set():
+            self._error = error
+            self.done.set()
+
+    def result(self) -> None:
+        """Raises what went wrong. To be called when it is done."""
+        if not self.done.is_set():
+            raise IllegalStateError(f"{self.name}() has no outcome yet")
+        self.taken = True
+        if self._error is not None:
+            raise fresh(self._error)
+
+
+def fresh(error: KafkaSinkError) -> KafkaSinkError:
+    """A copy to raise: an exception that is raised twice would show both places."""
+    another = copy(error)
+    another.__cause__ = error.__cause__
+    return another
+
+
+class TransactionCalls:
+    """Guarded by the lock of the TransactionManager."""
+
+    def __init__(self, transactional_id: str) -> None:
+        self.transactional_id = transactional_id
+        self.state = _S.UNINITIALIZED
+        self.error: KafkaSinkError | None = None
+        """In the two error states: why."""
+        self._operation: Operation | None = None
+
+    def move(self, target: TransactionState) -> None:
+        self.state = checked_move(self.state, target, self.transactional_id)
+
+    def fail(self, target: TransactionState, error: KafkaSinkError) -> None:
+        self.move(target)
+        self.error = error
+
+    def operate(self, name: str, begin: Callable[[], None]) -> Operation:
+        """The operation that is pending, if it is this one, else a new one."""
+        pending = self._operation
+        if pending is not None and not pending.taken and pending.name == name:
+            return pending
+        self.refuse_while_pending(name)
+        if name != ABORT or self.state is _S.FATAL_ERROR:
+            self.raise_if_failed()
+        begin()
+        self._operation = Operation(name)
+        return self._operation
+
+    def finish(self, error: KafkaSinkError | None = None) -> None:
+        """The outcome of the pending operation, if there is one."""
+        if self._operation is not None:
+            self._operation.finish(error)
+
+    def refuse_while_pending(self, call: str) -> None:
+        pending = self._operation
+        if pending is not None and not pending.taken and self.state is not _S.FATAL_ERROR:
+            raise IllegalStateError(
+                f"transactional id {self.transactional_id}: {call}() cannot begin, because it is not known how "
+                f"{pending.name}() ended: call {pending.name}() again."
+            )
+
+    def raise_if_failed(self) -> None:
+        if self.error is None:
+            return
+        if self.state is _S.FATAL_ERROR:
+            raise fresh(self.error)
+        if self.state is _S.ABORTABLE_ERROR:
+            raise self.must_abort(self.error)
+
+    def must_abort(self, cause: KafkaSinkError) -> TransactionAbortableError:
+        error = TransactionAbortableError(
+            f"transactional id {self.transactional_id}: the transaction cannot be committed. {cause} Call "
+            f"{ABORT}(), then begin another one."
+        )
+        error.__cause__ = cause
+        return error
+
+    def ensure_in_transaction(self, call: str) -> None:
+        self.refuse_while_pending(call)
+        self.raise_if_failed()
+        if self.state is not _S.IN_TRANSACTION:
+            first = INIT if self.state is _S.UNINITIALIZED else BEGIN
+            raise IllegalStateError(
+                f"transactional id {self.transactional_id}: {call}() needs an open transaction, but the producer is "
+                f"{self.state.value}. Call {first}() first."
+            )

@@ -1,0 +1,399 @@
+"""TransactionManager: what a transactional producer may do now, and what it must ask the brokers next.
+
+    callers' threads    init, begin, commit, abort, ...   -> an Operation to wait for, or an error at once
+    sender's thread     next_request -> sent -> answered | lost      one request at a time
+                        admits                            may this batch leave?
+                        batch_failed, fail_for_good       what befell the records
+
+Nothing here does IO or reads a clock; times are arguments. There is no queue of requests: `_next_step` derives the next
+one from the state, so that to try again is to do nothing until the pause is over. Its order is the priority: a producer
+id before all else, then what joins the transaction, then its end. A coordinator that is not known is looked up first.
+
+The end is asked for only when no record is on its way any more (`quiet`). An empty transaction ends without a request.
+
+In doubt: a request that adds partitions or a group may have been carried out although its answer was lost. A
+transaction that is aborted then asks once more before it ends, because brokers refuse to end one that never began.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+
+from spark_kafka_sink.client.backoff import ExponentialBackoff
+from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError, TransactionAbortableError
+from spark_kafka_sink.producer.batching.batch import TopicPartition
+from spark_kafka_sink.producer.sending import transaction_answers as answers
+from spark_kafka_sink.producer.sending import transaction_requests as requests
+from spark_kafka_sink.producer.sending.coordinators import Coordinators
+from spark_kafka_sink.producer.sending.idempotence import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.producer.sending.open_transaction import (
+    GroupOffsets,
+    OpenTransaction,
+    PreparedTransaction,
+)
+from spark_kafka_sink.producer.sending.transaction_answers import Verdict
+from spark_kafka_sink.producer.sending.transaction_calls import (
+    ABORT,
+    BEGIN,
+    COMMIT,
+    INIT,
+    PREPARE,
+    SEND_OFFSETS,
+    Operation,
+    TransactionCalls,
+)
+from spark_kafka_sink.producer.sending.transaction_requests import (
+    GROUP,
+    TRANSACTION,
+    CoordinatorKey,
+    GroupMetadata,
+    Kind,
+    OffsetAndMetadata,
+    TransactionRequest,
+    VersionedMessage,
+)
+from spark_kafka_sink.producer.sending.transaction_states import ENDING, WRITING, TransactionState
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.error_codes import broker_error
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
+from spark_kafka_sink.protocol.messages.end_txn import EndTxnResponse
+from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorResponse
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
+from spark_kafka_sink.protocol.messages.txn_offset_commit import TxnOffsetCommitResponse
+
+_log = logging.getLogger(__name__)
+
+_S = TransactionState
+_ADDING = (Kind.ADD_PARTITIONS, Kind.ADD_OFFSETS)
+
+
+class TransactionManager:
+    """All fields are guarded by `_lock`."""
+
+    def __init__(self, transactional_id: str, timeout_ms: int, backoff: ExponentialBackoff) -> None:
+        self.id_and_epoch = NO_PRODUCER_ID
+        self._calls = TransactionCalls(transactional_id)
+        self._timeout_ms = timeout_ms
+        self._coordinators = Coordinators(backoff)
+        self._version = 0  # of the last transaction under this epoch; 0: there was none
+        self._lock = threading.RLock()
+        self._transaction: OpenTransaction | None = None
+        self._wants_producer_id = False
+        self._expected = NO_PRODUCER_ID  # the one that goes with the wish for a new one (KIP-360)
+
+    @property
+    def transactional_id(self) -> str:
+        return self._calls.transactional_id
+
+    @property
+    def state(self) -> TransactionState:
+        return self._calls.state
+
+    @property
+    def error(self) -> KafkaSinkError | None:
+        """In the two error states: why."""
+        return self._calls.error
+
+    def __repr__(self) -> str:
+        return f"TransactionManager({self.transactional_id}, {self.state.value})"
+
+    # --- calls, from any thread
+
+    def init(self, transactional_id: str | None = None) -> Operation:
+        """Fence all earlier producers of the id, end what they left open, and get a producer id.
+
+        A producer that is ready, or whose prepared transaction others have ended, may do so again, under any id.
+        """
+        with self._lock:
+            return self._calls.operate(INIT, lambda: self._begin_init(transactional_id or self.transactional_id))
+
+    def resume(self, id_and_epoch: ProducerIdAndEpoch, version: int) -> None:
+        """Go on under an id and an epoch that another process was given; no broker is asked."""
+        with self._lock:
+            self._calls.move(_S.INITIALIZING)
+            self.id_and_epoch, self._version = id_and_epoch, version
+            self._calls.move(_S.READY)
+
+    def take_over(self, prepared: PreparedTransaction) -> None:
+        """Hold a transaction that another process has prepared, to commit or abort it."""
+        with self._lock:
+            self._calls.move(_S.INITIALIZING)
+            self._calls.transactional_id, self.id_and_epoch = prepared.transactional_id, prepared.id_and_epoch
+            self._version = prepared.version
+            self._transaction = OpenTransaction(prepared.version, started=True)
+            self._calls.move(_S.PREPARED)
+
+    def begin(self, version: int | None) -> None:
+        """`version` is what the cluster has agreed on now; None if that is not known."""
+        with self._lock:
+            self._calls.refuse_while_pending(BEGIN)
+            self._calls.raise_if_failed()
+            self._calls.move(_S.IN_TRANSACTION)
+            version = (self._version or 1) if version is None else version
+            if version >= 2 and self._version == 1:
+                # Brokers expect version 2 to begin under an epoch of its own.
+                self._wants_producer_id, self._expected = True, self.id_and_epoch
+            self._version = version
+            self._transaction = OpenTransaction(version)
+
+    def commit(self) -> Operation:
+        with self._lock:
+            return self._calls.operate(COMMIT, lambda: self._calls.move(_S.COMMITTING))
+
+    def abort(self) -> Operation:
+        with self._lock:
+            return self._calls.operate(ABORT, self._begin_abort)
+
+    def prepare(self) -> PreparedTransaction | None:
+        """Leave the transaction open for another process to end. None, and it is over, if it is empty.
+
+        To be called when all records are acknowledged.
+        """
+        with self._lock:
+            self._calls.ensure_in_transaction(PREPARE)
+            transaction = self._open()
+            if not transaction.started:
+                self._calls.move(_S.COMMITTING)
+                self._complete()
+                return None
+            self._calls.move(_S.PREPARED)
+            return PreparedTransaction(self.transactional_id, *self.id_and_epoch, transaction.version)
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> Operation:
+        with self._lock:
+            self._calls.ensure_in_transaction(SEND_OFFSETS)
+            operation = Operation(SEND_OFFSETS)
+            if offsets:
+                self._open().groups.append(GroupOffsets(group, dict(offsets), operation))
+            else:
+                operation.finish()
+            return operation
+
+    def ensure_can_send(self) -> None:
+        with self._lock:
+            self._calls.ensure_in_transaction("send")
+
+    @property
+    def is_open(self) -> bool:
+        """There is a transaction that close() should abort. One that was prepared is for others to end."""
+        return self.state in (_S.IN_TRANSACTION, _S.ABORTABLE_ERROR)
+
+    # --- the sender's thread
+
+    @property
+    def drops_unsent(self) -> bool:
+        """Records that have not left yet are not to leave any more."""
+        return self.state in (_S.ABORTING, _S.ABORTABLE_ERROR, _S.FATAL_ERROR)
+
+    def admits(self, topic_partition: TopicPartition, *, is_retry: bool) -> bool:
+        """May a batch for this partition leave? If its partition must be added first, it will be."""
+        with self._lock:
+            transaction = self._transaction
+            if transaction is None or transaction.end_sent or self._wants_producer_id:
+                return False
+            writing = self.state in WRITING
+            if topic_partition in transaction.partitions:
+                return writing or (is_retry and self.state is not _S.FATAL_ERROR)
+            if not writing:
+                return False
+            if transaction.version < 2:
+                transaction.waiting.add(topic_partition)
+                return False
+            transaction.partitions.add(topic_partition)
+            transaction.started = True
+            return True
+
+    def batch_failed(self, error: KafkaSinkError) -> None:
+        """Records of the transaction are not stored, or it is not known whether they are."""
+        with self._lock:
+            if self._transaction is not None:
+                self._transaction.needs_new_epoch = True
+                self._abortable(error)
+
+    def next_request(self, now: float, *, quiet: bool) -> TransactionRequest | None:
+        """What to ask now. It is the same until it was `sent`. `quiet`: no record is on its way."""
+        with self._lock:
+            if not self._coordinators.may_be_asked(now):
+                return None
+            if self.state in ENDING and quiet and not self._wants_producer_id and self._is_empty():
+                self._complete()
+            kind = self._next_step(quiet)
+            return None if kind is None else self._request(kind)
+
+    def next_delay_ms(self, now: float) -> float:
+        """How long until a pause is over."""
+        return self._coordinators.pause_left_ms(now)
+
+    def sent(self, request: TransactionRequest) -> None:
+        with self._lock:
+            self._coordinators.sent()
+            transaction = self._transaction
+            if transaction is not None:
+                transaction.end_sent |= request.kind is Kind.END
+                transaction.in_doubt |= request.kind in _ADDING
+                transaction.started |= request.kind is Kind.COMMIT_OFFSETS and transaction.version >= 2
+
+    def lost(self, request: TransactionRequest, now: float) -> None:
+        """The connection ended before the answer; the request may have been carried out."""
+        with self._lock:
+            self._coordinators.answered()
+            self._coordinators.forget(request)
+            self._coordinators.pause(now)
+
+    def answered(self, request: TransactionRequest, message: Message, now: float) -> None:
+        with self._lock:
+            self._coordinators.answered()
+            verdict, where, code = answers.judge(request.kind, answers.codes_of(message))
+            if request.kind in _ADDING and self._transaction is not None:
+                self._transaction.in_doubt = False
+            if isinstance(message, TxnOffsetCommitResponse) and verdict < Verdict.ABORTABLE:
+                self._open().offsets_written(answers.offset_codes(message))
+            if verdict is Verdict.DONE:
+                self._coordinators.succeeded()
+                self._done(request, message)
+            elif verdict in (Verdict.RETRY, Verdict.LOOK_UP):
+                if verdict is Verdict.LOOK_UP:
+                    self._coordinators.forget(request)
+                self._coordinators.pause(now, code)
+            else:
+                self._failed(request, verdict, self._error(request, where, code, verdict))
+
+    def fail_for_good(self, error: KafkaSinkError) -> None:
+        """The producer cannot go on."""
+        with self._lock:
+            if self.state is not _S.FATAL_ERROR:
+                _log.error("%r cannot go on: %s", self, error)
+                self._calls.fail(_S.FATAL_ERROR, error)
+            self._calls.finish(error)
+            if self._transaction is not None:
+                self._transaction.fail_offsets(error)
+
+    def _begin_init(self, transactional_id: str) -> None:
+        self._calls.move(_S.INITIALIZING)
+        self._calls.transactional_id = transactional_id
+        self._transaction = None
+        self._wants_producer_id, self._expected = True, NO_PRODUCER_ID
+
+    def _begin_abort(self) -> None:
+        self._calls.move(_S.ABORTING)
+        if self._transaction is not None:
+            self._transaction.fail_offsets(TransactionAbortableError("The transaction was aborted."))
+            self._transaction.drop_what_waits()
+
+    # --- what to ask next
+
+    def _is_empty(self) -> bool:
+        return self._transaction is None or self._transaction.is_empty(aborting=self.state is _S.ABORTING)
+
+    def _next_step(self, quiet: bool) -> Kind | None:
+        if self.state in (_S.FATAL_ERROR, _S.ABORTABLE_ERROR):
+            return None
+        if self._wants_producer_id:
+            return Kind.INIT
+        transaction = self._transaction
+        if transaction is None:
+            return None
+        if self.state in WRITING or (self.state is _S.ABORTING and transaction.in_doubt):
+            if transaction.waiting:
+                return Kind.ADD_PARTITIONS
+            if transaction.groups:
+                added = transaction.groups[0].added or transaction.version >= 2
+                return Kind.COMMIT_OFFSETS if added else Kind.ADD_OFFSETS
+        return Kind.END if self.state in ENDING and quiet else None
+
+    def _request(self, kind: Kind) -> TransactionRequest:
+        key = CoordinatorKey(TRANSACTION, self.transactional_id)
+        if kind is Kind.COMMIT_OFFSETS:
+            key = CoordinatorKey(GROUP, self._open().groups[0].group.group_id)
+        node = self._coordinators.node(key)
+        if node is None:
+            return requests.find_coordinator(key)
+        message, versions = self._message(kind)
+        return TransactionRequest(kind, message.API_KEY, lambda _: message, versions, node, key)
+
+    def _message(self, kind: Kind) -> VersionedMessage:
+        name, id_and_epoch = self.transactional_id, self.id_and_epoch
+        if kind is Kind.INIT:
+            return requests.init(name, self._timeout_ms, self._expected)
+        transaction = self._open()
+        if kind is Kind.ADD_PARTITIONS:
+            return requests.add_partitions(name, id_and_epoch, transaction.waiting)
+        if kind is Kind.END:
+            return requests.end(name, id_and_epoch, transaction.version, commit=self.state is _S.COMMITTING)
+        first = transaction.groups[0]
+        if kind is Kind.ADD_OFFSETS:
+            return requests.add_offsets(name, id_and_epoch, first.group.group_id)
+        return requests.commit_offsets(name, id_and_epoch, first.group, first.offsets, transaction.version)
+
+    # --- what came of it
+
+    def _done(self, request: TransactionRequest, message: Message) -> None:
+        if isinstance(message, FindCoordinatorResponse):
+            self._coordinators.found(request.coordinator, answers.found_coordinator(message))
+        elif isinstance(message, InitProducerIdResponse):
+            self._initialized(ProducerIdAndEpoch(message.producer_id, message.producer_epoch))
+        elif isinstance(message, EndTxnResponse):
+            if message.producer_id >= 0:
+                self.id_and_epoch = ProducerIdAndEpoch(message.producer_id, message.producer_epoch)
+            self._complete()
+        elif isinstance(message, AddPartitionsToTxnResponse):
+            self._open().partitions_added(answers.partitions_of(message))
+        elif request.kind is Kind.ADD_OFFSETS:
+            self._open().group_added()
+
+    def _initialized(self, id_and_epoch: ProducerIdAndEpoch) -> None:
+        self.id_and_epoch = id_and_epoch
+        self._wants_producer_id = False
+        if self._transaction is None:
+            self._version = 0
+        if self.state is _S.INITIALIZING:
+            self._calls.move(_S.READY)
+            self._calls.finish()
+
+    def _complete(self) -> None:
+        """The transaction is over."""
+        transaction, self._transaction = self._transaction, None
+        if transaction is not None and transaction.needs_new_epoch and transaction.version < 2:
+            self._wants_producer_id, self._expected = True, self.id_and_epoch
+            self._calls.move(_S.INITIALIZING)
+        else:
+            self._calls.move(_S.READY)
+            self._calls.finish()
+
+    def _failed(self, request: TransactionRequest, verdict: Verdict, error: KafkaSinkError) -> None:
+        if verdict is Verdict.REFUSED and self.state is _S.INITIALIZING:
+            self._wants_producer_id = False
+            self._calls.move(_S.UNINITIALIZED)
+            self._calls.finish(error)
+        elif verdict is Verdict.ABORTABLE and not (request.kind is Kind.END and self.state is _S.ABORTING):
+            if self._transaction is not None:
+                self._transaction.needs_new_epoch = True
+            self._abortable(error)
+        else:
+            self.fail_for_good(error)
+
+    def _abortable(self, error: KafkaSinkError) -> None:
+        """The transaction cannot be committed. Of several reasons the first is kept; an abort goes on."""
+        if self.state not in (_S.IN_TRANSACTION, _S.COMMITTING, _S.INITIALIZING):
+            return
+        _log.info("%r: the transaction must be aborted: %s", self, error)
+        self._calls.fail(_S.ABORTABLE_ERROR, error)
+        self._calls.finish(self._calls.must_abort(error))
+        if self._transaction is not None:
+            self._transaction.fail_offsets(self._calls.must_abort(error))
+            self._transaction.drop_what_waits()
+
+    def _error(self, request: TransactionRequest, where: str, code: int, verdict: Verdict) -> KafkaSinkError:
+        place = f" ({where})" if where else ""
+        context = f"transactional id {self.transactional_id}: the attempt to {request.kind.value}{place} was refused"
+        return broker_error(codes.PRODUCER_FENCED if verdict is Verdict.FENCED else code, context)
+
+    # --- parts
+
+    def _open(self) -> OpenTransaction:
+        if self._transaction is None:
+            raise IllegalStateError(f"transactional id {self.transactional_id}: there is no transaction")
+        return self._transaction

@@ -1,0 +1,52 @@
+"""The table of moves: what is allowed, and that nothing else is."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from spark_kafka_sink.errors import IllegalStateError
+from spark_kafka_sink.producer.sending.transaction_states import ALLOWED_FROM, checked_move
+from tests.producer.sending.transaction_cases import S
+
+ALLOWED = {
+    (S.INITIALIZING, S.UNINITIALIZED),
+    (S.UNINITIALIZED, S.INITIALIZING),
+    (S.READY, S.INITIALIZING),
+    (S.PREPARED, S.INITIALIZING),
+    (S.COMMITTING, S.INITIALIZING),
+    (S.ABORTING, S.INITIALIZING),
+    (S.INITIALIZING, S.READY),
+    (S.COMMITTING, S.READY),
+    (S.ABORTING, S.READY),
+    (S.READY, S.IN_TRANSACTION),
+    (S.IN_TRANSACTION, S.PREPARED),
+    (S.INITIALIZING, S.PREPARED),
+    (S.IN_TRANSACTION, S.COMMITTING),
+    (S.PREPARED, S.COMMITTING),
+    (S.IN_TRANSACTION, S.ABORTING),
+    (S.PREPARED, S.ABORTING),
+    (S.ABORTABLE_ERROR, S.ABORTING),
+    (S.IN_TRANSACTION, S.ABORTABLE_ERROR),
+    (S.COMMITTING, S.ABORTABLE_ERROR),
+    (S.INITIALIZING, S.ABORTABLE_ERROR),
+    (S.ABORTABLE_ERROR, S.ABORTABLE_ERROR),
+} | {(source, S.FATAL_ERROR) for source in S}
+
+
+@pytest.mark.parametrize(("source", "target"), list(itertools.product(S, S)))
+def test_a_move_that_the_table_does_not_list_raises(source: S, target: S) -> None:
+    if (source, target) in ALLOWED:
+        assert checked_move(source, target, "x") is target
+    else:
+        with pytest.raises(IllegalStateError, match=f"x: the producer cannot go from '{source.value}'"):
+            checked_move(source, target, "x")
+
+
+def test_every_state_has_a_row() -> None:
+    assert set(ALLOWED_FROM) == set(S)
+
+
+def test_nothing_leads_away_from_a_fatal_error() -> None:
+    assert [target for target, sources in ALLOWED_FROM.items() if S.FATAL_ERROR in sources] == [S.FATAL_ERROR]

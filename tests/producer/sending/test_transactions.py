@@ -1,0 +1,383 @@
+"""Transactions that go well: what is asked, in which order, and under which id_and_epoch the next one begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from spark_kafka_sink.errors import IllegalStateError
+from spark_kafka_sink.producer.sending.idempotence import ProducerIdAndEpoch
+from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
+from spark_kafka_sink.producer.sending.transaction_calls import Operation
+from spark_kafka_sink.producer.sending.transaction_requests import CoordinatorKey, Kind
+from spark_kafka_sink.protocol.api_keys import VersionRange
+from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
+from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
+from tests.producer.sending.transaction_cases import GROUP, IDENTITY, OFFSETS, T0, T1, S, Talk, adding, error_of
+
+BOTH = pytest.mark.parametrize("version", [1, 2])
+
+
+def initial(talk: Talk) -> ProducerIdAndEpoch:
+    return ProducerIdAndEpoch(IDENTITY.producer_id, IDENTITY.epoch + 1)
+
+
+# --- init
+
+
+def test_init_looks_the_coordinator_up_and_asks_it_for_a_producer_id() -> None:
+    talk = Talk()
+    operation = talk.manager.init()
+    lookup = talk.send(Kind.FIND_COORDINATOR)
+    assert lookup.node is None
+    assert lookup.coordinator == CoordinatorKey(1, "x")
+    talk.reply(lookup)
+    ask = talk.send(Kind.INIT)
+    assert ask.node is not None
+    assert ask.node.host == "b1"
+    assert not operation.done.is_set()
+    talk.reply(ask)
+    assert error_of(operation) is None
+    assert talk.state() is S.READY
+    assert talk.manager.id_and_epoch == initial(talk)
+
+
+def test_init_carries_the_transactional_id_and_the_timeout_and_no_producer_id() -> None:
+    talk = Talk()
+    talk.manager.init()
+    message = talk.answer(Kind.INIT).build(4)
+    assert message == InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000)
+
+
+def test_the_coordinator_is_looked_up_in_the_layout_of_the_brokers_version() -> None:
+    talk = Talk()
+    talk.manager.init()
+    lookup = talk.due()
+    assert lookup.versions is not None
+    assert 0 not in lookup.versions  # it knows groups only
+    assert lookup.build(3) == FindCoordinatorRequest(key="x", key_type=1)
+    assert lookup.build(4) == FindCoordinatorRequest(coordinator_keys=["x"], key_type=1)
+
+
+def test_one_request_is_under_way_at_a_time() -> None:
+    talk = Talk()
+    talk.manager.init()
+    talk.send()
+    assert talk.next() is None
+
+
+def test_a_request_stays_due_until_it_was_sent() -> None:
+    talk = Talk().init()
+    talk.manager.begin(1)
+    talk.manager.admits(T0, is_retry=False)
+    assert talk.due().build(3) == talk.due().build(3)
+
+
+def test_a_producer_that_is_ready_may_initialise_again_under_another_id() -> None:
+    talk = Talk().init()
+    operation = talk.manager.init("y")
+    assert talk.due().coordinator == CoordinatorKey(1, "y")
+    message = talk.answer(Kind.INIT).build(4)
+    assert isinstance(message, InitProducerIdRequest)
+    assert message.transactional_id == talk.manager.transactional_id == "y"
+    assert error_of(operation) is None
+
+
+# --- commit and abort
+
+
+@BOTH
+def test_nothing_is_admitted_before_init_and_before_begin(version: int) -> None:
+    talk = Talk(version)
+    assert not talk.manager.admits(T0, is_retry=False)
+    talk.init()
+    assert not talk.manager.admits(T0, is_retry=False)
+    assert talk.next() is None
+
+
+def test_in_version_1_partitions_are_added_before_their_batches_may_leave() -> None:
+    talk = Talk(1).begun()
+    assert not talk.manager.admits(T0, is_retry=False)
+    assert not talk.manager.admits(T1, is_retry=False)
+    request = talk.send(Kind.ADD_PARTITIONS)
+    assert adding(request) == {T0, T1}
+    assert request.versions == VersionRange(0, 3)
+    assert not talk.manager.admits(T0, is_retry=False)
+    talk.reply(request)
+    assert talk.manager.admits(T0, is_retry=False)
+    assert talk.manager.admits(T1, is_retry=False)
+    assert talk.next() is None
+
+
+def test_in_version_1_a_partition_that_comes_later_is_added_by_itself() -> None:
+    talk = Talk(1).started(T0)
+    talk.manager.admits(T1, is_retry=False)
+    assert adding(talk.answer(Kind.ADD_PARTITIONS)) == {T1}
+    assert talk.manager.admits(T1, is_retry=False)
+
+
+def test_in_version_2_what_is_written_adds_its_partition() -> None:
+    talk = Talk(2).begun()
+    assert talk.manager.admits(T0, is_retry=False)
+    assert talk.next() is None
+
+
+@BOTH
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_end_is_asked_for_when_no_record_is_on_its_way(version: int, commit: bool) -> None:
+    talk = Talk(version).started()
+    talk.quiet = False
+    operation = talk.manager.commit() if commit else talk.manager.abort()
+    assert talk.next() is None
+    talk.quiet = True
+    end = talk.send(Kind.END)
+    assert end.build(5) == EndTxnRequest(
+        transactional_id="x", producer_id=70, producer_epoch=initial(talk).epoch, committed=commit
+    )
+    assert not operation.done.is_set()
+    talk.reply(end)
+    assert error_of(operation) is None
+    assert talk.state() is S.READY
+
+
+def test_in_version_1_the_epoch_stays_and_the_end_is_version_4_at_most() -> None:
+    talk = Talk(1).started()
+    talk.manager.commit()
+    assert talk.answer(Kind.END).versions == VersionRange(0, 4)
+    assert talk.manager.id_and_epoch == initial(talk)
+
+
+def test_in_version_2_each_end_brings_the_epoch_to_go_on_with() -> None:
+    talk = Talk(2).started()
+    talk.manager.commit()
+    versions = talk.answer(Kind.END).versions
+    assert versions is not None
+    assert versions.min == 5
+    assert talk.manager.id_and_epoch == ProducerIdAndEpoch(70, initial(talk).epoch + 1)
+
+
+@BOTH
+def test_what_was_added_is_added_anew_in_the_next_transaction(version: int) -> None:
+    talk = Talk(version).started().commit()
+    talk.manager.begin(version)
+    assert talk.manager.admits(T0, is_retry=False) == (version == 2)
+
+
+@BOTH
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_empty_transaction_ends_without_a_request(version: int, commit: bool) -> None:
+    talk = Talk(version).begun()
+    before = list(talk.asked)
+    operation = talk.manager.commit() if commit else talk.manager.abort()
+    assert talk.next() is None
+    assert error_of(operation) is None
+    assert talk.state() is S.READY
+    assert talk.asked == before
+
+
+@BOTH
+def test_no_batch_is_admitted_once_the_end_was_asked_for(version: int) -> None:
+    talk = Talk(version).started()
+    talk.manager.commit()
+    assert talk.manager.admits(T0, is_retry=False)  # the last ones before the end
+    talk.send(Kind.END)
+    assert not talk.manager.admits(T0, is_retry=False)
+
+
+def test_an_abort_takes_no_new_batches_and_lets_those_end_that_were_sent() -> None:
+    talk = Talk(1).started(T0)
+    talk.manager.admits(T1, is_retry=False)
+    talk.quiet = False
+    talk.manager.abort()
+    assert talk.manager.drops_unsent
+    assert talk.manager.admits(T0, is_retry=True)
+    assert not talk.manager.admits(T0, is_retry=False)
+    assert not talk.manager.admits(T1, is_retry=True)
+    assert talk.next() is None  # the partition that was to be added is not
+    talk.quiet = True
+    talk.answer(Kind.END)
+
+
+def test_partitions_that_wait_are_added_before_a_commit_ends_the_transaction() -> None:
+    talk = Talk(1).begun()
+    talk.manager.admits(T0, is_retry=False)
+    talk.quiet = False
+    talk.manager.commit()
+    talk.answer(Kind.ADD_PARTITIONS)
+    assert talk.manager.admits(T0, is_retry=False)
+    talk.quiet = True
+    talk.answer(Kind.END)
+    assert talk.state() is S.READY
+
+
+# --- versions
+
+
+def test_the_version_is_decided_anew_by_each_begin() -> None:
+    talk = Talk(1).started().commit()
+    talk.version = 2
+    talk.manager.begin(2)
+    # Version 2 begins under an epoch of its own, and nobody else may be fenced for it.
+    assert not talk.manager.admits(T0, is_retry=False)
+    message = talk.answer(Kind.INIT).build(4)
+    assert isinstance(message, InitProducerIdRequest)
+    assert (message.producer_id, message.producer_epoch) == initial(talk)
+    assert talk.manager.admits(T0, is_retry=False)
+    talk.manager.commit()
+    assert talk.answer(Kind.END).versions == VersionRange(5, 32767)
+    talk.manager.commit().result()
+    talk.version = 1
+    talk.manager.begin(1)
+    assert not talk.manager.admits(T0, is_retry=False)
+    assert talk.due().kind is Kind.ADD_PARTITIONS
+
+
+def test_a_version_that_is_not_known_leaves_the_one_before() -> None:
+    talk = Talk(2).started().commit()
+    talk.manager.begin(None)
+    assert talk.manager.admits(T0, is_retry=False)
+
+
+# --- from one process to another
+
+
+@BOTH
+def test_a_prepared_transaction_stays_open_and_says_how_to_end_it(version: int) -> None:
+    talk = Talk(version).started()
+    prepared = talk.manager.prepare()
+    assert prepared == PreparedTransaction("x", *initial(talk), version)
+    assert talk.state() is S.PREPARED
+    assert not talk.manager.is_open
+    assert talk.next() is None
+    assert not talk.manager.admits(T0, is_retry=False)
+
+
+@BOTH
+@pytest.mark.parametrize("commit", [True, False])
+def test_another_process_ends_a_prepared_transaction(version: int, commit: bool) -> None:
+    prepared = Talk(version).started().manager.prepare()
+    assert prepared is not None
+    other = Talk(version)
+    other.manager.take_over(prepared)
+    assert other.state() is S.PREPARED
+    operation = other.manager.commit() if commit else other.manager.abort()
+    end = other.answer(Kind.END)
+    assert end.build(5) == EndTxnRequest(
+        transactional_id="x", producer_id=prepared.producer_id, producer_epoch=prepared.epoch, committed=commit
+    )
+    assert end.versions == (VersionRange(0, 4) if version == 1 else VersionRange(5, 32767))
+    assert error_of(operation) is None
+    assert other.state() is S.READY
+
+
+def test_the_producer_that_prepared_may_also_end_it_itself() -> None:
+    talk = Talk(2).started()
+    talk.manager.prepare()
+    operation = talk.manager.commit()
+    talk.answer(Kind.END)
+    assert error_of(operation) is None
+
+
+def test_the_producer_that_prepared_initialises_again_when_others_have_ended_it() -> None:
+    talk = Talk(2).started()
+    talk.manager.prepare()
+    operation = talk.manager.init()
+    message = talk.answer(Kind.INIT).build(4)
+    assert message == InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000)
+    assert error_of(operation) is None
+    talk.manager.begin(2)
+    assert talk.manager.admits(T0, is_retry=False)
+
+
+@BOTH
+def test_to_prepare_an_empty_transaction_ends_it(version: int) -> None:
+    talk = Talk(version).begun()
+    assert talk.manager.prepare() is None
+    assert talk.state() is S.READY
+    assert talk.next() is None
+
+
+def test_a_producer_goes_on_under_an_epoch_that_another_process_was_given() -> None:
+    talk = Talk(2)
+    talk.manager.resume(ProducerIdAndEpoch(70, 9), 2)
+    assert talk.next() is None
+    talk.manager.begin(None)
+    assert talk.manager.admits(T0, is_retry=False)
+    talk.manager.commit()
+    message = talk.answer(Kind.END).build(5)
+    assert message == EndTxnRequest(transactional_id="x", producer_id=70, producer_epoch=9, committed=True)
+
+
+# --- calls at the wrong time
+
+
+def test_calls_that_need_a_transaction_say_what_to_call_first() -> None:
+    talk = Talk()
+    calls: tuple[Callable[[], object], ...] = (
+        talk.manager.ensure_can_send,
+        talk.manager.prepare,
+        lambda: talk.manager.send_offsets(OFFSETS, GROUP),
+    )
+    for call in calls:
+        with pytest.raises(IllegalStateError, match=r"is uninitialized\. Call init_transactions\(\) first"):
+            call()
+    talk.init()
+    with pytest.raises(
+        IllegalStateError, match=r"send\(\) needs an open .* is ready\. Call begin_transaction\(\) first"
+    ):
+        talk.manager.ensure_can_send()
+
+
+@pytest.mark.parametrize("call", ["begin", "commit", "abort"])
+def test_an_illegal_call_raises_and_changes_nothing(call: str) -> None:
+    talk = Talk()
+    calls: dict[str, Callable[[], object]] = {
+        "begin": lambda: talk.manager.begin(1),
+        "commit": talk.manager.commit,
+        "abort": talk.manager.abort,
+    }
+    with pytest.raises(IllegalStateError, match="cannot go from 'uninitialized'"):
+        calls[call]()
+    assert talk.state() is S.UNINITIALIZED
+    talk.init()
+    assert talk.state() is S.READY
+
+
+def test_a_second_begin_is_refused_and_the_transaction_goes_on() -> None:
+    talk = Talk(2).started()
+    with pytest.raises(IllegalStateError):
+        talk.manager.begin(2)
+    assert talk.manager.admits(T0, is_retry=False)
+
+
+def test_sending_is_refused_while_the_transaction_ends() -> None:
+    talk = Talk(2).started()
+    talk.manager.commit()
+    with pytest.raises(IllegalStateError, match=r"send\(\) cannot begin, because it is not known how commit"):
+        talk.manager.ensure_can_send()
+
+
+@pytest.mark.parametrize("call", ["init", "commit", "abort"])
+def test_a_call_whose_time_was_up_may_only_be_repeated_and_then_has_the_first_ones_outcome(call: str) -> None:
+    talk = Talk(2) if call == "init" else Talk(2).started()
+    calls: dict[str, Callable[[], Operation]] = {
+        "init": talk.manager.init,
+        "commit": talk.manager.commit,
+        "abort": talk.manager.abort,
+    }
+    first = calls[call]()
+    others: list[Callable[[], object]] = [other for name, other in calls.items() if name != call]
+    others.append(lambda: talk.manager.begin(2))
+    for other in others:
+        with pytest.raises(IllegalStateError, match="it is not known how"):
+            other()
+    assert calls[call]() is first
+    talk.settle()
+    assert first.done.is_set()
+    assert calls[call]() is first  # also when the outcome has come meanwhile
+    with pytest.raises(IllegalStateError):
+        talk.manager.begin(2)
+    assert error_of(first) is None
+    talk.manager.begin(2)

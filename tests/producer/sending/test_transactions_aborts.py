@@ -1,0 +1,288 @@
+"""What ends a transaction and not its producer: failed records, abortable errors, and what is in doubt."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.errors import (
+    DeliveryTimeoutError,
+    IllegalStateError,
+    KafkaSinkError,
+    TransactionAbortableError,
+)
+from spark_kafka_sink.producer.sending.idempotence import ProducerIdAndEpoch
+from spark_kafka_sink.producer.sending.transaction_requests import Kind
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
+from tests.producer.sending.transaction_cases import (
+    T0,
+    T1,
+    S,
+    Talk,
+    about_to,
+    adding,
+    error_of,
+    partitions_answer,
+)
+
+BOTH = pytest.mark.parametrize("version", [1, 2])
+FAILURE = DeliveryTimeoutError("topic t, partition 0: 3 records were not acknowledged.")
+
+
+@BOTH
+def test_a_failed_batch_makes_the_transaction_abortable_and_commit_says_which(version: int) -> None:
+    talk = Talk(version).started()
+    talk.manager.batch_failed(FAILURE)
+    assert talk.state() is S.ABORTABLE_ERROR
+    assert talk.manager.drops_unsent
+    for call in (talk.manager.commit, talk.manager.ensure_can_send, lambda: talk.manager.begin(version)):
+        with pytest.raises(
+            TransactionAbortableError, match=r"topic t, partition 0: 3 records .* abort_transaction\(\)"
+        ):
+            call()
+    assert talk.next() is None
+
+
+@BOTH
+def test_a_batch_that_fails_while_the_commit_waits_fails_the_commit(version: int) -> None:
+    talk = Talk(version).started()
+    talk.quiet = False
+    operation = talk.manager.commit()
+    talk.manager.batch_failed(FAILURE)
+    error = error_of(operation)
+    assert isinstance(error, TransactionAbortableError)
+    assert error.__cause__ is FAILURE
+    talk.quiet = True
+    assert talk.next() is None  # nothing ends before the abort
+    talk.manager.abort()
+    message = talk.answer(Kind.END).build(5)
+    assert getattr(message, "committed", None) is False
+
+
+def test_of_several_failures_the_first_is_told() -> None:
+    talk = Talk(2).started()
+    talk.manager.batch_failed(FAILURE)
+    talk.manager.batch_failed(DeliveryTimeoutError("another"))
+    with pytest.raises(TransactionAbortableError, match="partition 0: 3 records"):
+        talk.manager.commit()
+
+
+def test_a_failure_while_the_abort_is_under_way_changes_nothing() -> None:
+    talk = Talk(2).started()
+    operation = talk.manager.abort()
+    talk.manager.batch_failed(FAILURE)
+    assert talk.state() is S.ABORTING
+    talk.answer(Kind.END)
+    assert error_of(operation) is None
+
+
+def test_a_failure_outside_of_a_transaction_changes_nothing() -> None:
+    talk = Talk(2).init()
+    talk.manager.batch_failed(FAILURE)
+    assert talk.state() is S.READY
+
+
+def test_in_version_1_a_new_epoch_follows_the_abort_of_what_failed() -> None:
+    talk = Talk(1).started()
+    before = talk.manager.id_and_epoch
+    talk.manager.batch_failed(FAILURE)
+    operation = talk.manager.abort()
+    talk.answer(Kind.END)
+    assert talk.state() is S.INITIALIZING
+    assert not operation.done.is_set()
+    request = talk.answer(Kind.INIT)
+    message = request.build(4)
+    assert isinstance(message, InitProducerIdRequest)
+    assert (message.producer_id, message.producer_epoch) == before
+    assert request.versions is not None
+    assert request.versions.min == 3  # brokers before 2.5 cannot do it
+    assert error_of(operation) is None
+    assert talk.manager.id_and_epoch == ProducerIdAndEpoch(before.producer_id, before.epoch + 1)
+    assert talk.state() is S.READY
+
+
+def test_in_version_2_the_end_of_what_failed_brings_the_new_epoch() -> None:
+    talk = Talk(2).started()
+    before = talk.manager.id_and_epoch
+    talk.manager.batch_failed(FAILURE)
+    talk.manager.abort()
+    talk.answer(Kind.END)
+    assert talk.manager.id_and_epoch == ProducerIdAndEpoch(before.producer_id, before.epoch + 1)
+    assert talk.state() is S.READY
+    assert talk.next() is None
+
+
+def test_an_abort_without_a_failure_keeps_the_epoch_in_version_1() -> None:
+    talk = Talk(1).started()
+    talk.manager.abort()
+    talk.answer(Kind.END)
+    assert talk.state() is S.READY
+    assert talk.next() is None
+
+
+def test_the_new_epoch_survives_a_lost_connection() -> None:
+    talk = Talk(1).started()
+    talk.manager.batch_failed(FAILURE)
+    operation = talk.manager.abort()
+    talk.answer(Kind.END)
+    talk.lose(Kind.INIT)
+    talk.answer(Kind.INIT)
+    assert error_of(operation) is None
+
+
+@pytest.mark.parametrize("kind", [Kind.FIND_COORDINATOR, Kind.INIT])
+def test_transaction_abortable_at_init_is_mended_by_an_abort(kind: Kind) -> None:
+    talk = Talk()
+    operation = talk.manager.init()
+    talk.answer(kind, codes.TRANSACTION_ABORTABLE)
+    assert isinstance(error_of(operation), TransactionAbortableError)
+    assert talk.state() is S.ABORTABLE_ERROR
+    abort = talk.manager.abort()
+    talk.settle()
+    assert error_of(abort) is None
+    assert talk.state() is S.READY
+    talk.manager.begin(1)
+
+
+@pytest.mark.parametrize("kind", [Kind.ADD_PARTITIONS, Kind.ADD_OFFSETS, Kind.COMMIT_OFFSETS, Kind.END])
+@pytest.mark.parametrize("code", [codes.TRANSACTION_ABORTABLE, codes.UNKNOWN_PRODUCER_ID])
+def test_these_errors_end_the_transaction_and_the_producer_goes_on(kind: Kind, code: int) -> None:
+    talk = about_to(kind)
+    talk.answer(kind, code)
+    assert talk.state() is S.ABORTABLE_ERROR
+    if kind is Kind.END:
+        talk.manager.commit().done.wait(0)
+        with pytest.raises(TransactionAbortableError):
+            talk.manager.commit().result()
+    operation = talk.manager.abort()
+    talk.settle()
+    assert error_of(operation) is None
+    assert talk.state() is S.READY
+
+
+@pytest.mark.parametrize("code", [codes.TRANSACTION_ABORTABLE, codes.UNKNOWN_PRODUCER_ID])
+def test_an_abort_that_is_itself_refused_ends_the_producer(code: int) -> None:
+    talk = Talk(2).started()
+    operation = talk.manager.abort()
+    talk.answer(Kind.END, code)
+    assert talk.state() is S.FATAL_ERROR
+    assert codes.error_code(code).name in str(error_of(operation))
+
+
+def test_a_topic_without_the_right_to_write_is_named_and_the_transaction_abortable() -> None:
+    talk = Talk().begun()
+    talk.manager.admits(T0, is_retry=False)
+    talk.manager.admits(T1, is_retry=False)
+    request = talk.send(Kind.ADD_PARTITIONS)
+    told = {T0: codes.OPERATION_NOT_ATTEMPTED, T1: codes.TOPIC_AUTHORIZATION_FAILED}
+    talk.manager.answered(request, partitions_answer(told), talk.now)
+    with pytest.raises(TransactionAbortableError, match=r"topic t, partition 1.*TOPIC_AUTHORIZATION_FAILED"):
+        talk.manager.commit()
+
+
+@pytest.mark.parametrize("code", [codes.TOPIC_AUTHORIZATION_FAILED, codes.INVALID_TOPIC_EXCEPTION, 9999])
+def test_partitions_that_cannot_be_added_leave_nothing_to_be_ended_at_the_broker(code: int) -> None:
+    talk = about_to(Kind.ADD_PARTITIONS)
+    talk.answer(Kind.ADD_PARTITIONS, code)
+    assert talk.state() is S.ABORTABLE_ERROR
+    assert not talk.manager.admits(T0, is_retry=False)
+    operation = talk.manager.abort()
+    talk.settle()
+    assert error_of(operation) is None
+    assert Kind.END not in talk.asked
+
+
+def test_partitions_that_were_added_before_are_ended_and_may_send_what_is_under_way() -> None:
+    talk = Talk().started(T0)
+    talk.manager.admits(T1, is_retry=False)
+    talk.answer(Kind.ADD_PARTITIONS, codes.TOPIC_AUTHORIZATION_FAILED)
+    assert talk.manager.admits(T0, is_retry=True)
+    assert not talk.manager.admits(T0, is_retry=False)
+    assert not talk.manager.admits(T1, is_retry=True)
+    talk.manager.abort()
+    talk.answer(Kind.END)
+
+
+@pytest.mark.parametrize("fatal", [False, True])
+def test_a_partition_that_waits_is_not_added_after_an_error(fatal: bool) -> None:
+    talk = about_to(Kind.ADD_PARTITIONS)
+    if fatal:
+        talk.manager.fail_for_good(KafkaSinkError("over"))
+    else:
+        talk.manager.batch_failed(FAILURE)
+    assert talk.next() is None
+    assert not talk.manager.admits(T0, is_retry=False)
+    assert not talk.manager.admits(T0, is_retry=True)
+
+
+@pytest.mark.parametrize("fatal", [False, True])
+def test_a_partition_whose_addition_was_under_way_takes_no_new_batches_after_an_error(fatal: bool) -> None:
+    talk = about_to(Kind.ADD_PARTITIONS)
+    request = talk.send(Kind.ADD_PARTITIONS)
+    if fatal:
+        talk.manager.fail_for_good(KafkaSinkError("over"))
+    else:
+        talk.manager.batch_failed(FAILURE)
+    talk.reply(request)
+    assert not talk.manager.admits(T0, is_retry=False)
+    assert talk.manager.admits(T0, is_retry=True) == (not fatal)
+
+
+# --- in doubt
+
+
+def test_an_abort_asks_once_more_for_what_may_have_been_added() -> None:
+    talk = about_to(Kind.ADD_PARTITIONS)
+    talk.lose(Kind.ADD_PARTITIONS)
+    operation = talk.manager.abort()
+    assert adding(talk.answer(Kind.ADD_PARTITIONS)) == {T0}
+    talk.answer(Kind.END)
+    assert error_of(operation) is None
+
+
+def test_an_abort_asks_once_more_for_a_group_that_may_have_been_added() -> None:
+    talk = about_to(Kind.ADD_OFFSETS)
+    talk.lose(Kind.ADD_OFFSETS)
+    operation = talk.manager.abort()
+    talk.answer(Kind.ADD_OFFSETS)
+    talk.answer(Kind.END)
+    assert error_of(operation) is None
+
+
+def test_an_abort_while_partitions_are_being_added_waits_for_the_answer() -> None:
+    talk = about_to(Kind.ADD_PARTITIONS)
+    request = talk.send(Kind.ADD_PARTITIONS)
+    operation = talk.manager.abort()
+    assert talk.next() is None
+    talk.reply(request)
+    talk.answer(Kind.END)
+    assert error_of(operation) is None
+
+
+def test_an_abort_whose_addition_is_refused_after_all_has_nothing_to_end() -> None:
+    talk = about_to(Kind.ADD_PARTITIONS)
+    talk.lose(Kind.ADD_PARTITIONS)
+    operation = talk.manager.abort()
+    talk.answer(Kind.ADD_PARTITIONS, codes.TOPIC_AUTHORIZATION_FAILED)
+    talk.settle()
+    assert error_of(operation) is None
+    assert Kind.END not in talk.asked
+
+
+def test_what_was_not_asked_for_yet_is_not_asked_for_by_an_abort() -> None:
+    talk = about_to(Kind.ADD_PARTITIONS)
+    talk.manager.abort()
+    assert talk.next() is None
+    assert talk.state() is S.READY
+
+
+def test_an_end_whose_answer_was_lost_is_asked_for_until_it_is_known() -> None:
+    talk = Talk(2).started()
+    operation = talk.manager.commit()
+    for _ in range(3):
+        talk.lose(Kind.END)
+        assert not talk.manager.admits(T0, is_retry=False)
+    with pytest.raises(IllegalStateError):
+        talk.manager.abort()
+    talk.answer(Kind.END)
+    assert error_of(operation) is None

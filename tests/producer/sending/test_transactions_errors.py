@@ -1,0 +1,176 @@
+"""What errors do to a transaction: tried again, aborted and gone on, or the end of the producer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from spark_kafka_sink.errors import (
+    AuthorizationError,
+    DeliveryTimeoutError,
+    KafkaSinkError,
+    ProducerFencedError,
+    UnsupportedVersionError,
+)
+from spark_kafka_sink.producer.sending.transaction_calls import Operation
+from spark_kafka_sink.producer.sending.transaction_requests import GroupMetadata, Kind
+from spark_kafka_sink.protocol import error_codes as codes
+from tests.producer.sending.transaction_cases import (
+    OFFSETS,
+    PAUSE_MS,
+    T0,
+    S,
+    Talk,
+    about_to,
+    error_of,
+)
+
+BOTH = pytest.mark.parametrize("version", [1, 2])
+FAILURE = DeliveryTimeoutError("topic t, partition 0: 3 records were not acknowledged.")
+COORDINATED = (Kind.INIT, Kind.ADD_PARTITIONS, Kind.ADD_OFFSETS, Kind.COMMIT_OFFSETS, Kind.END)
+
+
+def finish(call: Callable[[], Operation | None]) -> None:
+    operation = call()
+    if operation is not None:
+        operation.result()
+
+
+# --- what is tried again
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("code", [codes.COORDINATOR_LOAD_IN_PROGRESS, codes.UNKNOWN_TOPIC_OR_PARTITION])
+def test_what_is_retriable_is_asked_again_after_a_pause(kind: Kind, code: int) -> None:
+    talk = about_to(kind)
+    state = talk.state()
+    talk.answer(kind, code)
+    assert talk.next() is None
+    assert talk.manager.next_delay_ms(talk.now) == PAUSE_MS
+    talk.wait(PAUSE_MS - 1)
+    assert talk.next() is None
+    talk.wait(1)
+    assert talk.due().kind is kind
+    assert talk.state() is state
+
+
+@pytest.mark.parametrize("kind", COORDINATED)
+@pytest.mark.parametrize("code", [codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE])
+def test_a_coordinator_that_has_moved_is_looked_up_and_asked(kind: Kind, code: int) -> None:
+    talk = about_to(kind)
+    talk.answer(kind, code)
+    talk.wait()
+    assert talk.due().kind is Kind.FIND_COORDINATOR
+    talk.answer(kind)
+
+
+@pytest.mark.parametrize("kind", COORDINATED)
+def test_a_lost_connection_is_followed_by_a_lookup_and_the_same_request(kind: Kind) -> None:
+    talk = about_to(kind)
+    first = talk.due().build(4 if kind is Kind.INIT else 3)
+    talk.lose(kind)
+    assert talk.due().kind is Kind.FIND_COORDINATOR
+    assert talk.answer(kind).build(4 if kind is Kind.INIT else 3) == first
+
+
+def test_a_lookup_that_was_lost_is_repeated() -> None:
+    talk = about_to(Kind.FIND_COORDINATOR)
+    talk.lose(Kind.FIND_COORDINATOR)
+    talk.answer(Kind.INIT)
+    assert talk.state() is S.READY
+
+
+@pytest.mark.parametrize("kind", [Kind.INIT, Kind.ADD_PARTITIONS, Kind.ADD_OFFSETS, Kind.END])
+def test_a_transaction_that_is_still_being_completed_is_waited_for_with_short_pauses(kind: Kind) -> None:
+    talk = about_to(kind)
+    for pause_ms in (20, 40, 80, 100, 100):
+        talk.answer(kind, codes.CONCURRENT_TRANSACTIONS)
+        assert talk.manager.next_delay_ms(talk.now) == pause_ms
+        talk.wait(pause_ms)
+    talk.answer(kind)
+    assert talk.state() in (S.READY, S.IN_TRANSACTION)
+
+
+# --- what ends the producer
+
+
+@pytest.mark.parametrize("kind", COORDINATED)
+@pytest.mark.parametrize("code", [codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH])
+def test_a_producer_that_was_fenced_says_so_to_every_call(kind: Kind, code: int) -> None:
+    talk = about_to(kind)
+    talk.answer(kind, code)
+    assert talk.state() is S.FATAL_ERROR
+    calls = (talk.manager.init, lambda: talk.manager.begin(1), talk.manager.commit, talk.manager.abort)
+    for call in (*calls, talk.manager.ensure_can_send):
+        with pytest.raises(ProducerFencedError, match=r"transactional id x.*has taken over"):
+            finish(call)
+    assert talk.next() is None
+    assert not talk.manager.admits(T0, is_retry=True)
+
+
+@pytest.mark.parametrize("kind", [Kind.ADD_PARTITIONS, Kind.ADD_OFFSETS, Kind.COMMIT_OFFSETS, Kind.END])
+@pytest.mark.parametrize(
+    "code",
+    [codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, codes.INVALID_TXN_STATE, codes.INVALID_PRODUCER_ID_MAPPING],
+)
+def test_these_errors_are_fatal_once_the_producer_has_its_id(kind: Kind, code: int) -> None:
+    talk = about_to(kind)
+    talk.answer(kind, code)
+    assert talk.state() is S.FATAL_ERROR
+    assert codes.error_code(code).name in str(talk.manager.error)
+
+
+def test_an_unknown_error_is_fatal_and_shown() -> None:
+    talk = about_to(Kind.END)
+    operation = talk.manager.commit()
+    talk.answer(Kind.END, 9999)
+    assert "the attempt to end the transaction was refused: UNKNOWN_9999" in str(error_of(operation))
+
+
+def test_a_broker_that_does_not_know_transactions_ends_the_producer() -> None:
+    talk = Talk()
+    operation = talk.manager.init()
+    talk.send()
+    talk.manager.fail_for_good(UnsupportedVersionError("broker 1 does not know the API INIT_PRODUCER_ID"))
+    assert isinstance(error_of(operation), UnsupportedVersionError)
+    with pytest.raises(UnsupportedVersionError):
+        talk.manager.begin(1)
+
+
+def test_the_first_fatal_error_stays() -> None:
+    talk = Talk().begun()
+    talk.manager.fail_for_good(UnsupportedVersionError("first"))
+    talk.manager.fail_for_good(KafkaSinkError("second"))
+    with pytest.raises(UnsupportedVersionError, match="first"):
+        talk.manager.begin(1)
+
+
+def test_offsets_that_were_on_their_way_fail_with_the_producer() -> None:
+    talk = about_to(Kind.COMMIT_OFFSETS)
+    operation = talk.manager.send_offsets(OFFSETS, GroupMetadata("h"))
+    talk.answer(Kind.COMMIT_OFFSETS, codes.PRODUCER_FENCED)
+    assert isinstance(error_of(operation), ProducerFencedError)
+
+
+# --- a right that may be granted
+
+
+@pytest.mark.parametrize("kind", [Kind.FIND_COORDINATOR, Kind.INIT])
+def test_a_missing_right_at_init_is_told_and_the_call_may_be_repeated(kind: Kind) -> None:
+    talk = Talk()
+    operation = talk.manager.init()
+    talk.answer(kind, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    error = error_of(operation)
+    assert isinstance(error, AuthorizationError)
+    assert "Grant this user the rights Write and Describe on the transactional id" in str(error)
+    assert talk.state() is S.UNINITIALIZED
+    talk.init()
+    assert talk.state() is S.READY
+
+
+def test_a_timeout_above_the_brokers_limit_is_told_by_init() -> None:
+    talk = Talk()
+    operation = talk.manager.init()
+    talk.answer(Kind.INIT, codes.INVALID_TRANSACTION_TIMEOUT)
+    assert "transaction.timeout.ms exceeds the broker's transaction.max.timeout.ms" in str(error_of(operation))

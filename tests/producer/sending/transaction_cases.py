@@ -1,0 +1,234 @@
+"""A TransactionManager and the brokers' answers, without a network: what it asks is answered by the test.
+
+talk = Talk(version=2)
+talk.init()
+talk.manager.begin(2)
+talk.answer(...)          the request that is due, and its answer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+from spark_kafka_sink.client.backoff import ExponentialBackoff
+from spark_kafka_sink.errors import KafkaSinkError
+from spark_kafka_sink.producer.batching.batch import TopicPartition
+from spark_kafka_sink.producer.sending.idempotence import ProducerIdAndEpoch
+from spark_kafka_sink.producer.sending.transaction_calls import Operation
+from spark_kafka_sink.producer.sending.transaction_requests import GroupMetadata, Kind, OffsetAndMetadata
+from spark_kafka_sink.producer.sending.transaction_requests import TransactionRequest as Request
+from spark_kafka_sink.producer.sending.transaction_states import TransactionState
+from spark_kafka_sink.producer.sending.transactions import TransactionManager
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
+from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+)
+from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from spark_kafka_sink.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
+from spark_kafka_sink.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+S = TransactionState
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+GROUP = GroupMetadata("g")
+OFFSETS = {T0: OffsetAndMetadata(5), T1: OffsetAndMetadata(7)}
+IDENTITY = ProducerIdAndEpoch(70, 3)
+PAUSE_MS = 100.0
+
+
+class Talk:
+    """`quiet` is what the sender says: no record is on its way."""
+
+    def __init__(self, version: int = 1) -> None:
+        self.version = version
+        self.manager = TransactionManager("x", 60_000, ExponentialBackoff(PAUSE_MS, PAUSE_MS, Random(1)))
+        self.now = 0.0
+        self.quiet = True
+        self.id_and_epoch = IDENTITY
+        self.asked: list[Kind] = []
+
+    def state(self) -> TransactionState:
+        return self.manager.state
+
+    # --- the way to a state
+
+    def init(self) -> Talk:
+        operation = self.manager.init()
+        self.settle()
+        operation.result()
+        return self
+
+    def begun(self) -> Talk:
+        self.init()
+        self.manager.begin(self.version)
+        return self
+
+    def started(self, *partitions: TopicPartition) -> Talk:
+        """In a transaction that brokers know of."""
+        self.begun()
+        self.write(*(partitions or (T0,)))
+        return self
+
+    def write(self, *partitions: TopicPartition) -> None:
+        for partition in partitions:
+            self.manager.admits(partition, is_retry=False)
+        self.settle()
+        assert all(self.manager.admits(partition, is_retry=False) for partition in partitions)
+
+    def commit(self) -> Talk:
+        operation = self.manager.commit()
+        self.settle()
+        operation.result()
+        return self
+
+    # --- one step, or all
+
+    def next(self) -> Request | None:
+        return self.manager.next_request(self.now, quiet=self.quiet)
+
+    def due(self) -> Request:
+        request = self.next()
+        assert request is not None, f"nothing to ask in {self.manager!r}"
+        return request
+
+    def send(self, kind: Kind | None = None) -> Request:
+        request = self.due()
+        assert kind in (None, request.kind)
+        self.asked.append(request.kind)
+        self.manager.sent(request)
+        return request
+
+    def answer(self, kind: Kind, code: int = 0) -> Request:
+        """Send what is due, which is of this kind, and answer it; coordinators are found on the way."""
+        while kind is not Kind.FIND_COORDINATOR and self.due().kind is Kind.FIND_COORDINATOR:
+            self.answer(Kind.FIND_COORDINATOR)
+        request = self.send(kind)
+        self.reply(request, code)
+        return request
+
+    def reply(self, request: Request, code: int = 0) -> None:
+        self.manager.answered(request, self.response(request, code), self.now)
+
+    def lose(self, kind: Kind) -> None:
+        """Its answer is lost; then the pause passes."""
+        while self.due().kind is not kind:
+            self.answer(Kind.FIND_COORDINATOR)
+        self.manager.lost(self.send(kind), self.now)
+        self.wait()
+
+    def settle(self) -> None:
+        """Answer all that is asked, until nothing is."""
+        while self.next() is not None:
+            self.reply(self.send())
+
+    def wait(self, ms: float = PAUSE_MS) -> None:
+        self.now += ms
+
+    # --- brokers
+
+    def response(self, request: Request, code: int) -> Message:
+        version = 5 if self.version >= 2 else 4
+        message = request.build(version)
+        if request.kind is Kind.FIND_COORDINATOR:
+            key = request.coordinator.key
+            return FindCoordinatorResponse(
+                coordinators=[Coordinator(key=key, node_id=1, host="b1", port=9092, error_code=code)]
+            )
+        if request.kind is Kind.INIT:
+            self.id_and_epoch = ProducerIdAndEpoch(self.id_and_epoch.producer_id, self.id_and_epoch.epoch + 1)
+            return InitProducerIdResponse(
+                error_code=code, producer_id=self.id_and_epoch.producer_id, producer_epoch=self.id_and_epoch.epoch
+            )
+        if isinstance(message, EndTxnRequest):
+            if self.version < 2 or code:
+                return EndTxnResponse(error_code=code)
+            self.id_and_epoch = ProducerIdAndEpoch(message.producer_id, message.producer_epoch + 1)
+            return EndTxnResponse(producer_id=self.id_and_epoch.producer_id, producer_epoch=self.id_and_epoch.epoch)
+        if isinstance(message, AddPartitionsToTxnRequest):
+            partitions = {
+                TopicPartition(topic.name, index): code
+                for topic in message.v3_and_below_topics
+                for index in topic.partitions
+            }
+            return partitions_answer(partitions)
+        if isinstance(message, TxnOffsetCommitRequest):
+            topics = {
+                TopicPartition(topic.name, row.partition_index): code
+                for topic in message.topics
+                for row in topic.partitions
+            }
+            return offsets_answer(topics)
+        return AddOffsetsToTxnResponse(error_code=code)
+
+
+def partitions_answer(answered: Mapping[TopicPartition, int]) -> AddPartitionsToTxnResponse:
+    return AddPartitionsToTxnResponse(
+        results_by_topic_v3_and_below=[
+            AddPartitionsToTxnTopicResult(
+                name=topic,
+                results_by_partition=[
+                    AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
+                ],
+            )
+            for (topic, index), code in answered.items()
+        ]
+    )
+
+
+def offsets_answer(answered: Mapping[TopicPartition, int]) -> TxnOffsetCommitResponse:
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic, partitions=[TxnOffsetCommitResponsePartition(partition_index=index, error_code=code)]
+            )
+            for (topic, index), code in answered.items()
+        ]
+    )
+
+
+def about_to(kind: Kind) -> Talk:
+    """Version 1, and this request is the next one."""
+    if kind in (Kind.FIND_COORDINATOR, Kind.INIT):
+        talk = Talk()
+        talk.manager.init()
+        if kind is Kind.INIT:
+            talk.answer(Kind.FIND_COORDINATOR)
+        return talk
+    talk = Talk().begun()
+    if kind is Kind.ADD_PARTITIONS:
+        talk.manager.admits(T0, is_retry=False)
+    elif kind is Kind.END:
+        talk.write(T0)
+        talk.manager.commit()
+    else:
+        talk.manager.send_offsets(OFFSETS, GROUP)
+        if kind is Kind.COMMIT_OFFSETS:
+            talk.answer(Kind.ADD_OFFSETS)
+            talk.answer(Kind.FIND_COORDINATOR)
+    assert talk.due().kind is kind
+    return talk
+
+
+def error_of(operation: Operation) -> KafkaSinkError | None:
+    assert operation.done.is_set(), f"{operation.name} has no outcome"
+    try:
+        operation.result()
+    except KafkaSinkError as error:
+        return error
+    return None
+
+
+def adding(request: Request) -> set[TopicPartition]:
+    message = request.build(3)
+    assert isinstance(message, AddPartitionsToTxnRequest)
+    return {TopicPartition(topic.name, index) for topic in message.v3_and_below_topics for index in topic.partitions}
