@@ -14,9 +14,9 @@ from spark_kafka_sink import testing
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
+from tests.waiting import PATIENCE_SECONDS
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
-SECONDS_MAX = 30
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def write_all(producer: Producer, topic: str, values: list[bytes]) -> None:
             headers={"n": b"%d" % number},
             on_delivery=lambda error, _: failures.append(error) if error else None,
         )
-    assert producer.flush(SECONDS_MAX) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     assert failures == []
 
 
@@ -66,7 +66,7 @@ def test_kafka_python_writes_and_reads_back(broker: EmbeddedBroker, codec: str) 
     )
     sent = [producer.send(topic, b"value %d" % number) for number in range(100)]
     for future in sent:
-        future.get(SECONDS_MAX)
+        future.get(PATIENCE_SECONDS)
     producer.close()
     assert sorted(kafka_python_reads(broker, topic, 2)) == sorted(b"value %d" % number for number in range(100))
 
@@ -75,15 +75,15 @@ def test_kafka_python_writes_and_reads_back(broker: EmbeddedBroker, codec: str) 
 def test_only_committed_transactions_of_librdkafka_are_seen(version: int) -> None:
     with embedded_broker({"t": 2}, transaction_version=version) as broker:
         producer = librdkafka(broker, transactional_id="x")
-        producer.init_transactions(SECONDS_MAX)
+        producer.init_transactions(PATIENCE_SECONDS)
         for value, commit in ((b"first", True), (b"aborted", False), (b"second", True)):
             producer.begin_transaction()
             producer.produce("t", value, partition=0)
-            producer.flush(SECONDS_MAX)
+            producer.flush(PATIENCE_SECONDS)
             if commit:
-                producer.commit_transaction(SECONDS_MAX)
+                producer.commit_transaction(PATIENCE_SECONDS)
             else:
-                producer.abort_transaction(SECONDS_MAX)
+                producer.abort_transaction(PATIENCE_SECONDS)
         committed = [record.value for record in read_topic(broker.bootstrap_servers, "t")]
         everything = read_topic(broker.bootstrap_servers, "t", isolation="read_uncommitted")
         by_kafka_python = kafka_python_reads(broker, "t", 2, isolation_level="read_committed")
@@ -113,13 +113,13 @@ def test_kafka_python_commits_a_transaction(broker: EmbeddedBroker) -> None:
 def test_a_second_producer_fences_the_first(broker: EmbeddedBroker) -> None:
     topic = create_topic(broker.bootstrap_servers)
     first, second = (librdkafka(broker, transactional_id="fenced") for _ in range(2))
-    first.init_transactions(SECONDS_MAX)
+    first.init_transactions(PATIENCE_SECONDS)
     first.begin_transaction()
     first.produce(topic, b"zombie")
-    first.flush(SECONDS_MAX)
-    second.init_transactions(SECONDS_MAX)
+    first.flush(PATIENCE_SECONDS)
+    second.init_transactions(PATIENCE_SECONDS)
     with pytest.raises(KafkaException) as caught:
-        first.commit_transaction(SECONDS_MAX)
+        first.commit_transaction(PATIENCE_SECONDS)
     assert caught.value.args[0].fatal()
     assert read_topic(broker.bootstrap_servers, topic) == []
 

@@ -15,6 +15,7 @@ from spark_kafka_sink import testing
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.sasl.oauthbearer import unsecured_token
 from spark_kafka_sink.testing import EmbeddedBroker, ListenerSecurity, embedded_broker
+from tests.waiting import PATIENCE_SECONDS
 
 SECRET = "a secret that nobody may see"
 USERS = {"alice": SECRET}
@@ -39,7 +40,7 @@ def librdkafka_writes(broker: EmbeddedBroker, settings: dict[str, object]) -> ob
     options = {"bootstrap.servers": broker.bootstrap_servers, "broker.address.family": "v4", "log_level": 0, **settings}
     producer = Producer({**options, "message.timeout.ms": 20_000})
     producer.produce("t", b"by librdkafka", on_delivery=lambda error, _: outcome.append(error))
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     del producer
     gc.collect()
     return outcome[0]
@@ -104,5 +105,5 @@ def test_kafka_python_authenticates() -> None:
             sasl_plain_username="alice",
             sasl_plain_password=SECRET,
         )
-        assert producer.send("t", b"by kafka-python").get(30).offset == 0
+        assert producer.send("t", b"by kafka-python").get(PATIENCE_SECONDS).offset == 0
         producer.close()

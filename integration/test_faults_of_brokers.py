@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic
-from integration.support.scenario import assert_all_stored_once_in_order, run
+from integration.support.scenario import PATIENT, assert_all_stored_once_in_order, run
 
 pytestmark = pytest.mark.needs("kafka")
 
@@ -20,7 +20,7 @@ def topic(kafka3: KafkaCluster) -> str:
 
 
 def _config(cluster: KafkaCluster, **more: object) -> dict[str, object]:
-    return {"bootstrap.servers": cluster.bootstrap(), "linger.ms": 5, "request.timeout.ms": 10_000, **more}
+    return PATIENT | {"bootstrap.servers": cluster.bootstrap(), "request.timeout.ms": 10_000, **more}
 
 
 def _leader(cluster: KafkaCluster, topic: str) -> int:

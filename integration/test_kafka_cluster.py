@@ -8,6 +8,7 @@ from confluent_kafka.admin import AdminClient
 
 from integration.support.kafka_cluster import USERS, KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.needs("kafka")
 
@@ -16,7 +17,7 @@ def _produce_one(config: dict[str, str], topic: str) -> None:
     errors: list[object] = []
     producer = Producer(config)
     producer.produce(topic, b"value", on_delivery=lambda error, _message: errors.append(error))
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     assert errors == [None]
 
 

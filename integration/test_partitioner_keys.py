@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import pyarrow as pa
@@ -10,11 +11,12 @@ from kafka.partitioner.default import murmur2 as reference
 from spark_kafka_sink.producer.murmur2 import murmur2
 from spark_kafka_sink.records.byte_column import byte_column
 
-KEYS = 1_000_000
+KEYS = 1_000_000 if os.environ.get("SOAK") else 100_000
+"""kafka-python hashes about 30,000 in a second."""
 CHUNK = 50_000
 
 
-def test_murmur2_equals_kafka_pythons_for_a_million_random_keys_of_0_to_300_bytes() -> None:
+def test_murmur2_equals_kafka_pythons_for_random_keys_of_0_to_300_bytes() -> None:
     numbers = random.Random(20261121)
     for _ in range(KEYS // CHUNK):
         keys = [numbers.randbytes(numbers.randrange(301)) for _ in range(CHUNK)]

@@ -1,7 +1,7 @@
 """A producer whose brokers are slower than it is: its memory is bounded and flat, and none is left behind by a close.
 
-The producer under measurement is a process of its own. The broker answers each request late, so that buffer.memory, 32
-MB by default, is full all the time and every call waits for it.
+The producer under measurement is a process of its own. The broker answers a request only while a call of that process
+waits for memory, so that buffer.memory, 32 MB by default, is full all the time, however slow or busy the machine is.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from integration.support.processes import resident_bytes
 from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 
 RECORDS = 20_000_000
@@ -27,8 +31,8 @@ PANDAS_BYTES = 48_000_000
 LARGE_BATCHES_BYTES = 15_000_000
 """They are made of more rows at a time, whose copies live for a moment."""
 GROWTH_BYTES_MAX = 8_000_000
-WAITED_SECONDS_MIN = 1.0
 SAMPLE_SECONDS = 0.05
+GATE_SECONDS = 0.001
 
 CYCLES = 2_000
 CYCLE_BYTES_MAX = 300
@@ -52,11 +56,41 @@ class Measured:
         return max(self.samples[size * (number - 1) : size * number])
 
 
-def measure(broker: EmbeddedBroker, records: int, *arguments: str) -> Measured:
-    command = [sys.executable, "-m", "integration.support.steady_producer", broker.bootstrap_servers, "t", str(records)]
+class SlowerBroker:
+    """It handles a Produce request once the gate is open: while the producer waits for memory, or has sent all."""
+
+    def __init__(self, broker: EmbeddedBroker, gate: Path) -> None:
+        self.address = broker.bootstrap_servers
+        self.gate = gate
+        self._ended = False
+        gate.write_bytes(b"0")
+        broker.control.when(api=ApiKey.PRODUCE, times=None, matches=self._wait).delay(0)
+
+    def _wait(self, request: Message) -> bool:
+        while not self._ended and self.gate.read_bytes() == b"0":
+            time.sleep(GATE_SECONDS)
+        return False
+
+    def end(self) -> None:
+        """Let everything pass, so that the broker's threads can end, whatever has become of the producer."""
+        self._ended = True
+
+
+@contextmanager
+def slower_broker(folder: Path) -> Iterator[SlowerBroker]:
+    with embedded_broker({"t": 12}, discard=True) as broker:
+        slower = SlowerBroker(broker, folder / "gate")
+        try:
+            yield slower
+        finally:
+            slower.end()
+
+
+def measure(broker: SlowerBroker, records: int, *arguments: str) -> Measured:
+    command = [sys.executable, "-m", "integration.support.steady_producer", broker.address, "t", str(records)]
     started = time.monotonic()
     samples: list[int] = []
-    with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([*command, str(broker.gate), *arguments], stdout=subprocess.PIPE, text=True) as process:
         while process.poll() is None:
             samples.append(resident_bytes(process.pid))
             time.sleep(SAMPLE_SECONDS)
@@ -74,15 +108,14 @@ def check(measured: Measured, records: int, *, others_bytes: int = 0) -> list[in
         *(round(quarter / 1e6) for quarter in quarters),
     )
     assert measured.written == records
-    assert measured.waited_s > WAITED_SECONDS_MIN, "the broker was not slower than the producer: nothing is proved"
+    assert measured.waited_s > 0
     assert measured.peak_bytes < RESIDENT_BYTES_MAX + others_bytes
     assert quarters[3] < max(quarters[:2]) + GROWTH_BYTES_MAX
     return quarters
 
 
-def test_twenty_million_records_to_a_slow_broker_take_bounded_memory() -> None:
-    with embedded_broker({"t": 12}, discard=True) as broker:
-        broker.control.when(api=ApiKey.PRODUCE, times=None).delay(3)
+def test_twenty_million_records_to_a_slow_broker_take_bounded_memory(tmp_path: Path) -> None:
+    with slower_broker(tmp_path) as broker:
         _, early, _, late = check(measure(broker, RECORDS), RECORDS)
     assert late < early + GROWTH_BYTES_MAX
 
@@ -94,24 +127,21 @@ def test_twenty_million_records_to_a_slow_broker_take_bounded_memory() -> None:
         pytest.param(["--options", '{"compression.type": "lz4"}'], 0, id="compressed"),
     ],
 )
-def test_so_does_a_producer_that_is_used_otherwise(arguments: list[str], others_bytes: int) -> None:
-    with embedded_broker({"t": 12}, discard=True) as broker:
-        broker.control.when(api=ApiKey.PRODUCE, times=None).delay(3)
+def test_so_does_a_producer_that_is_used_otherwise(arguments: list[str], others_bytes: int, tmp_path: Path) -> None:
+    with slower_broker(tmp_path) as broker:
         check(measure(broker, RECORDS_OF_VARIANTS, *arguments), RECORDS_OF_VARIANTS, others_bytes=others_bytes)
 
 
 @pytest.mark.parametrize("batch_size", [524_288, 1_000_000])
-def test_so_do_large_batches(batch_size: int) -> None:
-    with embedded_broker({"t": 12}, discard=True) as broker:
-        broker.control.when(api=ApiKey.PRODUCE, times=None).delay(3)
+def test_so_do_large_batches(batch_size: int, tmp_path: Path) -> None:
+    with slower_broker(tmp_path) as broker:
         measured = measure(broker, RECORDS_OF_LARGE_BATCHES, "--options", json.dumps({"batch.size": batch_size}))
     check(measured, RECORDS_OF_LARGE_BATCHES, others_bytes=LARGE_BATCHES_BYTES)
 
 
-def test_so_do_single_records() -> None:
+def test_so_do_single_records(tmp_path: Path) -> None:
     """What a record of send() takes besides its bytes is twice as much as they are."""
-    with embedded_broker({"t": 12}, discard=True) as broker:
-        broker.control.when(api=ApiKey.PRODUCE, times=None).delay(300)
+    with slower_broker(tmp_path) as broker:
         check(measure(broker, SINGLE_RECORDS, "--singly"), SINGLE_RECORDS)
 
 

@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from integration.support.librdkafka import read_topic
+from tests.waiting import PATIENCE_SECONDS
 
 COMMAND = [sys.executable, "-m", "spark_kafka_sink.cli", "broker", "--port", "0"]
 
@@ -27,11 +28,11 @@ def test_it_says_where_it_listens_keeps_its_topics_and_ends_cleanly(number: sign
                 assert words == "listening on"
                 producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
                 producer.produce("t", b"a")
-                assert producer.flush(60) == 0
+                assert producer.flush(PATIENCE_SECONDS) == 0
                 del producer
                 read.append(len(read_topic(bootstrap, "t")))
             finally:
                 process.send_signal(number)
-            output, errors = process.communicate(timeout=60)
+            output, errors = process.communicate(timeout=PATIENCE_SECONDS)
         assert (process.returncode, output, errors) == (0, "", "")
     assert read == [1, 2]

@@ -8,6 +8,7 @@ two peers get while a third one reads nothing, as a share of what they get when 
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import os
 import socket
@@ -48,7 +49,8 @@ def main() -> None:
     print()
     print("| two of three peers, the third stalled | share of what they get without it |")
     print("|---|---|")
-    shares = [stalled_share(arguments.megabytes / 2000) for _ in range(arguments.rounds)]
+    rounds = fairness_rounds(arguments.megabytes / 2000)
+    shares = [with_third / alone for alone, with_third in itertools.islice(rounds, arguments.rounds)]
     print(f"| median of {arguments.rounds} rounds | {statistics.median(shares):.2f} |")
 
 
@@ -125,15 +127,13 @@ def _connected(port: int, ids: list[str], channels: ChannelBuilder, send_buffer:
 # --- fairness
 
 
-def stalled_share(seconds: float) -> float:
-    """What two peers get while a third reads nothing, over what they get without the third; once each way round."""
+def fairness_rounds(seconds: float) -> Iterator[tuple[float, float]]:
+    """Without end: what two peers get alone, and what they get while a third reads nothing, in `seconds` each."""
     with sink(None) as port, socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        first = _two_peers(port, None, seconds)
-        stalled = _two_peers(port, silent.getsockname()[1], 2 * seconds)
-        second = _two_peers(port, None, seconds)
-    return stalled / (first + second)
+        while True:
+            yield _two_peers(port, None, seconds), _two_peers(port, silent.getsockname()[1], seconds)
 
 
 def _two_peers(port: int, stalled_port: int | None, seconds: float) -> float:

@@ -32,8 +32,8 @@ CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 CONTROLLER_ID = 100
 USERS = {"alice": "alice-secret", "bob": "bob-secret"}
 JVM = ("-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
-START_SECONDS = 120.0
-STOP_SECONDS = 60.0
+START_SECONDS = 600.0
+STOP_SECONDS = 300.0
 
 
 @dataclass

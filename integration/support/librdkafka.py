@@ -12,7 +12,7 @@ from confluent_kafka.cimpl import NewTopic
 
 READ_BATCH = 10_000
 POLL_SECONDS = 0.2
-SILENCE_SECONDS = 60.0
+SILENCE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,13 @@ def create_topic(
     settings = {key.replace("_", "."): value for key, value in config.items()}
     admin = AdminClient({"bootstrap.servers": bootstrap})
     new = NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=settings)
-    admin.create_topics([new])[name].result(60)
+    admin.create_topics([new])[name].result(SILENCE_SECONDS)
     return name
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_topics([topic])[topic].result(60)
+    admin.delete_topics([topic])[topic].result(SILENCE_SECONDS)
 
 
 def read_topic(
@@ -57,7 +57,7 @@ def read_topic(
 
 
 def _read(consumer: Consumer, topic: str) -> Iterator[StoredRecord]:
-    partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+    partitions = consumer.list_topics(topic, timeout=SILENCE_SECONDS).topics[topic].partitions
     consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
     unread = set(partitions)
     silent_seconds = 0.0

@@ -15,6 +15,8 @@ import threading
 from enum import Enum
 from types import TracebackType
 
+from tests.waiting import PATIENCE_SECONDS
+
 CHUNK = 65_536
 
 
@@ -65,9 +67,9 @@ class Proxy:
         if mode is Mode.REFUSE:
             self.disconnect_all()
 
-    def wait_for_fault(self, count: int = 1, seconds: float = 60.0) -> None:
+    def wait_for_fault(self, count: int = 1) -> None:
         with self._changed:
-            if not self._changed.wait_for(lambda: self.faults >= count, seconds):
+            if not self._changed.wait_for(lambda: self.faults >= count, PATIENCE_SECONDS):
                 raise AssertionError(f"{self._mode} never met any bytes")
 
     def disconnect_all(self) -> None:

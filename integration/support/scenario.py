@@ -18,11 +18,14 @@ import pyarrow.compute as pc
 
 from integration.support.librdkafka import StoredRecord, read_topic
 from spark_kafka_sink import KafkaProducer, RecordColumns
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 RECORDS = 1_000_000 if os.environ.get("SOAK") else 30_000
 CHUNK = 1_000
 KEYS = 97
-RESULT_SECONDS = 300.0
+RESULT_SECONDS = PATIENCE_SECONDS
+PATIENT = {"linger.ms": 5, "delivery.timeout.ms": 1_000 * int(PATIENCE_SECONDS)}
+"""For all but the tests of the time limit itself: brokers take long to come back on a machine with other work."""
 
 
 def numbered(start: int, stop: int) -> RecordColumns:
@@ -62,6 +65,15 @@ class Writer:
 
     def rest(self) -> None:
         self.write(self.records)
+
+    def write_until_taken(self) -> None:
+        """One chunk after the other, until one is acknowledged: on a slow machine the first may come too late."""
+
+        def is_taken() -> bool:
+            self.write(self.written + CHUNK)
+            return bool(self.futures[-1].result(RESULT_SECONDS).rows_failed == 0)
+
+        wait_until(is_taken)
 
     def results(self) -> list[Any]:
         self.producer.flush(RESULT_SECONDS)

@@ -1,19 +1,23 @@
 """A process that sends records as fast as they are taken, and does nothing else: others measure its memory.
 
-    python -m integration.support.steady_producer BOOTSTRAP TOPIC RECORDS [--options JSON] [--pandas] [--singly]
+    python -m integration.support.steady_producer BOOTSTRAP TOPIC RECORDS GATE [--options JSON] [--pandas] [--singly]
 
 Chunks of 10,000 records with keys of 12 bytes and values of 100. They are built without `pa.array`, which would import
 pandas; with --pandas it is imported, as in a program that makes its columns that way. When all are acknowledged, one
-line of JSON tells how it was. No future is kept longer than it takes to look at its result. With --singly each record
+line of JSON says how it was. No future is kept longer than it takes to look at its result. With --singly each record
 is a send() of its own.
+
+GATE is a file of one byte (see Gate): b"1" while a call waits for memory, and when all was sent, so that a broker can
+be slower than any producer: it answers only then.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import mmap
+import threading
 from collections import deque
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +28,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns, RecordMetadata
 
 ROWS = 10_000
-
-
+LOOK_SECONDS = 0.002
 LETTERS = np.random.default_rng(1).integers(97, 123, (ROWS, 112), np.uint8)
 
 
@@ -40,6 +43,27 @@ def column(letters: NDArray[np.uint8]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), ROWS, [None, pa.py_buffer(offsets), pa.py_buffer(letters.copy())])
 
 
+class Gate:
+    """Says in a file, which it shares with the test, whether the producer waits for memory."""
+
+    def __init__(self, path: Path, producer: KafkaProducer) -> None:
+        with path.open("r+b") as file:
+            self._byte = mmap.mmap(file.fileno(), 1)
+        self._producer = producer
+        self._done = threading.Event()
+        self._watching = threading.Thread(target=self._watch)
+        self._watching.start()
+
+    def _watch(self) -> None:
+        while not self._done.wait(LOOK_SECONDS):
+            self._byte[:] = b"1" if self._producer.metrics()["waiting-threads"] else b"0"
+
+    def open_for_good(self) -> None:
+        self._done.set()
+        self._watching.join()
+        self._byte[:] = b"1"
+
+
 def resident() -> dict[str, int]:
     """The most that was ever resident in this process, and what of it now are pages of the libraries' files."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
@@ -49,7 +73,7 @@ def resident() -> dict[str, int]:
     }
 
 
-def send_columns(producer: KafkaProducer, topic: str, records: int) -> int:
+def send_columns(producer: KafkaProducer, topic: str, records: int, gate: Gate) -> int:
     written = 0
     waiting: deque[Any] = deque()
 
@@ -62,13 +86,14 @@ def send_columns(producer: KafkaProducer, topic: str, records: int) -> int:
         waiting.append(producer.send_columns(topic, rows()))
         while waiting and waiting[0].done():
             written += settle()
+    gate.open_for_good()
     producer.flush()
     while waiting:
         written += settle()
     return written
 
 
-def send_singly(producer: KafkaProducer, topic: str, records: int) -> int:
+def send_singly(producer: KafkaProducer, topic: str, records: int, gate: Gate) -> int:
     written = 0
 
     def settle(metadata: RecordMetadata | None, error: Exception | None) -> None:
@@ -77,19 +102,15 @@ def send_singly(producer: KafkaProducer, topic: str, records: int) -> int:
 
     for number in range(records):
         producer.send(ProducerRecord(topic, b"%0100d" % number, key=b"%012d" % number), settle)
+    gate.open_for_good()
     producer.flush()
     return written
 
 
-def measure(
-    send: Callable[[KafkaProducer, str, int], int],
-    bootstrap: str,
-    topic: str,
-    records: int,
-    options: Mapping[str, object],
-) -> dict[str, float]:
-    with KafkaProducer({"bootstrap.servers": bootstrap, **options}) as producer:
-        written = send(producer, topic, records)
+def measure(given: argparse.Namespace) -> dict[str, float]:
+    send = send_singly if given.singly else send_columns
+    with KafkaProducer({"bootstrap.servers": given.bootstrap, **given.options}) as producer:
+        written = send(producer, given.topic, given.records, Gate(given.gate, producer))
         waited_s = producer.metrics()["bufferpool-wait-time-ns-total"] / 1e9
     return {"written": written, "waited_s": waited_s, **resident()}
 
@@ -99,14 +120,14 @@ def main() -> None:
     parser.add_argument("bootstrap")
     parser.add_argument("topic")
     parser.add_argument("records", type=int)
+    parser.add_argument("gate", type=Path)
     parser.add_argument("--options", type=json.loads, default={})
     parser.add_argument("--pandas", action="store_true")
     parser.add_argument("--singly", action="store_true")
     given = parser.parse_args()
     if given.pandas:
         pa.array([1])
-    send = send_singly if given.singly else send_columns
-    print(json.dumps(measure(send, given.bootstrap, given.topic, given.records, given.options)), flush=True)
+    print(json.dumps(measure(given)), flush=True)
 
 
 if __name__ == "__main__":

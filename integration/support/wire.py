@@ -6,7 +6,7 @@ import socket
 import struct
 
 _CLIENT = b"wire"
-_ANSWER_SECONDS = 60.0
+_ANSWER_SECONDS = 300.0
 
 
 def produce(address: str, topic: str, batch: bytes, partition: int = 0) -> int:
@@ -35,6 +35,19 @@ def fetch(address: str, topic: str, offset: int, partition: int = 0) -> bytes:
     return answer[at + 4 : at + 4 + max(0, size)]
 
 
+def active_producers(address: str, topic: str, partition: int = 0) -> int:
+    """How many producers the broker remembers for the partition (DescribeProducers v0)."""
+    name = topic.encode()
+    body = b"\0" + b"\x02" + bytes([len(name) + 1]) + name + b"\x02" + struct.pack(">i", partition) + b"\0\0"
+    answer = _call(address, 61, 0, body)
+    at = 1 + 4 + 1 + 1 + len(name) + 1 + 4  # tags, throttle time, topics, name, partitions, index
+    (error,) = struct.unpack_from(">h", answer, at)
+    if error:
+        raise RuntimeError(f"the broker refused the question with error {error}")
+    message_length = max(0, answer[at + 2] - 1)
+    return answer[at + 3 + message_length] - 1
+
+
 def fetch_all(address: str, topic: str, records: int, partition: int = 0) -> bytes:
     """Batch after batch until the partition has given `records` of them; offsets begin at 0 and have no gaps."""
     found = b""
@@ -57,6 +70,7 @@ def _string(text: str) -> bytes:
 
 
 def _call(address: str, key: int, version: int, body: bytes) -> bytes:
+    """`body` and the answer begin with the tags of the header where the version is a flexible one."""
     host, port = address.split(",")[0].rsplit(":", 1)
     header = struct.pack(">hhih", key, version, 1, len(_CLIENT)) + _CLIENT
     with socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS) as connection:

@@ -1,0 +1,28 @@
+"""How tests wait for what other threads and processes do.
+
+A limit is there so that a failure ends, not so that a slow machine fails: only a failure waits for PATIENCE_SECONDS.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+PATIENCE_SECONDS = 600.0
+PAUSE_SECONDS = 0.02
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    """Whether it comes to hold; other threads get all the time that they need."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    pause = threading.Event()
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        pause.wait(PAUSE_SECONDS)
+    return True
+
+
+def wait_until(holds: Callable[[], bool], complaint: Callable[[], str] = lambda: "it did not happen") -> None:
+    assert eventually(holds), complaint()
