@@ -1,19 +1,25 @@
 """What a batch of a client must be for a broker to take it, apart from its sequence.
 
 Structure and CRC; one batch per append; its size; header fields that fit each other; and, where that is not switched
-off, the records themselves: as many as announced, with offsets that fill the batch.
+off, the records themselves: as many as announced, with offsets that fill the batch. A compacted topic takes no record
+without a key.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.errors import DecodeError, UnsupportedFormatError
 from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.records.arrays import null_mask
 from spark_kafka_sink.records.decoder import check_batches, decode_body
 from spark_kafka_sink.records.header import HEADER_BYTES, BatchHeader, Buffer, parse_header
 
 
-def check_batch(data: Buffer, *, bytes_max: int, check_records: bool) -> tuple[BatchHeader, memoryview]:
+def check_batch(
+    data: Buffer, *, bytes_max: int, check_records: bool, keys_required: bool = False
+) -> tuple[BatchHeader, memoryview]:
     """The one batch in `data`, and its header; the batch can be written to. Refusal if it is not taken."""
     batches = _structure(data)
     if len(batches) != 1:
@@ -24,8 +30,8 @@ def check_batch(data: Buffer, *, bytes_max: int, check_records: bool) -> tuple[B
             error_codes.MESSAGE_TOO_LARGE, f"the batch has {header.size_bytes} bytes, at most {bytes_max} are taken"
         )
     _check_fields(header)
-    if check_records:
-        _check_records(header, batch)
+    if check_records or keys_required:
+        _check_records(header, batch, keys_required)
     return header, memoryview(bytearray(batch)) if batch.readonly else batch
 
 
@@ -65,7 +71,7 @@ def _check_fields(header: BatchHeader) -> None:
             raise Refusal(error_codes.INVALID_RECORD, reason)
 
 
-def _check_records(header: BatchHeader, batch: memoryview) -> None:
+def _check_records(header: BatchHeader, batch: memoryview, keys_required: bool) -> None:
     try:
         columns = decode_body(header, batch[HEADER_BYTES:])
     except DecodeError as error:
@@ -73,3 +79,7 @@ def _check_records(header: BatchHeader, batch: memoryview) -> None:
     offsets = columns.column("offset")
     if offsets[0].as_py() != header.base_offset or offsets[-1].as_py() != header.last_offset:
         raise Refusal(error_codes.INVALID_RECORD, "the offsets of the records do not fill the batch")
+    without_key = np.flatnonzero(null_mask(columns.column("key"))) if keys_required else ()
+    if len(without_key):
+        reason = "a compacted topic takes no record without a key"
+        raise Refusal(error_codes.INVALID_RECORD, reason, dict.fromkeys(map(int, without_key), reason))

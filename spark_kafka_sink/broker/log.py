@@ -45,6 +45,7 @@ class LogConfig:
 
     message_bytes_max: int = 1024 * 1024 + 12
     log_append_time: bool = False
+    compacted: bool = False
     check_records: bool = True
     discard: bool = False
 
@@ -115,7 +116,10 @@ class PartitionLog:
         if self.config.discard:
             return self._count(parse_header_or_refuse(data))
         header, batch = check_batch(
-            data, bytes_max=self.config.message_bytes_max, check_records=self.config.check_records
+            data,
+            bytes_max=self.config.message_bytes_max,
+            check_records=self.config.check_records,
+            keys_required=self.config.compacted,
         )
         with self._lock:
             duplicate = self._check_producer(header, begins_at_zero)

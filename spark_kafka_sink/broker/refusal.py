@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from spark_kafka_sink.protocol import error_codes
 
 
 class Refusal(Exception):
-    """The code of the answer, and words for its `error_message`."""
+    """The code of the answer, and words for its `error_message` and its `record_errors`."""
 
-    def __init__(self, code: int, reason: str) -> None:
+    def __init__(self, code: int, reason: str, records: Mapping[int, str] | None = None) -> None:
         super().__init__(reason)
         self.code = code
         self.reason = reason
+        self.records = records or {}
+        """By its place in the batch, what is wrong with a record; the others are not to blame (KIP-467)."""
 
 
 def storage_refusal(what: str, error: OSError) -> Refusal:

@@ -14,7 +14,7 @@ TOPIC_SETTINGS = {
     "message.timestamp.type": "CreateTime or LogAppendTime",
     "min.insync.replicas": "how many replicas must be in sync for acks=all",
     "retention.ms": "taken, and not acted on: nothing is deleted by age here",
-    "cleanup.policy": "taken, and not acted on: nothing is compacted here",
+    "cleanup.policy": "with compact, records without a key are refused; nothing is compacted here",
 }
 
 
@@ -68,6 +68,7 @@ def log_config(settings: Mapping[str, str], *, message_bytes_max: int, check_rec
     return LogConfig(
         message_bytes_max=int(settings.get("max.message.bytes", message_bytes_max)),
         log_append_time=kind == "LogAppendTime",
+        compacted="compact" in settings.get("cleanup.policy", "delete").split(","),
         check_records=check_records,
         discard=discard,
     )

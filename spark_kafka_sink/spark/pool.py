@@ -7,7 +7,8 @@ back when the task has ended well: the next task with the same options finds it 
 - one task at a time: a producer that is lent is not in the pool, a second task gets one of its own;
 - a producer whose task failed, was killed or interrupted is closed at once and never lent again;
 - one that nobody asked for during `idle_seconds` is closed by a thread that lives only while something is idle;
-- a forked child does not see its parent's producers: their threads and sockets are not the child's.
+- a forked child begins with an empty pool and a lock of its own: threads and sockets of its parent's producers are not
+  the child's, and another thread of the parent may have held the lock just then.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 
 _CLOSE_SECONDS = 5.0
 
-_Key: TypeAlias = tuple[int, tuple[tuple[str, str], ...]]
+_Key: TypeAlias = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,10 @@ class ProducerPool:
     ) -> None:
         self._make = make
         self._clock = clock
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Forget what is idle, without a look at the lock; for a forked child, which has one thread."""
         self._changed = threading.Condition()
         self._idle: list[_Idle] = []
         self._evictor: threading.Thread | None = None
@@ -58,7 +63,7 @@ class ProducerPool:
     @contextlib.contextmanager
     def lease(self, options: Mapping[str, str], idle_seconds: float) -> Iterator[KafkaProducer]:
         """A producer for one task. It returns to the pool only if the block ends without any exception."""
-        key = (os.getpid(), tuple(sorted(options.items())))
+        key = tuple(sorted(options.items()))
         producer = self._take(key) or self._make(options)
         try:
             yield producer
@@ -111,3 +116,4 @@ class ProducerPool:
 
 POOL = ProducerPool()
 """The one of this process."""
+os.register_at_fork(after_in_child=POOL.begin_anew)

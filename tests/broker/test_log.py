@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import struct
 
+import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.broker.log import LogConfig, PartitionLog
 from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.compression import Codec
 from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.records.header import parse_header, stamp_header
 from tests.broker.wire import batch, record
+from tests.records.shapes import our_batches
 from tests.simulated_cluster import stored_records
 
 INVALID = error_codes.INVALID_RECORD
@@ -60,6 +64,16 @@ def test_a_batch_above_the_limit_is_too_large_and_one_at_it_is_not() -> None:
     data = batch(b"abc")
     assert refusal(data, LogConfig(message_bytes_max=len(data) - 1)) == error_codes.MESSAGE_TOO_LARGE
     assert PartitionLog(LogConfig(message_bytes_max=len(data))).append(data, wall_ms=1).base_offset == 0
+
+
+@pytest.mark.parametrize("check_records", [True, False])
+def test_a_compacted_topic_refuses_records_without_a_key_by_their_places(check_records: bool) -> None:
+    log = PartitionLog(LogConfig(compacted=True, check_records=check_records))
+    data = our_batches(RecordColumns(pa.array(["a", "b", "c", "d"]), pa.array(["k", None, "k", None])), Codec.NONE)
+    with pytest.raises(Refusal) as refused:
+        log.append(data, wall_ms=1)
+    assert (refused.value.code, sorted(refused.value.records)) == (INVALID, [1, 3])
+    assert log.next_offset == 0
 
 
 def test_bytes_are_stored_as_they_came_but_for_offset_and_leader_epoch() -> None:

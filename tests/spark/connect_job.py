@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
-from spark_kafka_sink import register
 from spark_kafka_sink.errors import ConfigurationError
+from tests.spark_session import CONNECT, start_spark
 
 
 def refusal(frame: DataFrame, options: dict[str, str], mode: str) -> str:
@@ -22,9 +21,7 @@ def refusal(frame: DataFrame, options: dict[str, str], mode: str) -> str:
 
 
 def main(bootstrap: str, topic: str) -> None:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = SparkSession.builder.remote("local[2]").getOrCreate()
-    register(spark)
+    spark = start_spark({}, CONNECT)
     print(f"session: {type(spark).__module__}")
     options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
     frame = spark.range(100).selectExpr("CAST(id AS STRING) AS key", "CAST(id * 2 AS STRING) AS value")

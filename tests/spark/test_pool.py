@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+import os
+import signal
+import threading
+from collections.abc import Callable, Generator, Mapping
 from typing import cast
 
 import pytest
 
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.spark.pool import ProducerPool
+from spark_kafka_sink.spark.pool import POOL, ProducerPool
 
 OPTIONS = {"bootstrap.servers": "a:1"}
 
@@ -110,3 +113,72 @@ def test_the_pool_evicts_on_its_own_and_its_thread_ends_when_nothing_is_idle(wor
     assert world.made[0].closed_with is not None
     world.lend(idle_seconds=600)
     assert len(world.pool) == 1
+
+
+class PretendedThread:
+    """The pool's thread, run by the test. What it waits for comes at once, and the clock shows the time."""
+
+    def __init__(self, target: Callable[[], None], name: str, daemon: bool) -> None:
+        self.run = target
+
+    def start(self) -> None:
+        """The test calls `run`."""
+
+    def is_alive(self) -> bool:
+        return True
+
+
+def test_idle_producers_are_closed_when_their_time_is_up_and_the_thread_sleeps_until_then(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        assert len(slept) < 5, "the thread goes round in circles"
+        slept.append(seconds)
+        world.clock.now += seconds
+
+    monkeypatch.setattr(threading, "Thread", PretendedThread)
+    monkeypatch.setattr(world.pool._changed, "wait", sleep)
+    with world.pool.lease(OPTIONS, 600), world.pool.lease(OPTIONS, 100):
+        while_lent = world.pool._evictor
+    assert while_lent is None, "there is no thread while nothing is idle"
+    evictor = world.pool._evictor
+    assert evictor is not None
+    evictor.run()
+    assert slept == [100, 500]
+    assert [made.closed_with for made in world.made] == [5, 5]
+    assert (len(world.pool), world.pool._evictor) == (0, None)
+
+
+def test_a_producer_that_is_put_back_wakes_the_thread_for_it_may_be_the_next_to_go(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken: list[int] = []
+    monkeypatch.setattr(threading, "Thread", PretendedThread)
+    monkeypatch.setattr(world.pool._changed, "notify", lambda: woken.append(len(world.made)))
+    with world.pool.lease(OPTIONS, 1), world.pool.lease(OPTIONS, 600):
+        pass
+    assert woken == [2, 2]
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of fork in a process with threads: that is it
+def test_a_forked_child_begins_with_an_empty_pool_though_another_thread_held_the_lock() -> None:
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with POOL._changed:
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if not child:
+        # Would wait for ever if the lock were the parent's; that takes no longer than the alarm.
+        signal.alarm(20)
+        os._exit(len(POOL))
+    done.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -199,6 +199,35 @@ def test_a_partition_that_does_not_exist_makes_a_dead_letter(broker: EmbeddedBro
     assert dead_letters(broker)[0]["pykafka.partition"] == b"77"
 
 
+def test_the_innocent_records_of_a_refused_batch_are_written_and_the_guilty_become_dead_letters(
+    broker: EmbeddedBroker, pool: ProducerPool
+) -> None:
+    """A compacted topic takes no record without a key, and says which records of a batch have none (KIP-467)."""
+    broker.control.create_topic("compacted", 1, {"cleanup.policy": "compact"})
+    plan = ColumnPlan(value=0, key=1, fixed_topic="compacted")
+    rows = pa.record_batch({"value": [b"a", b"b", b"c", b"d"], "key": ["k", None, "k", None]})
+    more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead"}
+    report = write_rows(options(broker, **more), plan, iter([rows]), pool)
+    assert (report.rows, report.dead_letters) == (2, 2)
+    assert values(broker, "compacted") == [b"a", b"c"]
+    assert values(broker, "dead") == [b"b", b"d"]
+    assert [letter["pykafka.partition"] for letter in dead_letters(broker)] == [b"0", b"0"]
+
+
+def test_the_innocent_records_of_a_refused_batch_fail_with_it_where_there_are_no_dead_letters(
+    broker: EmbeddedBroker, pool: ProducerPool
+) -> None:
+    broker.control.create_topic("compacted", 1, {"cleanup.policy": "compact"})
+    plan = ColumnPlan(value=0, key=1, fixed_topic="compacted")
+    rows = pa.record_batch({"value": [b"a", b"b"], "key": ["k", None]})
+    with pytest.raises(DeliveryError) as error:
+        write_rows(options(broker), plan, iter([rows]), pool)
+    assert "InvalidRecordError: " in str(error.value)
+    assert "BatchRefusedError: " in str(error.value)
+    assert '.option("onRecordError", "deadLetter")' in str(error.value)
+    assert values(broker, "compacted") == []
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [

@@ -16,6 +16,7 @@ from spark_kafka_sink.network.system import Buffer
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages import ProduceRequest, ProduceResponse
 from spark_kafka_sink.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionProduceData,
@@ -75,6 +76,10 @@ def _partition(
         appended = _append(context, request, topic, partition, data)
     except Refusal as refusal:
         result.error_code, result.error_message = refusal.code, refusal.reason
+        result.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=words)
+            for index, words in refusal.records.items()
+        ]
         return result
     result.base_offset, result.log_append_time_ms = appended.base_offset, appended.log_append_time
     return result
