@@ -23,10 +23,11 @@ from spark_kafka_sink.protocol.messages import ApiVersionsResponse, MetadataRequ
 from spark_kafka_sink.protocol.primitives import Reader
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress, decompress
-from spark_kafka_sink.records.cutting import PartitionSlice, plan_batches, record_size_bounds, times_of
+from spark_kafka_sink.records.cutting import PartitionSlice, cut_batches, times_of
 from spark_kafka_sink.records.decoder import check_batches, decode_batches, decode_body
 from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import HEADER_BYTES, parse_header, stamp_header
+from spark_kafka_sink.records.sizes import record_size_bounds
 from spark_kafka_sink.sasl.jaas import parse_jaas
 from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, OauthBearerServer, accept_unsecured, unsecured_token
 from spark_kafka_sink.sasl.plain import PlainServer
@@ -140,7 +141,7 @@ def _batch() -> bytes:
         headers=headers,
     )
     now = 1_700_000_000_000
-    plan = plan_batches(record_size_bounds(columns), [PartitionSlice(0, rows)], 1 << 20, times_of(columns, now))
+    plan = cut_batches(record_size_bounds(columns), [PartitionSlice(0, rows)], 1 << 20, times_of(columns, now))
     (piece,) = encode(columns, plan, now)
     header = stamp_header(
         segments=[piece.segment],

@@ -17,16 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, cut_batches, times_of
 from spark_kafka_sink.records.decoder import decode_batches
-from spark_kafka_sink.records.encoder import (
-    BatchSlice,
-    PartitionSlice,
-    encode,
-    plan_batches,
-    record_size_bounds,
-    times_of,
-)
+from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import stamp_header
+from spark_kafka_sink.records.sizes import record_size_bounds
 
 ROWS = 10_000
 ROUNDS = 41
@@ -70,7 +65,7 @@ def bare_join(rows: int = ROWS) -> Callable[[], object]:
 
 
 def plan_of(columns: RecordColumns, slices: list[PartitionSlice], batch_bytes: int) -> list[BatchSlice]:
-    return plan_batches(record_size_bounds(columns), slices, batch_bytes, times_of(columns, NOW))
+    return cut_batches(record_size_bounds(columns), slices, batch_bytes, times_of(columns, NOW))
 
 
 def encoding(columns: RecordColumns, batch_bytes: int = 2 << 20) -> Callable[[], object]:

@@ -49,8 +49,9 @@ from spark_kafka_sink.producer.sending.sender_thread import SenderLoop, SenderTh
 from spark_kafka_sink.producer.serializers import Serializer, apply, serialize_plain
 from spark_kafka_sink.producer.topics import Topics
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.encoder import record_size_bounds
 from spark_kafka_sink.records.header import HEADER_BYTES
+from spark_kafka_sink.records.joined_rows import reuse_freed_memory
+from spark_kafka_sink.records.sizes import record_size_bounds
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
@@ -79,6 +80,7 @@ class KafkaProducer:
     ) -> None:
         """`system`, `loop` and `random` are for tests: another network and clock, no thread, repeatable chance."""
         parsed = ProducerConfig.parse(config)
+        reuse_freed_memory()
         self.config = replace(parsed, client_id=parsed.client_id or f"producer-{next(_numbers)}")
         self._system = system if system is not None else OperatingSystem()
         self._loop = loop if loop is not None else SenderThread()

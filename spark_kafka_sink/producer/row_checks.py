@@ -11,8 +11,8 @@ from spark_kafka_sink.errors import InvalidRecordError, KafkaSinkError, RecordTo
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.records.arrays import numbers_of
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, one_array
-from spark_kafka_sink.records.encoder import invalid_rows
 from spark_kafka_sink.records.header import HEADER_BYTES
+from spark_kafka_sink.records.sizes import invalid_rows
 
 _NAMED_MAX = 5
 """So many of the partitions that do not exist are named in one error."""

@@ -6,7 +6,6 @@ Nothing is copied: the offsets are a view of Arrow's own (only 64-bit ones are m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,8 +31,8 @@ class ByteColumn:
     def rows(self) -> int:
         return len(self.offsets) - 1
 
-    @cached_property
-    def lengths(self) -> NDArray[np.int64]:
+    @property
+    def lengths(self) -> NDArray[np.int32]:
         """Kafka's, with -1 for null."""
         return _lengths(self.offsets, self.nulls)
 
@@ -49,15 +48,16 @@ class ByteColumn:
         # It is the average: unless all have it, one has more.
         return first if np.maximum.reduce(offsets[1:] - offsets[:-1]) == first else None
 
-    def array(self, extra_rows: int = 0) -> pa.Array:
-        """The payload as a binary array without nulls, with empty rows added at the end."""
-        offsets = self.offsets
-        if extra_rows:
-            offsets = np.empty(len(self.offsets) + extra_rows, np.int32)
-            offsets[:-extra_rows] = self.offsets
-            offsets[-extra_rows:] = self.offsets[-1]
+    @property
+    def sizes(self) -> NDArray[np.int32]:
+        """The bytes of each row, none for null."""
+        sizes: NDArray[np.int32] = self.offsets[1:] - self.offsets[:-1]
+        return sizes
+
+    def array(self) -> pa.Array:
+        """The payload as a binary array without nulls."""
         return pa.BinaryArray.from_buffers(
-            _BINARY, len(offsets) - 1, [None, pa.py_buffer(offsets), self.data], null_count=0
+            _BINARY, self.rows, [None, pa.py_buffer(self.offsets), self.data], null_count=0
         )
 
     def matrix(self, rows: int, width: int) -> NDArray[np.uint8]:
@@ -88,25 +88,12 @@ def byte_lengths(array: pa.Array) -> NDArray[np.int64]:
     """Kafka's lengths of a binary, string or null column, -1 for null. The rows may be of any size."""
     if pa.types.is_null(array.type):
         return np.full(len(array), -1, np.int64)
-    return _lengths(_stored(array)[0], null_mask(array) if array.null_count else None)
+    lengths = _lengths(_stored(array)[0], null_mask(array) if array.null_count else None)
+    return lengths.astype(np.int64)
 
 
-def payload_bytes(array: pa.Array) -> tuple[NDArray[np.int64] | int, int]:
-    """The bytes of each row of such a column, none for null, and the most of them; one number if all have as many."""
-    if pa.types.is_null(array.type):
-        return 0, 0
-    offsets = _stored(array)[0]
-    lengths = offsets[1:] - offsets[:-1]
-    if array.null_count:
-        lengths *= ~null_mask(array)
-    most = int(np.maximum.reduce(lengths, initial=0))
-    if not array.null_count and offsets.item(-1) - offsets.item(0) == most * len(lengths):
-        return most, most
-    return lengths.astype(np.int64), most
-
-
-def _lengths(offsets: NDArray[Any], nulls: NDArray[np.bool_] | None) -> NDArray[np.int64]:
-    lengths: NDArray[np.int64] = (offsets[1:] - offsets[:-1]).astype(np.int64)
+def _lengths(offsets: NDArray[Any], nulls: NDArray[np.bool_] | None) -> NDArray[Any]:
+    lengths: NDArray[Any] = offsets[1:] - offsets[:-1]
     if nulls is not None:
         lengths[nulls] = -1
     return lengths

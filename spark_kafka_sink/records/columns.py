@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.records.arrays import null_mask, number_array, numbers_of
-from spark_kafka_sink.records.taking import take_rows
 
 ArrowColumn: TypeAlias = "pa.Array | pa.ChunkedArray"
 
@@ -24,7 +24,10 @@ NO_TIMESTAMP = -1
 BEFORE_EPOCH = -2
 """What every other time before 1970 is read as: no broker takes it, and the check of rows names it."""
 
+ROWS_AT_A_TIME = 10_000
+"""Larger chunks fall out of the processor's cache and cost more per record."""
 _TAKE_BYTES_MAX = 1 << 30
+"""What 32-bit offsets might not hold once rows are joined, or taken more than once."""
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
@@ -98,7 +101,7 @@ class RecordColumns:
     def take(self, indices: Any) -> RecordColumns:
         """The rows at these positions, in this order (copied)."""
         positions = numbers_of(indices) if isinstance(indices, pa.Array) else np.asarray(indices, np.int64)
-        return self._checked(*(None if c is None else take_rows(one_array(c), positions) for _, c in self._named()))
+        return self._checked(*(None if c is None else _take(one_array(c), positions) for _, c in self._named()))
 
     def chunks(self, rows_max: int) -> Iterator[RecordColumns]:
         """Runs of at most `rows_max` rows, whose columns are plain arrays (chunks of the input are joined)."""
@@ -137,9 +140,18 @@ def one_array(column: ArrowColumn) -> pa.Array:
         return column.chunk(0)
     if column.num_chunks == 0:
         return pa.nulls(0, column.type)
-    if column.get_total_buffer_size() >= _TAKE_BYTES_MAX and _is_narrow(column.type):
-        column = column.cast(pa.large_binary())
-    return pa.concat_arrays(column.chunks)
+    return pa.concat_arrays(_roomy(column).chunks)
+
+
+def _take(array: pa.Array, positions: np.ndarray[Any, np.dtype[Any]]) -> pa.Array:
+    return pc.take(_roomy(array), number_array(positions), boundscheck=False)
+
+
+def _roomy(column: ArrowColumn) -> ArrowColumn:
+    """In 64-bit offsets, if 32 bits might not do for what is made of it."""
+    if _is_narrow(column.type) and column.get_total_buffer_size() >= _TAKE_BYTES_MAX:
+        return column.cast(pa.large_binary())
+    return column
 
 
 def _byte_column(name: str, column: ArrowColumn) -> ArrowColumn:

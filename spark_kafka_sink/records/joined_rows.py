@@ -1,183 +1,125 @@
-"""Records of any length: what stands before a value is packed for all rows at once, and Arrow joins it with the value.
+"""Rows of bytes, put together column by column: records, and the headers inside of them.
 
-The bytes of an Arrow binary array are its elements one after the other. So where each element is one encoded record,
-these bytes are the records of a batch, and a batch is a slice of them. `binary_join_element_wise(lead, value)` makes
-such an array. What a join costs grows with its pieces, so there are as few as can be:
+The bytes of an Arrow binary array are its elements one after the other. So all pieces that rows are made of, varints
+and payloads, are put into one array; then one `take` lays them out row after row, and the bytes of its result are the
+rows. Two rows of a length and a value:
 
-- numbers and key are one piece where the keys have one length;
-- what ends a record, its headers or the 0 that says there are none, stands in front of the next record's numbers, in
-  the same piece. The first row has nothing there (or bytes that nobody reads), after the last there is a row of it
-  alone, and each segment begins behind the headers of the record before it.
+    array   varint 0, varint -1, varint 1, ... | value 0, value 1
+    places  length 0, value 0, length 1, value 1
+
+The array begins with the varints of all small numbers, in the order of their zigzag codes: such a number's place is its
+code. Larger numbers are encoded into an array of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import EMPTY
+from spark_kafka_sink.errors import RecordTooLargeError
+from spark_kafka_sink.records.arrays import OFFSETS_MAX, bytes_array, number_array
 from spark_kafka_sink.records.byte_column import ByteColumn
-from spark_kafka_sink.records.header_column import LooseHeaders, RegularHeaders, ShortValue
-from spark_kafka_sink.records.packing import (
-    SEGMENT_POOL,
-    SPARE_BYTES,
-    Positions,
-    Table,
-    fill,
-    new_buffer,
-    pack,
-    pack_before,
-    packed_array,
-    positions,
-    rows_by_width,
-    rows_of,
-    store,
-    table_of,
-    words_of,
-)
-from spark_kafka_sink.records.record_fields import ZERO, Rows, record_fields
-from spark_kafka_sink.records.varint import Field, merge, total_width
+from spark_kafka_sink.records.varint import encode_varint, varint_array, varint_widths, zigzag_column
+
+Numbers: TypeAlias = "NDArray[np.int64] | NDArray[np.int32]"
+
+_SMALL_CODES = 1 << 14
+_SMALL_VARINTS = varint_array(np.arange(_SMALL_CODES, dtype=np.uint32))
+"""All varints of one and two bytes."""
+JOINED_BYTES_MAX = OFFSETS_MAX - (1 << 16)
+"""What rows may have together: beside them, the varints above must fit into an array with 32-bit offsets."""
+_POOL = pa.jemalloc_memory_pool() if "jemalloc" in pa.supported_memory_backends() else pa.system_memory_pool()
+"""Where encoded records lie. They are written on one thread and freed on another, the sender's. mimalloc, Arrow's usual
+allocator, keeps memory apart for each thread, and held 20 to 30 MB more; the system's mixes them with what lives for a
+moment only, and held 15 MB more."""
 
 
-def join_rows(
-    key: ByteColumn | None,
-    even_key: int | None,
-    value: ByteColumn,
-    headers: RegularHeaders | LooseHeaders | None,
-    rows: Rows,
-) -> tuple[memoryview, NDArray[Any]]:
-    """All records, and where each begins and the last ends. `even_key` is the length of all keys, if they have one."""
-    key_length = key.lengths if key is not None and even_key is None else even_key or 0
-    prefix, middle = record_fields(rows, key_length, value.lengths, _header_bytes(headers))
-    tail: list[Table] = []
-    others: list[list[Field] | ByteColumn] = []
-    if key is None or even_key == -1:
-        prefix, middle = prefix + middle, []
-    elif even_key is None:
-        others.append(key)
-    else:
-        tail.append(key.matrix(rows.total, even_key))
-    if tail and len(middle) == 1 and isinstance(middle[0].width, int):
-        tail.append(table_of(middle[0]))
-    elif middle:
-        others.append(middle)
-    others.append(value)
-    count = rows.total
-    if isinstance(headers, LooseHeaders):
-        lead = packed_array(*_lead(prefix, tail, count))
-        ends = [packed_array(*pack(headers.counts, count)), headers.sections.array()]
-        return _joined([lead, *_pieces(others, count, None), *ends], count, 0)
-    if headers is None:
-        lead = packed_array(*_lead([ZERO, *prefix], tail, count), b"\0")
-        return _joined([lead, *_pieces(others, count, b"")], count, 1)
-    data, at, skip = _lead_after_headers(headers, prefix, tail, count)
-    lead = packed_array(data, at, headers.last())
-    return _joined([lead, *_pieces(others, count, b"")], count, skip)
+def reuse_freed_memory() -> None:
+    """Let glibc keep up to 8 MB of freed memory for the next allocations, from now on in this process.
 
-
-def _header_bytes(headers: RegularHeaders | LooseHeaders | None) -> Any:
-    """What the headers of each record take, with their count."""
-    if headers is None:
-        return 1
-    if isinstance(headers, RegularHeaders):
-        return headers.lengths()
-    return headers.sections.lengths + total_width(headers.counts)
-
-
-def _pieces(columns: list[list[Field] | ByteColumn], rows: int, last: bytes | None) -> list[pa.Array]:
-    """Arrays for a join, with an empty row at the end if the others have one."""
-    return [
-        column.array(0 if last is None else 1)
-        if isinstance(column, ByteColumn)
-        else packed_array(*pack(column, rows), last)
-        for column in columns
-    ]
-
-
-def _lead(fields: list[Field], tables: list[Table], rows: int) -> tuple[NDArray[np.uint8], Positions]:
-    return pack_before(fields, tables, rows) if tables else pack(fields, rows)
-
-
-def _lead_after_headers(
-    headers: RegularHeaders, fields: list[Field], tail: list[Table], rows: int
-) -> tuple[NDArray[np.uint8], Positions, NDArray[np.int64] | int]:
-    """The headers of the record before, then fields and tables; and how long these headers are."""
-    merged = merge(fields)
-    width = total_width(merged)
-    words = words_of(merged, rows)
-    skip: Any = headers.lengths()
-    if headers.short:
-        skip = np.concatenate([[headers.rest_bytes], skip])
-        before = skip[:-1] - headers.rest_bytes
-    else:
-        before = 0
-    fixed = headers.rest_bytes + sum(table.shape[1] for table in tail)
-    at = positions(before + width + fixed, rows)
-    last = headers.last()
-    spare = sum(value.before_bytes + value.padded.shape[1] for value in headers.short)
-    data = new_buffer(int(at[-1]) + len(last) + spare + SPARE_BYTES)
-    if headers.short and rows > 1:
-        _store_short(data, headers.short, at[1:-1], rows - 1)
-    for which, lead in _after_the_first(rows_by_width(width, rows)):
-        tables = [*(_before(table, which) for table in headers.rest), words[which, :lead]]
-        tables += [rows_of(table, which) for table in tail]
-        if isinstance(which, slice) and not headers.short:
-            fill(data[at[which.start] : at[which.stop]].reshape(which.stop - which.start, -1), tables)
-        else:
-            block = np.empty((len(words[which]), lead + fixed), np.uint8)
-            fill(block, tables)
-            store(data, block, (at[:-1] + before)[which])
-    return data, at, skip
-
-
-def _after_the_first(groups: list[tuple[Any, int]]) -> Iterator[tuple[Any, int]]:
-    """The first row by itself, as there is no record before it."""
-    for which, width in groups:
-        if isinstance(which, slice) and which.start == 0 and which.stop > 1:
-            yield slice(0, 1), width
-            yield slice(1, which.stop), width
-        else:
-            yield which, width
-
-
-def _before(table: Table, which: Any) -> Table:
-    """The rows before these rows; before the first one, any."""
-    if len(table) == 1:
-        return table
-    if isinstance(which, slice):
-        start = max(0, which.start - 1)
-        return table[start : start + which.stop - which.start]
-    chosen: Table = table[which - 1]
-    return chosen
-
-
-def _store_short(data: NDArray[np.uint8], values: list[ShortValue], at: Positions, rows: int) -> None:
-    """The short values of so many records, each with what stands before it, from these places on.
-
-    All are stored in the order of the bytes as items of one size. What is too much of an item lies where the next one
-    is stored a moment later, or the numbers afterwards.
+    By default it gives everything above 128 kB back to the system, so that the columns of each chunk would be mapped
+    page by page again: 200 page faults for 10,000 records, half as much again as encoding them costs. The limit becomes
+    twice the size of the largest block that was ever freed, so one block is allocated and freed.
     """
-    size = max(value.before_bytes + value.padded.shape[1] for value in values)
-    blocks = np.empty((rows, len(values), size), np.uint8)
-    places = np.empty((rows, len(values)), np.int64)
-    for index, value in enumerate(values):
-        used = value.before_bytes + value.padded.shape[1]
-        fill(blocks[:, index, :used], [rows_of(table, slice(0, rows)) for table in (*value.before, value.padded)])
-        places[:, index] = at
-        at = at + (value.lengths[:rows] + value.before_bytes)
-    store(data, blocks.reshape(-1, size), places.reshape(-1))
+    np.empty(4 << 20, np.uint8)
 
 
-def _joined(pieces: list[pa.Array], count: int, skip: NDArray[np.int64] | int) -> tuple[memoryview, NDArray[Any]]:
-    """`skip` is what stands in front of each row that is not its own."""
-    joined = pc.binary_join_element_wise(*pieces, EMPTY, memory_pool=SEGMENT_POOL)
-    _, offset_buffer, data = joined.buffers()
-    at = np.frombuffer(offset_buffer, np.int32, count + 1)
-    if isinstance(skip, int):
-        return memoryview(data)[skip:], at
-    return memoryview(data), at + skip
+class JoinedRows:
+    """One row or more. Each column that is added stands behind the columns before it, in every row."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._arrays: list[pa.Array] = [_SMALL_VARINTS]
+        self._next_place = _SMALL_CODES
+        self._columns: list[NDArray[Any] | bytes] = []  # places, or bytes that are the same in all rows
+        self._sizes: NDArray[Any] = np.zeros(rows, np.int32)
+
+    def add_constant(self, data: bytes) -> None:
+        """These bytes in every row."""
+        self._sizes += len(data)
+        if self._columns and isinstance(self._columns[-1], bytes):
+            self._columns[-1] += data
+        else:
+            self._columns.append(data)
+
+    def add_numbers(self, values: Numbers) -> None:
+        """A varint in each row."""
+        lowest = int(np.minimum.reduce(values))
+        if lowest == np.maximum.reduce(values):
+            self.add_constant(encode_varint(lowest))
+            return
+        places, widths = self._varints(values)
+        self._columns.append(places)
+        self._sizes += widths
+
+    def add_payloads(self, column: ByteColumn) -> None:
+        """The bytes of a column, none for null."""
+        self._columns.append(self._add_array(column.array()))
+        self._sizes += column.sizes
+
+    def add_bytes(self, column: ByteColumn | None) -> None:
+        """A length and as many bytes, as Kafka writes keys and values. The length of null is -1; None is all null."""
+        if column is None:
+            self.add_constant(encode_varint(-1))
+        else:
+            self.add_numbers(column.lengths)
+            self.add_payloads(column)
+
+    def add_length_in_front(self) -> None:
+        """In front of each row the length that it has so far."""
+        places, widths = self._varints(self._sizes)
+        self._columns.insert(0, places)
+        self._sizes += widths
+
+    def join(self) -> tuple[pa.Buffer, NDArray[np.int32]]:
+        """All bytes, and where each row begins and the last one ends."""
+        total = int(np.add.reduce(self._sizes, dtype=np.int64))
+        if total > JOINED_BYTES_MAX:
+            raise RecordTooLargeError(
+                f"{self._rows} records of {total} bytes cannot be one batch: it holds less than 2 GiB"
+            )
+        places = np.empty((self._rows, len(self._columns)), np.int32)
+        for index, column in enumerate(self._columns):
+            places[:, index] = self._add_array(bytes_array([column])) if isinstance(column, bytes) else column
+        pieces, order = pa.concat_arrays(self._arrays), number_array(places.reshape(-1))
+        joined = pc.take(pieces, order, boundscheck=False, memory_pool=_POOL)
+        _, offsets, data = joined.buffers()
+        return data, np.frombuffer(offsets, np.int32, places.size + 1)[:: len(self._columns)]
+
+    def _varints(self, values: Numbers) -> tuple[NDArray[Any], NDArray[np.int32]]:
+        """Their places and their widths."""
+        coded = zigzag_column(values)
+        widths = varint_widths(coded)
+        small = int(np.maximum.reduce(coded, initial=0)) < _SMALL_CODES
+        return coded if small else self._add_array(varint_array(coded)), widths
+
+    def _add_array(self, array: pa.Array) -> NDArray[np.int32]:
+        """The places of its elements."""
+        first = self._next_place
+        self._arrays.append(array)
+        self._next_place += len(array)
+        return np.arange(first, self._next_place, dtype=np.int32)

@@ -8,9 +8,11 @@ import pyarrow as pa
 
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
+from spark_kafka_sink.records.cutting import PartitionSlice, cut_batches, times_of
 from spark_kafka_sink.records.decoder import decode_batches
-from spark_kafka_sink.records.encoder import PartitionSlice, encode, plan_batches, record_size_bounds, times_of
+from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import stamp_header
+from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.records.column_strategies import NOW
 from tests.records.slow_encoder import Row
 
@@ -32,7 +34,7 @@ SHAPES: dict[str, list[Row]] = {
 
 def our_batches(columns: RecordColumns, codec: Codec, batch_bytes: int = 1 << 21, level: int | None = None) -> bytes:
     whole = [PartitionSlice(0, columns.num_rows)]
-    plan = plan_batches(record_size_bounds(columns), whole, batch_bytes, times_of(columns, NOW))
+    plan = cut_batches(record_size_bounds(columns), whole, batch_bytes, times_of(columns, NOW))
     out = []
     for part, piece in zip(plan, encode(columns, plan, NOW), strict=True):
         body = compress(codec, [piece.segment], level)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_kafka_sink.records.encoder import BatchSlice, PartitionSlice
+from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 
@@ -43,17 +43,16 @@ def slow_record(row: Row, offset_delta: int, timestamp_delta: int) -> bytes:
 
 
 @dataclass(frozen=True)
-class SlowPiece:
+class SlowSlice:
     segment: bytes
     record_count: int
-    first_offset_delta: int
     base_timestamp: int
     max_timestamp: int
 
 
-def slow_encode(rows: Sequence[Row], plan: Sequence[BatchSlice], now_ms: int) -> list[SlowPiece]:
-    pieces = []
-    for part in plan:
+def slow_encode(rows: Sequence[Row], slices: Sequence[BatchSlice], now_ms: int) -> list[SlowSlice]:
+    encoded = []
+    for part in slices:
         members = rows[part.start : part.stop]
         times = [now_ms if row.timestamp is None else row.timestamp for row in members]
         base = times[0] if part.base_timestamp is None else part.base_timestamp
@@ -61,37 +60,30 @@ def slow_encode(rows: Sequence[Row], plan: Sequence[BatchSlice], now_ms: int) ->
             slow_record(row, part.first_offset_delta + place, time - base)
             for place, (row, time) in enumerate(zip(members, times, strict=True))
         )
-        pieces.append(SlowPiece(segment, len(members), part.first_offset_delta, base, max(times)))
-    return pieces
+        encoded.append(SlowSlice(segment, len(members), base, max(times)))
+    return encoded
 
 
-def slow_plan(
-    sizes: Sequence[int], slices: Sequence[PartitionSlice], batch_bytes_max: int, times: tuple[int, int]
+def slow_cut(
+    sizes: Sequence[int], slices: Sequence[PartitionSlice], batch_bytes_max: int, delta_bytes: int
 ) -> list[BatchSlice]:
     """Put one record after the other into the batch that is open, or open another.
 
-    A size counts 4 bytes for the offset delta and 6 for the timestamp's; here they are as wide as they will be.
+    A size counts 4 bytes for the offset delta and 6 for the timestamp's; both take `delta_bytes` together here.
     """
-    low, high = times
-    plan = []
+    cuts = []
     for index, part in enumerate(slices):
-        start, delta, base = part.start, part.open_records, part.base_timestamp
+        start, place, base = part.start, part.open_records, part.base_timestamp
         used = part.open_bytes if part.open_records else HEADER_BYTES
         empty = part.open_records == 0
         for row in range(part.start, part.stop):
-
-            def size(place: int, base: int | None, row: int = row) -> int:
-                deltas = (low - high, high - low) if base is None else (low - base, high - base)
-                time_bytes = max(len(slow_varint(each)) for each in deltas)
-                return sizes[row] - 4 - 6 + len(slow_varint(place)) + time_bytes
-
-            place = delta + row - start
-            if used + size(place, base) > batch_bytes_max and not empty:
+            size = sizes[row] - 4 - 6 + delta_bytes
+            if used + size > batch_bytes_max and not empty:
                 if row > start:
-                    plan.append(BatchSlice(index, start, row, delta, base))
-                start, delta, base, used, place = row, 0, None, HEADER_BYTES, 0
-            used += size(place, base)
+                    cuts.append(BatchSlice(index, start, row, place, base))
+                start, place, base, used = row, 0, None, HEADER_BYTES
+            used += size
             empty = False
         if part.stop > start:
-            plan.append(BatchSlice(index, start, part.stop, delta, base))
-    return plan
+            cuts.append(BatchSlice(index, start, part.stop, place, base))
+    return cuts

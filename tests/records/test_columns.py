@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import SchemaError
+from spark_kafka_sink.records import columns as columns_module
 from spark_kafka_sink.records.columns import BEFORE_EPOCH, RecordColumns
 
 HEADERS = pa.array([[("a", b"1")], None, []], pa.map_(pa.string(), pa.binary()))
@@ -92,6 +93,30 @@ def test_slice_take_and_chunks_carry_all_columns() -> None:
         repr(columns)
         == "RecordColumns(3 rows, value: string, key: binary, headers: map<string, binary>, timestamp: int64)"
     )
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.large_binary(), pa.large_string()], ids=str)
+@pytest.mark.parametrize("values", [["ab", "c", None, "ghi"], ["ab", "cd", "ef", "gh"], [None] * 4, [""] * 4], ids=str)
+@pytest.mark.parametrize("positions", [[3, 0, 2, 1], [1, 1, 0], [2], []], ids=str)
+def test_rows_are_taken_by_their_positions(kind: pa.DataType, values: list[str | None], positions: list[int]) -> None:
+    longer = pa.array(["before", *values, "after"], pa.string()).cast(kind)
+    for column in (longer.slice(1, 4), pa.chunked_array([longer.slice(1, 1), longer.slice(2, 3)])):
+        taken = RecordColumns(column).take(positions).value
+        taken.validate(full=True)
+        assert taken.type == kind
+        assert taken.cast(pa.large_string()).to_pylist() == [values[position] for position in positions]
+
+
+def test_columns_that_may_outgrow_32_bit_offsets_get_wider_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns_module, "_TAKE_BYTES_MAX", 100)
+    value = pa.array([b"x" * 60, b"y" * 60])
+    for wide in (
+        RecordColumns(value).take([1, 0, 1]).value,
+        RecordColumns(pa.chunked_array([value, value])).contiguous().value,
+    ):
+        assert wide.type == pa.large_binary()
+    assert RecordColumns(value).take([1, 0]).value.to_pylist() == [b"y" * 60, b"x" * 60]
+    assert RecordColumns(pa.array([b"x"])).take([0]).value.type == pa.binary()
 
 
 def test_columns_of_parts_are_joined_and_missing_ones_are_null() -> None:

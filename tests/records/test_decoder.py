@@ -20,16 +20,11 @@ from spark_kafka_sink.errors import DecodeError, UnsupportedFormatError
 from spark_kafka_sink.records import decoder
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
+from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, cut_batches, times_of
 from spark_kafka_sink.records.decoder import _RUN_AFTER, SCHEMA, check_batches, decode_batches, decode_body
-from spark_kafka_sink.records.encoder import (
-    BatchSlice,
-    PartitionSlice,
-    encode,
-    plan_batches,
-    record_size_bounds,
-    times_of,
-)
+from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import HEADER_BYTES, parse_header, patch_header, stamp_header
+from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.records.column_strategies import NOW, arrow_columns, even_rows, mixed_rows
 from tests.records.slow_encoder import Row, slow_record, slow_varint
 
@@ -52,9 +47,7 @@ def decoded(buffer: bytes) -> pa.Table:
 @settings(max_examples=150, deadline=None)
 def test_rows_come_back_as_they_went_in(data: st.DataObject, rows: list[Row], codec: Codec, batch_bytes: int) -> None:
     columns = data.draw(arrow_columns(rows))
-    plan = plan_batches(
-        record_size_bounds(columns), [PartitionSlice(0, len(rows))], batch_bytes, times_of(columns, NOW)
-    )
+    plan = cut_batches(record_size_bounds(columns), [PartitionSlice(0, len(rows))], batch_bytes, times_of(columns, NOW))
     buffer = b""
     for part, piece in zip(plan, encode(columns, plan, NOW), strict=True):
         buffer += batch_of(

@@ -13,17 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import RecordTooLargeError
-from spark_kafka_sink.records import encoder, record_fields
+from spark_kafka_sink.records import encoder, joined_rows
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.encoder import (
-    BatchSlice,
-    EncodedPiece,
-    PartitionSlice,
-    Times,
-    encode,
-    plan_batches,
-    times_of,
-)
+from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, Times, cut_batches, times_of
+from spark_kafka_sink.records.encoder import EncodedSlice, encode
+from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.records.column_strategies import NOW, arrow_columns, even_rows, mixed_rows
 from tests.records.slow_encoder import Row, slow_encode
 
@@ -32,13 +26,12 @@ def whole(rows: int, first_offset_delta: int = 0, base: int | None = None) -> li
     return [BatchSlice(0, 0, rows, first_offset_delta, base)]
 
 
-def assert_equal(pieces: Sequence[EncodedPiece], rows: Sequence[Row], plan: Sequence[BatchSlice]) -> None:
+def assert_equal(pieces: Sequence[EncodedSlice], rows: Sequence[Row], plan: Sequence[BatchSlice]) -> None:
     expected = slow_encode(rows, plan, NOW)
     assert len(pieces) == len(expected)
     for piece, slow in zip(pieces, expected, strict=True):
         assert bytes(piece.segment) == slow.segment
         assert piece.record_count == slow.record_count
-        assert piece.first_offset_delta == slow.first_offset_delta
         assert piece.base_timestamp == slow.base_timestamp
         assert piece.max_timestamp == slow.max_timestamp
 
@@ -186,10 +179,21 @@ def test_many_partitions_in_one_chunk_are_encoded_at_once() -> None:
         timestamp=pa.array([r.timestamp for r in rows]),
     )
     slices = [PartitionSlice(i, i + 10) for i in range(0, 10_000, 10)]
-    plan = plan_batches(encoder.record_size_bounds(columns), slices, 16_384, times_of(columns, NOW))
+    plan = cut_batches(record_size_bounds(columns), slices, 16_384, times_of(columns, NOW))
     pieces = encode(columns, plan, NOW)
     assert len(pieces) == 1_000
     assert len({id(piece.segment.obj) for piece in pieces}) == 1
+    assert_equal(pieces, rows, plan)
+
+
+def test_large_records_are_encoded_a_few_megabytes_at_a_time() -> None:
+    rows = [Row(bytes([65 + i]) * (1 << 20), b"%d" % i) for i in range(10)]
+    columns = RecordColumns(pa.array([r.value for r in rows]), pa.array([r.key for r in rows]))
+    plan = [BatchSlice(i, i, i + 1) for i in range(10)]
+    pieces = encode(columns, plan, NOW)
+    buffers = {id(piece.segment.obj): memoryview(piece.segment.obj).nbytes for piece in pieces}
+    assert len(buffers) > 2
+    assert max(buffers.values()) <= encoder.BYTES_AT_A_TIME
     assert_equal(pieces, rows, plan)
 
 
@@ -207,12 +211,15 @@ def test_segments_keep_their_memory_when_everything_else_is_gone(value: bytes | 
 
 def test_no_rows_and_no_plan_give_nothing() -> None:
     assert encode(RecordColumns(pa.array([], pa.binary())), [], NOW) == []
-    assert plan_batches(np.zeros(0, np.int64), [], 100, Times(NOW, NOW)) == []
+    assert cut_batches(np.zeros(0, np.int64), [], 100, Times(NOW, NOW)) == []
 
 
 def test_a_batch_of_more_than_two_gibibytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_fields, "OFFSETS_MAX", 1000)
-    for last in (300, 400):
-        columns = RecordColumns(pa.array([b"x" * 400, b"y" * 400, b"z" * last]))
-        with pytest.raises(RecordTooLargeError, match="2 GiB"):
-            encode(columns, whole(3), NOW)
+    rows = [Row(b"x" * 400), Row(b"y" * 400), Row(b"z" * 100)]
+    columns = RecordColumns(pa.array([row.value for row in rows]))
+    (expected,) = slow_encode(rows, whole(3), NOW)
+    monkeypatch.setattr(joined_rows, "JOINED_BYTES_MAX", len(expected.segment))
+    assert_equal(encode(columns, whole(3), NOW), rows, whole(3))
+    monkeypatch.setattr(joined_rows, "JOINED_BYTES_MAX", len(expected.segment) - 1)
+    with pytest.raises(RecordTooLargeError, match="2 GiB"):
+        encode(columns, whole(3), NOW)

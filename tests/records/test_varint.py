@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.records.decoder import read_varints
-from spark_kafka_sink.records.packing import pack
-from spark_kafka_sink.records.varint import constant, encode_varint, varint_fields, varint_widths
+from spark_kafka_sink.records.varint import encode_varint, varint_array, varint_widths, zigzag_column
 from tests.records.slow_encoder import slow_varint
 
 borders = [sign * (1 << bits) + off for bits in range(0, 63, 7) for off in (-1, 0, 1) for sign in (1, -1)]
@@ -18,25 +17,23 @@ extremes = [*borders, *(b // 2 for b in borders), (1 << 63) - 1, -(1 << 63), (1 
 numbers = st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-70, 70), st.sampled_from(extremes))
 
 
-@given(st.lists(numbers, max_size=30), st.lists(numbers, min_size=1, max_size=3))
-@settings(max_examples=200, deadline=None)
-def test_columns_of_numbers_stand_one_after_the_other(column: list[int], constants: list[int]) -> None:
-    values = np.array(column, np.int64)
-    fields = [*varint_fields(values), constant(b"\x07")]
-    for number in constants:
-        fields += [*varint_fields(number), *varint_fields(values)]
-    data, at = pack(fields, len(column))
-    for row, value in enumerate(column):
-        expected = slow_varint(value) + b"\x07" + b"".join(slow_varint(c) + slow_varint(value) for c in constants)
-        assert bytes(data[at[row] : at[row + 1]]) == expected
-
-
 @given(st.lists(numbers, max_size=50))
+@settings(max_examples=200, deadline=None)
+def test_a_column_of_numbers_equals_one_number_after_the_other(column: list[int]) -> None:
+    coded = zigzag_column(np.array(column, np.int64))
+    expected = [slow_varint(value) for value in column]
+    assert varint_array(coded).to_pylist() == expected
+    assert varint_widths(coded).tolist() == [len(each) for each in expected]
+    assert [encode_varint(value) for value in column] == expected
+
+
+@given(st.lists(numbers.filter(lambda value: -(1 << 31) <= value < 1 << 31), max_size=50))
 @settings(max_examples=100, deadline=None)
-def test_widths_are_known_before_the_bytes(column: list[int]) -> None:
-    expected = [len(slow_varint(value)) for value in column]
-    assert varint_widths(np.array(column, np.int64)).tolist() == expected
-    assert [encode_varint(value) for value in column] == [slow_varint(value) for value in column]
+def test_numbers_of_32_bits_are_the_same_numbers(column: list[int]) -> None:
+    narrow, wide = (zigzag_column(np.array(column, kind)) for kind in (np.int32, np.int64))
+    assert narrow.tolist() == wide.tolist()
+    assert varint_array(narrow).equals(varint_array(wide))
+    assert varint_widths(narrow).tolist() == varint_widths(wide).tolist()
 
 
 @given(st.lists(numbers, min_size=1, max_size=50))

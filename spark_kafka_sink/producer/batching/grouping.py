@@ -43,7 +43,8 @@ from spark_kafka_sink.producer.batching.staging import (
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.records.arrays import named_rows
 from spark_kafka_sink.records.compression import Codec, CompressionRatios
-from spark_kafka_sink.records.encoder import BatchSlice, EncodedPiece, PartitionSlice, encode, plan_batches, times_of
+from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, cut_batches, times_of
+from spark_kafka_sink.records.encoder import EncodedSlice, encode
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 _log = logging.getLogger(__name__)
@@ -171,7 +172,7 @@ class Grouping:
                 batches = [queue.pin_open_batch() for queue in queues]
             now_ms = self._wall_clock_ms()
             times = times_of(grouped.columns, now_ms)
-            plan = plan_batches(grouped.sizes, _slices(grouped, batches), bytes_max, times)
+            plan = cut_batches(grouped.sizes, _slices(grouped, batches), bytes_max, times)
             pieces = encode(grouped.columns, plan, now_ms)
             lease.hold(len(plan))  # once for each piece, whose batch is to be the holder
         except BaseException as error:  # whatever it was, Ctrl-C included: the rows must not vanish
@@ -246,7 +247,7 @@ class Grouping:
         for cut in plan:
             if cut.start not in in_batches:
                 piece = PieceRows(owners, cut.start, cut.stop, 0)
-                self._failed.append(self._stillborn(queues[cut.slice_index].topic_partition, piece, reason))
+                self._failed.append(self._stillborn(queues[cut.partition_index].topic_partition, piece, reason))
 
     def _append(
         self,
@@ -254,7 +255,7 @@ class Grouping:
         batches: list[ProducerBatch | None],
         owners: RowOwners,
         plan: Sequence[BatchSlice],
-        pieces: Sequence[EncodedPiece],
+        pieces: Sequence[EncodedSlice],
         oldest_ms: float,
         lease: MemoryLease,
     ) -> list[tuple[PartitionQueue, ProducerBatch]]:
@@ -265,7 +266,7 @@ class Grouping:
         indexes, starts, stops, places, _ = zip(*plan, strict=True)
         rows = named_rows(PieceRows, repeat(owners), starts, stops, places)
         for index, place, its_rows, piece in zip(indexes, places, rows, pieces, strict=True):
-            segment, count, _, base, top = piece
+            segment, count, base, top = piece
             batch = batches[index]
             if batch is not None and place:
                 batch.append(segment, count, base, top, (its_rows,), leases)

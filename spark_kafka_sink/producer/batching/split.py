@@ -12,16 +12,11 @@ from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.row_origins import PieceRows
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, cut_batches, times_of
 from spark_kafka_sink.records.decoder import decode_body
-from spark_kafka_sink.records.encoder import (
-    BatchSlice,
-    PartitionSlice,
-    encode,
-    plan_batches,
-    record_size_bounds,
-    times_of,
-)
+from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import parse_header
+from spark_kafka_sink.records.sizes import record_size_bounds
 
 
 def split_batch(batch: ProducerBatch, batch_bytes_max: int, level: int | None = None) -> list[ProducerBatch]:
@@ -31,7 +26,7 @@ def split_batch(batch: ProducerBatch, batch_bytes_max: int, level: int | None = 
     columns = RecordColumns(rows["value"], rows["key"], rows["headers"], rows["timestamp"])
     sizes = record_size_bounds(columns)
     times = times_of(columns, batch.max_timestamp)
-    plan = plan_batches(sizes, [PartitionSlice(0, columns.num_rows)], batch_bytes_max, times)
+    plan = cut_batches(sizes, [PartitionSlice(0, columns.num_rows)], batch_bytes_max, times)
     if len(plan) == 1 < columns.num_rows:
         middle = int(np.searchsorted(np.cumsum(sizes), sizes.sum() // 2, "right"))
         plan = [BatchSlice(0, 0, max(1, middle)), BatchSlice(0, max(1, middle), columns.num_rows)]

@@ -16,7 +16,7 @@ from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.encoder import record_size_bounds
+from spark_kafka_sink.records.sizes import record_size_bounds
 
 TOPIC = "t"
 VALUE = b"v" * 100

@@ -13,7 +13,8 @@ from spark_kafka_sink.errors import BufferExhaustedError, DeliveryTimeoutError, 
 from spark_kafka_sink.producer.batching.batch import BatchState, ProducerBatch
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.decoder import decode_batches
-from spark_kafka_sink.records.encoder import encode, record_size_bounds
+from spark_kafka_sink.records.encoder import encode
+from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.producer.batching.accumulator_harness import (
     FOREVER,
     RECORD_BYTES,

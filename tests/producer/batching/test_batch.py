@@ -14,9 +14,11 @@ from spark_kafka_sink.producer.batching.split import split_batch
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec
+from spark_kafka_sink.records.cutting import PartitionSlice, cut_batches, times_of
 from spark_kafka_sink.records.decoder import decode_batches
-from spark_kafka_sink.records.encoder import PartitionSlice, encode, plan_batches, record_size_bounds, times_of
+from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import parse_header
+from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.producer.batching.accumulator_harness import Clock, tp
 
 ERROR = DeliveryError("no")
@@ -28,7 +30,7 @@ def batch_of(columns: RecordColumns, pool: BufferPool | None = None) -> Producer
     lease = MemoryLease(pool, 1000)
     batch = ProducerBatch(tp(3), created_ms=10, deadline_ms=110)
     now, whole = 1_700_000_000_000, [PartitionSlice(0, columns.num_rows)]
-    plan = plan_batches(record_size_bounds(columns), whole, 1 << 20, times_of(columns, now))
+    plan = cut_batches(record_size_bounds(columns), whole, 1 << 20, times_of(columns, now))
     (piece,) = encode(columns, plan, now)
     batch.append(
         piece.segment,

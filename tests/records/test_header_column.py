@@ -1,4 +1,4 @@
-"""As many headers in every record, with the same keys: in front of the next record's numbers, to the same bytes."""
+"""Headers of every shape, in every way that Arrow can hold them, equal the slow encoder's."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.encoder import BatchSlice, encode
-from spark_kafka_sink.records.header_column import LooseHeaders, RegularHeaders, encode_headers
+from spark_kafka_sink.records.cutting import BatchSlice
+from spark_kafka_sink.records.encoder import encode
 from tests.records.column_strategies import LIST_TYPES, NOW, header_array, sliced
 from tests.records.slow_encoder import Row
 from tests.records.test_encoder import assert_equal
@@ -82,13 +82,3 @@ def test_runs_of_records_with_headers_equal_the_slow_encoder(count: int, last: b
         )
         plan = [BatchSlice(0, 0, count // 2), BatchSlice(1, count // 2, count)]
         assert_equal(encode(columns, plan, NOW), rows, plan)
-
-
-@pytest.mark.parametrize(
-    ("lengths", "regular"),
-    [((5, 5), True), ((0, 63), True), ((64, 127), True), ((63, 64), False), ((64, 128), False), ((500, 500), True)],
-)
-def test_only_values_of_one_length_or_short_ones_are_regular(lengths: tuple[int, int], regular: bool) -> None:
-    kind = pa.map_(pa.string(), pa.binary())
-    found = encode_headers(pa.array([[("a", b"x" * lengths[0])], [("a", b"x" * lengths[1])]], kind))
-    assert isinstance(found, RegularHeaders if regular else LooseHeaders)

@@ -1,0 +1,74 @@
+"""How large records may become, and which rows are no records."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.records import byte_column, sizes
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.cutting import BatchSlice
+from spark_kafka_sink.records.encoder import encode
+from spark_kafka_sink.records.sizes import invalid_rows, record_size_bounds
+from tests.records.column_strategies import NOW
+
+HEADER_LIST = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+def test_rows_of_equal_sizes_and_others_are_counted_alike(kind: pa.DataType) -> None:
+    even, odd = pa.array([b"x" * 70] * 5, kind), pa.array([b"x" * 70, b"", b"x" * 70, None, b"x"], kind)
+    nulls, empty = pa.nulls(5, kind), pa.array([b""] * 5, kind)
+    fixed = 1 + 4 + 6 + 1 + 2  # attributes, both deltas, the count of headers, and the record's own length
+    for value in (even, odd, nulls, empty):
+        for key in (None, even, odd, nulls, empty):
+            wanted = np.full(5, fixed, np.int64)
+            for column in (value, key):
+                lengths = [len(each or b"") for each in column.to_pylist()] if column is not None else [0]
+                wanted += np.array(lengths) + (2 if max(lengths) >= 64 else 1)
+            wanted -= 1 if wanted.max() - 2 < 64 else 0
+            assert record_size_bounds(RecordColumns(value, key)).tolist() == wanted.tolist()
+            assert record_size_bounds(RecordColumns(value, key).slice(1, 3)).tolist()[0] <= wanted[1]
+
+
+def test_the_last_common_time_fits_its_bound() -> None:
+    for time in ((1 << 41) - 2, (1 << 41) - 1, 1 << 41):
+        columns = RecordColumns(pa.array([b"v"] * 50), timestamp=pa.array([-1] + [time] * 49, pa.int64()))
+        plan = [BatchSlice(0, 0, 50, 1 << 26)]
+        assert encode(columns, plan, NOW)[0].segment.nbytes <= record_size_bounds(columns).sum()
+
+
+def test_good_rows_have_no_fault() -> None:
+    columns = RecordColumns(pa.array([b"v", None]), timestamp=pa.array([-1, None], pa.int64()))
+    assert invalid_rows(columns) == []
+
+
+def test_a_time_before_1970_is_named_by_its_rows() -> None:
+    counted = RecordColumns(pa.array([b"v"] * 4), timestamp=pa.array([5, -2, None, -(1 << 63)], pa.int64()))
+    times = RecordColumns(pa.array([b"v"] * 4), timestamp=pa.array([5, -1, None, -1_000_000], pa.timestamp("us")))
+    for columns in (counted, times):
+        (fault,) = invalid_rows(columns)
+        assert fault.rows.tolist() == [1, 3]
+        assert "1970" in fault.reason
+
+
+def test_headers_without_a_key_are_named_by_their_rows() -> None:
+    good, bad = {"key": "a", "value": None}, {"key": None, "value": b"1"}
+    rows = pa.array([[good], [good, bad], None, [], [None], [bad, bad]], HEADER_LIST)
+    for headers in (rows, pa.chunked_array([rows.slice(0, 3), rows.slice(3)])):
+        (fault,) = invalid_rows(RecordColumns(pa.array([b"v"] * 6), None, headers))
+        assert fault.rows.tolist() == [1, 4, 5]
+        assert "key" in fault.reason
+
+
+def test_more_than_two_gibibytes_of_rows_have_sizes_and_the_one_that_is_too_large_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(byte_column, "OFFSETS_MAX", 1_000)
+    monkeypatch.setattr(sizes, "JOINED_BYTES_MAX", 1_000)
+    columns = RecordColumns(pa.array([b"x" * 300] * 9 + [b"y" * 1_001, None], pa.large_binary()))
+    assert [size // 100 for size in record_size_bounds(columns).tolist()] == [3] * 9 + [10, 0]
+    (fault,) = invalid_rows(columns)
+    assert fault.rows.tolist() == [9]
+    assert "2 GiB" in fault.reason
