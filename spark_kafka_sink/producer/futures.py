@@ -15,7 +15,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ from spark_kafka_sink.errors import DeliveryError, KafkaSinkError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class RecordMetadata(NamedTuple):
@@ -95,15 +98,40 @@ class ColumnsResult:
             ) from first.error
 
 
-Callback = Callable[[RecordMetadata | None, Exception | None], None]
+Callback = Callable[[RecordMetadata, "Exception | None"], None]
+"""(metadata, error). With an error, the metadata has the topic, the partition if it is known, and -1 for the rest."""
 
 
-class SendFuture(Future[RecordMetadata]):
-    """Of one record. It cannot be cancelled: the record may be on its way.
+class _ProducerFuture(Future[T]):
+    """A future that the sender resolves, one of many that it resolves in a row.
 
-    The lock and the lists of a Future cost as much as a third of all the rest of a record, and most futures are first
-    looked at when they are done, or never. So they are made, by a Future of the usual kind, when something first asks
-    for one of them; until then only the outcome is kept.
+    It cannot be cancelled: its records may be on their way. A done-callback cannot harm the records behind it: whatever
+    it raises is logged. (Future itself does so for an Exception only; a SystemExit would end the sender's thread.)
+    """
+
+    def cancel(self) -> bool:
+        return False
+
+    def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
+        if self.done():
+            super().add_done_callback(fn)  # called here and now: what it raises is the caller's own
+        else:
+            super().add_done_callback(partial(_call_when_done, fn))
+
+
+def _call_when_done(callback: Callable[[Future[T]], object], future: Future[T]) -> None:
+    try:
+        callback(future)
+    except BaseException:
+        _log.exception("A callback of a future failed; the other records go on.")
+
+
+class SendFuture(_ProducerFuture[RecordMetadata]):
+    """Of one record.
+
+    It becomes an ordinary Future when something first looks at it; until then it keeps the outcome alone. Most futures
+    of records are dropped without a look, and what Future makes for the look (a condition, two lists, 1.5 kB) costs
+    half as much again as all the rest of send(), so that kafka-python would be faster.
     """
 
     def __init__(
@@ -111,51 +139,53 @@ class SendFuture(Future[RecordMetadata]):
         topic: str,
         partition: int,
         timestamp_ms: int,
-        key_size: int,
-        value_size: int,
+        serialized_sizes: tuple[int, int],
         callbacks: tuple[Callback, ...],
     ) -> None:
+        """`serialized_sizes` are those of the key and the value. Future.__init__ is left out on purpose."""
         self._topic = topic
         self._partition = partition
         self._timestamp_ms = timestamp_ms
-        self._sizes = key_size, value_size
+        self._sizes = serialized_sizes
         self._callbacks = callbacks
-        self._outcome: RecordMetadata | Exception | None = None  # both guarded by _waking
-        self._awake = False
+        self._lock = threading.RLock()  # guards the two below: either the outcome comes first, or the first look
+        self._outcome: RecordMetadata | Exception | None = None
+        self._is_ordinary = False
 
     def __getattr__(self, name: str) -> Any:
-        """Called for what is not there yet: all that Future has appears at once, already with the outcome."""
-        with _waking:
-            if not self._awake:
-                usual: Future[RecordMetadata] = Future()
+        """Called for what is not there yet: all that an ordinary Future has appears at once, with the outcome."""
+        ordinary: Future[RecordMetadata] = Future()
+        with self._lock:
+            if not self._is_ordinary:
                 if self._outcome is not None:
-                    _resolve(usual, self._outcome)
-                self.__dict__.update(usual.__dict__)
-                self._awake = True
+                    _resolve(ordinary, self._outcome)
+                self.__dict__.update(ordinary.__dict__)
+                self._is_ordinary = True
         try:
             return self.__dict__[name]
         except KeyError:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}") from None
 
-    def cancel(self) -> bool:
-        return False
-
     def stored(self, offset: int, log_append_time: int) -> None:
         timestamp_ms = log_append_time if log_append_time >= 0 else self._timestamp_ms
         metadata = RecordMetadata(self._topic, self._partition, offset, timestamp_ms, *self._sizes)
-        for callback in self._callbacks:
-            _call(callback, self._topic, metadata, None)
+        self._call_back(metadata, None)
         self._end(metadata)
 
-    def failed(self, error: Exception) -> None:
-        for callback in self._callbacks:
-            _call(callback, self._topic, None, error)
+    def failed(self, error: Exception) -> BaseException | None:
+        """Returns what a callback has raised that is more than an Exception, for a caller whose own thread this is."""
+        raised = self._call_back(RecordMetadata(self._topic, self._partition, -1, -1), error)
         self._end(error)
+        return raised
+
+    def _call_back(self, metadata: RecordMetadata, error: Exception | None) -> BaseException | None:
+        raised = [_call(callback, metadata, error) for callback in self._callbacks]
+        return next((one for one in raised if one is not None), None)
 
     def _end(self, outcome: RecordMetadata | Exception) -> None:
-        with _waking:
+        with self._lock:
             self._outcome = outcome
-            if not self._awake:
+            if not self._is_ordinary:
                 return
         _resolve(self, outcome)
 
@@ -167,18 +197,19 @@ def _resolve(future: Future[RecordMetadata], outcome: RecordMetadata | Exception
         future.set_result(outcome)
 
 
-_waking = threading.Lock()
-"""One for all futures, held for moments: either the outcome comes first or the first look."""
-
-
-def _call(callback: Callback, topic: str, metadata: RecordMetadata | None, error: Exception | None) -> None:
+def _call(callback: Callback, metadata: RecordMetadata, error: Exception | None) -> BaseException | None:
+    """Whatever it raises is logged: on the sender's thread it would end all other records. Returns what is more than
+    an Exception."""
     try:
         callback(metadata, error)
-    except (Exception, SystemExit):  # sys.exit() would end the sender's thread, and with it all other records
-        _log.exception("A callback for topic %s failed; the other records go on.", topic)
+    except BaseException as raised:
+        name = getattr(callback, "__qualname__", repr(callback))
+        _log.exception("%s failed for a record of topic %s; the others go on.", name, metadata.topic)
+        return None if isinstance(raised, Exception) else raised
+    return None
 
 
-class ColumnsFuture(Future[ColumnsResult]):
+class ColumnsFuture(_ProducerFuture[ColumnsResult]):
     """Of all rows of one call. Told from the caller's thread and from the sender's; the fields are under _lock.
 
     What was stored is kept as plain numbers in one list, three for each batch. A call may have rows in a thousand
@@ -195,9 +226,6 @@ class ColumnsFuture(Future[ColumnsResult]):
         if not rows:
             self.set_result(ColumnsResult(topic, (), []))
 
-    def cancel(self) -> bool:
-        return False
-
     def stored(self, batches: list[int]) -> None:
         """Of each batch the partition, the first offset (-1 if it is not known) and how many rows."""
         rows = sum(batches[2::3])
@@ -211,8 +239,9 @@ class ColumnsFuture(Future[ColumnsResult]):
     def failed(self, rows: NDArray[np.int64], partition: int | None, error: KafkaSinkError) -> None:
         if not len(rows):
             return
+        failures = RowFailures(rows, partition, error)
         with self._lock:
-            self._failures.append(RowFailures(rows, partition, error))
+            self._failures.append(failures)
             self._pending -= len(rows)
             over = not self._pending
         if over:

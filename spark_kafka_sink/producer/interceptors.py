@@ -2,14 +2,14 @@
 
 They run in the order in which they were given. As in the Java client, one that raises is logged and passed over: the
 record goes on as the one before it left it. `on_send` runs on the caller's thread and may return another record;
-`on_acknowledgement` runs on the sender's thread and should be quick. Columns are not taken apart for interceptors: they
-see what is sent with send() only.
+`on_acknowledgement` runs on the sender's thread, before the callback of send(), and should be quick. Columns are not
+taken apart for interceptors: they see what is sent with send() only.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 _log = logging.getLogger(__name__)
@@ -25,8 +25,8 @@ class Interceptor(Protocol[Record, Metadata]):
         """The record to send instead; usually the same."""
         ...
 
-    def on_acknowledgement(self, metadata: Metadata | None, error: Exception | None) -> None:
-        """The outcome: metadata, or the error."""
+    def on_acknowledgement(self, metadata: Metadata, error: Exception | None) -> None:
+        """The outcome. With an error, the metadata has the topic, the partition if it is known, and -1 for the rest."""
         ...
 
 
@@ -35,6 +35,10 @@ class Interceptors(Generic[Record, Metadata]):
 
     def __init__(self, interceptors: Sequence[Interceptor[Record, Metadata]]) -> None:
         self._interceptors = tuple(interceptors)
+        self.acknowledgements: tuple[Callable[[Metadata, Exception | None], None], ...] = tuple(
+            interceptor.on_acknowledgement for interceptor in interceptors
+        )
+        """What is called with each record's outcome; whoever calls guards against what they raise."""
 
     def __bool__(self) -> bool:
         return bool(self._interceptors)
@@ -44,10 +48,6 @@ class Interceptors(Generic[Record, Metadata]):
             record = _on_send(interceptor, record)
         return record
 
-    def on_acknowledgement(self, metadata: Metadata | None, error: Exception | None) -> None:
-        for interceptor in self._interceptors:
-            _on_acknowledgement(interceptor, metadata, error)
-
 
 def _on_send(interceptor: Interceptor[Record, Metadata], record: Record) -> Record:
     try:
@@ -55,12 +55,3 @@ def _on_send(interceptor: Interceptor[Record, Metadata], record: Record) -> Reco
     except Exception:
         _log.warning("on_send of %s failed; the record goes on.", type(interceptor).__name__, exc_info=True)
         return record
-
-
-def _on_acknowledgement(
-    interceptor: Interceptor[Record, Metadata], metadata: Metadata | None, error: Exception | None
-) -> None:
-    try:
-        interceptor.on_acknowledgement(metadata, error)
-    except Exception:
-        _log.warning("on_acknowledgement of %s failed.", type(interceptor).__name__, exc_info=True)

@@ -146,14 +146,17 @@ class KafkaProducer:
         callbacks = () if callback is None else (callback,)
         if self._interceptors:
             record = check_record(self._interceptors.on_send(record))
-            callbacks = (*callbacks, self._interceptors.on_acknowledgement)
+            callbacks = (*self._interceptors.acknowledgements, *callbacks)
         try:
             return self._send(record, callbacks)
         except KafkaSinkError as error:
             if isinstance(error, ProducerClosedError | IllegalStateError):
                 raise
-            future = SendFuture(record.topic, -1, -1, -1, -1, callbacks)
-            future.failed(error)
+            partition = -1 if record.partition is None else record.partition
+            future = SendFuture(record.topic, partition, -1, (-1, -1), callbacks)
+            raised = future.failed(error)
+            if raised is not None:
+                raise raised from None
             return future
 
     def send_columns(
@@ -204,7 +207,7 @@ class KafkaProducer:
         partition = self._partition_of(record, key, value, size, snapshot)
         if timestamp_ms is None:
             timestamp_ms = _wall_clock_ms()
-        future = SendFuture(topic, partition, timestamp_ms, key_size, value_size, callbacks)
+        future = SendFuture(topic, partition, timestamp_ms, (key_size, value_size), callbacks)
         self._accumulator.append_record(topic, partition, key, value, headers, timestamp_ms, size, future)
         self._metrics.rows_given(1, size, size, now)
         return future

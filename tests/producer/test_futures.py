@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, as_completed, wait
 
 import numpy as np
@@ -18,8 +19,11 @@ from spark_kafka_sink.producer.futures import ColumnsFuture, RecordMetadata, Sen
 STORED = RecordMetadata("t", 3, 17, 1_000, 4, -1)
 
 
+MORE_THAN_EXCEPTIONS = [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError]
+
+
 def future(*callbacks: object) -> SendFuture:
-    return SendFuture("t", 3, 1_000, 4, -1, callbacks)  # type: ignore[arg-type]
+    return SendFuture("t", 3, 1_000, (4, -1), callbacks)  # type: ignore[arg-type]
 
 
 def test_an_outcome_that_came_before_the_first_look_is_there() -> None:
@@ -77,6 +81,74 @@ def test_callbacks_come_before_the_future_is_done_and_may_look_at_it() -> None:
     assert one.done()
 
 
+def test_the_callback_of_a_failure_gets_topic_and_partition_and_nothing_else_as_in_java() -> None:
+    seen: list[tuple[object, object]] = []
+    error = DeliveryError("no")
+    one: SendFuture = future(lambda metadata, error: seen.append((metadata, error)))
+    assert one.failed(error) is None
+    assert seen == [(RecordMetadata("t", 3, -1, -1, -1, -1), error)]
+
+
+@pytest.mark.parametrize("raised", [ValueError, *MORE_THAN_EXCEPTIONS])
+@pytest.mark.parametrize("ends", ["stored", "failed"])
+def test_a_callback_that_raises_whatever_it_is_keeps_neither_the_outcome_nor_the_next_callback(
+    raised: type[BaseException], ends: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[str] = []
+
+    def end_all(metadata: RecordMetadata, error: Exception | None) -> None:
+        raise raised("a user's way out")
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda *_: seen.append(name)
+
+    def end_all_when_done(_: object) -> None:
+        raise raised("a user's way out")
+
+    one = future(end_all, note("callback"))
+    one.add_done_callback(end_all_when_done)
+    one.add_done_callback(note("done-callback"))
+    more_than_an_exception = one.failed(DeliveryError("no")) if ends == "failed" else one.stored(17, -1)  # type: ignore[func-returns-value]
+    assert seen == ["callback", "done-callback"]
+    assert (one.exception(0) is None) == (ends == "stored")
+    assert caplog.text.count("a user's way out") >= 2
+    assert (more_than_an_exception is not None) == (ends == "failed" and raised is not ValueError)
+
+
+@pytest.mark.parametrize("raised", MORE_THAN_EXCEPTIONS)
+def test_a_call_s_future_is_done_and_its_other_callbacks_run_when_one_raises(raised: type[BaseException]) -> None:
+    call = ColumnsFuture("t", 3)
+    seen: list[object] = []
+
+    def end_all(_: object) -> None:
+        raise raised("a user's way out")
+
+    call.add_done_callback(end_all)
+    call.add_done_callback(seen.append)
+    call.failed(np.arange(3), 0, DeliveryError("no"))
+    assert seen == [call]
+    assert call.result(0).rows_failed == 3
+
+
+@pytest.mark.parametrize("raised", MORE_THAN_EXCEPTIONS)
+def test_what_a_callback_raises_in_the_thread_that_adds_it_to_a_done_future_is_that_thread_s(
+    raised: type[BaseException],
+) -> None:
+    one = future()
+    one.stored(17, -1)
+
+    def leave(_: object) -> None:
+        raise raised
+
+    with pytest.raises(raised):
+        one.add_done_callback(leave)
+
+
+def test_a_call_without_rows_is_done_at_once() -> None:
+    result = ColumnsFuture("t", 0).result(0)
+    assert (result.topic, result.rows_written, result.failures, result.partitions) == ("t", 0, (), {})
+
+
 def test_what_a_future_does_not_have_is_an_attribute_error() -> None:
     one = future()
     assert not hasattr(one, "offset")
@@ -103,7 +175,9 @@ def test_whoever_looks_while_the_outcome_comes_gets_it() -> None:
     assert results == [[STORED] * len(futures)] * 2
 
 
-@pytest.mark.parametrize(("base_offset", "offsets"), [(100, [(100, 102), (103, 104)]), (-1, [(-1, -1), (-1, -1)])])
+@pytest.mark.parametrize(
+    ("base_offset", "offsets"), [(100, [(100, 102), (103, 104)]), (0, [(0, 2), (3, 4)]), (-1, [(-1, -1), (-1, -1)])]
+)
 def test_a_call_whose_rows_begin_within_a_batch_gets_their_offsets_and_none_if_the_broker_told_none(
     base_offset: int, offsets: list[tuple[int, int]]
 ) -> None:

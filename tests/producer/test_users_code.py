@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
+import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.client.metadata import Metadata
-from spark_kafka_sink.errors import InvalidRecordError, MetadataTimeoutError
+from spark_kafka_sink.errors import BrokerError, InvalidRecordError, MetadataTimeoutError
 from spark_kafka_sink.producer.futures import RecordMetadata
 from spark_kafka_sink.producer.interceptors import Interceptor
 from spark_kafka_sink.producer.producer import KafkaProducer, RecordPartitioner
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import InlineLoop, loop_of, outcome
 from tests.simulated_cluster import SimulatedCluster
 
 
+def two_nodes() -> SimulatedCluster:
+    return SimulatedCluster(FakeSystem(latency_ms=1), nodes=2, topics={"t": 2})
+
+
 def producer_with(
     partitioner: RecordPartitioner | None = None,
     interceptors: Sequence[Interceptor[ProducerRecord, RecordMetadata]] = (),
+    cluster: SimulatedCluster | None = None,
 ) -> KafkaProducer:
-    cluster = SimulatedCluster(FakeSystem(latency_ms=1), nodes=2, topics={"t": 2})
+    cluster = cluster or two_nodes()
     return KafkaProducer(
         {"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 0},
         system=cluster.system,
@@ -65,10 +75,85 @@ def test_an_interceptor_that_returns_no_record_is_told_at_the_call(returned: obj
         def on_send(self, record: ProducerRecord) -> ProducerRecord:
             return returned if record.value == b"bad" else record  # type: ignore[return-value]
 
-        def on_acknowledgement(self, metadata: RecordMetadata | None, error: Exception | None) -> None:
+        def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None) -> None:
             raise ValueError("at the wrong time")
 
     producer = producer_with(interceptors=[Wrong()])
     with pytest.raises(InvalidRecordError):
         producer.send(ProducerRecord("t", b"bad"))
+    assert outcome(producer, producer.send(ProducerRecord("t", b"v"))).offset == 0
+
+
+class Leaves:
+    """An interceptor whose on_acknowledgement raises, before one that notes what it gets."""
+
+    def __init__(self, raised: type[BaseException] | None = None) -> None:
+        self.raised = raised
+        self.seen: list[tuple[RecordMetadata, Exception | None]] = []
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        return record
+
+    def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None) -> None:
+        self.seen.append((metadata, error))
+        if self.raised is not None:
+            raise self.raised("a user's way out")
+
+
+@pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
+@pytest.mark.parametrize("where", ["callback", "done-callback", "interceptor"])
+@pytest.mark.parametrize("code", [codes.NONE, codes.POLICY_VIOLATION])
+def test_whatever_a_user_s_code_raises_on_the_sender_s_thread_every_record_of_the_batch_has_its_outcome(
+    raised: type[BaseException], where: str, code: int
+) -> None:
+    first, second = Leaves(raised if where == "interceptor" else None), Leaves()
+    cluster = two_nodes()
+    producer = producer_with(interceptors=[first, second], cluster=cluster)
+    if code:
+        cluster.control.when(api=ApiKey.PRODUCE).fail(code)
+
+    def leave(*_: object) -> None:
+        raise raised("a user's way out")
+
+    callback = leave if where == "callback" else None
+    futures = [producer.send(ProducerRecord("t", b"%d" % i, partition=0), callback) for i in range(20)]
+    columns = producer.send_columns("t", RecordColumns(pa.array([b"a", b"b"])), 0)
+    if where == "done-callback":
+        columns.add_done_callback(leave)
+        for future in futures:
+            future.add_done_callback(leave)
+    producer.flush()
+    assert columns.done()
+    assert all(future.done() for future in futures)
+    assert {type(future.exception(0)) for future in futures} == {BrokerError if code else type(None)}
+    assert len(first.seen) == len(second.seen) == 20
+    assert outcome(producer, producer.send(ProducerRecord("t", b"v", partition=0))).offset == (0 if code else 22)
+    producer.close()
+    assert producer._pool.free_bytes == producer._pool.bytes_max
+
+
+def test_interceptors_and_the_callback_of_a_record_that_is_refused_at_the_call_get_its_topic_and_partition() -> None:
+    interceptor = Leaves()
+    seen: list[tuple[RecordMetadata, Exception | None]] = []
+    producer = producer_with(interceptors=[interceptor])
+    futures = [
+        producer.send(ProducerRecord("t", object(), partition=partition), lambda *outcome: seen.append(outcome))
+        for partition in (None, 1)
+    ]
+    errors = [future.exception(0) for future in futures]
+    expected = [
+        (RecordMetadata("t", number, -1, -1, -1, -1), error) for number, error in zip((-1, 1), errors, strict=True)
+    ]
+    assert seen == interceptor.seen == expected
+
+
+@pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt])
+def test_what_a_callback_raises_on_the_caller_s_thread_reaches_the_caller(raised: type[BaseException]) -> None:
+    producer = producer_with()
+
+    def leave(*_: object) -> None:
+        raise raised
+
+    with pytest.raises(raised):
+        producer.send(ProducerRecord("t", object()), leave)
     assert outcome(producer, producer.send(ProducerRecord("t", b"v"))).offset == 0

@@ -1,0 +1,156 @@
+"""fork(): whatever the other threads of the parent held at that moment, the child's own producer works.
+
+A forked child has one thread. A lock that another thread of the parent held at the fork stays locked in the child for
+ever, if nothing makes it anew. So no module of the package may have a lock that is shared by all its producers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import pkgutil
+import select
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+import spark_kafka_sink
+from spark_kafka_sink.producer.futures import SendFuture
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.spark.pool import POOL
+from spark_kafka_sink.testing import embedded_broker
+from tests.fake_system import FakeSystem
+from tests.producer.virtual_time import outcome, simulated_producer
+from tests.simulated_cluster import SimulatedCluster
+
+LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Semaphore, threading.Event)
+CHILD_SECONDS_MAX = 60
+FORKS = 60
+
+
+def modules() -> list[ModuleType]:
+    names = [module.name for module in pkgutil.walk_packages(spark_kafka_sink.__path__, "spark_kafka_sink.")]
+    return [importlib.import_module(name) for name in names]
+
+
+def shared_locks() -> Iterator[tuple[str, object]]:
+    """Locks that are there once for a process: a module's own, and those of the objects that a module has."""
+    for module in modules():
+        for name, value in vars(module).items():
+            if isinstance(value, LOCKS):
+                yield f"{module.__name__}.{name}", value
+            elif isinstance(value, logging.Handler):
+                pass  # logging makes the locks of its handlers anew
+            elif type(value).__module__.startswith("spark_kafka_sink"):
+                for attribute, part in getattr(value, "__dict__", {}).items():
+                    if isinstance(part, LOCKS):
+                        yield f"{module.__name__}.{name}.{attribute}", part
+
+
+def in_child(work: Callable[[], bool]) -> bool:
+    """Fork, and whether `work` returned true in the child. A child that hangs is killed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of a fork beside threads
+        child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = 0 if work() else 1
+        finally:
+            os._exit(code)
+    ended = os.pidfd_open(child)
+    if not select.select([ended], [], [], CHILD_SECONDS_MAX)[0]:
+        os.kill(child, signal.SIGKILL)
+    os.close(ended)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@contextmanager
+def held(lock: threading.Condition) -> Iterator[None]:
+    """Another thread holds the lock."""
+    taken, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            taken.set()
+            release.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    taken.wait()
+    try:
+        yield
+    finally:
+        release.set()
+        thread.join()
+
+
+def write_in_virtual_time() -> bool:
+    cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
+    producer = simulated_producer(cluster)
+    stored = outcome(producer, producer.send(ProducerRecord("t", b"v"))).offset == 0
+    producer.close()
+    return stored
+
+
+def test_no_module_has_a_lock_but_the_pool_of_spark_s_worker() -> None:
+    assert [name for name, _ in shared_locks() if ".POOL." not in name] == []
+
+
+def test_a_child_has_an_empty_pool_of_its_own_though_the_parent_s_was_locked() -> None:
+    def lend_one() -> bool:
+        assert len(POOL) == 0
+        with POOL.lease({"bootstrap.servers": "127.0.0.1:9"}, idle_seconds=60):
+            pass
+        return len(POOL) == 1
+
+    with POOL.lease({"bootstrap.servers": "127.0.0.1:9"}, idle_seconds=60):
+        pass
+    try:
+        with held(POOL._changed):
+            assert in_child(lend_one)
+        assert len(POOL) == 1
+    finally:
+        POOL.close()
+
+
+def test_a_child_s_own_producer_writes_over_the_network() -> None:
+    with embedded_broker(topics={"t": 1}) as broker:
+        options = {"bootstrap.servers": broker.bootstrap_servers}
+
+        def write() -> bool:
+            with KafkaProducer(options) as producer:
+                return producer.send(ProducerRecord("t", b"child")).result(CHILD_SECONDS_MAX).offset >= 0
+
+        with KafkaProducer(options) as parents:
+            assert parents.send(ProducerRecord("t", b"parent")).result(CHILD_SECONDS_MAX).offset == 0
+            assert in_child(write)
+            assert parents.send(ProducerRecord("t", b"parent")).result(CHILD_SECONDS_MAX).offset == 2
+
+
+def test_a_child_of_a_process_whose_threads_complete_futures_can_complete_its_own() -> None:
+    """When all futures had one lock, a fifth of such children could not."""
+    stop = threading.Event()
+
+    def complete_futures() -> bool:
+        future = SendFuture("t", 0, 0, (0, 0), ())
+        future.stored(0, -1)
+        return future.result(0).offset == 0
+
+    def be_busy() -> None:
+        while not stop.is_set():
+            complete_futures()
+
+    thread = threading.Thread(target=be_busy)
+    thread.start()
+    try:
+        assert in_child(write_in_virtual_time)
+        assert all(in_child(complete_futures) for _ in range(FORKS))
+    finally:
+        stop.set()
+        thread.join()
