@@ -10,13 +10,15 @@
 | timestamp | timestamp, or bigint milliseconds                                        | now                   |
 
 Names are case-sensitive and other columns are passed over, as in Spark's own sink; the words of the errors are its own
-too. The schema is checked on the driver, without a broker. Tasks then pick columns by position.
+too. The schema is checked on the driver, without a broker. Tasks then pick columns by position. With `valueFormat` or
+`keyFormat` an encoder makes the column out of others (`value_formats.py`), and `value` or `key` means nothing special.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +38,7 @@ from pyspark.sql.types import (
 )
 
 from spark_kafka_sink.errors import SchemaError
+from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.records.columns import RecordColumns
 
 _TEXT = (StringType, CharType, VarcharType)
@@ -55,10 +58,10 @@ _REMEDY = {
 
 @dataclass(frozen=True)
 class ColumnPlan:
-    """Where in a batch each column stands. `fixed_topic` is the option, which wins over the column."""
+    """Where in a batch each column stands, or what makes it. `fixed_topic` is the option; it wins over the column."""
 
-    value: int
-    key: int | None = None
+    value: int | ColumnsEncoder
+    key: int | ColumnsEncoder | None = None
     topic: int | None = None
     partition: int | None = None
     headers: int | None = None
@@ -75,17 +78,21 @@ class TopicRows:
     partition: pa.Array | None
 
 
-def plan_columns(schema: StructType, fixed_topic: str | None) -> ColumnPlan:
-    """Check the schema; all faults in one SchemaError."""
+def plan_columns(
+    schema: StructType, fixed_topic: str | None, encoders: Mapping[str, ColumnsEncoder | None] | None = None
+) -> ColumnPlan:
+    """Check the schema; all faults in one SchemaError. `encoders`: of `value` and `key`, where they have one."""
     names = schema.fieldNames()
-    relevant = [name for name in _EXPECTED if name in names and not (name == "topic" and fixed_topic is not None)]
+    encoders = encoders or {}
+    unused = {*encoders, "topic"} if fixed_topic is not None else {*encoders}
+    relevant = [name for name in _EXPECTED if name in names and name not in unused]
     faults = []
     if fixed_topic is None and "topic" not in names:
         faults.append(
             "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
             + _in_another_case("topic", names)
         )
-    if "value" not in names:
+    if "value" not in names and "value" not in encoders:
         faults.append("Required attribute 'value' not found" + _in_another_case("value", names))
     for name in relevant:
         if names.count(name) > 1:
@@ -101,8 +108,8 @@ def plan_columns(schema: StructType, fixed_topic: str | None) -> ColumnPlan:
             )
     if faults:
         raise SchemaError("\n".join(faults))
-    position = {name: names.index(name) for name in relevant}
-    return ColumnPlan(fixed_topic=fixed_topic, **position)
+    sources: dict[str, Any] = {name: names.index(name) for name in relevant} | dict(encoders)
+    return ColumnPlan(fixed_topic=fixed_topic, **sources)
 
 
 def _in_another_case(name: str, names: list[str]) -> str:
@@ -140,8 +147,8 @@ def split_by_topic(batch: pa.RecordBatch, plan: ColumnPlan) -> Iterator[TopicRow
     if batch.num_rows == 0:
         return
     columns = RecordColumns(
-        value=batch.column(plan.value),
-        key=_column(batch, plan.key),
+        value=_bytes(batch, plan.value),
+        key=None if plan.key is None else _bytes(batch, plan.key),
         headers=_column(batch, plan.headers),
         timestamp=_column(batch, plan.timestamp),
     )
@@ -156,6 +163,10 @@ def split_by_topic(batch: pa.RecordBatch, plan: ColumnPlan) -> Iterator[TopicRow
         else:
             indices = pa.array(rows)
             yield TopicRows(topic, columns.take(indices), None if partition is None else partition.take(indices))
+
+
+def _bytes(batch: pa.RecordBatch, source: int | ColumnsEncoder) -> pa.Array | pa.ChunkedArray:
+    return batch.column(source) if isinstance(source, int) else source.encode(batch)
 
 
 def _column(batch: pa.RecordBatch, position: int | None) -> pa.Array | None:

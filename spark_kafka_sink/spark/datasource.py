@@ -12,6 +12,7 @@ from spark_kafka_sink.errors import ConfigurationError, SchemaError
 from spark_kafka_sink.spark.bootstrap import check_connection
 from spark_kafka_sink.spark.columns import ColumnPlan, plan_columns
 from spark_kafka_sink.spark.options import SinkOptions, parse_options
+from spark_kafka_sink.spark.value_formats import encoded_sides, plan_encoders
 from spark_kafka_sink.spark.worker_log import show_log
 from spark_kafka_sink.spark.writer import KafkaBatchWriter, KafkaStreamWriter
 
@@ -58,15 +59,17 @@ class KafkaDataSource(DataSource):
     def _checked(self, schema: StructType) -> tuple[SinkOptions, ColumnPlan]:
         """The faults of the options and those of the schema in one error; none of them needs a broker."""
         faults: list[str] = []
-        # Where the options are faulty, the schema is looked at with the one of them that concerns it.
+        # Where the options are faulty, the schema is looked at with those of them that concern it.
         fixed_topic = next((value for name, value in self.options.items() if name.lower() == "topic"), None)
+        encoders = encoded_sides(self.options)
         try:
             options = parse_options(self.options)
             fixed_topic = options.topic
+            encoders = plan_encoders(options.formats, schema, faults)
         except ConfigurationError as error:
             faults += error.faults
         try:
-            plan = plan_columns(schema, fixed_topic)
+            plan = plan_columns(schema, fixed_topic, encoders)
         except SchemaError as error:
             if not faults:
                 raise

@@ -23,6 +23,7 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.security.config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerConfig
 from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
+from spark_kafka_sink.spark.value_formats import FormatOptions, parse_formats
 
 KAFKA_PREFIX = "kafka."
 _MEANT = re.compile(r"Is (\S+) meant\?")
@@ -40,6 +41,10 @@ class Option:
 OPTIONS = (
     Option("topic", "", "the topic to write to; overrides the `topic` column"),
     Option("includeHeaders", "false", "accepted as in Spark's own sink, where too the `headers` column alone decides"),
+    Option("valueFormat", "", "makes the value out of columns: `json`; without it the column `value` is written"),
+    Option("valueColumns", "", "the columns of the value, as `id, name` or `payload.*`; all but those with a role"),
+    Option("keyFormat", "", "makes the key out of `keyColumns`; without it like `valueFormat`"),
+    Option("keyColumns", "", "the columns of the key; without them the column `key` is written"),
     Option("onRecordError", "fail", "`fail` fails the task; `deadLetter` writes refused records to `deadLetterTopic`"),
     Option("deadLetterTopic", "", "where refused records go; needed with `onRecordError` = `deadLetter`"),
     Option("checkConnection", "true", "let the driver open a connection to a bootstrap server before any task starts"),
@@ -114,6 +119,7 @@ class SinkOptions:
     dead_letter_topic: str | None = None
     check_connection: bool = True
     report_path: str | None = None
+    formats: tuple[FormatOptions, ...] = ()
 
     def producer_config(self) -> ProducerConfig:
         """The parsed configuration; cannot fail after parse_options."""
@@ -132,6 +138,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     dead_letter_topic = _dead_letter_topic(own, topic, faults)
     _boolean(own, "includeHeaders", faults)
     check_connection = _boolean(own, "checkConnection", faults)
+    formats = parse_formats(own, faults)
     producer = _producer_options(producer, faults)
     if faults:
         raise ConfigurationError(faults)
@@ -141,6 +148,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
         dead_letter_topic=dead_letter_topic,
         check_connection=check_connection,
         report_path=own.get("reportpath") or None,
+        formats=formats,
     )
 
 

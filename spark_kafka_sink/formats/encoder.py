@@ -1,0 +1,66 @@
+"""ColumnsEncoder: which columns of a batch become the bytes of a record's value or key, and in which format.
+
+It is made on the driver, where the columns are chosen and their types checked, and pickled to the tasks. A task hands
+it each Arrow batch and gets one binary column back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from spark_kafka_sink.formats.pieces import with_nulls_of
+
+_BYTES_MAX = 32 << 20
+"""Of columns that are encoded in one call: what is made of them must stay below Arrow's limit of 2 GiB for an array."""
+
+
+class RowFormat(Protocol):
+    """How rows are written. Each format is a frozen dataclass, so that it can be pickled."""
+
+    def rows(self, names: Sequence[str], columns: Sequence[pa.Array], rows: int, header: bytes) -> pa.Array:
+        """A binary array with `header` and then the bytes of each row; none is null."""
+        ...
+
+
+@dataclass(frozen=True)
+class ColumnsEncoder:
+    """`positions` are those of columns in a batch, or of fields in the struct column at position `parent`.
+
+    `header` stands in front of each record: the id of its schema, where there is a schema registry.
+    """
+
+    format: RowFormat
+    names: tuple[str, ...]
+    positions: tuple[int, ...]
+    parent: int | None = None
+    header: bytes = b""
+
+    def encode(self, batch: pa.RecordBatch) -> pa.ChunkedArray:
+        """One row of bytes for each row of the batch; null where the struct at `parent` is null."""
+        return pa.chunked_array(self._encoded(batch), pa.binary())
+
+    def _encoded(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        if batch.num_rows > 1 and batch.nbytes > _BYTES_MAX:
+            return self._in_halves(batch)
+        try:
+            return [self._rows(batch)]
+        except pa.lib.ArrowCapacityError:
+            if batch.num_rows <= 1:
+                raise
+            return self._in_halves(batch)
+
+    def _in_halves(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        half = batch.num_rows // 2
+        return self._encoded(batch.slice(0, half)) + self._encoded(batch.slice(half))
+
+    def _rows(self, batch: pa.RecordBatch) -> pa.Array:
+        if self.parent is None:
+            columns = [batch.column(position) for position in self.positions]
+            return self.format.rows(self.names, columns, batch.num_rows, self.header)
+        parent = batch.column(self.parent)
+        fields = [parent.field(position) for position in self.positions]
+        return with_nulls_of(self.format.rows(self.names, fields, batch.num_rows, self.header), parent)

@@ -1,0 +1,54 @@
+"""The Arrow type in which Spark hands a column to a data source in Python.
+
+Spark gives a timestamp's type the session's time zone, which is known in the tasks only; here it is UTC.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import types
+
+from spark_kafka_sink.errors import SchemaError
+
+_SIMPLE: dict[type[types.DataType], Any] = {
+    types.BooleanType: pa.bool_(),
+    types.ByteType: pa.int8(),
+    types.ShortType: pa.int16(),
+    types.IntegerType: pa.int32(),
+    types.LongType: pa.int64(),
+    types.FloatType: pa.float32(),
+    types.DoubleType: pa.float64(),
+    types.StringType: pa.string(),
+    types.CharType: pa.string(),
+    types.VarcharType: pa.string(),
+    types.BinaryType: pa.binary(),
+    types.DateType: pa.date32(),
+    types.TimestampType: pa.timestamp("us", "UTC"),
+    types.TimestampNTZType: pa.timestamp("us"),
+    types.NullType: pa.null(),
+}
+if hasattr(types, "TimeType"):
+    _SIMPLE[types.TimeType] = pa.time64("ns")
+
+
+def arrow_type(kind: types.DataType, where: str) -> pa.DataType:
+    """Raise SchemaError for a type that no format can write: intervals, variants and what Spark may add."""
+    simple = _SIMPLE.get(type(kind))
+    if simple is not None:
+        return simple
+    if isinstance(kind, types.DecimalType):
+        return pa.decimal128(kind.precision, kind.scale)
+    if isinstance(kind, types.ArrayType):
+        return pa.list_(pa.field("element", arrow_type(kind.elementType, f"{where}.element"), kind.containsNull))
+    if isinstance(kind, types.MapType):
+        value = pa.field("value", arrow_type(kind.valueType, f"{where}.value"), kind.valueContainsNull)
+        return pa.map_(arrow_type(kind.keyType, f"{where}.key"), value)
+    if isinstance(kind, types.StructType):
+        return pa.struct([arrow_field(field, f"{where}.{field.name}") for field in kind.fields])
+    raise SchemaError(f"column {where} of type {kind.simpleString()} cannot be written; cast it to a string")
+
+
+def arrow_field(field: types.StructField, where: str) -> pa.Field:
+    return pa.field(field.name, arrow_type(field.dataType, where), field.nullable)

@@ -1,0 +1,67 @@
+"""Hypothesis strategies for Arrow record batches of any types, nested ones included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
+SIMPLE: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
+    (pa.bool_(), st.booleans()),
+    (pa.int8(), st.integers(-(2**7), 2**7 - 1)),
+    (pa.int16(), st.integers(-(2**15), 2**15 - 1)),
+    (pa.int32(), st.integers(-(2**31), 2**31 - 1)),
+    (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
+    (pa.float32(), st.floats(width=32)),
+    (pa.float64(), st.floats()),
+    (pa.string(), TEXT),
+    (pa.binary(), st.binary(max_size=7)),
+]
+Column = tuple[pa.DataType, st.SearchStrategy[Any]]
+NAMES = st.lists(st.text(st.sampled_from('abcé"\\'), min_size=1, max_size=3), min_size=1, max_size=4, unique=True)
+
+
+def _list(column: Column) -> Column:
+    kind, values = column
+    return pa.list_(kind), st.lists(st.none() | values, max_size=3)
+
+
+def _map(column: Column) -> Column:
+    kind, values = column
+    return pa.map_(pa.string(), kind), st.dictionaries(TEXT, st.none() | values, max_size=3).map(
+        lambda entries: list(entries.items())
+    )
+
+
+@st.composite
+def _struct(draw: st.DrawFn, columns: st.SearchStrategy[Column], names: st.SearchStrategy[list[str]]) -> Column:
+    fields = {name: draw(columns) for name in draw(names)}
+    values = st.fixed_dictionaries({name: st.none() | values for name, (_, values) in fields.items()})
+    return pa.struct([(name, kind) for name, (kind, _) in fields.items()]), values
+
+
+def columns(simple: list[Column] = SIMPLE, names: st.SearchStrategy[list[str]] = NAMES) -> st.SearchStrategy[Column]:
+    """A type, and a strategy for its values."""
+    return st.recursive(
+        st.sampled_from(simple),
+        lambda inner: st.one_of(inner.map(_list), inner.map(_map), _struct(inner, names)),
+        max_leaves=4,
+    )
+
+
+@st.composite
+def batches(
+    draw: st.DrawFn, simple: list[Column] = SIMPLE, names: st.SearchStrategy[list[str]] = NAMES
+) -> pa.RecordBatch:
+    """A few columns and rows; now and then a slice, whose arrays do not begin where their buffers do."""
+    rows = draw(st.integers(0, 5))
+    arrays, fields = [], []
+    for name in draw(names):
+        kind, values = draw(columns(simple, names))
+        column = draw(st.lists(values if draw(st.booleans()) else st.none() | values, min_size=rows, max_size=rows))
+        arrays.append(pa.array(column, kind))
+        fields.append(pa.field(name, kind))
+    start = draw(st.integers(0, rows))
+    return pa.record_batch(arrays, schema=pa.schema(fields)).slice(start)

@@ -1,0 +1,86 @@
+"""Doubles and floats have the text that Java gives them since JDK 19."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_kafka_sink.formats.java_numbers import float_text
+from tests.formats.slow_json import slow_double
+
+
+def text_of(kind: pa.DataType, *values: float | None) -> list[str | None]:
+    return [None if text is None else text.decode() for text in float_text(pa.array(values, kind)).to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1.0, "1.0"),
+        (100.0, "100.0"),
+        (0.1, "0.1"),
+        (1e7, "1.0E7"),
+        (9999999.999999998, "9999999.999999998"),
+        (123456789.125, "1.23456789125E8"),
+        (1234567890.0, "1.23456789E9"),
+        (0.001, "0.001"),
+        (9.999999999999998e-4, "9.999999999999998E-4"),
+        (0.000123, "1.23E-4"),
+        (1e-6, "1.0E-6"),
+        (1e-7, "1.0E-7"),
+        (1e23, "1.0E23"),
+        (1.7976931348623157e308, "1.7976931348623157E308"),
+        (2.2250738585072014e-308, "2.2250738585072014E-308"),
+        (4.9e-324, "4.9E-324"),
+        (1e-323, "9.9E-324"),
+        (2e-323, "2.0E-323"),
+        (0.0, "0.0"),
+        (-0.0, "-0.0"),
+        (-1.5e-10, "-1.5E-10"),
+        (math.nan, "NaN"),
+        (math.inf, "Infinity"),
+        (-math.inf, "-Infinity"),
+    ],
+)
+def test_a_double_has_the_text_of_java(value: float, text: str) -> None:
+    assert text_of(pa.float64(), value) == [text]
+    assert slow_double(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1.1, "1.1"), (16777216.0, "1.6777216E7"), (8.5e9, "8.5E9"), (1.4e-45, "1.4E-45"), (3.4028235e38, "3.4028235E38")],
+)
+def test_a_float_has_the_text_of_java(value: float, text: str) -> None:
+    assert text_of(pa.float32(), value) == [text]
+
+
+@given(
+    st.lists(st.none() | st.floats() | st.floats(-1e-3, 1e8) | st.integers(-(10**12), 10**12).map(float), max_size=8)
+)
+def test_a_column_of_doubles_has_the_text_of_each(values: list[float | None]) -> None:
+    expected = [None if value is None else slow_double(value) for value in values]
+    assert text_of(pa.float64(), *values) == expected
+    assert text_of(pa.float64(), 1.0, *values, 2.0)[1:-1] == expected
+
+
+@given(st.lists(st.none() | st.floats(width=32), max_size=8))
+def test_a_column_of_floats_has_the_text_of_each(values: list[float | None]) -> None:
+    assert text_of(pa.float32(), *values) == [None if value is None else slow_double(value, True) for value in values]
+
+
+def test_the_smallest_numbers_have_two_digits() -> None:
+    doubles = [count * 5e-324 for count in range(1, 400)]
+    assert text_of(pa.float64(), *doubles) == [slow_double(value) for value in doubles]
+    floats = np.arange(1, 400, dtype=np.uint32).view(np.float32).tolist()
+    assert text_of(pa.float32(), *floats) == [slow_double(value, True) for value in floats]
+
+
+def test_a_slice_is_read_from_its_own_beginning() -> None:
+    array = pa.array([1.0, None, 3e20, math.nan, 5.5]).slice(1)
+    assert float_text(array).to_pylist() == [None, b"3.0E20", b"NaN", b"5.5"]

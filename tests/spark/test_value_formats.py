@@ -1,0 +1,119 @@
+"""Options and schemas of `valueFormat`: what is chosen, and what is refused on the driver with which words."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from pyspark.sql.types import (
+    DayTimeIntervalType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.formats.encoder import ColumnsEncoder
+from spark_kafka_sink.spark.columns import ColumnPlan
+from spark_kafka_sink.spark.datasource import KafkaDataSource
+
+NEEDED = {"kafka.bootstrap.servers": "broker:9092", "topic": "t", "checkConnection": "false"}
+PAYLOAD = StructType([StructField("a", IntegerType()), StructField("b", StringType())])
+SCHEMA = StructType(
+    [
+        StructField("id", LongType()),
+        StructField("key", StringType()),
+        StructField("name", StringType()),
+        StructField("timestamp", TimestampType()),
+        StructField("payload", PAYLOAD),
+    ]
+)
+
+
+def plan(schema: StructType = SCHEMA, **options: str) -> ColumnPlan:
+    return KafkaDataSource(NEEDED | options).writer(schema, False)._plan
+
+
+def faults(schema: StructType = SCHEMA, **options: str) -> tuple[str, ...]:
+    with pytest.raises(ConfigurationError) as refused:
+        plan(schema, **options)
+    return refused.value.faults
+
+
+def value_of(planned: ColumnPlan) -> ColumnsEncoder:
+    assert isinstance(planned.value, ColumnsEncoder)
+    return planned.value
+
+
+def test_the_value_is_all_columns_but_those_with_a_role() -> None:
+    planned = plan(valueFormat="json")
+    assert value_of(planned).names == ("id", "name", "payload")
+    assert (planned.key, planned.timestamp) == (1, 3)
+
+
+def test_value_columns_are_taken_in_their_order_and_may_have_a_role() -> None:
+    value = value_of(plan(valueFormat="JSON", valueColumns=" name,timestamp , id"))
+    assert (value.names, value.positions, value.parent) == (("name", "timestamp", "id"), (2, 3, 0), None)
+
+
+def test_a_name_with_a_comma_stands_in_backticks() -> None:
+    schema = StructType([StructField("a, b", LongType()), StructField("c`d", LongType())])
+    assert value_of(plan(schema, valueFormat="json", valueColumns="`a, b`, `c``d`")).names == ("a, b", "c`d")
+
+
+def test_the_fields_of_a_struct_can_be_the_value() -> None:
+    value = value_of(plan(valueFormat="json", valueColumns="payload.*"))
+    assert (value.names, value.positions, value.parent) == (("a", "b"), (0, 1), 4)
+
+
+def test_key_columns_have_the_format_of_the_value_unless_they_have_their_own() -> None:
+    for options in ({"valueFormat": "json", "keyColumns": "id"}, {"keyFormat": "json", "keyColumns": "id"}):
+        schema = StructType([*SCHEMA.fields, StructField("value", StringType())])
+        key = plan(schema, **options).key
+        assert isinstance(key, ColumnsEncoder)
+        assert key.names == ("id",)
+
+
+def test_a_plan_can_be_pickled_to_the_tasks() -> None:
+    planned = plan(valueFormat="json", keyColumns="id")
+    assert pickle.loads(pickle.dumps(planned)) == planned
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"valueFormat": "xml"}, "Option 'valueFormat' must be one of 'json'"),
+        ({"valueColumns": "id"}, "Option 'valueColumns' has no effect without 'valueFormat'"),
+        ({"valueFormat": "json", "keyFormat": "json"}, "Option 'keyFormat' needs 'keyColumns'"),
+        ({"valueFormat": "json", "valueColumns": "idd"}, "there is no column 'idd'."),
+        ({"valueFormat": "json", "valueColumns": "ID"}, "There is 'id', but the names of columns are case-sensitive."),
+        ({"valueFormat": "json", "valueColumns": "id, id"}, "the column 'id' is there more than once"),
+        ({"valueFormat": "json", "valueColumns": "name.*"}, "there is no struct column 'name'"),
+        ({"valueFormat": "json", "valueColumns": "id,,name"}, "is no list of columns such as 'id, name'"),
+        ({"valueFormat": "json", "valueColumn": "id"}, "Did you mean 'valueColumns'?"),
+    ],
+)
+def test_wrong_options_are_refused_on_the_driver(options: dict[str, str], words: str) -> None:
+    schema = StructType([*SCHEMA.fields, StructField("value", StringType())])
+    assert any(words in fault for fault in faults(schema, **options))
+
+
+def test_a_schema_without_a_column_for_the_value_is_refused() -> None:
+    (fault,) = faults(StructType([StructField("key", StringType())]), valueFormat="json")
+    assert "there is no other. Name those that are meant in 'valueColumns'" in fault
+
+
+def test_types_that_no_format_can_write_are_refused_by_their_columns() -> None:
+    schema = StructType([StructField("id", LongType()), StructField("took", DayTimeIntervalType())])
+    (fault,) = faults(schema, valueFormat="json")
+    assert "column took of type interval day to second cannot be written; cast it to a string" in fault
+    keys = StructType([StructField("m", MapType(PAYLOAD, LongType()))])
+    assert "make its keys strings" in faults(keys, valueFormat="json")[0]
+
+
+def test_a_misspelt_format_does_not_ask_for_a_value_as_well() -> None:
+    assert len(faults(valueFormat="jsno")) == 1
