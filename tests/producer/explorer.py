@@ -3,9 +3,10 @@
     python -m tests.producer.explorer --seeds 0:5000      prints the seeds that fail
     python -m tests.producer.explorer --seed 17           replays one, with what happened
 
-After each run, whatever the faults: every future is complete; what was acknowledged is in the log exactly once, at the
-offset that was told; what failed is there at most once; each partition has its records in the order in which they were
-sent; all memory is back in the pool, and no socket, thread or descriptor is left.
+After each round of the sender, whatever the faults: what should hold in the state of each partition does hold, and what
+waits to be sent again is in its queue. After each run: every future is complete; what was acknowledged is in the log
+exactly once, at the offset that its future has; what failed is there at most once; each partition has its records in
+the order in which they were sent; all memory is back in the pool, and no socket, thread or descriptor is left.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class Run:
             metadata_max_age_ms=random.choice((300_000, 50)) if self.idempotent else 50,
             max_block_ms=3000,
         )
+        loop_of(self.producer).after_round = self.check_partitions
         self.cluster.outlives_connections = self.idempotent
         self.schedule = Schedule(random, self.cluster, self.partitions, self.fill_the_pipeline)
         self.singles: list[tuple[int, bytes, Future[RecordMetadata]]] = []
@@ -107,6 +109,18 @@ class Run:
             self.columns.append((partition, values, self.producer.send_columns(TOPIC, columns, partition)))
 
     # --- invariants
+
+    def check_partitions(self) -> None:
+        """After each round of the sender."""
+        idempotence = self.producer._sender.idempotence
+        assert not idempotence.violations(), idempotence.violations()
+        for state in idempotence:
+            waiting = [batch for batch in state.pending if batch not in state.on_wire]
+            queue = self.producer._accumulator._queues.get(state.topic_partition).batches
+            queued = [batch for batch in queue if batch.has_sequence and batch not in idempotence._abandoned]
+            assert queued == waiting, f"{state!r}: {queued} in the queue, not {waiting}"
+            for batch in (*state.pending, *state.on_wire):
+                assert batch.on_wire == (batch in state.on_wire), f"{batch!r} and {state!r} disagree"
 
     def check(self) -> None:
         stored = {p: self.schedule.deleted[p] + self.cluster.values(TOPIC, p) for p in range(self.partitions)}

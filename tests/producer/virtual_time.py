@@ -35,6 +35,7 @@ class InlineLoop:
     def __init__(self, system: FakeSystem) -> None:
         self.system = system
         self.rounds = 0
+        self.after_round: Callable[[], None] = lambda: None
         self._sender: Sender | None = None
         self._running = False
         self._ended = False
@@ -54,6 +55,7 @@ class InlineLoop:
             self.sender.run_once(self.system.now())
         finally:
             self._running = False
+        self.after_round()
 
     def run_until(self, condition: Callable[[], bool], timeout_ms: float | None = None) -> bool:
         deadline_ms = float("inf") if timeout_ms is None else self.system.now() + timeout_ms

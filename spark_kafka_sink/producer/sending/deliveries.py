@@ -121,7 +121,7 @@ class Deliveries:
     def _answered_late(self, batch: ProducerBatch, outcome: Outcome) -> None:
         """The batch has failed before; its answer still says which sequences are stored."""
         if not isinstance(outcome, Done):
-            self._idempotence.answered_late(batch.topic_partition)
+            self._idempotence.answered_late(batch)
         self._accumulator.recheck(batch.topic_partition)
 
     def _complete(self, batch: ProducerBatch, answer: Answer, outcome: Done) -> None:

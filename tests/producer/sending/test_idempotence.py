@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
-from spark_kafka_sink.producer.sending.idempotence import EPOCH_MAX, NO_PRODUCER_ID, Idempotence, ProducerIdAndEpoch
+from spark_kafka_sink.producer.sending.idempotence import EPOCH_MAX, Idempotence
+from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
+from tests.producer.sending.checked_idempotence import CheckedIdempotence
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 FIRST = ProducerIdAndEpoch(7, 0)
@@ -14,7 +16,7 @@ CONNECTION = object()
 
 def begun(id_and_epoch: ProducerIdAndEpoch = FIRST) -> Idempotence:
     """Both partitions have had one success of one record."""
-    made = Idempotence(enabled=True, in_flight_max=5, connection_of=lambda node: CONNECTION)
+    made = CheckedIdempotence(enabled=True, in_flight_max=5, connection_of=lambda node: CONNECTION)
     made.adopt(id_and_epoch)
     for partition in (T0, T1):
         store(made, admitted(made, partition)[0])
@@ -62,7 +64,7 @@ def test_sequences_begin_at_0_and_count_records() -> None:
 
 
 def test_nothing_leaves_before_there_is_a_producer_id() -> None:
-    made = Idempotence(enabled=True, in_flight_max=5, connection_of=lambda node: CONNECTION)
+    made = CheckedIdempotence(enabled=True, in_flight_max=5, connection_of=lambda node: CONNECTION)
     before = made.needs_producer_id, made.admit(batch_of(), 0, 0)
     made.adopt(FIRST)
     after = made.needs_producer_id, made.admit(batch_of(), 0, 0)
@@ -108,7 +110,6 @@ def test_batches_of_the_old_producer_id_end_before_the_new_one_is_used() -> None
     retry(made, second, in_doubt=True)
     assert made.admit(second, 0, 0)  # under the old one
     assert (second.producer_id, *stamp(second)) == (7, EPOCH_MAX, 2)
-    made.state(T1).confirmed_by = CONNECTION  # another one could go beside it, if it were of the same producer
     new = batch_of(T1)
     assert not made.admit(new, 0, 0)
     store(made, second)
@@ -132,7 +133,7 @@ def test_while_the_request_of_an_expired_batch_is_open_nothing_begins_again() ->
     assert made.state(T0).unresolved
     assert not made.admit(batch_of(), 0, 0)
     made.off_wire(lost, in_doubt=True)
-    made.answered_late(T0)
+    made.answered_late(lost)
     assert (made.id_and_epoch, made.state(T0).unresolved) == (ProducerIdAndEpoch(7, 1), False)
 
 

@@ -1,0 +1,269 @@
+"""The states of a partition: the moves of the table are made and no others, and what holds in each is looked at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from spark_kafka_sink.errors import IllegalStateError
+from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.sending import partition_states
+from spark_kafka_sink.producer.sending.idempotence import EPOCH_MAX
+from spark_kafka_sink.producer.sending.partition_states import (
+    AWAITING_EPOCH,
+    DRAINING,
+    PIPELINED,
+    PROBING,
+    REPAIRING,
+    PartitionState,
+    Phase,
+    ProducerIdAndEpoch,
+    violations,
+)
+from tests.producer.sending.checked_idempotence import CheckedIdempotence
+
+TP = TopicPartition("t", 0)
+MOVES = partition_states._MOVES
+ARCHITECTURE = Path(__file__).parents[3] / "docs" / "architecture.md"
+ID = ProducerIdAndEpoch(7, 0)
+
+
+def batch_of(records: int = 1) -> ProducerBatch:
+    batch = ProducerBatch(TP, created_ms=0, deadline_ms=1_000)
+    batch.record_count = records
+    return batch
+
+
+@pytest.mark.parametrize(("before", "after"), list(product(Phase, Phase)), ids=lambda phase: phase.value)
+def test_a_move_that_is_not_in_the_table_is_an_error_of_ours(before: Phase, after: Phase) -> None:
+    state = PartitionState(TP)
+    state.phase = before
+    if after is before or after in MOVES[before]:
+        state.move(after)
+        assert state.phase is after
+    else:
+        with pytest.raises(IllegalStateError, match=f"t-0, {before.value}.*cannot go on as {after.value}"):
+            state.move(after)
+
+
+def test_the_architecture_shows_the_table() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|]*) \|$", ARCHITECTURE.read_text(), re.MULTILINE)
+    told = {name: set(re.findall(r"`(\w+)`", after)) for name, after in rows if name in Phase.__members__}
+    assert told == {phase.name: {after.name for after in MOVES[phase]} for phase in Phase}
+
+
+class Walk:
+    """Whatever can happen to the batches of a partition, in any order. After each step all invariants are looked at."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.connections: dict[int, object] = {1: object(), 2: object()}
+        self.leader = 1
+        self.made = CheckedIdempotence(enabled=True, in_flight_max=3, connection_of=self.connections.get)
+        self.made.adopt(ProducerIdAndEpoch(7, EPOCH_MAX - 3))
+        self.state = self.made.state(TP)
+        self.queue: list[ProducerBatch] = []  # to be sent again, in the order of their sequences
+        self.failed_on_wire: list[ProducerBatch] = []
+        self.moves: set[tuple[Phase, Phase]] = set()
+
+    def steps(self, count: int) -> set[tuple[Phase, Phase]]:
+        actions: list[Callable[[], None]] = [self.send, self.send, self.send, self.stored, self.stored, self.stored]
+        actions += [self.retry, self.doubt, self.refuse, self.renumber, self.split, self.expire, self.late]
+        actions += [self.reconnect, self.move_leader, self.adopt, self.stored_late]
+        for _ in range(count):
+            before = self.state.phase
+            self.random.choice(actions)()
+            if self.state.phase is not before:
+                self.moves.add((before, self.state.phase))
+            for batch in self.made.take_abandoned():
+                self.forget(batch)
+                self.made.failed(batch, in_doubt=True)
+        return self.moves
+
+    # --- what may happen
+
+    def send(self) -> None:
+        batch = self.queue[0] if self.queue else batch_of(self.random.randint(1, 3))
+        if self.made.admit(batch, self.leader, 0):
+            self.forget(batch)
+
+    def stored(self) -> None:
+        if (batch := self.answered()) is not None:
+            self.made.stored(batch, self.connections[self.leader])
+
+    def retry(self) -> None:
+        self.again(in_doubt=False, new_sequence=False)
+
+    def doubt(self) -> None:
+        self.again(in_doubt=True, new_sequence=False)
+
+    def renumber(self) -> None:
+        head = self.state.pending[0] if self.state.pending else None
+        if head in self.state.on_wire and head not in self.state.in_doubt:
+            self.again(in_doubt=False, new_sequence=True, batch=head)
+
+    def refuse(self) -> None:
+        if (batch := self.answered()) is not None:
+            self.made.failed(batch, in_doubt=batch in self.state.in_doubt)
+
+    def split(self) -> None:
+        if (batch := self.answered()) is None or batch.record_count == 1:
+            if batch is not None:
+                self.made.stored(batch, self.connections[self.leader])
+            return
+        parts = [batch_of(1), batch_of(batch.record_count - 1)]
+        for part, sequence in zip(parts, (batch.base_sequence, batch.base_sequence + 1), strict=True):
+            part.set_producer_state(batch.producer_id, batch.producer_epoch, sequence)
+        self.queue += parts
+        self.made.split(batch, parts)
+        self.sort()
+
+    def expire(self) -> None:
+        if not self.state.pending:
+            return
+        batch = self.random.choice(self.state.pending)
+        if batch in self.state.on_wire:
+            self.failed_on_wire.append(batch)
+        self.forget(batch)
+        self.made.failed(batch, in_doubt=batch in self.state.on_wire or batch in self.state.in_doubt)
+
+    def late(self) -> None:
+        if self.failed_on_wire:
+            batch = self.failed_on_wire.pop(0)
+            self.made.off_wire(batch, in_doubt=True)
+            self.made.answered_late(batch)
+
+    def stored_late(self) -> None:
+        if self.failed_on_wire:
+            batch = self.failed_on_wire.pop(0)
+            self.made.off_wire(batch, in_doubt=False)
+            self.made.stored(batch, self.connections[self.leader])
+
+    def reconnect(self) -> None:
+        if not self.state.on_wire:
+            self.connections[self.leader] = object()
+
+    def move_leader(self) -> None:
+        self.leader = 3 - self.leader
+
+    def adopt(self) -> None:
+        if self.made.needs_producer_id:
+            self.made.adopt(ProducerIdAndEpoch(self.random.randint(8, 1000), EPOCH_MAX - 3))
+
+    # --- parts
+
+    def answered(self) -> ProducerBatch | None:
+        open_requests = [batch for batch in self.state.on_wire if batch not in self.failed_on_wire]
+        if not open_requests:
+            return None
+        batch = self.random.choice(open_requests)
+        self.made.off_wire(batch, in_doubt=False)
+        return batch
+
+    def again(self, *, in_doubt: bool, new_sequence: bool, batch: ProducerBatch | None = None) -> None:
+        open_requests = [batch for batch in self.state.on_wire if batch not in self.failed_on_wire]
+        if batch is None and open_requests:
+            batch = self.random.choice(open_requests)
+        if batch is not None:
+            self.made.off_wire(batch, in_doubt=in_doubt)
+            self.queue.append(batch)
+            self.made.retried(batch, new_sequence=new_sequence)
+            self.sort()
+
+    def sort(self) -> None:
+        self.queue = [batch for batch in self.state.pending if batch in self.queue]
+
+    def forget(self, batch: ProducerBatch) -> None:
+        if batch in self.queue:
+            self.queue.remove(batch)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_happens_the_invariants_hold_and_a_partition_takes_new_records_in_the_end(seed: int) -> None:
+    walk = Walk(seed)
+    walk.steps(3_000)
+    for _ in range(200):
+        for step in (walk.late, walk.adopt, walk.send, walk.stored):
+            walk.steps(0)
+            step()
+            for batch in walk.made.take_abandoned():
+                walk.forget(batch)
+    assert walk.state.phase is PIPELINED
+    assert not walk.queue
+
+
+def test_every_move_of_the_table_is_made() -> None:
+    made = {move for seed in range(20) for move in Walk(seed).steps(3_000)}
+    assert made == {(before, after) for before, allowed in MOVES.items() for after in allowed}
+
+
+# --- each invariant, broken by hand
+
+
+def two_sent() -> PartitionState:
+    """PIPELINED, with two batches on the wire."""
+    state = PartitionState(TP)
+    state.begin(ID)
+    state.confirm(object())
+    for _ in range(2):
+        batch = batch_of()
+        state.add(batch)
+        state.on_wire[batch] = state.sent_to = 1
+    assert not violations(state, 2, idempotent=True)
+    return state
+
+
+def in_phase(phase: Phase, **fields: object) -> PartitionState:
+    state = two_sent()
+    state.phase = phase
+    for name, value in fields.items():
+        setattr(state, name, value)
+    return state
+
+
+def with_one_done() -> PartitionState:
+    state = two_sent()
+    state.pending[0].fail(ValueError("no"))
+    return state
+
+
+def with_another_epoch() -> PartitionState:
+    state = two_sent()
+    state.pending[1].set_producer_state(7, 1, 1)
+    return state
+
+
+BROKEN: dict[str, Callable[[], PartitionState]] = {
+    "at one node": lambda: in_phase(PIPELINED, sent_to=2),
+    "have no outcome": with_one_done,
+    "of one epoch": with_another_epoch,
+    "sequences ascend": lambda: in_phase(PIPELINED, pending=two_sent().pending[::-1]),
+    "the next sequence is free": lambda: in_phase(PIPELINED, next_sequence=1),
+    "only pending batches are in doubt": lambda: in_phase(PIPELINED, in_doubt={batch_of()}),
+    "sequences are in order": lambda: in_phase(PIPELINED, gap=0),
+    "what is pending is on the wire": lambda: in_phase(PIPELINED, on_wire={}),
+    "nothing is in doubt": lambda: in_phase(PIPELINED, in_doubt={batch_of()}),
+    "a connection has brought a success": lambda: in_phase(PIPELINED, confirmed_by=None),
+    "only the oldest pending batch is on the wire": lambda: in_phase(PROBING),
+    "a request is open": lambda: in_phase(DRAINING, on_wire={}),
+    "records may be missing": lambda: in_phase(REPAIRING),
+    "a pending batch is before the gap": lambda: in_phase(REPAIRING, gap=0),
+    "there is a gap": lambda: in_phase(AWAITING_EPOCH),
+    "no pending batch is before it": lambda: in_phase(AWAITING_EPOCH, gap=1),
+    "no request is open": lambda: in_phase(AWAITING_EPOCH, gap=0),
+}
+
+
+@pytest.mark.parametrize("words", list(BROKEN))
+def test_an_invariant_that_does_not_hold_is_named(words: str) -> None:
+    assert any(words in told for told in violations(BROKEN[words](), 2, idempotent=True))
+
+
+def test_too_many_open_requests_are_named_without_idempotence_too() -> None:
+    (told,) = violations(two_sent(), 1, idempotent=False)
+    assert "at most max.in.flight requests are open" in told
