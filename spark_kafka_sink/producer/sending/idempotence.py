@@ -37,17 +37,14 @@ from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartiti
 from spark_kafka_sink.producer.sending.partition_states import (
     AWAITING_EPOCH,
     DRAINING,
-    NO_PRODUCER_ID,
     PIPELINED,
     PROBING,
     REPAIRING,
     PartitionState,
-    ProducerIdAndEpoch,
     violations,
 )
+from spark_kafka_sink.producer.sending.producer_ids import EPOCH_MAX, NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.records.sequences import follows
-
-EPOCH_MAX = 32_767
 
 _TAKING_NEW = (PROBING, PIPELINED)
 

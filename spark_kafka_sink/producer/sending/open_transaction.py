@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.batching.batch import TopicPartition
-from spark_kafka_sink.producer.sending.idempotence import ProducerIdAndEpoch
+from spark_kafka_sink.producer.sending.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.sending.transaction_calls import Operation
 from spark_kafka_sink.producer.sending.transaction_requests import GroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol import error_codes as codes

@@ -28,22 +28,12 @@ from __future__ import annotations
 
 from enum import Enum
 from itertools import pairwise
-from typing import NamedTuple
 
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.sending.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.sequences import follows
-
-
-class ProducerIdAndEpoch(NamedTuple):
-    """By this a broker knows a producer."""
-
-    producer_id: int
-    epoch: int
-
-
-NO_PRODUCER_ID = ProducerIdAndEpoch(-1, -1)
 
 
 class Phase(Enum):

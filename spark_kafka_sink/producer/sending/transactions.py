@@ -27,12 +27,12 @@ from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.sending import transaction_answers as answers
 from spark_kafka_sink.producer.sending import transaction_requests as requests
 from spark_kafka_sink.producer.sending.coordinators import Coordinators
-from spark_kafka_sink.producer.sending.idempotence import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.producer.sending.open_transaction import (
     GroupOffsets,
     OpenTransaction,
     PreparedTransaction,
 )
+from spark_kafka_sink.producer.sending.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.producer.sending.transaction_answers import Verdict
 from spark_kafka_sink.producer.sending.transaction_calls import (
     ABORT,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
-from spark_kafka_sink.producer.sending.idempotence import EPOCH_MAX, Idempotence
-from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.producer.sending.idempotence import Idempotence
+from spark_kafka_sink.producer.sending.producer_ids import EPOCH_MAX, NO_PRODUCER_ID, ProducerIdAndEpoch
 from tests.producer.sending.checked_idempotence import CheckedIdempotence
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -13,7 +13,6 @@ import pytest
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.sending import partition_states
-from spark_kafka_sink.producer.sending.idempotence import EPOCH_MAX
 from spark_kafka_sink.producer.sending.partition_states import (
     AWAITING_EPOCH,
     DRAINING,
@@ -22,9 +21,9 @@ from spark_kafka_sink.producer.sending.partition_states import (
     REPAIRING,
     PartitionState,
     Phase,
-    ProducerIdAndEpoch,
     violations,
 )
+from spark_kafka_sink.producer.sending.producer_ids import EPOCH_MAX, ProducerIdAndEpoch
 from tests.producer.sending.checked_idempotence import CheckedIdempotence
 
 TP = TopicPartition("t", 0)
