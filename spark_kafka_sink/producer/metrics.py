@@ -146,6 +146,12 @@ class ProducerMetrics:
         with self._lock:
             self._averages["record-size"].record(bytes_total, now, rows, bytes_largest)
 
+    def rows_refused(self, rows: int, now: float) -> None:
+        """Rows failed before they were staged: as in Java they count as errors, but of no topic. A topic that does not
+        exist would else have metrics for ever."""
+        with self._lock:
+            self._meters["record-error"].mark(rows, now)
+
     def request_sent(self, by_topic: Mapping[str, Mapping[int, ProducerBatch]], now: float) -> None:
         """A produce request goes out, with a batch for each of these partitions."""
         with self._lock:

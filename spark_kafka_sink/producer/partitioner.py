@@ -1,6 +1,6 @@
 """Partitioner: which row goes to which partition, a column at a time.
 
-    the row names its partition     that one, if the topic has it; otherwise -1, and the row fails alone
+    the row names its partition     that one; rows that name one which the topic does not have fail before (row_checks)
     it has a key                    murmur2 of the key over all partitions, as every Kafka client in Java does it
     neither                         the sticky partition of the topic
 
@@ -35,6 +35,8 @@ from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, one_arr
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 INVALID_PARTITION = -1
+NOT_NAMED = -2
+PARTITION_MAX = 2**31 - 1
 _ROUND_ROBIN = "RoundRobinPartitioner"
 _CHUNK_ROWS = 16_384
 _NO_ROWS: NDArray[np.int64] = np.empty(0, np.int64)
@@ -97,13 +99,13 @@ class Partitioner:
         topic: str,
         columns: RecordColumns,
         sizes: NDArray[np.int64],
-        explicit: int | ArrowColumn | None,
+        named: NDArray[np.int32] | None,
         snapshot: ClusterSnapshot,
         loads: LoadsOf,
     ) -> NDArray[np.int32]:
-        """The partition of each row; -1 where the row names one that the topic does not have."""
+        """The partition of each row. `named` (see named_partitions) are the rows' own, and the topic has them."""
         state = self._topic(topic, snapshot)
-        partitions, undecided = _named(explicit, columns.num_rows, state.indexes)
+        partitions, undecided = named, _NO_ROWS if named is None else np.flatnonzero(named == NOT_NAMED)
         if columns.key is not None and not (self._ignore_keys or self._round_robin):
             partitions, undecided = _keyed(columns.key, partitions, undecided, len(state.indexes))
         if partitions is None:
@@ -163,30 +165,29 @@ class Partitioner:
         return np.repeat(np.array(chosen, np.int32), counts)
 
 
-def _named(
-    explicit: int | ArrowColumn | None, row_count: int, indexes: Sequence[int]
-) -> tuple[NDArray[np.int32] | None, NDArray[np.int64]]:
-    """The partitions that the rows name themselves, and the rows that name none; None if nobody names any."""
+def named_partitions(explicit: int | ArrowColumn | None, row_count: int) -> NDArray[np.int32] | None:
+    """The partitions that the rows name themselves; None if no row does.
+
+    NOT_NAMED where the row leaves it to its key or to us, INVALID_PARTITION for what no topic can have.
+    """
     if explicit is None:
-        return None, _NO_ROWS
+        return None
     if isinstance(explicit, int):
-        return np.full(row_count, explicit if explicit in indexes else INVALID_PARTITION, np.int32), _NO_ROWS
+        return np.full(row_count, explicit if 0 <= explicit <= PARTITION_MAX else INVALID_PARTITION, np.int32)
     if len(explicit) != row_count:
         raise SchemaError(f"column partition has {len(explicit)} rows, column value has {row_count}")
     if pa.types.is_null(explicit.type):
-        return None, _NO_ROWS
+        return None
     if not pa.types.is_integer(explicit.type):
         raise SchemaError(f"column partition must be of integers, not {explicit.type}")
     column = one_array(explicit)
-    if not column.null_count:
-        named = numbers_of(column)
-        lowest, highest = np.minimum.reduce(named, initial=0), np.maximum.reduce(named, initial=0)
-        if lowest >= 0 and highest <= indexes[-1] == len(indexes) - 1:
-            return named.astype(np.int32), _NO_ROWS
-    # Unsigned numbers above those of 64 bits become negative ones, which no topic has either.
-    named = numbers_of(column.cast(pa.int64(), safe=False), null=INVALID_PARTITION)
-    partitions = np.where(np.isin(named, indexes), named, INVALID_PARTITION).astype(np.int32)
-    return partitions, np.flatnonzero(null_mask(column))
+    named = numbers_of(column)
+    partitions = named.astype(np.int32)
+    if np.minimum.reduce(named, initial=0) < 0 or np.maximum.reduce(named, initial=0) > PARTITION_MAX:
+        partitions[(named < 0) | (named > PARTITION_MAX)] = INVALID_PARTITION
+    if column.null_count:
+        partitions[null_mask(column)] = NOT_NAMED
+    return partitions
 
 
 def _keyed(

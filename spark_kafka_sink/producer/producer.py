@@ -36,14 +36,22 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.network.system import OperatingSystem, System
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
-from spark_kafka_sink.producer.batching.row_origins import positions
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import Callback, ColumnsFuture, ColumnsResult, RecordMetadata, SendFuture
 from spark_kafka_sink.producer.interceptors import Interceptor, Interceptors
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.partitioner import Partitioner
 from spark_kafka_sink.producer.record import ProducerRecord, check_record, check_topic, header_bytes
-from spark_kafka_sink.producer.row_checks import Destination, bad_rows, no_such_partition, too_large
+from spark_kafka_sink.producer.row_checks import (
+    BadRows,
+    Rows,
+    ensure_named,
+    no_such_partition,
+    rows_of_call,
+    too_large,
+    without_their_partition,
+    wrong_in_themselves,
+)
 from spark_kafka_sink.producer.sending.sender import Sender
 from spark_kafka_sink.producer.sending.sender_thread import SenderLoop, SenderThread
 from spark_kafka_sink.producer.serializers import Serializer, apply, serialize_plain
@@ -51,7 +59,6 @@ from spark_kafka_sink.producer.topics import Topics
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.joined_rows import reuse_freed_memory
-from spark_kafka_sink.records.sizes import record_size_bounds
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
@@ -142,7 +149,7 @@ class KafkaProducer:
     def send(self, record: ProducerRecord, callback: Callback | None = None) -> Future[RecordMetadata]:
         """Send one record. What is wrong with the record is told by the future, wrong types and use by the call."""
         self._ensure_usable()
-        check_record(record)
+        record = check_record(record)
         callbacks = () if callback is None else (callback,)
         if self._interceptors:
             record = check_record(self._interceptors.on_send(record))
@@ -152,6 +159,7 @@ class KafkaProducer:
         except KafkaSinkError as error:
             if isinstance(error, ProducerClosedError | IllegalStateError):
                 raise
+            self._metrics.rows_refused(1, self._system.now())
             partition = -1 if record.partition is None else record.partition
             future = SendFuture(record.topic, partition, -1, (-1, -1), callbacks)
             raised = future.failed(error)
@@ -170,28 +178,49 @@ class KafkaProducer:
         call = ColumnsFuture(topic, columns.num_rows)
         if not columns.num_rows:
             return call
-        snapshot = self._await_topic(topic, self._system.now())
-        sizes = record_size_bounds(columns)
-        partitions = self._partitioner.assign(
-            topic, columns, sizes, partition, snapshot, partial(self._accumulator.partition_loads, topic, snapshot)
-        )
-        rows = positions(columns.num_rows)
-        destination = Destination(topic, partition, partitions, snapshot.partition_count(topic))
-        bad = bad_rows(columns, sizes, destination, self.config)
-        if bad:
-            for refused in bad:
-                call.failed(refused.rows, None, refused.error)
-            rows = np.delete(rows, np.concatenate([refused.rows for refused in bad]))
-            columns, sizes, partitions = columns.take(rows), sizes[rows], partitions[rows]
-        if not len(rows):
-            return call
-        self._metrics.rows_given(
-            len(rows), int(np.add.reduce(sizes)), int(np.maximum.reduce(sizes)), self._system.now()
-        )
-        appended = self._accumulator.append_columns(topic, columns, sizes, partitions, rows, call)
-        if appended.error is not None:
-            call.failed(rows[appended.rows :], None, appended.error)
+        now = self._system.now()
+        rows = rows_of_call(columns, partition)
+        if self._record_partitioner is not None:
+            ensure_named(rows)
+        try:
+            snapshot = self._await_topic(topic, now)
+        except KafkaSinkError:
+            self._metrics.rows_refused(len(rows), now)
+            raise
+        rows = self._refuse(call, rows, wrong_in_themselves(topic, rows, self.config))
+        snapshot = self._await_named_partitions(topic, rows, snapshot, now)
+        rows = self._refuse(call, rows, without_their_partition(topic, rows, snapshot, partition))
+        if len(rows):
+            self._append_rows(call, topic, rows, snapshot)
         return call
+
+    def _refuse(self, call: ColumnsFuture, rows: Rows, bad: list[BadRows]) -> Rows:
+        for refused in bad:
+            self._metrics.rows_refused(len(refused.rows), self._system.now())
+            call.failed(refused.rows, None, refused.error)
+        return rows.without(bad)
+
+    def _await_named_partitions(self, topic: str, rows: Rows, snapshot: ClusterSnapshot, now: float) -> ClusterSnapshot:
+        """Wait for the highest partition that rows name, as send() does: it may have been added lately."""
+        highest = rows.highest_named
+        if highest < 0 or snapshot.partition(topic, highest) is not None:
+            return snapshot
+        try:
+            return self._await_topic(topic, now, highest)
+        except InvalidRecordError:  # the rows that name it fail, and no others
+            latest = self._metadata.snapshot
+            return snapshot if latest.partition_count(topic) is None else latest
+
+    def _append_rows(self, call: ColumnsFuture, topic: str, rows: Rows, snapshot: ClusterSnapshot) -> None:
+        columns, sizes, named, positions = rows
+        loads = partial(self._accumulator.partition_loads, topic, snapshot)
+        partitions = self._partitioner.assign(topic, columns, sizes, named, snapshot, loads)
+        largest, total = int(np.maximum.reduce(sizes)), int(np.add.reduce(sizes))
+        self._metrics.rows_given(len(rows), total, largest, self._system.now())
+        appended = self._accumulator.append_columns(topic, columns, sizes, partitions, positions, call)
+        if appended.error is not None:
+            self._metrics.rows_refused(len(rows) - appended.rows, self._system.now())
+            call.failed(positions[appended.rows :], None, appended.error)
 
     def _send(self, record: ProducerRecord, callbacks: tuple[Callback, ...]) -> SendFuture:
         topic, headers, timestamp_ms = record.topic, record.headers, record.timestamp_ms

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from spark_kafka_sink.errors import InvalidRecordError
@@ -28,7 +28,10 @@ def check_topic(topic: object) -> str:
 
 
 def check_record(record: object) -> ProducerRecord:
-    """Wrong types are told at the call, where the traceback shows who is wrong."""
+    """The record with headers of its own: the caller's list may change later, and the record must not.
+
+    Wrong types are refused at the call, where the traceback shows who is wrong.
+    """
     if not isinstance(record, ProducerRecord):
         raise InvalidRecordError(f"send() takes a ProducerRecord, not {type(record).__name__}.")
     topic = check_topic(record.topic)
@@ -37,10 +40,7 @@ def check_record(record: object) -> ProducerRecord:
         raise InvalidRecordError(f"Topic {topic}: {partition!r} is not a partition: a number from 0 on is expected.")
     if timestamp is not None and (not _is_int(timestamp) or not 0 <= timestamp < 1 << 63):
         raise InvalidRecordError(f"Topic {topic}: {timestamp!r} is not a timestamp: milliseconds since 1970.")
-    if record.headers:
-        for header in record.headers:
-            _check_header(topic, header)
-    return record
+    return record if record.headers is None else record._replace(headers=_checked_headers(topic, record.headers))
 
 
 def header_bytes(headers: Sequence[tuple[str, bytes | None]] | None) -> int:
@@ -50,12 +50,23 @@ def header_bytes(headers: Sequence[tuple[str, bytes | None]] | None) -> int:
     return 5 + sum(10 + 3 * len(key) + len(value or b"") for key, value in headers)
 
 
-def _check_header(topic: str, header: object) -> None:
-    if isinstance(header, tuple) and len(header) == 2:
-        key, value = header
-        if isinstance(key, str) and _is_text(key) and (value is None or isinstance(value, bytes)):
-            return
-    raise InvalidRecordError(f"Topic {topic}: a header is a tuple of a str and bytes (or None), not {header!r:.100}.")
+def _checked_headers(topic: str, headers: object) -> tuple[tuple[str, bytes | None], ...]:
+    if not isinstance(headers, Iterable):
+        raise InvalidRecordError(f"Topic {topic}: the headers are a list of tuples, not {type(headers).__name__}.")
+    taken = tuple(headers)
+    for header in taken:
+        if not _is_header(header):
+            raise InvalidRecordError(
+                f"Topic {topic}: a header is a tuple of a str and bytes (or None), not {header!r:.100}."
+            )
+    return taken
+
+
+def _is_header(header: object) -> bool:
+    if not isinstance(header, tuple) or len(header) != 2:
+        return False
+    key, value = header
+    return isinstance(key, str) and _is_text(key) and (value is None or isinstance(value, bytes))
 
 
 def _is_text(key: str) -> bool:

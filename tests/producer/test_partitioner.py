@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +14,14 @@ from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.errors import MetadataTimeoutError, SchemaError
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.murmur2 import partition_of_key
-from spark_kafka_sink.producer.partitioner import Partitioner, PartitionLoads
-from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.producer.partitioner import (
+    INVALID_PARTITION,
+    NOT_NAMED,
+    Partitioner,
+    PartitionLoads,
+    named_partitions,
+)
+from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns
 from tests.producer.batching.accumulator_harness import TOPIC, cluster
 
 SNAPSHOT = cluster([0, 1] * 6)
@@ -37,7 +42,7 @@ def partitioner(**options: object) -> Partitioner:
 def assign(
     made: Partitioner,
     keys: list[bytes | None] | pa.Array | int,
-    explicit: object = None,
+    explicit: int | ArrowColumn | None = None,
     *,
     size: int = 100,
     snapshot: ClusterSnapshot = SNAPSHOT,
@@ -47,7 +52,7 @@ def assign(
     count = keys if isinstance(keys, int) else len(keys)
     columns = RecordColumns(pa.nulls(count, pa.binary()), key)
     sizes = np.full(count, size, np.int64)
-    result = made.assign(TOPIC, columns, sizes, explicit, snapshot, lambda: loads)
+    result = made.assign(TOPIC, columns, sizes, named_partitions(explicit, count), snapshot, lambda: loads)
     assert result.dtype == np.int32
     return result.tolist()  # type: ignore[no-any-return]
 
@@ -113,30 +118,29 @@ def test_rows_that_name_their_partition_get_it_and_others_are_decided() -> None:
     assert assigned == [3, expected(b"b", 12), 11, expected(b"d", 12)]
 
 
-def test_a_partition_that_the_topic_does_not_have_is_marked_row_by_row() -> None:
-    explicit = pa.chunked_array([pa.array([0, 12], pa.int64()), pa.array([-1, 2**40], pa.int64())])
-    assert assign(partitioner(), 4, explicit) == [0, -1, -1, -1]
-    assert assign(partitioner(), 2, 12) == [-1, -1]
-    assert assign(partitioner(), 2, 5) == [5, 5]
-
-
 @pytest.mark.parametrize("kind", [pa.int8(), pa.uint8(), pa.int32(), pa.int64(), pa.uint64()])
 def test_explicit_partitions_may_be_integers_of_any_type(kind: pa.DataType) -> None:
     named = pa.array([0, 11, 3, 3], kind)
     assert assign(partitioner(), 4, named) == [0, 11, 3, 3]
     assert assign(partitioner(), 3, named.slice(1)) == [11, 3, 3]
-    assert assign(partitioner(), 2, pa.array([100, 3], kind)) == [-1, 3]
+    assert assign(partitioner(), 2, 5) == [5, 5]
 
 
-def test_an_unsigned_number_that_is_no_int64_is_no_partition_either() -> None:
-    assert assign(partitioner(), 3, pa.array([2**64 - 1, 2**63 + 5, 4], pa.uint64())) == [-1, -1, 4]
-
-
-def test_a_partition_between_others_that_is_missing_is_no_partition() -> None:
-    whole = cluster([0] * 3)
-    info = whole.topics[TOPIC]
-    gap = replace(whole, topics={TOPIC: replace(info, partitions=(info.partitions[0], info.partitions[2]))})
-    assert assign(partitioner(), 3, pa.array([0, 1, 2]), snapshot=gap) == [0, -1, 2]
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.chunked_array([pa.array([4, -1, 2**40], pa.int64()), pa.array([-(2**40), None], pa.int64())]),
+        pa.array([4, 2**64 - 1, 2**63 + 5, 2**31, None], pa.uint64()),
+    ],
+)
+def test_a_number_that_no_topic_can_have_as_partition_is_invalid_and_a_null_names_none(column: ArrowColumn) -> None:
+    named = named_partitions(column, 5)
+    assert named is not None
+    assert named.tolist() == [4, INVALID_PARTITION, INVALID_PARTITION, INVALID_PARTITION, NOT_NAMED]
+    for alone in (-1, 2**31):
+        invalid = named_partitions(alone, 2)
+        assert invalid is not None
+        assert invalid.tolist() == [INVALID_PARTITION] * 2
 
 
 def test_a_column_of_nulls_decides_nothing() -> None:

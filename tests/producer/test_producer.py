@@ -77,6 +77,21 @@ def test_a_partition_that_does_not_exist_is_named() -> None:
     assert (result.rows_written, result.rows_failed) == (1, 1)
 
 
+def test_a_record_s_headers_are_taken_at_the_call_and_what_the_caller_does_with_his_list_changes_nothing() -> None:
+    cluster, producer = simulated(max_request_size=1000, linger_ms=1000)
+    headers: list[tuple[str, bytes | None]] = [("h", b"1")]
+    together = [producer.send(ProducerRecord("t", b"v", headers=headers, partition=0)) for _ in range(3)]
+    generated = producer.send(ProducerRecord("t", b"v", headers=(pair for pair in [("g", b"2")]), partition=0))  # type: ignore[arg-type]
+    headers[0] = ("h", 5)  # type: ignore[assignment]
+    headers.append(("large", b"x" * 5000))
+    producer.flush()
+    assert [future.result(0).offset for future in [*together, generated]] == [0, 1, 2, 3]
+    stored = cluster.table("t", 0).column("headers").to_pylist()
+    assert [[(pair["key"], pair["value"]) for pair in pairs] for pairs in stored] == [[("h", b"1")]] * 3 + [
+        [("g", b"2")]
+    ]
+
+
 def test_a_record_above_max_request_size_fails_alone() -> None:
     _, producer = simulated(max_request_size=1000)
     good = producer.send(ProducerRecord("t", b"v"))
@@ -95,6 +110,9 @@ def test_a_record_above_max_request_size_fails_alone() -> None:
         ProducerRecord("t", b"v", partition="0"),  # type: ignore[arg-type]
         ProducerRecord("t", b"v", headers=[("h", "text")]),  # type: ignore[list-item]
         ProducerRecord("t", b"v", headers=[("\udcff", b"")]),
+        ProducerRecord("t", b"v", headers=[["h", b""]]),  # type: ignore[list-item]
+        ProducerRecord("t", b"v", headers={"h": b""}),  # type: ignore[arg-type]
+        ProducerRecord("t", b"v", headers=5),  # type: ignore[arg-type]
         b"not a record",
     ],
 )
@@ -227,3 +245,28 @@ def test_a_record_of_send_is_charged_for_its_future_until_it_is_acknowledged(cod
         outcome(producer, future)
     producer.flush()
     assert producer._pool.free_bytes == whole
+
+
+def test_every_record_that_fails_counts_as_an_error_whether_a_broker_refused_it_or_the_call() -> None:
+    cluster, producer = simulated(max_request_size=1000)
+
+    def errors() -> float:
+        return producer.metrics()["record-error-total"]
+
+    producer.send(ProducerRecord("t", b"v" * 1000))
+    producer.send(ProducerRecord("t", object()))
+    producer.send(ProducerRecord("missing", b"v"))
+    assert errors() == 3
+    columns = RecordColumns(pa.array([b"v", b"v" * 1000, b"v", b"v"]))
+    outcome(producer, producer.send_columns("t", columns, pa.array([0, 0, -1, 0])))
+    assert errors() == 5
+    with pytest.raises(MetadataTimeoutError):
+        producer.send_columns("missing", columns)
+    assert errors() == 9
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.POLICY_VIOLATION)
+    outcome(producer, producer.send_columns("t", RecordColumns(pa.array([b"v"] * 3)), 0))
+    assert (errors(), producer.metrics()["record-error-total{topic=t}"]) == (12, 3)
+    producer._pool.reserve(producer._pool.free_bytes, 0)
+    result = producer.send_columns("t", RecordColumns(pa.array([b"v"] * 3)), 0).result(0)
+    assert result.rows_failed == 3
+    assert errors() == 15

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.client.metadata import Metadata
-from spark_kafka_sink.errors import BrokerError, InvalidRecordError, MetadataTimeoutError
+from spark_kafka_sink.errors import BrokerError, ConfigurationError, InvalidRecordError, MetadataTimeoutError
 from spark_kafka_sink.producer.futures import RecordMetadata
 from spark_kafka_sink.producer.interceptors import Interceptor
 from spark_kafka_sink.producer.producer import KafkaProducer, RecordPartitioner
@@ -67,6 +67,15 @@ def test_a_partitioner_that_raises_or_chooses_nonsense_fails_its_record_alone(ch
     assert isinstance(error, InvalidRecordError)
     assert "Topic t" in str(error)
     assert outcome(producer, producer.send(ProducerRecord("t", b"v"))).partition == 1
+
+
+def test_rows_that_a_partitioner_of_one_s_own_would_have_to_place_are_refused_at_the_call() -> None:
+    producer = producer_with(lambda topic, key, value, partitions: 1)
+    columns = RecordColumns(pa.array([b"a", b"b"]))
+    for partition in (None, pa.array([0, None], pa.int32())):
+        with pytest.raises(ConfigurationError, match="partitioner="):
+            producer.send_columns("t", columns, partition)
+    assert outcome(producer, producer.send_columns("t", columns, 0)).rows_written == 2
 
 
 @pytest.mark.parametrize("returned", [None, b"v", ProducerRecord("", b"v")])

@@ -1,0 +1,83 @@
+"""Which rows of a call cannot be sent, and what is wrong with each: every one once, in words that say what to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.client.cluster import ClusterSnapshot
+from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError, RecordTooLargeError
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.row_checks import (
+    BadRows,
+    ensure_named,
+    rows_of_call,
+    without_their_partition,
+    wrong_in_themselves,
+)
+from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns
+from tests.producer.batching.accumulator_harness import TOPIC, cluster
+
+SNAPSHOT = cluster([0, 1, 0])
+
+
+def config(**options: object) -> ProducerConfig:
+    return ProducerConfig.parse(
+        {"bootstrap.servers": "a:9092", **{name.replace("_", "."): value for name, value in options.items()}}
+    )
+
+
+def missing(asked: int | ArrowColumn, count: int, snapshot: ClusterSnapshot = SNAPSHOT) -> dict[int, str]:
+    """The positions of the rows without their partition, and their error."""
+    rows = rows_of_call(RecordColumns(pa.array([b"v"] * count)), asked)
+    return told(without_their_partition(TOPIC, rows, snapshot, asked))
+
+
+def told(found: list[BadRows]) -> dict[int, str]:
+    return {row: str(bad.error) for bad in found for row in bad.rows.tolist()}
+
+
+def test_rows_that_are_too_large_or_invalid_are_each_found_once_and_the_others_are_left() -> None:
+    values = pa.array([b"v", b"v" * 2_000, b"v", b"v" * 2_000])
+    timestamps = pa.array([1, -5, -5, 1], pa.int64())
+    rows = rows_of_call(RecordColumns(values, timestamp=timestamps), pa.array([0, 1, 2, 0]))
+    found = wrong_in_themselves(TOPIC, rows, config(max_request_size=1_000))
+    assert {type(bad.error): bad.rows.tolist() for bad in found} == {
+        InvalidRecordError: [1, 2],
+        RecordTooLargeError: [3],
+    }
+    left = rows.without(found)
+    assert left.positions.tolist() == [0]
+    assert left.named is not None
+    assert left.named.tolist() == [0]
+    assert left.columns.value.to_pylist() == [b"v"]
+    assert wrong_in_themselves(TOPIC, left, config(max_request_size=1_000)) == []
+
+
+def test_a_partition_that_the_topic_does_not_have_is_named_with_how_many_there_are() -> None:
+    words = f"Topic {TOPIC} has no partition {{}}: it has 3, numbered from 0."
+    assert missing(pa.array([0, 3, 2, 17]), 4) == {1: words.format("3 or 17"), 3: words.format("3 or 17")}
+    assert missing(12, 2) == {0: words.format("12"), 1: words.format("12")}
+    assert missing(pa.array([-1, 2**40, None, 1]), 4) == {row: words.format("-1 or 1099511627776") for row in (0, 1)}
+    assert missing(pa.array([2**64 - 1, 1], pa.uint64()), 2) == {0: words.format(2**64 - 1)}
+    assert missing(pa.array([0, 1, 2, None]), 4) == missing(1, 2) == {}
+
+
+def test_of_many_partitions_that_do_not_exist_five_are_named() -> None:
+    assert "partition 3, 4, 5, 6, 7 or 15 others: it has 3" in missing(pa.array(range(3, 23)), 20)[0]
+
+
+def test_a_partition_between_others_that_is_missing_is_no_partition() -> None:
+    info = SNAPSHOT.topics[TOPIC]
+    gap = replace(SNAPSHOT, topics={TOPIC: replace(info, partitions=(info.partitions[0], info.partitions[2]))})
+    assert list(missing(pa.array([0, 1, 2]), 3, gap)) == [1]
+
+
+@pytest.mark.parametrize("asked", [None, pa.array([0, None], pa.int32()), pa.nulls(2)])
+def test_with_a_partitioner_of_one_s_own_every_row_must_name_its_partition(asked: ArrowColumn | None) -> None:
+    columns = RecordColumns(pa.array([b"v", b"w"]))
+    with pytest.raises(ConfigurationError, match="partitioner="):
+        ensure_named(rows_of_call(columns, asked))
+    ensure_named(rows_of_call(columns, pa.array([0, 9])))
