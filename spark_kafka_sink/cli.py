@@ -6,9 +6,7 @@ import argparse
 import base64
 import json
 import os
-import signal
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.reader.reader import TopicReader
 
 BEGINNING = "beginning"
+WAIT_SECONDS = 0.5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,12 +71,10 @@ def _add_broker(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def run_broker(arguments: argparse.Namespace) -> int:
+    from spark_kafka_sink.signal_wait import SignalWait
     from spark_kafka_sink.testing import embedded_broker
 
     security = _listener_security(arguments)
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
     try:
         broker = embedded_broker(
             dict(_topic(text, arguments.partitions) for text in arguments.topic),
@@ -95,9 +92,11 @@ def run_broker(arguments: argparse.Namespace) -> int:
     except OSError as error:
         print(f"pykafka: cannot listen on {arguments.host}:{arguments.port}: {error.strerror}", file=sys.stderr)
         return 1
-    with broker:
+    with SignalWait() as signals, broker:
         print(f"listening on {broker.bootstrap_servers}", flush=True)
-        stop.wait()
+        while broker.failure is None and not signals.wait(WAIT_SECONDS):
+            pass
+        signals.end_in_time()
     return 0
 
 

@@ -22,6 +22,7 @@ from spark_kafka_sink.broker.cluster import MESSAGE_BYTES_MAX, ClusterConfig
 from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.embedded import EmbeddedBroker
 from spark_kafka_sink.broker.listener_security import ListenerSecurity
+from spark_kafka_sink.broker.listening import Listening
 from spark_kafka_sink.reader.reader import READ_COMMITTED, read_topic_table
 
 __all__ = ["Control", "EmbeddedBroker", "ListenerSecurity", "embedded_broker", "read_topic"]
@@ -53,6 +54,7 @@ def embedded_broker(  # noqa: PLR0913 - the settings of a broker, each by its na
     check_records        look into the records of each batch, as brokers do; off, at its header and CRC only
     security             TLS and SASL (ListenerSecurity); for TLS `advertised_host` is the name in the certificate
     data                 a directory in which topics outlive the broker
+    host                 where to listen; 0.0.0.0 is all interfaces, and `advertised_host` then a name of this machine
     port                 of the first node, the others follow; 0 for any free ones
     seed                 of everything in `control` that is left to chance
     """
@@ -66,15 +68,13 @@ def embedded_broker(  # noqa: PLR0913 - the settings of a broker, each by its na
         check_records=check_records,
         seed=seed,
     )
-    return EmbeddedBroker(
-        config,
-        topics=topics,
-        security=security,
-        data=data,
-        host=host,
-        advertised_host=advertised_host,
+    listening = Listening(
+        host,
+        advertised_host,
         ports=[port + number for number in range(nodes)] if port else [],
+        security=security or ListenerSecurity(),
     )
+    return EmbeddedBroker(config, listening, topics=topics, data=data)
 
 
 def read_topic(

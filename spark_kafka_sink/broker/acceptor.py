@@ -1,12 +1,16 @@
 """Acceptor: one thread that holds the listening sockets of all nodes and hands connections to the processors.
 
 Listening and ceasing to listen are done by that thread, on request; the caller waits until it is done. So when
-`stop_node` returns, the port refuses.
+`stop_node` returns, the port refuses. When the thread ends, for whatever reason, no port is listened on any more.
+
+Without descriptors a connection cannot be accepted, and its listener stays readable: to ask again at once would take
+all of a processor, so the thread pauses. Those who wait stand in the kernel's queue meanwhile.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import socket
 import threading
@@ -26,18 +30,31 @@ _log = logging.getLogger(__name__)
 
 BACKLOG = 128
 POLL_SECONDS = 10.0
+PAUSE_SECONDS = 0.5
 ORDER_SECONDS_MAX = 10.0
+
+_OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class Acceptor:
-    def __init__(self, system: System, host: str, deliver: Callable[[int, socket.socket, SocketAddress], None]) -> None:
+    """`deliver` takes an accepted connection of a node; `failed` is called if the thread ends by an error."""
+
+    def __init__(
+        self,
+        system: System,
+        host: str,
+        deliver: Callable[[int, socket.socket, SocketAddress], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
         self._host = host
         self._deliver = deliver
+        self._failed = failed
         self._listeners: dict[int, socket.socket] = {}
         self._orders: deque[tuple[Callable[[], None], threading.Event]] = deque()
         self._poller = system.poller()
         self._wake_reader, self._wake_writer = system.waker()
         self._poller.register(self._wake_reader, EVENT_READ)
+        self._paused = False
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="embedded-broker-acceptor", daemon=True)
 
@@ -60,12 +77,17 @@ class Acceptor:
         self._order(lambda: self._remove(node))
 
     def stop(self) -> None:
+        """The thread ends soon, and the ports refuse."""
         self._stopping = True
         self._wake()
-        if self._thread.ident is not None:
+
+    def close(self) -> None:
+        """`stop`, and wait until it is done."""
+        self.stop()
+        if self._thread.ident is None:
+            self._remove_all()
+        else:
             self._thread.join()
-        for node in list(self._listeners):
-            self._remove(node)
         self._poller.close()
         self._wake_reader.close()
         self._wake_writer.close()
@@ -83,24 +105,40 @@ class Acceptor:
     # --- its own thread
 
     def _run(self) -> None:
-        while not self._stopping:
-            for key, _ in self._poller.select(POLL_SECONDS):
-                if key.data is None:
-                    with contextlib.suppress(BlockingIOError):
-                        self._wake_reader.recv(64)
-                elif key.data in self._listeners:
-                    self._accept(key.data)
-            while self._orders:
-                action, done = self._orders.popleft()
-                action()
-                done.set()
+        try:
+            while not self._stopping:
+                self._turn()
+        except BaseException as error:
+            self._failed(error)
+        finally:
+            self._remove_all()
+
+    def _turn(self) -> None:
+        ready = self._poller.select(PAUSE_SECONDS if self._paused else POLL_SECONDS)
+        if self._paused:
+            self._paused = False
+            for node, sock in self._listeners.items():
+                self._poller.register(sock, EVENT_READ, node)
+        for key, _ in ready:
+            if key.data is None:
+                with contextlib.suppress(BlockingIOError):
+                    self._wake_reader.recv(64)
+            elif key.data in self._listeners and not self._paused:
+                self._accept(key.data)
+        while self._orders:
+            action, done = self._orders.popleft()
+            action()
+            done.set()
 
     def _accept(self, node: int) -> None:
         try:
             sock, _ = self._listeners[node].accept()
         except OSError as error:
-            # The client is gone again, or descriptors have run out: neither may end this thread.
-            _log.debug("a connection to node %d could not be accepted: %s", node, error)
+            if error.errno in _OUT_OF_RESOURCES:
+                self._pause(error)
+            else:
+                # The client is gone again.
+                _log.debug("a connection to node %d could not be accepted: %s", node, error)
             return
         try:
             configure_socket(sock, OS_DEFAULT_BUFFER, OS_DEFAULT_BUFFER)
@@ -108,18 +146,32 @@ class Acceptor:
         except OSError:
             sock.close()
 
+    def _pause(self, error: OSError) -> None:
+        _log.warning("no connections are accepted for %.1f s: %s", PAUSE_SECONDS, error.strerror)
+        self._paused = True
+        for sock in self._listeners.values():
+            self._poller.unregister(sock)
+
     def _add(self, node: int, sock: socket.socket) -> None:
         if node in self._listeners:
             sock.close()
             return
         self._listeners[node] = sock
-        self._poller.register(sock, EVENT_READ, node)
+        if not self._paused:
+            self._poller.register(sock, EVENT_READ, node)
 
     def _remove(self, node: int) -> None:
         sock = self._listeners.pop(node, None)
         if sock is not None:
-            self._poller.unregister(sock)
+            if not self._paused:
+                self._poller.unregister(sock)
             sock.close()
+
+    def _remove_all(self) -> None:
+        for node in list(self._listeners):
+            self._remove(node)
+        for _, done in self._orders:
+            done.set()
 
 
 def _listener(host: str, port: int) -> socket.socket:

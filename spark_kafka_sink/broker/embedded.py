@@ -2,47 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from spark_kafka_sink.broker.cluster import ClusterConfig, EmbeddedCluster
 from spark_kafka_sink.broker.control import Control
-from spark_kafka_sink.broker.listener_security import ListenerSecurity
+from spark_kafka_sink.broker.listening import Listening
 from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.broker.socket_server import SocketServer
 from spark_kafka_sink.broker.storage import ClusterFiles
-from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.errors import ConfigurationError, IllegalStateError
 
 
 class EmbeddedBroker:
     """Listens from its construction on. `close` it, or use it in a `with`."""
 
-    def __init__(  # noqa: PLR0913 - the settings of a broker, each by its name
+    def __init__(
         self,
         config: ClusterConfig,
+        listening: Listening,
         *,
         topics: Mapping[str, int] | None = None,
-        security: ListenerSecurity | None = None,
         data: Path | None = None,
-        host: str = "127.0.0.1",
-        advertised_host: str | None = None,
-        ports: Sequence[int] = (),
-        processors: int = 2,
-        handlers: int = 4,
     ) -> None:
         self.cluster = _cluster(config, topics, data)
         self.control = Control(self.cluster, config.seed)
         """Faults on demand."""
-        self._server = SocketServer(
-            self.cluster,
-            self.control,
-            host=host,
-            advertised_host=advertised_host,
-            ports=ports,
-            channels=(security or ListenerSecurity()).channels(self.cluster),
-            processors=processors,
-            handlers=handlers,
-        )
+        self._server = SocketServer(self.cluster, self.control, listening)
         self._server.start_threads()
 
     def __repr__(self) -> str:
@@ -58,12 +44,21 @@ class EmbeddedBroker:
     def bootstrap_servers(self) -> str:
         return self._server.bootstrap_servers
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What the broker has ended by, if it has; its connections are closed and its ports refuse."""
+        return self._server.failure
+
     def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         self.cluster.create_topic(topic, partitions, config)
 
     def close(self) -> None:
-        """End all threads and close all sockets."""
+        """End all threads and close all sockets. IllegalStateError, if the broker had failed before."""
         self._server.close()
+        if self.failure is not None:
+            raise IllegalStateError(
+                f"the embedded broker failed: {type(self.failure).__name__}: {self.failure}"
+            ) from self.failure
 
 
 def _cluster(config: ClusterConfig, topics: Mapping[str, int] | None, data: Path | None) -> EmbeddedCluster:

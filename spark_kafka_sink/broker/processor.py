@@ -3,6 +3,10 @@
 A request is taken off its channel and the channel muted; it is unmuted when the answer has been written. So of one
 connection there is never more than one request with the handlers, and a producer's requests are applied in the order in
 which they were sent, although the handlers run in parallel.
+
+What clients can do to it has limits: how much memory the frames of all its connections take, and how long a frame or a
+login may last. A reply that cannot be given ends its own connection. If the thread ends by an error all the same,
+`failed` is called, for its connections would never be answered.
 """
 
 from __future__ import annotations
@@ -16,23 +20,30 @@ from dataclasses import dataclass
 
 from spark_kafka_sink.broker.reply import Reply, Then
 from spark_kafka_sink.errors import KafkaSinkError
-from spark_kafka_sink.network.channel import ChannelBuilder
-from spark_kafka_sink.network.frame import NetworkSend
+from spark_kafka_sink.network.channel import ChannelBuilder, KafkaChannel
+from spark_kafka_sink.network.deadlines import Deadlines
+from spark_kafka_sink.network.frame import FRAME_BYTES_MAX, NetworkReceive, NetworkSend
+from spark_kafka_sink.network.frame_memory import FrameMemory
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import ByteSocket, SocketAddress, System
 
 _log = logging.getLogger(__name__)
 
 POLL_MS = 10_000.0
-IDLE_MS_MAX = 600_000.0
+DEADLINES = Deadlines(idle_ms=600_000.0, setup_ms=30_000.0, frame_ms=60_000.0)
+MEMORY_BYTES_MAX = FRAME_BYTES_MAX + 28 * 1024 * 1024
+"""Of the frames of one processor: the longest frame, and others beside it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
     processor: Processor
-    channel_id: str
     node: int
-    frame: memoryview
+    receive: NetworkReceive
+
+    @property
+    def frame(self) -> memoryview:
+        return self.receive.payload
 
 
 class Processor:
@@ -43,16 +54,16 @@ class Processor:
         number: int,
         system: System,
         channels: ChannelBuilder,
-        frame_bytes_max: int,
         take: Callable[[Request], None],
+        failed: Callable[[BaseException], None],
     ) -> None:
-        self._selector = Selector(
-            system, channels=channels, frame_bytes_max=frame_bytes_max, connections_max_idle_ms=IDLE_MS_MAX
-        )
+        memory: FrameMemory[KafkaChannel] = FrameMemory(MEMORY_BYTES_MAX)
+        self._selector = Selector(system, channels=channels, deadlines=DEADLINES, memory=memory)
         self._take = take
+        self._failed = failed
         self._nodes: dict[str, int] = {}
         self._accepted: deque[tuple[str, int, ByteSocket, SocketAddress]] = deque()
-        self._replies: deque[tuple[str, Reply]] = deque()
+        self._replies: deque[tuple[Request, Reply]] = deque()
         self._cuts: deque[tuple[int, threading.Event]] = deque()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"embedded-broker-processor-{number}", daemon=True)
@@ -62,12 +73,16 @@ class Processor:
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def connections(self) -> int:
+        return len(self._nodes) + len(self._accepted)
+
     def accept(self, channel_id: str, node: int, sock: ByteSocket, address: SocketAddress) -> None:
         self._accepted.append((channel_id, node, sock, address))
         self._selector.wakeup()
 
-    def respond(self, channel_id: str, reply: Reply) -> None:
-        self._replies.append((channel_id, reply))
+    def respond(self, request: Request, reply: Reply) -> None:
+        self._replies.append((request, reply))
         self._selector.wakeup()
 
     def cut(self, node: int) -> threading.Event:
@@ -82,28 +97,32 @@ class Processor:
         self._selector.wakeup()
 
     def join(self) -> None:
+        """After `stop`, and when no more connections are delivered."""
         self._thread.join()
+        for _, _, sock, _ in self._accepted:
+            sock.close()
 
     # --- its own thread
 
     def _run(self) -> None:
         try:
             while not self._stopping:
-                self._register_accepted()
-                self._cut_nodes()
-                self._send_replies()
-                self._selector.poll(POLL_MS)
-                self._finish_sends()
-                self._take_requests()
-                self._forget_disconnected()
-        except Exception:
-            _log.exception("a processor of the embedded broker has failed")
+                self._turn()
+        except BaseException as error:
+            self._failed(error)
         finally:
             self._selector.close()
-            for _, _, sock, _ in self._accepted:
-                sock.close()
             for _, done in self._cuts:
                 done.set()
+
+    def _turn(self) -> None:
+        self._register_accepted()
+        self._cut_nodes()
+        self._send_replies()
+        self._selector.poll(POLL_MS)
+        self._finish_sends()
+        self._take_requests()
+        self._forget_disconnected()
 
     def _register_accepted(self) -> None:
         while self._accepted:
@@ -122,18 +141,27 @@ class Processor:
 
     def _send_replies(self) -> None:
         while self._replies:
-            channel_id, reply = self._replies.popleft()
+            request, reply = self._replies.popleft()
+            channel_id = request.receive.channel_id
+            self._selector.give_back(request.receive.reserved)
             if self._selector.channel(channel_id) is None:
                 continue
-            if reply.frame is not None:
-                self._selector.send(NetworkSend(channel_id, reply.frame))
-                continue
-            if reply.raw is not None:
-                self._write_raw(channel_id, reply.raw)
-            if reply.then is Then.CLOSE:
+            try:
+                self._send(channel_id, reply)
+            except Exception:
+                _log.exception("the embedded broker could not send an answer")
                 self._close(channel_id)
-            elif reply.then is Then.READ_ON:
-                self._unmute(channel_id)
+
+    def _send(self, channel_id: str, reply: Reply) -> None:
+        if reply.frame is not None:
+            self._selector.send(NetworkSend(channel_id, reply.frame))
+            return
+        if reply.raw is not None:
+            self._write_raw(channel_id, reply.raw)
+        if reply.then is Then.CLOSE:
+            self._close(channel_id)
+        elif reply.then is Then.READ_ON:
+            self._unmute(channel_id)
 
     def _write_raw(self, channel_id: str, raw: bytes) -> None:
         """Bytes that are no frame: one attempt, which is all that a fault needs."""
@@ -146,7 +174,7 @@ class Processor:
     def _take_requests(self) -> None:
         for receive in self._selector.completed_receives:
             self._mute(receive.channel_id)
-            self._take(Request(self, receive.channel_id, self._nodes[receive.channel_id], receive.payload))
+            self._take(Request(self, self._nodes[receive.channel_id], receive))
 
     def _finish_sends(self) -> None:
         for send in self._selector.completed_sends:

@@ -75,6 +75,11 @@ class RequestQueue:
             return None
 
     @property
+    def waiting(self) -> int:
+        """How many tasks wait for a time, or for progress."""
+        return len(self._later)
+
+    @property
     def closed(self) -> bool:
         return self._closed
 

@@ -4,8 +4,8 @@
                      ^                                               |
                      +------------------- replies -------------------+
 
-Threads: one acceptor, `processors` with a Selector each, `handlers` that run the core. `stop` ends them all and closes
-every socket.
+Threads: one acceptor, `processors` with a Selector each, `handlers` that run the core. `close` ends them all and closes
+every socket. If one of them fails, which none should, all of them end: what is half dead would leave clients waiting.
 """
 
 from __future__ import annotations
@@ -13,23 +13,25 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Sequence
 from itertools import count
 
 from spark_kafka_sink.broker.acceptor import ORDER_SECONDS_MAX, Acceptor
 from spark_kafka_sink.broker.cluster import EmbeddedCluster
 from spark_kafka_sink.broker.control import Control
+from spark_kafka_sink.broker.listening import Listening
 from spark_kafka_sink.broker.processor import Processor, Request
 from spark_kafka_sink.broker.reply import Later, Outcome, Reply, Then
 from spark_kafka_sink.broker.request_queue import RequestQueue
 from spark_kafka_sink.broker.requests import answer
-from spark_kafka_sink.network.channel import ChannelBuilder, plaintext_channels
-from spark_kafka_sink.network.frame import FRAME_BYTES_MAX
 from spark_kafka_sink.network.system import OperatingSystem, SocketAddress
 
 _log = logging.getLogger(__name__)
 
+CONNECTIONS_MAX = 1_000
 REQUESTS_MAX = 500
+WAITING_MAX = 2 * CONNECTIONS_MAX
+"""Requests that wait for something to change, those of clients that have gone included; more are answered at once."""
+
 IDLE_MS = 250.0
 """So often is looked after overdue transactions when nothing comes in."""
 
@@ -37,38 +39,28 @@ IDLE_MS = 250.0
 class SocketServer:
     """Owns its threads and sockets; implements NodePorts."""
 
-    def __init__(  # noqa: PLR0913 - the settings of a server, each by its name
-        self,
-        cluster: EmbeddedCluster,
-        control: Control,
-        *,
-        host: str = "127.0.0.1",
-        advertised_host: str | None = None,
-        ports: Sequence[int] = (),
-        channels: ChannelBuilder = plaintext_channels,
-        processors: int = 2,
-        handlers: int = 4,
-        frame_bytes_max: int = FRAME_BYTES_MAX,
-    ) -> None:
-        """`ports` of the nodes in turn; nodes without one get any free port."""
+    def __init__(self, cluster: EmbeddedCluster, control: Control, listening: Listening) -> None:
         self.cluster = cluster
+        self.failure: BaseException | None = None
+        """What one of the threads has ended by."""
         self._control = control
+        channels, name = listening.security.channels(cluster), listening.name_for_clients()
         self._system = OperatingSystem()
         self._queue = RequestQueue(REQUESTS_MAX, now=self._system.now, progress=lambda: cluster.progress)
         self._connections = count()
-        self._acceptor = Acceptor(self._system, host, self._deliver)
+        self._acceptor = Acceptor(self._system, listening.host, self._deliver, self._fail)
         self._processors: list[Processor] = []
         self._handlers: list[threading.Thread] = []
         try:
             for node in cluster.nodes.values():
-                wanted = ports[node.id] if node.id < len(ports) else 0
-                node.host, node.port = advertised_host or host, self._acceptor.bind(node.id, wanted)
+                wanted = listening.ports[node.id] if node.id < len(listening.ports) else 0
+                node.host, node.port = name, self._acceptor.bind(node.id, wanted)
         except BaseException:
-            self._acceptor.stop()
+            self._acceptor.close()
             raise
-        for number in range(processors):
-            self._processors.append(Processor(number, self._system, channels, frame_bytes_max, self._take))
-        for number in range(handlers):
+        for number in range(listening.processors):
+            self._processors.append(Processor(number, self._system, channels, self._take, self._fail))
+        for number in range(listening.handlers):
             name = f"embedded-broker-handler-{number}"
             self._handlers.append(threading.Thread(target=self._handle_requests, name=name, daemon=True))
         cluster.ports = self
@@ -85,14 +77,26 @@ class SocketServer:
             handler.start()
 
     def close(self) -> None:
-        self._queue.close()
-        self._acceptor.stop()
+        self._stop()
+        self._acceptor.close()
         for handler in self._handlers:
             handler.join()
         for processor in self._processors:
-            processor.stop()
-        for processor in self._processors:
             processor.join()
+
+    def _stop(self) -> None:
+        """All threads end soon: no port is listened on, and connections end."""
+        self._queue.close()
+        self._acceptor.stop()
+        for processor in self._processors:
+            processor.stop()
+
+    def _fail(self, error: BaseException) -> None:
+        """The thread that calls this has failed."""
+        if self.failure is None:
+            self.failure = error
+            _log.critical("the embedded broker has failed, and ends", exc_info=error)
+            self._stop()
 
     # --- NodePorts
 
@@ -113,6 +117,10 @@ class SocketServer:
     # --- a connection, a request
 
     def _deliver(self, node: int, sock: socket.socket, address: SocketAddress) -> None:
+        if sum(processor.connections for processor in self._processors) >= CONNECTIONS_MAX:
+            _log.warning("%s is turned away: there are %d connections already", address, CONNECTIONS_MAX)
+            sock.close()
+            return
         number = next(self._connections)
         processor = self._processors[number % len(self._processors)]
         processor.accept(f"{node}-{number}", node, sock, address)
@@ -121,12 +129,15 @@ class SocketServer:
         self._queue.put(lambda: self._handle(request))
 
     def _handle_requests(self) -> None:
-        while not self._queue.closed:
-            task = self._queue.get(IDLE_MS)
-            if task is not None:
-                task()
-            self.cluster.tick(self._system.now())
-            self._queue.note_progress()
+        try:
+            while not self._queue.closed:
+                task = self._queue.get(IDLE_MS)
+                if task is not None:
+                    task()
+                self.cluster.tick(self._system.now())
+                self._queue.note_progress()
+        except BaseException as error:
+            self._fail(error)
 
     def _handle(self, request: Request) -> None:
         try:
@@ -136,15 +147,18 @@ class SocketServer:
         self._follow(request, outcome)
 
     def _follow(self, request: Request, outcome: Outcome) -> None:
-        if isinstance(outcome, Later):
-            later = outcome
-            self._queue.put_at(later.until_ms, lambda: self._resume(request, later), later.progress)
+        if isinstance(outcome, Reply):
+            request.processor.respond(request, outcome)
+            return
+        later = outcome
+        if later.progress is not None and self._queue.waiting >= WAITING_MAX:
+            self._resume(request, later, later.until_ms)
         else:
-            request.processor.respond(request.channel_id, outcome)
+            self._queue.put_at(later.until_ms, lambda: self._resume(request, later, self._system.now()), later.progress)
 
-    def _resume(self, request: Request, later: Later) -> None:
+    def _resume(self, request: Request, later: Later, now: float) -> None:
         try:
-            outcome = later.resume(self._system.now())
+            outcome = later.resume(now)
         except Exception:
             outcome = self._failed()
         self._follow(request, outcome)

@@ -32,6 +32,7 @@ from spark_kafka_sink.errors import (
     UnsupportedVersionError,
 )
 from spark_kafka_sink.network.channels import client_channels
+from spark_kafka_sink.network.deadlines import Deadlines
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import System
@@ -381,6 +382,6 @@ def new_network_client(
         system,
         channels=client_channels(config.security, config.client_id),
         frame_bytes_max=config.receive_message_max_bytes,
-        connections_max_idle_ms=config.connections_max_idle_ms,
+        deadlines=Deadlines(idle_ms=config.connections_max_idle_ms),
     )
     return NetworkClient(selector, metadata, config, system=system, random=random)

@@ -20,6 +20,7 @@ from typing import Protocol
 
 from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError
 from spark_kafka_sink.network.frame import FRAME_BYTES_MAX, FrameReader, FrameWriter, NetworkReceive, NetworkSend
+from spark_kafka_sink.network.frame_memory import FrameMemory
 from spark_kafka_sink.network.security.authenticator import (
     AUTHENTICATION_FRAME_BYTES_MAX,
     Authenticator,
@@ -77,10 +78,14 @@ class KafkaChannel:
         self.waited_for = 0
         """The events that the selector's poller is to tell of."""
         self.bytes_received = 0
+        self.unready_since_ms: float | None = None
+        self.frame_since_ms: float | None = None
+        """Since when something of the other end's has not been whole: its login, a frame (deadlines.py)."""
         self.state = ChannelState(ChannelStateKind.NOT_CONNECTED if connecting else ChannelStateKind.AUTHENTICATE)
         self._frame_bytes_max = frame_bytes_max
         self._started = False
         self._reader = FrameReader()
+        self._memory: FrameMemory[KafkaChannel] | None = None
         self._send: NetworkSend | None = None
         self._send_writer: FrameWriter | None = None
         self._authentication_writer: FrameWriter | None = None
@@ -108,12 +113,26 @@ class KafkaChannel:
 
     @property
     def wants_input(self) -> bool:
-        return not (self.connecting or (self.muted and self.ready))
+        return not (self.connecting or (self.muted and self.ready) or self._reader.starved)
+
+    @property
+    def is_reading_a_frame(self) -> bool:
+        """A part of one is here, and the rest of it may come."""
+        return self._reader.has_begun and self.wants_input
 
     @property
     def has_buffered_input(self) -> bool:
         """Bytes that no poller will tell of are waiting, and may be taken."""
         return (self._reader.has_input or self.transport.has_input) and self.wants_input
+
+    def use_memory(self, memory: FrameMemory[KafkaChannel]) -> None:
+        """Before anything is read: long frames take memory from there."""
+        self._memory = memory
+        self._reader = FrameReader(lambda size: memory.take(self, size))
+
+    def go_on(self) -> None:
+        """The memory that the channel waited for is there."""
+        self._reader.go_on()
 
     def events(self) -> int:
         """What to wait for."""
@@ -147,8 +166,12 @@ class KafkaChannel:
         frame = self._read_frame()
         if frame is None:
             return None
+        self.frame_since_ms = None
+        reserved = 0 if self._memory is None else self._memory.pass_on(self)
         if not self.authenticator.claims(frame, now):
-            return NetworkReceive(self.id, frame)
+            return NetworkReceive(self.id, frame, reserved)
+        if self._memory is not None:
+            self._memory.give(reserved)
         self._say(self.authenticator.step(frame, now))
         if self._authentication_writer is None and self.authenticator.failure is not None:
             raise self.authenticator.failure
@@ -167,6 +190,8 @@ class KafkaChannel:
 
     def close(self) -> None:
         self._send = self._send_writer = self._authentication_writer = None
+        if self._memory is not None:
+            self._memory.leave(self)
         self.transport.close()
 
     def _next_writer(self, now: float) -> FrameWriter | None:
@@ -207,7 +232,7 @@ class KafkaChannel:
     def _read_frame(self) -> memoryview | None:
         reader, bytes_max, budget = self._reader, self._receive_bytes_max(), READ_BYTES_PER_POLL
         frame = reader.take(bytes_max)
-        while frame is None and budget > 0:
+        while frame is None and budget > 0 and not reader.starved:
             received = self.transport.read_into(reader.space())
             if received == 0:
                 return None

@@ -11,13 +11,13 @@ copied, and a write that stopped in the middle of a segment goes on there.
 turn with its length, and perhaps with the frame after it; it gets memory of its own when it is taken. The payload of a
 long frame goes to where it stays, but for its beginning. The length is judged before anything is allocated for it, and
 memory is taken as bytes arrive, because a length costs its sender nothing: only who has sent long frames before gets
-the room for another one at once.
+the room for another one at once. A listener's reader asks for leave before it begins a long frame (frame_memory.py).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -58,6 +58,8 @@ class NetworkSend(NamedTuple):
 class NetworkReceive(NamedTuple):
     channel_id: str
     payload: memoryview
+    reserved: int = 0
+    """So many bytes are to be given back to the selector when the payload is no longer needed."""
 
 
 class FrameWriter:
@@ -101,9 +103,13 @@ class FrameWriter:
 class FrameReader:
     """Collects a connection's frames: `take` the next; as long as there is none, fill `space()` and `advance()`."""
 
-    __slots__ = ("_ahead", "_arrived", "_filled", "_longest", "_payload", "_size", "_start")
+    __slots__ = ("_ahead", "_arrived", "_filled", "_longest", "_may_begin", "_payload", "_size", "_start", "starved")
 
-    def __init__(self) -> None:
+    def __init__(self, may_begin: Callable[[int], bool] | None = None) -> None:
+        """`may_begin` is asked once for each long frame; after a no, `go_on` says when."""
+        self.starved = False
+        """There is no memory for the next frame: nothing may be read until `go_on`."""
+        self._may_begin = may_begin
         self._ahead = memoryview(bytearray(AHEAD_BYTES))
         self._start = 0  # of the next frame in there
         self._arrived = 0  # the end of what is in there
@@ -116,15 +122,27 @@ class FrameReader:
     def has_input(self) -> bool:
         """With no more bytes, `take` has something to do: a whole frame, or a length to judge, came with the last."""
         rest = self._arrived - self._start
-        if rest < _LENGTH.size:
+        if rest < _LENGTH.size or self.starved:
             return False
         size: int = _LENGTH.size + _LENGTH.unpack_from(self._ahead, self._start)[0]
         return size <= rest or size > AHEAD_BYTES
+
+    @property
+    def has_begun(self) -> bool:
+        """A part of a frame is here, and not all of it was taken."""
+        return self._payload is not None or self._arrived > self._start
+
+    def go_on(self) -> None:
+        """The memory for the frame that waits is there."""
+        self.starved = False
+        self._begin_long()
 
     def take(self, bytes_max: int) -> memoryview | None:
         """The payload of the next frame if all of it is here."""
         if self._payload is not None:
             return self._take_long()
+        if self.starved:
+            return None
         start = self._start + _LENGTH.size
         if start > self._arrived:
             return None
@@ -134,7 +152,9 @@ class FrameReader:
         end = start + size
         if end > self._arrived:
             if _LENGTH.size + size > AHEAD_BYTES:
-                self._begin_long(size, self._ahead[start : self._arrived])
+                self.starved = self._may_begin is not None and not self._may_begin(size)
+                if not self.starved:
+                    self._begin_long()
             return None
         self._start = end
         return memoryview(bytearray(self._ahead[start:end]))
@@ -157,9 +177,10 @@ class FrameReader:
         else:
             self._arrived += received
 
-    def _begin_long(self, size: int, arrived: memoryview) -> None:
+    def _begin_long(self) -> None:
+        arrived = self._ahead[self._start + _LENGTH.size : self._arrived]
+        self._size, self._filled = _LENGTH.unpack_from(self._ahead, self._start)[0], len(arrived)
         self._payload = arrived
-        self._size, self._filled = size, len(arrived)
         self._make_room()
         self._start = self._arrived = 0
 

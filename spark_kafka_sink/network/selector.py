@@ -22,9 +22,7 @@ import math
 from spark_kafka_sink.errors import (
     AuthenticationError,
     DecodeError,
-    DisconnectedError,
     IllegalStateError,
-    KafkaSinkError,
     NetworkError,
 )
 from spark_kafka_sink.network.channel import (
@@ -34,7 +32,10 @@ from spark_kafka_sink.network.channel import (
     KafkaChannel,
     plaintext_channels,
 )
+from spark_kafka_sink.network.deadlines import Deadlines
 from spark_kafka_sink.network.frame import FRAME_BYTES_MAX, NetworkReceive, NetworkSend
+from spark_kafka_sink.network.frame_memory import FrameMemory
+from spark_kafka_sink.network.located import located
 from spark_kafka_sink.network.system import (
     EVENT_READ,
     EVENT_WRITE,
@@ -57,21 +58,24 @@ class Selector:
         *,
         channels: ChannelBuilder = plaintext_channels,
         frame_bytes_max: int = FRAME_BYTES_MAX,
-        connections_max_idle_ms: float = 540_000,
+        deadlines: Deadlines = Deadlines(),  # noqa: B008 - frozen
+        memory: FrameMemory[KafkaChannel] | None = None,
     ) -> None:
+        """`memory` bounds what the frames of all channels take together; who takes a receive gives its part back."""
         self.connected: list[str] = []
         self.disconnected: dict[str, ChannelState] = {}
         self.completed_sends: list[NetworkSend] = []
         self.completed_receives: list[NetworkReceive] = []
         self._system = system
         self._build_channel = channels
-        self._frame_bytes_max = frame_bytes_max
-        self._connections_max_idle_ms = connections_max_idle_ms
+        self._frame_bytes_max = frame_bytes_max if memory is None else min(frame_bytes_max, memory.bytes_max)
+        self._deadlines = deadlines
+        self._memory = memory
         self._channels: dict[str, KafkaChannel] = {}
         self._closing: dict[str, KafkaChannel] = {}
         self._refused_sends: set[str] = set()
         self._ready_now: dict[KafkaChannel, int] = {}
-        self._idle_check_ms = math.inf  # no channel can have been idle for too long before
+        self._deadline_ms = math.inf  # no channel has to go before
         self._poller = system.poller()
         self._wake_reader, self._wake_writer = system.waker()
         self._poller.register(self._wake_reader, EVENT_READ)
@@ -93,7 +97,7 @@ class Selector:
         try:
             sock = self._system.connect(address, send_buffer_bytes, receive_buffer_bytes)
         except OSError as error:
-            raise _located(address, error) from error
+            raise located(address, error) from error
         self._add(channel_id, sock, address, connecting=True)
 
     def register(self, channel_id: str, sock: ByteSocket, address: SocketAddress) -> None:
@@ -116,6 +120,11 @@ class Selector:
         if channel is not None:
             self._forget(channel)
             channel.close()
+
+    def give_back(self, reserved: int) -> None:
+        """A receive is no longer needed: its memory is for other frames."""
+        if self._memory is not None:
+            self._memory.give(reserved)
 
     def mute(self, channel_id: str) -> None:
         """Read nothing more of the channel until it is unmuted."""
@@ -182,8 +191,8 @@ class Selector:
         for channel, events in ready.items():
             only_bytes = only_bytes and channel.ready
             self._serve(channel, events, now)
-        if now >= self._idle_check_ms:
-            self._close_idle(now)
+        if now >= self._deadline_ms:
+            self._close_overdue(now)
         return only_bytes and not (self.completed_sends or self.completed_receives or self.disconnected)
 
     def _clear(self) -> None:
@@ -202,6 +211,8 @@ class Selector:
 
     def _wait(self, timeout_ms: float) -> tuple[dict[KafkaChannel, int], bool]:
         """The channels that are ready, each with its events, and whether somebody woke this poll."""
+        if self._memory is not None and self._memory.granted:
+            self._go_on_reading(self._memory)
         ready = self._ready_now
         if ready or self.completed_receives or self.disconnected:
             timeout_ms = 0
@@ -227,15 +238,16 @@ class Selector:
         try:
             self._advance(channel, events, now)
         except AuthenticationError as error:
-            channel.state = ChannelState(ChannelStateKind.AUTHENTICATION_FAILED, _located(channel.address, error))
+            channel.state = ChannelState(ChannelStateKind.AUTHENTICATION_FAILED, located(channel.address, error))
             self._end(channel, now)
         except (OSError, NetworkError, DecodeError) as error:
-            channel.state = ChannelState(channel.state.kind, _located(channel.address, error))
+            channel.state = ChannelState(channel.state.kind, located(channel.address, error))
             self._end(channel, now)
         else:
             self._wait_for(channel, channel.events())
             if channel.has_buffered_input:
                 self._be_ready_now(channel, EVENT_READ)
+            self._deadline_ms = min(self._deadline_ms, self._deadlines.note(channel, now))
 
     def _advance(self, channel: KafkaChannel, events: int, now: float) -> None:
         if channel.connecting:
@@ -254,17 +266,25 @@ class Selector:
             if completed is not None:
                 self.completed_sends.append(completed)
 
-    def _close_idle(self, now: float) -> None:
-        """Looks at all channels, but not again before the one that has been idle longest may have to go."""
-        idle_since_ms = now - self._connections_max_idle_ms
-        for channel in [one for one in self._channels.values() if one.last_active_ms <= idle_since_ms]:
-            idle = DisconnectedError(
-                f"{channel.address}: closed because it was idle for {self._connections_max_idle_ms:.0f} ms"
-            )
-            channel.state = ChannelState(ChannelStateKind.EXPIRED, idle)
-            self._end(channel, now)
-        oldest_ms = min((channel.last_active_ms for channel in self._channels.values()), default=math.inf)
-        self._idle_check_ms = oldest_ms + self._connections_max_idle_ms
+    def _close_overdue(self, now: float) -> None:
+        """Looks at all channels, but not again before the first of them may have to go."""
+        for channel, state in self._deadlines.overdue(list(self._channels.values()), now):
+            channel.state = state
+            if state.kind is ChannelStateKind.EXPIRED:
+                self._end(channel, now)
+            else:
+                self._forget(channel)
+                self._finish(channel)
+        self._deadline_ms = min(map(self._deadlines.next_ms, self._channels.values()), default=math.inf)
+
+    def _go_on_reading(self, memory: FrameMemory[KafkaChannel]) -> None:
+        """Channels that waited for memory have got it."""
+        granted, memory.granted = memory.granted, []
+        for channel in granted:
+            channel.go_on()
+            if channel.id in self._channels:
+                self._wait_for(channel, channel.events())
+                self._be_ready_now(channel, EVENT_READ)
 
     # --- the end of a channel
 
@@ -291,7 +311,7 @@ class Selector:
             receive = channel.read(now)
         except AuthenticationError as error:
             # The alert by which a TLS 1.3 server refuses a client's certificate comes after the handshake.
-            channel.state = ChannelState(ChannelStateKind.AUTHENTICATION_FAILED, _located(channel.address, error))
+            channel.state = ChannelState(ChannelStateKind.AUTHENTICATION_FAILED, located(channel.address, error))
             return False
         except (OSError, NetworkError, DecodeError):
             return False
@@ -323,9 +343,10 @@ class Selector:
             sock.close()
             raise
         self._channels[channel_id] = channel
-        channel.last_active_ms = self._system.now()
-        if self._connections_max_idle_ms >= 0:
-            self._idle_check_ms = min(self._idle_check_ms, channel.last_active_ms + self._connections_max_idle_ms)
+        if self._memory is not None:
+            channel.use_memory(self._memory)
+        channel.last_active_ms = now = self._system.now()
+        self._deadline_ms = min(self._deadline_ms, self._deadlines.note(channel, now))
         return channel
 
     def _wait_for(self, channel: KafkaChannel, events: int) -> None:
@@ -349,6 +370,7 @@ class Selector:
         if channel.id in self._closing:
             return
         self._wait_for(channel, channel.events())
+        self._deadline_ms = min(self._deadline_ms, self._deadlines.note(channel, self._system.now()))
         if channel.has_buffered_input:
             self._be_ready_now(channel, EVENT_READ)
         elif self._ready_now.get(channel) == EVENT_READ:
@@ -367,21 +389,3 @@ class Selector:
     def _drain_waker(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._wake_reader.recv(64)  # one byte, or that of a thread that came too late for the wait it saw, too
-
-
-def _located(address: SocketAddress, error: OSError | KafkaSinkError) -> KafkaSinkError:
-    """The same error with the address in its words; an OSError becomes a DisconnectedError."""
-    if isinstance(error, OSError):
-        located: KafkaSinkError = DisconnectedError(f"{address}: {error.strerror or error}")
-    else:
-        located = type(error)(f"{address}: {error}")
-    located.__cause__ = error
-    _drop_frames(error)
-    return located
-
-
-def _drop_frames(error: BaseException | None) -> None:
-    """Forget where the error was raised: those frames hold segments of sends, and errors live long."""
-    while error is not None:
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__

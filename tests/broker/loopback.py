@@ -35,6 +35,9 @@ class LoopbackClient:
     def ask(self, request: Message, version: int) -> Any:
         """None if the connection ends in place of an answer."""
         self.send((request, version))
+        return self.answer_to(request, version)
+
+    def answer_to(self, request: Message, version: int) -> Any:
         payload = self.receive()
         return None if payload is None else decode_response(payload, RESPONSE_TYPES[request.API_KEY], version)[1]
 

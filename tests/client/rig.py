@@ -12,6 +12,7 @@ from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.client.requests import ClientRequest, ClientResponse
+from spark_kafka_sink.network.deadlines import Deadlines
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.message import Message
@@ -36,7 +37,7 @@ class Rig:
         self.metadata = Metadata(bootstrap, self.config, system=self.system, random=Random(1))
         self.selector = Selector(
             self.system,
-            connections_max_idle_ms=self.config.connections_max_idle_ms,
+            deadlines=Deadlines(idle_ms=self.config.connections_max_idle_ms),
             frame_bytes_max=self.config.receive_message_max_bytes,
         )
         self.client = NetworkClient(self.selector, self.metadata, self.config, system=self.system, random=Random(2))

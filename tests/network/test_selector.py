@@ -8,6 +8,7 @@ import pytest
 
 from spark_kafka_sink.errors import DecodeError, DisconnectedError, IllegalStateError
 from spark_kafka_sink.network.channel import ChannelStateKind
+from spark_kafka_sink.network.deadlines import Deadlines
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.selector import Selector
 from tests.fake_system import FakeConnection, FakeSystem
@@ -314,7 +315,7 @@ def test_a_muted_channel_still_writes(system: FakeSystem, selector: Selector) ->
 
 def test_the_least_recently_used_channels_are_closed_when_idle(system: FakeSystem) -> None:
     system.listen("broker", 9092, SilentPeer())
-    selector = Selector(system, connections_max_idle_ms=1000)
+    selector = Selector(system, deadlines=Deadlines(idle_ms=1000))
     first, second = connect(system, selector, "first"), connect(system, selector, "second")
     first.send(frame(b"x"), after_ms=600)
     ends: list[tuple[float, str]] = []

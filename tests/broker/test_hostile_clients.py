@@ -1,0 +1,233 @@
+"""What clients, or a fault of ours, can do to the broker's threads: it stays within bounds, or ends for all to see."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import struct
+from collections.abc import Callable
+from selectors import SelectorKey
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.broker import acceptor, processor, socket_server
+from spark_kafka_sink.broker.acceptor import Acceptor
+from spark_kafka_sink.broker.request_queue import RequestQueue
+from spark_kafka_sink.errors import IllegalStateError
+from spark_kafka_sink.network.deadlines import Deadlines
+from spark_kafka_sink.network.frame_memory import FrameMemory
+from spark_kafka_sink.network.system import HasFileno, OperatingSystem
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.messages import FetchRequest, MetadataRequest
+from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchTopic
+from spark_kafka_sink.testing import embedded_broker
+from tests.broker.loopback import LoopbackClient, broker_threads, descriptors, eventually
+from tests.broker.wire import produce, result
+from tests.reader.stored_batches import batch
+
+ALL_TOPICS = MetadataRequest(topics=None)
+
+
+def broken(*_: object) -> None:
+    raise RuntimeError("a fault of ours")
+
+
+@pytest.mark.parametrize(
+    "break_one",
+    [
+        pytest.param(lambda patch: patch.setattr(processor.Processor, "_turn", broken), id="a processor"),
+        pytest.param(lambda patch: patch.setattr(RequestQueue, "note_progress", broken), id="a handler"),
+        pytest.param(lambda patch: patch.setattr(Acceptor, "_turn", broken), id="the acceptor"),
+    ],
+)
+def test_a_thread_that_dies_ends_the_broker_for_all_to_see(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    break_one: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    before = descriptors()
+    broker = embedded_broker({"t": 1})
+    with LoopbackClient(broker.bootstrap_servers) as standing:
+        standing.ask(ALL_TOPICS, 9)
+        with monkeypatch.context() as patch:
+            break_one(patch)
+            standing.send((ALL_TOPICS, 9))
+            with contextlib.suppress(ConnectionError):
+                LoopbackClient(broker.bootstrap_servers).socket.close()  # wakes the acceptor and a processor
+            assert eventually(lambda: broker.failure is not None)
+        while standing.receive() is not None:
+            """The answer may have been written before."""
+    assert eventually(lambda: not broker_threads())
+    with pytest.raises(ConnectionRefusedError):
+        LoopbackClient(broker.bootstrap_servers)
+    with pytest.raises(IllegalStateError, match="the embedded broker failed: RuntimeError: a fault of ours"):
+        broker.close()
+    assert [record.levelname for record in caplog.records] == ["CRITICAL"]
+    assert descriptors() == before
+
+
+def test_an_answer_that_cannot_be_sent_ends_its_connection_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with embedded_broker({"t": 1}) as broker, LoopbackClient(broker.bootstrap_servers) as other:
+        with monkeypatch.context() as patch, LoopbackClient(broker.bootstrap_servers) as client:
+            patch.setattr(processor, "NetworkSend", broken)
+            assert client.ask(ALL_TOPICS, 9) is None
+        assert other.ask(ALL_TOPICS, 9) is not None
+    assert "could not send an answer" in caplog.text
+
+
+class NoDescriptors:
+    """A listening socket that is always readable and never accepts."""
+
+    def __init__(self, *_: object) -> None:
+        self.attempts = 0
+
+    def accept(self) -> None:
+        self.attempts += 1
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    def getsockname(self) -> tuple[str, int]:
+        return "127.0.0.1", 1
+
+    def fileno(self) -> int:
+        return -2
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class CountingSystem(OperatingSystem):
+    """Its poller never waits: all but the waker is always ready."""
+
+    def __init__(self) -> None:
+        self.waits: list[float | None] = []
+        self.registered: dict[int, SelectorKey] = {}
+
+    def poller(self) -> Any:
+        return self
+
+    def register(self, fileobj: HasFileno, events: int, data: Any = None) -> None:
+        self.registered[id(fileobj)] = SelectorKey(fileobj, fileobj.fileno(), events, data)
+
+    def unregister(self, fileobj: HasFileno) -> None:
+        del self.registered[id(fileobj)]
+
+    def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
+        self.waits.append(timeout)
+        return [(key, key.events) for key in self.registered.values() if key.data is not None]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_without_descriptors_accept_is_tried_once_in_a_while_and_not_all_the_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    listeners = [NoDescriptors(), NoDescriptors()]
+    unbound = iter(listeners)
+    monkeypatch.setattr(acceptor, "_listener", lambda *_: next(unbound))
+    system = CountingSystem()
+    accepting = Acceptor(system, "127.0.0.1", broken, broken)
+    for node in range(2):
+        accepting.bind(node, 0)
+    for _ in range(5):
+        accepting._turn()
+    assert sum(listener.attempts for listener in listeners) == 3
+    assert system.waits == [acceptor.POLL_SECONDS, acceptor.PAUSE_SECONDS] * 2 + [acceptor.POLL_SECONDS]
+    assert "Too many open files" in caplog.text
+    accepting._remove(0)
+    accepting._turn()
+    accepting.close()
+    assert [key for key in system.registered.values() if key.data is not None] == []
+
+
+def test_connections_beyond_the_limit_are_turned_away_and_taken_when_others_have_gone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(socket_server, "CONNECTIONS_MAX", 2)
+    with embedded_broker({"t": 1}) as broker:
+        first, second = (LoopbackClient(broker.bootstrap_servers) for _ in range(2))
+        assert (first.ask(ALL_TOPICS, 9) is None, second.ask(ALL_TOPICS, 9) is None) == (False, False)
+        with LoopbackClient(broker.bootstrap_servers) as third:
+            assert third.receive() is None
+        first.socket.close()
+
+        def is_taken() -> bool:
+            with LoopbackClient(broker.bootstrap_servers) as client:
+                try:
+                    return client.ask(ALL_TOPICS, 9) is not None
+                except BrokenPipeError:
+                    return False
+
+        assert eventually(is_taken)
+        second.socket.close()
+    assert "is turned away: there are 2 connections already" in caplog.text
+
+
+def test_requests_that_wait_have_a_limit_and_more_are_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket_server, "WAITING_MAX", 3)
+    partition = FetchPartition(partition=0, partition_max_bytes=1000)
+    poll = FetchRequest(max_wait_ms=2**31 - 1, min_bytes=1, topics=[FetchTopic(topic="t", partitions=[partition])])
+    with embedded_broker({"t": 1}) as broker:
+        for _ in range(3):
+            with LoopbackClient(broker.bootstrap_servers) as gone:
+                gone.send((poll, 12))
+        assert eventually(lambda: broker._server._queue.waiting == 3)
+        with LoopbackClient(broker.bootstrap_servers) as client:
+            assert client.ask(poll, 12).responses[0].partitions[0].error_code == 0
+
+
+class WatchedMemory(FrameMemory[Any]):
+    most_taken = 0
+    waited = 0
+
+    def take(self, owner: Any, size: int) -> bool:
+        taken = super().take(owner, size)
+        WatchedMemory.waited += not taken
+        return taken
+
+    def _reserve(self, owner: Any, size: int) -> None:
+        super()._reserve(owner, size)
+        WatchedMemory.most_taken = max(WatchedMemory.most_taken, self.bytes_max - self.bytes_left)
+
+
+def test_many_long_frames_at_once_take_turns_and_are_all_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "FrameMemory", WatchedMemory)
+    monkeypatch.setattr(processor, "MEMORY_BYTES_MAX", 100_000)
+    request = produce(batch(0, bytes(40_000)))
+    with embedded_broker({"t": 1}) as broker:
+        broker.control.when(api=ApiKey.PRODUCE, times=None).delay(1, 5, before_applying=True)
+        clients = [LoopbackClient(broker.bootstrap_servers) for _ in range(20)]
+        for client in clients:
+            client.send((request, 9))
+        codes = []
+        for client in clients:
+            codes.append(result(client.answer_to(request, 9)).error_code)
+            client.socket.close()
+    assert codes == [0] * 20
+    assert 80_000 < WatchedMemory.most_taken <= 100_000
+    assert WatchedMemory.waited > 0
+
+
+def test_half_a_frame_and_an_unfinished_login_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "DEADLINES", Deadlines(idle_ms=-1, setup_ms=1, frame_ms=1))
+    with embedded_broker({"t": 1}) as broker:
+        half = LoopbackClient(broker.bootstrap_servers)
+        half.socket.sendall(struct.pack(">i", 1000) + b"half")
+        half.socket.setblocking(False)
+
+        def has_ended() -> bool:
+            for _ in range(2):  # both processors look at the time
+                with LoopbackClient(broker.bootstrap_servers):
+                    """Each connection wakes one."""
+            try:
+                return half.socket.recv(1) == b""
+            except BlockingIOError:
+                return False
+            except ConnectionResetError:
+                return True
+
+        assert eventually(has_ended)
+        half.socket.close()

@@ -1,0 +1,105 @@
+"""A connection whose other end takes too long is ended, and one that is only slow is not."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from spark_kafka_sink.network.channel import ChannelStateKind
+from spark_kafka_sink.network.channels import server_channels
+from spark_kafka_sink.network.deadlines import Deadlines
+from spark_kafka_sink.network.selector import Selector
+from spark_kafka_sink.protocol.headers import encode_request
+from spark_kafka_sink.protocol.messages import ApiVersionsRequest
+from spark_kafka_sink.sasl.mechanism import ServerConversation
+from tests.fake_system import FakeConnection, FakeSystem, Peer
+from tests.network.peers import connect, frame, received
+from tests.network.security.sasl_peers import PasswordCheck, answer_api_versions
+
+
+def listener(**limits: float) -> tuple[FakeSystem, Selector, FakeConnection]:
+    system = FakeSystem()
+    system.listen("broker", 9092, Peer())
+    selector = Selector(system, deadlines=Deadlines(**limits))
+    return system, selector, connect(system, selector)
+
+
+def end_of(system: FakeSystem, selector: Selector, for_ms: float) -> tuple[float, str] | None:
+    """When the channel was ended, and why."""
+    start = system.now()
+    while system.now() - start < for_ms:
+        selector.poll(10)
+        if "a" in selector.disconnected:
+            return system.now() - start, str(selector.disconnected["a"].error)
+    return None
+
+
+@pytest.mark.parametrize("begun", [b"\0", struct.pack(">i", 50) + b"1", struct.pack(">i", 100_000) + bytes(50_000)])
+@pytest.mark.parametrize("drips", [0, 40])
+def test_half_a_frame_does_not_stay_even_if_its_bytes_go_on_dripping(begun: bytes, drips: int) -> None:
+    system, selector, peer = listener(frame_ms=1000)
+    peer.send(begun)
+    for drip in range(min(drips, 2) if len(begun) == 1 else drips):
+        peer.send(b"\0", after_ms=100.0 * drip)
+    ended = end_of(system, selector, 5000)
+    assert ended is not None
+    assert ended[0] == pytest.approx(1000, abs=20)
+    assert "a frame of it was not whole within 1000 ms" in ended[1]
+    assert not system.open_sockets
+
+
+def test_frames_one_after_the_other_have_each_their_own_time() -> None:
+    _, selector, peer = listener(frame_ms=1000)
+    whole = frame(b"hello")
+    for number in range(20):
+        # Always in the middle of a frame when the one before it ends.
+        peer.send(whole[3:] + whole[:3] if number else whole + whole[:3], after_ms=300.0 * number)
+    got = 0
+    for _ in range(600):
+        selector.poll(10)
+        got += len(received(selector))
+        assert "a" not in selector.disconnected
+    assert got == 20
+
+
+def test_a_frame_has_no_deadline_while_its_channel_is_not_read() -> None:
+    system, selector, peer = listener(frame_ms=1000)
+    peer.send(frame(b"x") + struct.pack(">i", 5) + b"12")
+    selector.poll(100)
+    selector.mute("a")
+    assert end_of(system, selector, 5000) is None
+    selector.unmute("a")
+    peer.send(b"345", after_ms=900)
+    selector.poll(950)
+    assert received(selector) == [("a", b"12345")]
+
+
+def test_a_client_that_does_not_log_in_is_ended_however_busy_it_is() -> None:
+    system = FakeSystem()
+    system.listen("broker", 9092, Peer())
+    mechanisms: dict[str, Callable[[], ServerConversation]] = {"PASSWORD": PasswordCheck}
+    channels = server_channels(mechanisms=mechanisms, answer_api_versions=answer_api_versions)
+    selector = Selector(system, channels=channels, deadlines=Deadlines(setup_ms=1000))
+    peer = connect(system, selector)
+    for number in range(30):
+        asking = b"".join(encode_request(ApiVersionsRequest(), 0, number, "x"))
+        peer.send(frame(asking), after_ms=100.0 * number)
+    ended = end_of(system, selector, 5000)
+    assert ended is not None
+    assert ended[0] == pytest.approx(1000, abs=20)
+    assert "it was not ready within 1000 ms" in ended[1]
+
+
+def test_a_channel_that_is_ready_needs_no_setup_and_may_be_silent() -> None:
+    system, selector, _ = listener(setup_ms=1000, frame_ms=1000)
+    assert end_of(system, selector, 5000) is None
+
+
+def test_idle_channels_are_told_apart_from_those_that_are_late() -> None:
+    system, selector, _ = listener(idle_ms=500, setup_ms=1000, frame_ms=1000)
+    ended = end_of(system, selector, 5000)
+    assert ended is not None
+    assert (round(ended[0], -2), "idle for 500 ms" in ended[1]) == (500, True)
+    assert selector.disconnected["a"].kind is ChannelStateKind.EXPIRED

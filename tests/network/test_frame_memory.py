@@ -1,0 +1,169 @@
+"""Long frames of many connections share a bounded memory, and all of them are read."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+
+from spark_kafka_sink.network.channel import KafkaChannel
+from spark_kafka_sink.network.deadlines import Deadlines
+from spark_kafka_sink.network.frame import AHEAD_BYTES, NetworkReceive
+from spark_kafka_sink.network.frame_memory import FrameMemory
+from spark_kafka_sink.network.selector import Selector
+from tests.fake_system import FakeSystem, Peer
+from tests.network.peers import connect, frame
+
+LONG = 3 * AHEAD_BYTES
+
+
+class Listener:
+    """A selector with memory for `frames` long frames, and connections to it."""
+
+    def __init__(self, frames: float, connections: int) -> None:
+        self.system = FakeSystem()
+        self.system.listen("broker", 9092, Peer())
+        self.memory: FrameMemory[KafkaChannel] = FrameMemory(int(frames * LONG))
+        self.selector = Selector(
+            self.system, memory=self.memory, deadlines=Deadlines(idle_ms=-1, setup_ms=1000, frame_ms=1000)
+        )
+        self.peers = [connect(self.system, self.selector, str(number)) for number in range(connections)]
+        self.kept: list[NetworkReceive] = []
+        self.ended: dict[str, str] = {}
+
+    def poll(self) -> list[str]:
+        """Whose frames have come. Their memory is kept until `give_back`."""
+        self.selector.poll(100)
+        self.kept += self.selector.completed_receives
+        self.ended.update({name: str(state.error) for name, state in self.selector.disconnected.items()})
+        assert 0 <= self.memory.bytes_left <= self.memory.bytes_max
+        return [receive.channel_id for receive in self.selector.completed_receives]
+
+    def give_back(self, count: int) -> None:
+        for receive in self.kept[:count]:
+            self.selector.give_back(receive.reserved)
+        del self.kept[:count]
+
+
+def test_a_frame_for_which_there_is_no_memory_is_not_read_until_there_is_some() -> None:
+    listener = Listener(frames=2.5, connections=10)
+    for peer in listener.peers:
+        peer.send(frame(bytes(LONG)))
+    for _ in range(3):
+        listener.poll()
+    assert [receive.channel_id for receive in listener.kept] == ["0", "1"]
+    order = ["0", "1"]
+    while listener.kept:
+        listener.give_back(1)
+        for _ in range(2):
+            order += listener.poll()
+        assert len(listener.kept) <= 2
+    assert order == [str(number) for number in range(10)]
+    assert listener.memory.bytes_left == listener.memory.bytes_max
+    assert listener.ended == {}
+
+
+def test_a_frame_longer_than_what_is_left_is_not_overtaken_by_shorter_ones_for_ever() -> None:
+    listener = Listener(frames=3, connections=3)
+    small, large, other = listener.peers
+    small.send(frame(bytes(LONG)))
+    listener.poll()
+    large.send(frame(bytes(3 * LONG)))
+    listener.poll()
+    other.send(frame(bytes(LONG)))
+    for _ in range(3):
+        assert listener.poll() == []
+    listener.give_back(1)
+    assert [listener.poll(), listener.poll()] == [["1"], []]
+    listener.give_back(1)
+    assert listener.poll() == ["2"]
+
+
+def test_short_frames_need_none_of_it() -> None:
+    listener = Listener(frames=1, connections=2)
+    listener.peers[0].send(struct.pack(">i", LONG))
+    listener.poll()
+    assert listener.memory.bytes_left == 0
+    listener.peers[1].send(frame(bytes(AHEAD_BYTES - 4)))
+    assert listener.poll() == ["1"]
+    assert listener.kept[0].reserved == 0
+
+
+@pytest.mark.parametrize("how", ["ended by its client", "closed here", "too late"])
+def test_what_a_half_frame_has_reserved_comes_back_with_its_end(how: str) -> None:
+    listener = Listener(frames=1, connections=2)
+    half, whole = listener.peers
+    half.send(struct.pack(">i", LONG) + bytes(10))
+    listener.poll()
+    whole.send(frame(bytes(LONG)))
+    assert listener.poll() == []
+    if how == "ended by its client":
+        half.close()
+    elif how == "closed here":
+        listener.selector.close_channel("0")
+    else:
+        begun = listener.system.now()
+        assert [listener.poll() for _ in range(8)] == [[]] * 8
+        assert listener.system.now() - begun < 1000
+    assert [name for _ in range(3) for name in listener.poll()] == ["1"]
+    assert ("1" in listener.ended, listener.memory.bytes_left) == (False, 0)
+
+
+def test_who_waits_for_memory_and_goes_leaves_the_line() -> None:
+    listener = Listener(frames=1, connections=3)
+    for peer in listener.peers:
+        peer.send(frame(bytes(LONG)))
+    listener.poll()
+    listener.selector.close_channel("1")
+    listener.give_back(1)
+    assert [name for _ in range(3) for name in listener.poll()] == ["2"]
+
+
+def test_a_frame_longer_than_all_of_it_ends_its_connection() -> None:
+    listener = Listener(frames=1, connections=1)
+    listener.peers[0].send(struct.pack(">i", LONG + 1))
+    listener.poll()
+    assert f"at most {LONG} are taken" in listener.ended["0"]
+    assert listener.memory.bytes_left == LONG
+
+
+def test_a_muted_channel_that_waited_for_memory_reads_on_when_it_is_unmuted() -> None:
+    listener = Listener(frames=1, connections=2)
+    for peer in listener.peers:
+        peer.send(frame(bytes(LONG)))
+    listener.poll()
+    listener.selector.mute("1")
+    listener.give_back(1)
+    assert [listener.poll() for _ in range(3)] == [[], [], []]
+    listener.selector.unmute("1")
+    assert listener.poll() == ["1"]
+
+
+def test_whatever_connections_do_all_memory_comes_back() -> None:
+    source = random.Random(3)
+    listener = Listener(frames=3.5, connections=12)
+    for _ in range(400):
+        peer = source.choice([peer for peer in listener.peers if peer.open] or listener.peers)
+        name = str(listener.peers.index(peer))
+        what = source.randrange(10)
+        if what < 5 and peer.open:
+            size = source.choice((10, LONG, 2 * LONG))
+            peer.send(frame(bytes(size))[: source.choice((None, None, 10, LONG // 2))])
+        elif what == 5:
+            peer.close()
+        elif listener.selector.channel(name) is not None and what == 6:
+            listener.selector.close_channel(name)
+            peer.open = False
+        elif listener.selector.channel(name) is not None and what == 7:
+            listener.selector.mute(name)
+        elif listener.selector.channel(name) is not None:
+            listener.selector.unmute(name)
+        listener.poll()
+        listener.give_back(source.randrange(3))
+    listener.selector.unmute_all()
+    for _ in range(100):
+        listener.poll()
+        listener.give_back(len(listener.kept))
+    listener.selector.close()
+    assert listener.memory.bytes_left == listener.memory.bytes_max
