@@ -23,7 +23,7 @@ def table() -> str:
 
 def _reaction(row: ErrorCode) -> str:
     """To the answer to a batch of some records, sent for the first time by an idempotent producer."""
-    outcome = decide(ORDINARY_BATCH, row.code)
+    outcome = decide(ORDINARY_BATCH._replace(in_doubt=row.in_doubt), row.code)
     match outcome:
         case Done():
             return "counts the records as written"
@@ -32,10 +32,11 @@ def _reaction(row: ErrorCode) -> str:
         case Retry(new_sequence=True):
             return "goes on under a new epoch"
         case Retry():
-            return "asks who leads, and sends again" if row.refreshes_metadata else "sends again"
+            again = "asks who leads, and sends again" if row.refreshes_metadata else "sends again"
+            return f"{again}; the records may be stored already" if row.in_doubt else again
         case Fail(fatal=True):
             return "gives up"
-    return "fails the records"
+    return "fails the records, which may be stored" if row.in_doubt else "fails the records"
 
 
 def written() -> str:

@@ -1,9 +1,9 @@
 """Kafka's error codes: one table for the client, the producer and the embedded broker.
 
-Codes, names, and which errors are retriable or ask for new metadata are Kafka's own, up to Kafka 4.3. `producer` says
-what an error does to a producer whatever request it answers: "fatal" ends it, "abortable" ends its transaction; what
-depends on the request and its history is decided where those are known. `advice` is for the user, where there is
-something that a user can do.
+Codes, names, and which errors are retriable or ask for new metadata are Kafka's own, up to Kafka 4.3. `fatal` errors
+end a producer that has written records. After an error that is `in_doubt` the records may be stored nevertheless. What
+depends on the request and its history is decided where those are known: producer/sending/outcome.py for records,
+transaction_answers.py for transactions. `advice` is for the user, where there is something that a user can do.
 """
 
 from __future__ import annotations
@@ -20,32 +20,35 @@ class ErrorCode:
     name: str
     retriable: bool = False
     refreshes_metadata: bool = False
-    producer: Literal["", "fatal", "abortable"] = ""
+    fatal: bool = False
+    in_doubt: bool = False
     advice: str = ""
 
 
 ERROR_CODES: dict[int, ErrorCode] = {}
 
 
-# What kind of error a row is. No retriable error ends anything by itself.
-Kind = Literal["other", "retriable", "stale", "fatal", "abortable"]
+# What kind of error a row is.
+Kind = Literal["other", "retriable", "stale", "fatal"]
 OTHER: Literal["other"] = "other"
 RETRIABLE: Literal["retriable"] = "retriable"
 STALE: Literal["stale"] = "stale"  # retriable once the metadata is refreshed
 FATAL: Literal["fatal"] = "fatal"
-ABORTABLE: Literal["abortable"] = "abortable"
 
 
-def _row(code: int, name: str, kind: Kind = OTHER, advice: str = "") -> int:
-    producer = kind if kind in (FATAL, ABORTABLE) else ""
-    ERROR_CODES[code] = ErrorCode(code, name, kind in (RETRIABLE, STALE), kind == STALE, producer, advice)
+def _row(code: int, name: str, kind: Kind = OTHER, advice: str = "", *, in_doubt: bool = False) -> int:
+    retriable = kind in (RETRIABLE, STALE)
+    ERROR_CODES[code] = ErrorCode(code, name, retriable, kind == STALE, kind == FATAL, in_doubt, advice)
     return code
 
 
 def error_code(code: int) -> ErrorCode:
     """The row of a code; numbers newer than the table get one that promises nothing."""
     return ERROR_CODES.get(code) or ErrorCode(
-        code, f"UNKNOWN_{code}", advice="The broker knows this error, we do not: it is newer than this library."
+        code,
+        f"UNKNOWN_{code}",
+        in_doubt=True,
+        advice="The broker knows this error, we do not: it is newer than this library.",
     )
 
 
@@ -58,7 +61,11 @@ def broker_error(code: int, context: str) -> BrokerError:
 
 
 UNKNOWN_SERVER_ERROR = _row(
-    -1, "UNKNOWN_SERVER_ERROR", OTHER, "The broker failed in a way that it has no name for; its own log says more."
+    -1,
+    "UNKNOWN_SERVER_ERROR",
+    OTHER,
+    "The broker failed in a way that it has no name for; its own log says more.",
+    in_doubt=True,
 )
 NONE = _row(0, "NONE")
 OFFSET_OUT_OF_RANGE = _row(1, "OFFSET_OUT_OF_RANGE")
@@ -88,7 +95,8 @@ REQUEST_TIMED_OUT = _row(
     7,
     "REQUEST_TIMED_OUT",
     RETRIABLE,
-    "The followers did not keep up within request.timeout.ms. The records may be stored all the same.",
+    "The followers did not keep up within request.timeout.ms.",
+    in_doubt=True,
 )
 BROKER_NOT_AVAILABLE = _row(8, "BROKER_NOT_AVAILABLE", OTHER, "The broker is not running or not reachable.")
 REPLICA_NOT_AVAILABLE = _row(9, "REPLICA_NOT_AVAILABLE", STALE, "A replica is missing; look at the brokers' state.")
@@ -104,7 +112,8 @@ NETWORK_EXCEPTION = _row(
     13,
     "NETWORK_EXCEPTION",
     STALE,
-    "The connection was lost before the answer came. The records may be stored all the same.",
+    "The connection was lost before the answer came.",
+    in_doubt=True,
 )
 COORDINATOR_LOAD_IN_PROGRESS = _row(
     14, "COORDINATOR_LOAD_IN_PROGRESS", RETRIABLE, "The coordinator still reads its log after a restart."
@@ -139,12 +148,13 @@ NOT_ENOUGH_REPLICAS_AFTER_APPEND = _row(
     "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
     RETRIABLE,
     "Replicas fell out of sync while the records were being stored: bring the brokers back.",
+    in_doubt=True,
 )
 INVALID_REQUIRED_ACKS = _row(21, "INVALID_REQUIRED_ACKS", OTHER, "acks must be 0, 1 or all.")
 ILLEGAL_GENERATION = _row(
     22,
     "ILLEGAL_GENERATION",
-    ABORTABLE,
+    OTHER,
     "The consumer group has rebalanced; abort, and begin again from the last committed offsets.",
 )
 INCONSISTENT_GROUP_PROTOCOL = _row(23, "INCONSISTENT_GROUP_PROTOCOL")
@@ -152,17 +162,17 @@ INVALID_GROUP_ID = _row(24, "INVALID_GROUP_ID")
 UNKNOWN_MEMBER_ID = _row(
     25,
     "UNKNOWN_MEMBER_ID",
-    ABORTABLE,
+    OTHER,
     "The consumer group has rebalanced; abort, and begin again from the last committed offsets.",
 )
 INVALID_SESSION_TIMEOUT = _row(26, "INVALID_SESSION_TIMEOUT")
 REBALANCE_IN_PROGRESS = _row(27, "REBALANCE_IN_PROGRESS")
 INVALID_COMMIT_OFFSET_SIZE = _row(28, "INVALID_COMMIT_OFFSET_SIZE")
 TOPIC_AUTHORIZATION_FAILED = _row(
-    29, "TOPIC_AUTHORIZATION_FAILED", ABORTABLE, "Grant this user the right Write (and Describe) on the topic."
+    29, "TOPIC_AUTHORIZATION_FAILED", OTHER, "Grant this user the right Write (and Describe) on the topic."
 )
 GROUP_AUTHORIZATION_FAILED = _row(
-    30, "GROUP_AUTHORIZATION_FAILED", ABORTABLE, "Grant this user the right Read on the consumer group."
+    30, "GROUP_AUTHORIZATION_FAILED", OTHER, "Grant this user the right Read on the consumer group."
 )
 CLUSTER_AUTHORIZATION_FAILED = _row(
     31,
@@ -217,13 +227,13 @@ DUPLICATE_SEQUENCE_NUMBER = _row(46, "DUPLICATE_SEQUENCE_NUMBER", OTHER, "The br
 INVALID_PRODUCER_EPOCH = _row(
     47,
     "INVALID_PRODUCER_EPOCH",
-    ABORTABLE,
+    OTHER,
     "Another producer with the same transactional.id may have started, or a transaction has timed out.",
 )
 INVALID_TXN_STATE = _row(
     48,
     "INVALID_TXN_STATE",
-    ABORTABLE,
+    OTHER,
     "The transaction is no longer open: it may have exceeded transaction.timeout.ms.",
 )
 INVALID_PRODUCER_ID_MAPPING = _row(
@@ -249,7 +259,7 @@ SECURITY_DISABLED = _row(54, "SECURITY_DISABLED")
 OPERATION_NOT_ATTEMPTED = _row(
     55,
     "OPERATION_NOT_ATTEMPTED",
-    ABORTABLE,
+    OTHER,
     "Another partition of the same request was refused; that one has the reason.",
 )
 KAFKA_STORAGE_ERROR = _row(
@@ -303,9 +313,7 @@ OFFSET_NOT_AVAILABLE = _row(78, "OFFSET_NOT_AVAILABLE", RETRIABLE)
 MEMBER_ID_REQUIRED = _row(79, "MEMBER_ID_REQUIRED")
 PREFERRED_LEADER_NOT_AVAILABLE = _row(80, "PREFERRED_LEADER_NOT_AVAILABLE", STALE)
 GROUP_MAX_SIZE_REACHED = _row(81, "GROUP_MAX_SIZE_REACHED")
-FENCED_INSTANCE_ID = _row(
-    82, "FENCED_INSTANCE_ID", ABORTABLE, "Another member with the same group.instance.id has joined."
-)
+FENCED_INSTANCE_ID = _row(82, "FENCED_INSTANCE_ID", OTHER, "Another member with the same group.instance.id has joined.")
 ELIGIBLE_LEADERS_NOT_AVAILABLE = _row(83, "ELIGIBLE_LEADERS_NOT_AVAILABLE", STALE)
 ELECTION_NOT_NEEDED = _row(84, "ELECTION_NOT_NEEDED", STALE)
 NO_REASSIGNMENT_IN_PROGRESS = _row(85, "NO_REASSIGNMENT_IN_PROGRESS")
@@ -363,7 +371,7 @@ UNKNOWN_SUBSCRIPTION_ID = _row(117, "UNKNOWN_SUBSCRIPTION_ID")
 TELEMETRY_TOO_LARGE = _row(118, "TELEMETRY_TOO_LARGE")
 INVALID_REGISTRATION = _row(119, "INVALID_REGISTRATION")
 TRANSACTION_ABORTABLE = _row(
-    120, "TRANSACTION_ABORTABLE", ABORTABLE, "The transaction cannot be completed; abort it and try again."
+    120, "TRANSACTION_ABORTABLE", OTHER, "The transaction cannot be completed; abort it and try again."
 )
 INVALID_RECORD_STATE = _row(121, "INVALID_RECORD_STATE")
 SHARE_SESSION_NOT_FOUND = _row(122, "SHARE_SESSION_NOT_FOUND", RETRIABLE)

@@ -37,7 +37,6 @@ from spark_kafka_sink.producer.sending.delivery_errors import (
 )
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.sending.outcome import (
-    DOUBTFUL,
     SUCCESSES,
     BatchFacts,
     Done,
@@ -48,7 +47,7 @@ from spark_kafka_sink.producer.sending.outcome import (
     decide,
 )
 from spark_kafka_sink.producer.sending.produce_request import SentBatches
-from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.error_codes import error_code
 from spark_kafka_sink.protocol.messages.produce import ProduceResponse
 
 _log = logging.getLogger(__name__)
@@ -101,11 +100,12 @@ class Deliveries:
 
     def _outcome(self, batch: ProducerBatch, answer: Answer, connection: object, now: float) -> Outcome:
         batch.off_wire()
-        self._idempotence.off_wire(batch, in_doubt=answer.code in DOUBTFUL)
-        outcome = SUCCESSES.get(answer.code) or decide(self._facts(batch, now), answer.code, answer.log_start_offset)
-        if isinstance(outcome, Done):
-            self._idempotence.stored(batch, connection)
-        return outcome
+        success = SUCCESSES.get(answer.code)
+        self._idempotence.off_wire(batch, in_doubt=success is None and error_code(answer.code).in_doubt)
+        if success is None:
+            return decide(self._facts(batch, now), answer.code, answer.log_start_offset)
+        self._idempotence.stored(batch, connection)
+        return success
 
     def _facts(self, batch: ProducerBatch, now: float) -> BatchFacts:
         return BatchFacts(
@@ -193,9 +193,7 @@ class Deliveries:
             LeaderHint(sent.name(topic), row.index, row.current_leader.leader_id, row.current_leader.leader_epoch)
             for topic in message.responses
             for row in topic.partition_responses
-            if row.error_code in (codes.NOT_LEADER_OR_FOLLOWER, codes.FENCED_LEADER_EPOCH)
-            and row.current_leader is not None
-            and row.current_leader.leader_id >= 0
+            if row.current_leader is not None and row.current_leader.leader_id >= 0
         ]
         if hints:
             nodes = [Node(one.node_id, one.host, one.port, one.rack) for one in message.node_endpoints]

@@ -10,6 +10,7 @@ from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.requests import ClientResponse
 from spark_kafka_sink.errors import (
     BatchRefusedError,
+    DataError,
     DeliveryError,
     DeliveryTimeoutError,
     DisconnectedError,
@@ -25,6 +26,11 @@ from spark_kafka_sink.protocol.error_codes import broker_error, error_code
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
 
 _DOUBT = "The records may be stored all the same."
+_AT_FAULT: dict[int, type[DataError]] = {
+    codes.MESSAGE_TOO_LARGE: RecordTooLargeError,
+    codes.INVALID_RECORD: InvalidRecordError,
+}
+"""Where it is clear that the record is wrong if it was alone in its batch."""
 
 
 class Answer(NamedTuple):
@@ -97,11 +103,8 @@ def final_error(batch: ProducerBatch, answer: Answer, failure: Fail) -> KafkaSin
     if failure.retries_used_up or failure.in_doubt:
         tail = f" {_DOUBT}" if failure.in_doubt else ""
         return _because(DeliveryError(f"{_sentence(error)} Attempts: {batch.attempts + 1}.{tail}"), error)
-    if answer.code == codes.MESSAGE_TOO_LARGE:
-        return _because(RecordTooLargeError(str(error)), error)
-    if answer.code == codes.INVALID_RECORD and batch.record_count == 1:
-        return _because(InvalidRecordError(str(error)), error)
-    return error
+    kind = _AT_FAULT.get(answer.code) if batch.record_count == 1 else None
+    return error if kind is None else _because(kind(str(error)), error)
 
 
 def why_not_stored(batch: ProducerBatch, metadata: Metadata) -> Exception | None:

@@ -159,15 +159,15 @@ class Idempotence:
         """A batch's request has ended. One of the methods below must follow."""
         state = self._partitions[batch.topic_partition]
         state.on_wire.pop(batch, None)
-        if in_doubt and batch in state.pending:
+        if in_doubt and (batch in state.pending or not self.enabled):
             state.in_doubt.add(batch)
 
     def stored(self, batch: ProducerBatch, connection: object) -> None:
         """The broker at the other end of `connection` has the batch. It may have failed before: expired, in flight."""
-        if not self.enabled:
-            return
         state = self._partitions[batch.topic_partition]
         state.remove(batch)
+        if not self.enabled:
+            return
         state.acknowledged(batch.last_sequence)
         if state.phase is PIPELINED:
             return
@@ -187,18 +187,18 @@ class Idempotence:
 
     def split(self, batch: ProducerBatch, children: list[ProducerBatch]) -> None:
         """The children go into the queue in its place."""
-        if not self.enabled:
-            return
         state = self._partitions[batch.topic_partition]
         state.replace(batch, children)
-        self._reconsider(state)
+        if self.enabled:
+            self._reconsider(state)
 
     def failed(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
         """The batch will not be sent again. `in_doubt`: it may be stored, or its request is still open."""
         state = self._partitions[batch.topic_partition]
-        if batch not in state.pending:  # it was never sent, or is abandoned
-            return
+        was_pending = batch in state.pending
         state.remove(batch)
+        if not was_pending:  # it has no sequence, or is abandoned
+            return
         if in_doubt:
             state.unresolved = True
         else:
@@ -207,8 +207,10 @@ class Idempotence:
 
     def answered_late(self, batch: ProducerBatch) -> None:
         """The request of a batch that had failed before has ended without a success."""
+        state = self._partitions[batch.topic_partition]
+        state.remove(batch)
         if self.enabled:
-            self._reconsider(self._partitions[batch.topic_partition])
+            self._reconsider(state)
 
     def take_abandoned(self) -> list[ProducerBatch]:
         """Batches that may be stored and cannot keep their sequences: to be failed by the caller. Each only once."""

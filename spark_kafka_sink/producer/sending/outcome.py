@@ -5,7 +5,8 @@
 Two facts about an attempt decide whether records can be doubled, and they are kept apart everywhere:
 
     refused     the broker says that it has not stored the batch. It may be sent again, even under another sequence
-    in doubt    nobody knows (connection lost, followers too slow): it may be sent again under the same sequence only
+    in doubt    the batch may be stored (connection lost, followers too slow, an error without a name): it may be sent
+                again under the same sequence only
 
 A head of the line is a batch before which nothing of its partition is in flight or waits for its retry. That the broker
 misses records before a batch (OUT_OF_ORDER_SEQUENCE_NUMBER) is expected of all others: what is missing is under way.
@@ -18,19 +19,6 @@ from typing import NamedTuple
 
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import error_code
-
-DOUBTFUL = frozenset({codes.REQUEST_TIMED_OUT, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND, codes.NETWORK_EXCEPTION})
-"""Answers after which the records may be stored all the same (rule 3)."""
-FATAL = frozenset(
-    {
-        codes.CLUSTER_AUTHORIZATION_FAILED,
-        codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        codes.UNSUPPORTED_VERSION,
-        codes.PRODUCER_FENCED,
-        codes.INVALID_PRODUCER_ID_MAPPING,
-    }
-)
-"""The producer cannot go on at all."""
 
 
 class BatchFacts(NamedTuple):
@@ -86,7 +74,7 @@ def decide(facts: BatchFacts, code: int, log_start_offset: int = -1) -> Outcome:
     row = error_code(code)
     if code in SUCCESSES:
         return SUCCESSES[code]
-    if code in FATAL:
+    if row.fatal:
         return Fail(fatal=True, in_doubt=facts.in_doubt)
     if code == codes.MESSAGE_TOO_LARGE and facts.record_count > 1 and not facts.expired:
         return Split()

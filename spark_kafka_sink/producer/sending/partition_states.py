@@ -81,7 +81,7 @@ class PartitionState:
         self.phase = PROBING
         self.confirmed_by: object = None  # while PIPELINED: the connection that has brought a success
         self.pending: list[ProducerBatch] = []  # in the order of their sequences
-        self.in_doubt: set[ProducerBatch] = set()  # pending ones that may be stored
+        self.in_doubt: set[ProducerBatch] = set()  # batches without an outcome that may be stored
         self.gap: int | None = None
         self.unresolved = False
         self.id_and_epoch = NO_PRODUCER_ID
@@ -135,8 +135,9 @@ class PartitionState:
 
     def replace(self, batch: ProducerBatch, children: list[ProducerBatch]) -> None:
         """The parts of a batch that was split take its place, with its sequences and its doubt."""
-        at = self.pending.index(batch)
-        self.pending[at : at + 1] = children
+        if batch in self.pending:
+            at = self.pending.index(batch)
+            self.pending[at : at + 1] = children
         if batch in self.in_doubt:
             self.in_doubt.remove(batch)
             self.in_doubt.update(children)

@@ -193,4 +193,6 @@ def test_without_idempotence_nothing_is_stamped_and_the_limit_of_open_requests_h
     assert not first.has_sequence
     made.off_wire(first, in_doubt=True)
     assert made.admit(third, 0, 0)
+    assert [made.is_in_doubt(batch) for batch in (first, second)] == [True, False]
+    made.stored(first, CONNECTION)  # at the second attempt
     assert not made.is_in_doubt(first)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.producer.sending.outcome import (
-    DOUBTFUL,
-    FATAL,
     BatchFacts,
     Done,
     Fail,
@@ -16,10 +14,25 @@ from spark_kafka_sink.producer.sending.outcome import (
     decide,
 )
 from spark_kafka_sink.protocol import error_codes as codes
-from spark_kafka_sink.protocol.error_codes import ERROR_CODES
+from spark_kafka_sink.protocol.error_codes import ERROR_CODES, error_code
 
 FACTS = BatchFacts(
     record_count=10, attempts=0, retries_max=5, expired=False, idempotent=True, is_head=True, in_doubt=False
+)
+FATAL = (
+    codes.CLUSTER_AUTHORIZATION_FAILED,
+    codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    codes.UNSUPPORTED_VERSION,
+    codes.PRODUCER_FENCED,
+    codes.INVALID_PRODUCER_ID_MAPPING,
+    codes.INVALID_TRANSACTION_TIMEOUT,
+)
+DOUBTFUL = (
+    codes.REQUEST_TIMED_OUT,
+    codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    codes.NETWORK_EXCEPTION,
+    codes.UNKNOWN_SERVER_ERROR,
+    9_999,
 )
 STALE = Retry(refresh_metadata=True)
 TABLE: dict[int, Outcome] = {
@@ -51,7 +64,7 @@ TABLE: dict[int, Outcome] = {
     codes.UNKNOWN_SERVER_ERROR: Fail(),
     codes.OUT_OF_ORDER_SEQUENCE_NUMBER: Retry(new_sequence=True),
     codes.UNKNOWN_PRODUCER_ID: Retry(),  # the start of the log was not told
-    **{code: Fail(fatal=True) for code in FATAL},
+    **dict.fromkeys(FATAL, Fail(fatal=True)),
 }
 
 
@@ -100,5 +113,19 @@ def test_without_idempotence_sequences_say_nothing() -> None:
     assert decide(FACTS._replace(idempotent=False), codes.OUT_OF_ORDER_SEQUENCE_NUMBER) == Fail()
 
 
-def test_doubt_is_left_by_time_outs_and_lost_answers_alone() -> None:
-    assert {codes.REQUEST_TIMED_OUT, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND, codes.NETWORK_EXCEPTION} == DOUBTFUL
+def test_these_answers_and_no_others_leave_doubt() -> None:
+    assert {code for code in (*ERROR_CODES, 9_999) if error_code(code).in_doubt} == set(DOUBTFUL)
+
+
+@pytest.mark.parametrize("code", [codes.POLICY_VIOLATION, codes.CLUSTER_AUTHORIZATION_FAILED, 9_999])
+def test_a_batch_that_fails_after_a_lost_answer_may_be_stored(code: int) -> None:
+    outcome = decide(FACTS._replace(in_doubt=True), code)
+    assert isinstance(outcome, Fail)
+    assert outcome.in_doubt
+
+
+@pytest.mark.parametrize("spent", [FACTS._replace(attempts=5), FACTS._replace(expired=True)])
+def test_a_batch_that_may_not_be_tried_again_after_a_lost_answer_may_be_stored(spent: BatchFacts) -> None:
+    outcome = decide(spent._replace(in_doubt=True), codes.NOT_LEADER_OR_FOLLOWER)
+    assert isinstance(outcome, Fail)
+    assert outcome.in_doubt

@@ -1,0 +1,61 @@
+"""Records that may be stored although they have failed: the error says so, with idempotence and without it."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.errors import BrokerError, DeliveryError
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from tests.producer.sending.sender_cases import established, send, simulated, wait
+from tests.producer.virtual_time import outcome
+
+MAY_BE_STORED = "The records may be stored all the same."
+NAMELESS = {codes.UNKNOWN_SERVER_ERROR: "UNKNOWN_SERVER_ERROR (-1)", 9_999: "UNKNOWN_9999 (9999)"}
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.parametrize("code", NAMELESS)
+def test_an_error_without_a_name_fails_the_records_and_leaves_doubt(code: int, applied: bool, idempotent: bool) -> None:
+    cluster, producer = simulated(enable_idempotence=idempotent)
+    established(producer)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(code, after_applying=applied)
+    failed = send(producer, b"1")
+    wait(producer, failed)
+    error = failed.exception(0)
+    assert isinstance(error, DeliveryError)
+    assert isinstance(error.__cause__, BrokerError)
+    assert f"topic t, partition 0: {NAMELESS[code]}" in str(error)
+    assert str(error).endswith(MAY_BE_STORED)
+    assert outcome(producer, send(producer, b"2")).offset == (2 if applied else 1)
+    assert cluster.values("t") == ([b"0", b"1", b"2"] if applied else [b"0", b"2"])
+    producer.close()
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+@pytest.mark.parametrize("last", ["the same", codes.NOT_LEADER_OR_FOLLOWER, codes.CLUSTER_AUTHORIZATION_FAILED])
+def test_after_a_lost_answer_each_final_failure_says_once_that_the_records_may_be_stored(
+    last: int | str, idempotent: bool
+) -> None:
+    cluster, producer = simulated(retries=1, enable_idempotence=idempotent)
+    established(producer)
+    cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
+    rule = cluster.control.when(api=ApiKey.PRODUCE, nth=2)
+    _ = rule.drop() if isinstance(last, str) else rule.fail(last)
+    failed = send(producer, b"1")
+    wait(producer, failed)
+    assert str(failed.exception(0)).count("may be stored") == 1
+    producer.close()
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_refusal_without_a_lost_answer_before_it_leaves_no_doubt(idempotent: bool) -> None:
+    cluster, producer = simulated(retries=1, enable_idempotence=idempotent)
+    established(producer)
+    cluster.control.when(api=ApiKey.PRODUCE, times=2).fail(codes.NOT_ENOUGH_REPLICAS)
+    failed = send(producer, b"1")
+    wait(producer, failed)
+    assert "Attempts: 2." in str(failed.exception(0))
+    assert "may be stored" not in str(failed.exception(0))
+    producer.close()
