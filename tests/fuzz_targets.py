@@ -26,7 +26,7 @@ from spark_kafka_sink.records.compression import Codec, compress, decompress
 from spark_kafka_sink.records.cutting import PartitionSlice, cut_batches, times_of
 from spark_kafka_sink.records.decoder import check_batches, decode_batches, decode_body
 from spark_kafka_sink.records.encoder import encode
-from spark_kafka_sink.records.header import HEADER_BYTES, parse_header, stamp_header
+from spark_kafka_sink.records.header import HEADER_BYTES, parse_header
 from spark_kafka_sink.records.sizes import record_size_bounds
 from spark_kafka_sink.sasl.jaas import parse_jaas
 from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, OauthBearerServer, accept_unsecured, unsecured_token
@@ -36,6 +36,7 @@ from spark_kafka_sink.sasl.scram_server import ScramServer
 from tests.fuzz import Target
 from tests.protocol.kafka_python import MESSAGE_VERSIONS
 from tests.protocol.populated import populated
+from tests.records.stamping import stamped
 
 DECOMPRESSED_BYTES_MAX = 1 << 20
 JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required username=\"a\" password='b';"
@@ -143,7 +144,7 @@ def _batch() -> bytes:
     now = 1_700_000_000_000
     plan = cut_batches(record_size_bounds(columns), [PartitionSlice(0, rows)], 1 << 20, times_of(columns, now))
     (piece,) = encode(columns, plan, now)
-    header = stamp_header(
+    header = stamped(
         segments=[piece.segment],
         record_count=piece.record_count,
         base_timestamp=piece.base_timestamp,

@@ -20,7 +20,7 @@ from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, cut_batches, times_of
 from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.records.encoder import encode
-from spark_kafka_sink.records.header import stamp_header
+from spark_kafka_sink.records.header import BatchHeader, stamp_header
 from spark_kafka_sink.records.sizes import record_size_bounds
 
 ROWS = 10_000
@@ -91,8 +91,8 @@ def in_partitions(columns: RecordColumns) -> Callable[[], object]:
 
 def decoding(columns: RecordColumns) -> Callable[[], object]:
     (piece,) = encode(columns, [BatchSlice(0, 0, ROWS)], NOW)
-    header = stamp_header(segments=[piece.segment], record_count=ROWS, base_timestamp=NOW, max_timestamp=NOW)
-    batch = header + bytes(piece.segment)
+    header = BatchHeader(last_offset_delta=ROWS - 1, base_timestamp=NOW, max_timestamp=NOW, record_count=ROWS)
+    batch = stamp_header(header, [piece.segment]) + bytes(piece.segment)
     return lambda: list(decode_batches(batch))
 
 

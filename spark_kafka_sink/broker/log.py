@@ -25,7 +25,9 @@ from spark_kafka_sink.broker.producer_state import NO_EPOCH, ProducerState
 from spark_kafka_sink.broker.refusal import storage_refusal
 from spark_kafka_sink.records.decoder import decode_body
 from spark_kafka_sink.records.header import (
+    CONTROL,
     HEADER_BYTES,
+    TRANSACTIONAL,
     BatchHeader,
     Buffer,
     parse_header,
@@ -134,17 +136,16 @@ class PartitionLog:
     ) -> int:
         """Write the control record that commits or aborts what this producer wrote; its offset. Refusal: the disk."""
         record = _MARKER_RECORD.pack(32, 0, 0, 0, 8, 0, 1 if commit else 0, 12, 0, 0, 0)
-        head = stamp_header(
-            segments=[record],
-            record_count=1,
+        header = BatchHeader(
+            attributes=TRANSACTIONAL | CONTROL,
+            last_offset_delta=0,
             base_timestamp=wall_ms,
             max_timestamp=wall_ms,
             producer_id=producer_id,
             producer_epoch=epoch,
-            transactional=True,
-            control=True,
+            record_count=1,
         )
-        batch = memoryview(bytearray(head + record))
+        batch = memoryview(bytearray(stamp_header(header, [record]) + record))
         with self._lock:
             return self._store(parse_header(batch), batch, leader_epoch, None)
 

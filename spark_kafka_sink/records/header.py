@@ -23,8 +23,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
@@ -50,23 +49,22 @@ _OFFSET = struct.Struct(">q")
 _LEADER_EPOCH = struct.Struct(">i")
 
 
-@dataclass(frozen=True)
-class BatchHeader:
-    """The fields as they stand in the bytes."""
+class BatchHeader(NamedTuple):
+    """The fields in the order of the bytes. The defaults are those of a batch that no broker has stored yet."""
 
-    base_offset: int
-    batch_length: int
-    partition_leader_epoch: int
-    magic: int
-    crc: int
-    attributes: int
-    last_offset_delta: int
-    base_timestamp: int
-    max_timestamp: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    record_count: int
+    base_offset: int = 0
+    batch_length: int = 0
+    partition_leader_epoch: int = -1
+    magic: int = 2
+    crc: int = 0
+    attributes: int = 0
+    last_offset_delta: int = -1
+    base_timestamp: int = -1
+    max_timestamp: int = -1
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    record_count: int = 0
 
     @property
     def codec(self) -> int:
@@ -98,66 +96,18 @@ class BatchHeader:
         return self.batch_length + LENGTH_PREFIX_BYTES
 
 
-def stamp_header(
-    *,
-    segments: Sequence[Buffer],
-    record_count: int,
-    base_timestamp: int,
-    max_timestamp: int,
-    codec: int = 0,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    transactional: bool = False,
-    control: bool = False,
-    base_offset: int = 0,
-    partition_leader_epoch: int = -1,
-    log_append_time: bool = False,
-    last_offset_delta: int | None = None,
-) -> bytes:
-    """The header for these records (as they go out: compressed, if `codec` says so). The segments are only read."""
-    attributes = codec & CODEC_MASK
-    if transactional:
-        attributes |= TRANSACTIONAL
-    if control:
-        attributes |= CONTROL
-    if log_append_time:
-        attributes |= LOG_APPEND_TIME
-    last_delta = record_count - 1 if last_offset_delta is None else last_offset_delta
-    numbers = base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, record_count
-    return stamp_numbers(segments, attributes, last_delta, *numbers, base_offset, partition_leader_epoch)
+def stamp_header(header: BatchHeader, segments: Sequence[Buffer]) -> bytes:
+    """The bytes of a header in front of these records, which are compressed already if it names a codec.
 
-
-def stamp_numbers(
-    segments: Sequence[Buffer],
-    attributes: int,
-    last_offset_delta: int,
-    base_timestamp: int,
-    max_timestamp: int,
-    producer_id: int,
-    producer_epoch: int,
-    base_sequence: int,
-    record_count: int,
-    base_offset: int = 0,
-    partition_leader_epoch: int = -1,
-) -> bytes:
-    """The same from the numbers as they stand in the bytes. A producer does so for each batch, so none has a name."""
-    tail = _TAIL.pack(
-        attributes,
-        last_offset_delta,
-        base_timestamp,
-        max_timestamp,
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        record_count,
-    )
+    Length and checksum are those of the segments, whatever the header says of them.
+    """
+    tail = _TAIL.pack(*header[5:])  # what stands behind the CRC
     checksum = crc32c(tail)
     length = _LENGTH_OF_NOTHING
     for segment in segments:
         checksum = crc32c(segment, checksum)
         length += len(segment)
-    return _HEAD.pack(base_offset, length, partition_leader_epoch, 2, checksum) + tail
+    return _HEAD.pack(header.base_offset, length, header.partition_leader_epoch, header.magic, checksum) + tail
 
 
 def parse_header(buffer: Buffer) -> BatchHeader:

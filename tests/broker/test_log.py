@@ -13,9 +13,10 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec
 from spark_kafka_sink.records.decoder import decode_batches
-from spark_kafka_sink.records.header import parse_header, stamp_header
+from spark_kafka_sink.records.header import parse_header
 from tests.broker.wire import batch, record
 from tests.records.shapes import our_batches
+from tests.records.stamping import stamped
 from tests.simulated_cluster import stored_records
 
 INVALID = error_codes.INVALID_RECORD
@@ -145,7 +146,7 @@ def test_an_offset_is_found_by_time_within_a_batch() -> None:
     log = PartitionLog(LogConfig())
     later = bytes([18, 0, 10, 2, 1, 6]) + b"b.b\0"  # timestamp delta 5, offset delta 1
     body = record(b"a") + later[:1] + later[1:]
-    header = stamp_header(segments=[body], record_count=2, base_timestamp=100, max_timestamp=105)
+    header = stamped(segments=[body], record_count=2, base_timestamp=100, max_timestamp=105)
     log.append(header + body, wall_ms=1)
     assert [log.offset_for_time(time) for time in (0, 100, 101, 106)] == [(100, 0), (100, 0), (105, 1), (-1, -1)]
     assert log.max_timestamp() == (105, 1)

@@ -15,8 +15,8 @@ from spark_kafka_sink.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from spark_kafka_sink.records.header import stamp_header
 from tests.fake_system import FakeSystem
+from tests.records.stamping import stamped
 
 
 def record(value: bytes, offset_delta: int = 0) -> bytes:
@@ -30,9 +30,7 @@ def batch(*values: bytes, sequence: int = -1, producer: tuple[int, int] = (-1, -
     body = b"".join(record(value, index) for index, value in enumerate(values))
     header = {"base_timestamp": 1000, "max_timestamp": 1000, "record_count": len(values), **fields}
     return (
-        stamp_header(
-            segments=[body], producer_id=producer[0], producer_epoch=producer[1], base_sequence=sequence, **header
-        )
+        stamped(segments=[body], producer_id=producer[0], producer_epoch=producer[1], base_sequence=sequence, **header)
         + body
     )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from spark_kafka_sink.records.header import stamp_header
 from tests.records.slow_encoder import Row, slow_record
+from tests.records.stamping import stamped
 
 BASE_TIME = 1_700_000_000_000
 
@@ -21,7 +21,7 @@ def batch(
     """Records with the values given, keyed k<offset>, one millisecond apart."""
     rows = [Row(value, b"k%d" % (offset + delta), headers) for delta, value in enumerate(values)]
     segment = b"".join(slow_record(row, delta, delta) for delta, row in enumerate(rows))
-    header = stamp_header(
+    header = stamped(
         segments=[segment],
         record_count=len(rows),
         base_timestamp=BASE_TIME,
@@ -38,7 +38,7 @@ def batch(
 def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
     """The control batch that ends a transaction."""
     segment = slow_record(Row(struct.pack(">hi", 0, 0), struct.pack(">hh", 0, int(commit))), 0, 0)
-    header = stamp_header(
+    header = stamped(
         segments=[segment],
         record_count=1,
         base_timestamp=BASE_TIME,
@@ -54,7 +54,7 @@ def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
 
 def compacted(first: int, last: int) -> bytes:
     """A batch of which compaction has left nothing but its place."""
-    return stamp_header(
+    return stamped(
         segments=[], record_count=0, base_timestamp=BASE_TIME, max_timestamp=BASE_TIME, base_offset=first,
         last_offset_delta=last - first,
     )  # fmt: skip

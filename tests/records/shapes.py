@@ -11,10 +11,10 @@ from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.cutting import PartitionSlice, cut_batches, times_of
 from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.records.encoder import encode
-from spark_kafka_sink.records.header import stamp_header
 from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.records.column_strategies import NOW
 from tests.records.slow_encoder import Row
+from tests.records.stamping import stamped
 
 HEADERS = (("trace", b"\x00\xff"), ("empty", b""), ("none", None), ("trace", b"again"))
 SHAPES: dict[str, list[Row]] = {
@@ -39,7 +39,7 @@ def our_batches(columns: RecordColumns, codec: Codec, batch_bytes: int = 1 << 21
     for part, piece in zip(plan, encode(columns, plan, NOW), strict=True):
         body = compress(codec, [piece.segment], level)
         out += [
-            stamp_header(
+            stamped(
                 segments=[body],
                 record_count=piece.record_count,
                 base_timestamp=piece.base_timestamp,

@@ -23,16 +23,17 @@ from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, cut_batches, times_of
 from spark_kafka_sink.records.decoder import _RUN_AFTER, SCHEMA, check_batches, decode_batches, decode_body
 from spark_kafka_sink.records.encoder import encode
-from spark_kafka_sink.records.header import HEADER_BYTES, parse_header, patch_header, stamp_header
+from spark_kafka_sink.records.header import HEADER_BYTES, parse_header, patch_header
 from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.records.column_strategies import NOW, arrow_columns, even_rows, mixed_rows
 from tests.records.slow_encoder import Row, slow_record, slow_varint
+from tests.records.stamping import stamped
 
 
 def batch_of(body: bytes, count: int, codec: int = Codec.NONE, **fields: int | bool) -> bytes:
     records = bytes(compress(Codec(codec), [body]))
     settings: dict[str, int | bool] = {"base_timestamp": NOW, "max_timestamp": NOW + 5, **fields}
-    return stamp_header(segments=[records], record_count=count, codec=codec, **settings) + records  # type: ignore[arg-type]
+    return stamped(segments=[records], record_count=count, codec=codec, **settings) + records
 
 
 def slow_batch(rows: Sequence[Row], **fields: int | bool) -> bytes:
@@ -235,7 +236,7 @@ def test_any_bytes_end_in_batches_or_in_decode_error(data: bytes) -> None:
 @given(st.integers(0, 4), st.integers(0, 50), st.binary(max_size=120))
 @settings(max_examples=300, deadline=None)
 def test_any_body_under_a_good_header_ends_in_rows_or_in_decode_error(codec: int, count: int, body: bytes) -> None:
-    batch = stamp_header(segments=[body], record_count=count, base_timestamp=0, max_timestamp=0, codec=codec) + body
+    batch = stamped(segments=[body], record_count=count, base_timestamp=0, max_timestamp=0, codec=codec) + body
     with contextlib.suppress(DecodeError):
         list(decode_batches(batch))
 

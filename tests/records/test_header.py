@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import DecodeError, UnsupportedFormatError
 from spark_kafka_sink.records.decoder import check_batches
-from spark_kafka_sink.records.header import HEADER_BYTES, parse_header, patch_header, stamp_header
+from spark_kafka_sink.records.header import HEADER_BYTES, parse_header, patch_header
+from tests.records.stamping import stamped
 
 
-def stamp(segments: list[bytes | memoryview], **fields: object) -> bytes:
-    settings: dict[str, object] = {"record_count": 3, "base_timestamp": 1000, "max_timestamp": 1002, **fields}
-    return stamp_header(segments=segments, **settings)  # type: ignore[arg-type]
+def stamp(segments: list[bytes | memoryview], **fields: int) -> bytes:
+    settings = {"record_count": 3, "base_timestamp": 1000, "max_timestamp": 1002, **fields}
+    return stamped(segments, **settings)
 
 
 def test_the_bytes_stand_where_kafka_looks_for_them() -> None:
@@ -38,7 +39,7 @@ def test_the_bytes_stand_where_kafka_looks_for_them() -> None:
 def test_what_is_stamped_is_read_back(
     codec: int, transactional: bool, control: bool, producer_id: int, epoch: int, sequence: int
 ) -> None:
-    stamped = stamp(
+    coded = stamp(
         [b"x"],
         codec=codec,
         transactional=transactional,
@@ -48,7 +49,7 @@ def test_what_is_stamped_is_read_back(
         base_sequence=sequence,
         base_offset=9,
     )
-    header = parse_header(stamped)
+    header = parse_header(coded)
     assert (header.codec, header.transactional, header.control) == (codec, transactional, control)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (producer_id, epoch, sequence)
     assert (header.base_offset, header.last_offset, header.record_count) == (9, 11, 3)

@@ -29,7 +29,7 @@ from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
 from spark_kafka_sink.producer.batching.row_origins import BatchPart, PieceRows
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.compression import Codec, compress
-from spark_kafka_sink.records.header import HEADER_BYTES, TRANSACTIONAL, stamp_numbers
+from spark_kafka_sink.records.header import HEADER_BYTES, TRANSACTIONAL, BatchHeader, stamp_header
 
 Segment = bytes | bytearray | memoryview
 
@@ -230,17 +230,17 @@ class ProducerBatch:
         if self.state is OPEN:
             raise IllegalStateError(f"{self!r} is not closed.")
         if not self._header:
-            self._header = stamp_numbers(
-                self.segments,
-                self.codec | TRANSACTIONAL if self.transactional else self.codec,
-                self.record_count - 1,
-                self.base_timestamp,
-                self.max_timestamp,
-                self.producer_id,
-                self.producer_epoch,
-                self.base_sequence,
-                self.record_count,
+            header = BatchHeader(
+                attributes=self.codec | TRANSACTIONAL if self.transactional else self.codec,
+                last_offset_delta=self.record_count - 1,
+                base_timestamp=self.base_timestamp,
+                max_timestamp=self.max_timestamp,
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                base_sequence=self.base_sequence,
+                record_count=self.record_count,
             )
+            self._header = stamp_header(header, self.segments)
         return [self._header, *self.segments]
 
     # -- moving -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,16 @@
+"""Headers for batches that tests write: the usual fields, and what a test says of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_kafka_sink.records.header import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, BatchHeader, Buffer, stamp_header
+
+_FLAGS = {"transactional": TRANSACTIONAL, "control": CONTROL, "log_append_time": LOG_APPEND_TIME}
+
+
+def stamped(segments: Sequence[Buffer], record_count: int, codec: int = 0, **fields: int) -> bytes:
+    """The header of a batch with these records. `fields` are those of BatchHeader, and flags by their names."""
+    attributes = codec | sum(flag for name, flag in _FLAGS.items() if fields.pop(name, False))
+    fields = {"last_offset_delta": record_count - 1, **fields}
+    return stamp_header(BatchHeader(attributes=attributes, record_count=record_count, **fields), segments)
