@@ -1,9 +1,12 @@
 """Columns -> the bytes of a record's value or key, without a loop over rows. Needs pyarrow and numpy alone.
 
 encoder.py      which columns, in which format: made on the driver, used by the tasks
+planning.py     the name of a format -> what writes it
 json_text.py    JSON as Spark's to_json writes it
 java_numbers.py floats and doubles as Java's text
 java_times.py   dates and times as Spark's text
 time_zones.py   how far a zone's clocks are from UTC
+avro.py         Avro's binary encoding; avro_leaves.py its simple types, avro_schema.py its schemas
+fields.py       numbers of a column as bytes; binary_pieces.py puts them together with bytes
 pieces.py       joins, constants and choices on columns of bytes
 """

@@ -30,14 +30,19 @@ class RowFormat(Protocol):
 class ColumnsEncoder:
     """`positions` are those of columns in a batch, or of fields in the struct column at position `parent`.
 
+    `fields` are their names and types as the driver knows them; a timestamp has its time zone in the tasks only.
     `header` stands in front of each record: the id of its schema, where there is a schema registry.
     """
 
     format: RowFormat
-    names: tuple[str, ...]
+    fields: tuple[pa.Field, ...]
     positions: tuple[int, ...]
     parent: int | None = None
     header: bytes = b""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(field.name for field in self.fields)
 
     def encode(self, batch: pa.RecordBatch) -> pa.ChunkedArray:
         """One row of bytes for each row of the batch; null where the struct at `parent` is null."""

@@ -23,7 +23,7 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.security.config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerConfig
 from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
-from spark_kafka_sink.spark.value_formats import FormatOptions, parse_formats
+from spark_kafka_sink.spark.value_formats import FORMAT_OPTIONS, FormatOptions, parse_formats
 
 KAFKA_PREFIX = "kafka."
 _MEANT = re.compile(r"Is (\S+) meant\?")
@@ -41,10 +41,7 @@ class Option:
 OPTIONS = (
     Option("topic", "", "the topic to write to; overrides the `topic` column"),
     Option("includeHeaders", "false", "accepted as in Spark's own sink, where too the `headers` column alone decides"),
-    Option("valueFormat", "", "makes the value out of columns: `json`; without it the column `value` is written"),
-    Option("valueColumns", "", "the columns of the value, as `id, name` or `payload.*`; all but those with a role"),
-    Option("keyFormat", "", "makes the key out of `keyColumns`; without it like `valueFormat`"),
-    Option("keyColumns", "", "the columns of the key; without them the column `key` is written"),
+    *(Option(name, "", meaning) for name, meaning in FORMAT_OPTIONS),
     Option("onRecordError", "fail", "`fail` fails the task; `deadLetter` writes refused records to `deadLetterTopic`"),
     Option("deadLetterTopic", "", "where refused records go; needed with `onRecordError` = `deadLetter`"),
     Option("checkConnection", "true", "let the driver open a connection to a bootstrap server before any task starts"),

@@ -9,18 +9,30 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
-from spark_kafka_sink.formats.json_text import JsonFormat, check_json_type
-from spark_kafka_sink.spark.arrow_types import arrow_type
+from spark_kafka_sink.formats.planning import FORMATS, WITH_SCHEMA, plan_format
+from spark_kafka_sink.spark.arrow_types import arrow_field
 
-FORMATS = ("json",)
 SIDES = ("value", "key")
 ROLES = ("key", "topic", "partition", "headers", "timestamp")
 """Columns that say where a record goes; they are no part of its value unless `valueColumns` names them."""
+
+_MEANINGS = (
+    ("Format", "makes the value out of columns: " + ", ".join(f"`{name}`" for name in FORMATS)),
+    ("Columns", "the columns of the value, as `id, name`, or `payload.*` for the fields of a struct"),
+    ("Schema", "the schema that the value follows; without one it is made from the types of the columns"),
+    ("SchemaFile", "a file on the driver's machine with the schema of the value"),
+    ("SchemaName", "how the record is called in a schema that is made for the value"),
+)
+FORMAT_OPTIONS = tuple(
+    (f"{side}{name}", meaning.replace("value", side)) for side in SIDES for name, meaning in _MEANINGS
+)
+"""Names and meanings, for the table of all options."""
 
 _NAME = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^,`]+?))\s*(?:,|$)")
 
@@ -32,6 +44,8 @@ class FormatOptions:
     side: str
     format: str
     columns: tuple[str, ...] = ()
+    schema: str | None = None
+    schema_name: str | None = None
 
 
 def encoded_sides(options: Mapping[str, str]) -> dict[str, ColumnsEncoder | None]:
@@ -69,7 +83,23 @@ def _parse_format(own: Mapping[str, str], side: str, faults: list[str]) -> Forma
     columns = _names(own.get(f"{side}columns", ""), side, faults)
     if side == "key" and "keycolumns" not in own:
         faults.append("Option 'keyFormat' needs 'keyColumns': the columns that are the key.")
-    return FormatOptions(side, name, columns)
+    return FormatOptions(side, name, columns, *_schema_options(own, side, name, faults))
+
+
+def _schema_options(own: Mapping[str, str], side: str, name: str, faults: list[str]) -> tuple[str | None, str | None]:
+    """The text of the schema, and the name of its record."""
+    given = [option for option in ("Schema", "SchemaFile", "SchemaName") if own.get(f"{side}{option}".lower())]
+    if given and name not in WITH_SCHEMA:
+        faults.append(f"Option '{side}{given[0]}' has no effect, as the format '{name}' follows no schema.")
+    text, path = own.get(f"{side}schema"), own.get(f"{side}schemafile")
+    if text and path:
+        faults.append(f"Options '{side}Schema' and '{side}SchemaFile' exclude each other.")
+    elif path:
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            faults.append(f"Option '{side}SchemaFile': {path} cannot be read on the driver: {error}.")
+    return text or None, own.get(f"{side}schemaname") or None
 
 
 def _plan_encoder(options: FormatOptions, schema: StructType, faults: list[str]) -> ColumnsEncoder | None:
@@ -80,13 +110,12 @@ def _plan_encoder(options: FormatOptions, schema: StructType, faults: list[str])
     if len(faults) > known:
         return None
     try:
-        for position in chosen:
-            check_json_type(arrow_type(fields[position].dataType, fields[position].name), fields[position].name)
+        columns = tuple(arrow_field(fields[position], fields[position].name) for position in chosen)
+        row_format = plan_format(options.format, columns, options.schema, options.schema_name)
     except SchemaError as error:
         faults.append(f"{options.side}Format {options.format}: {error}.")
         return None
-    names = tuple(fields[position].name for position in chosen)
-    return ColumnsEncoder(JsonFormat(), names, tuple(chosen), parent)
+    return ColumnsEncoder(row_format, columns, tuple(chosen), parent)
 
 
 def _formats() -> str:

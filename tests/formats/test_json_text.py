@@ -21,7 +21,7 @@ from tests.formats.slow_json import slow_rows
 
 
 def encoder(schema: pa.Schema) -> ColumnsEncoder:
-    return ColumnsEncoder(JsonFormat(), tuple(schema.names), tuple(range(len(schema))))
+    return ColumnsEncoder(JsonFormat(), tuple(schema), tuple(range(len(schema))))
 
 
 def rows_of(batch: pa.RecordBatch) -> list[bytes | None]:
@@ -85,14 +85,15 @@ def test_wide_offsets_are_read_too() -> None:
 
 def test_a_null_struct_whose_fields_are_the_value_is_a_tombstone() -> None:
     batch = pa.record_batch({"x": [1, 2], "payload": [{"a": 1, "b": "x"}, None]})
-    wanted = ColumnsEncoder(JsonFormat(), ("a", "b"), (0, 1), parent=1)
+    fields = (pa.field("a", pa.int64()), pa.field("b", pa.string()))
+    wanted = ColumnsEncoder(JsonFormat(), fields, (0, 1), parent=1)
     assert wanted.encode(batch).to_pylist() == [b'{"a":1,"b":"x"}', None]
     assert wanted.encode(batch.slice(1)).to_pylist() == [None]
 
 
 def test_a_header_stands_in_front_of_every_row() -> None:
     batch = pa.record_batch({"a": [1, None]})
-    wanted = ColumnsEncoder(JsonFormat(), ("a",), (0,), header=b"\0\0\0\0\7")
+    wanted = ColumnsEncoder(JsonFormat(), (pa.field("a", pa.int64()),), (0,), header=b"\0\0\0\0\7")
     assert wanted.encode(batch).to_pylist() == [b'\0\0\0\0\7{"a":1}', b"\0\0\0\0\7{}"]
 
 
@@ -117,7 +118,7 @@ def test_rows_that_need_more_than_an_array_can_hold_are_encoded_in_halves(monkey
 
 
 def test_an_encoder_can_be_pickled_to_the_tasks() -> None:
-    wanted = ColumnsEncoder(JsonFormat(), ("a",), (0,), parent=3, header=b"x")
+    wanted = ColumnsEncoder(JsonFormat(), (pa.field("a", pa.int64()),), (0,), parent=3, header=b"x")
     assert pickle.loads(pickle.dumps(wanted)) == wanted
 
 
@@ -149,7 +150,7 @@ def test_no_pandas_is_imported_by_an_encoder() -> None:
         "double = number_array(np.array([1.5e20, 2.0]))\n"
         "time = number.view(pa.timestamp('us', 'Europe/Paris'))\n"
         "batch = pa.RecordBatch.from_arrays([text, number, double, time, text.view(pa.binary())], list('abcde'))\n"
-        "rows = ColumnsEncoder(JsonFormat(), tuple('abcde'), tuple(range(5))).encode(batch)\n"
+        "rows = ColumnsEncoder(JsonFormat(), tuple(batch.schema), tuple(range(5))).encode(batch)\n"
         "assert len(rows) == 2\n"
         "assert 'pandas' not in sys.modules\n"
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+from pathlib import Path
 
 import pytest
 from pyspark.sql.types import (
@@ -17,6 +19,7 @@ from pyspark.sql.types import (
 )
 
 from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.formats.avro import AvroFormat
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.datasource import KafkaDataSource
@@ -95,6 +98,10 @@ def test_a_plan_can_be_pickled_to_the_tasks() -> None:
         ({"valueFormat": "json", "valueColumns": "name.*"}, "there is no struct column 'name'"),
         ({"valueFormat": "json", "valueColumns": "id,,name"}, "is no list of columns such as 'id, name'"),
         ({"valueFormat": "json", "valueColumn": "id"}, "Did you mean 'valueColumns'?"),
+        ({"valueFormat": "json", "valueSchema": "{}"}, "the format 'json' follows no schema"),
+        ({"valueFormat": "avro", "valueSchema": "{}", "valueSchemaFile": "x"}, "exclude each other"),
+        ({"valueFormat": "avro", "valueSchemaFile": "/nowhere"}, "/nowhere cannot be read on the driver"),
+        ({"valueFormat": "avro", "valueSchema": "{}"}, "valueFormat avro: the Avro schema must be a record"),
     ],
 )
 def test_wrong_options_are_refused_on_the_driver(options: dict[str, str], words: str) -> None:
@@ -117,3 +124,20 @@ def test_types_that_no_format_can_write_are_refused_by_their_columns() -> None:
 
 def test_a_misspelt_format_does_not_ask_for_a_value_as_well() -> None:
     assert len(faults(valueFormat="jsno")) == 1
+
+
+def test_an_avro_schema_is_the_users_or_made_from_the_columns(tmp_path: Path) -> None:
+    schema = json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "type": ["long", "null"]}]})
+    path = tmp_path / "schema.avsc"
+    path.write_text(schema)
+    for option, given in (("valueSchema", schema), ("valueSchemaFile", str(path))):
+        planned = plan(SCHEMA, **{"valueFormat": "avro", "valueColumns": "id", option: given})
+        assert value_of(planned).format == AvroFormat(schema)
+    made = value_of(plan(valueFormat="avro", valueColumns="id", valueSchemaName="com.acme.Order")).format
+    assert isinstance(made, AvroFormat)
+    assert json.loads(made.schema) == {
+        "type": "record",
+        "name": "Order",
+        "namespace": "com.acme",
+        "fields": [{"name": "id", "type": ["long", "null"]}],
+    }

@@ -1,0 +1,167 @@
+"""Avro schemas: made from the types of columns, or read from the user's JSON.
+
+A schema made for plain `avro` is the one of Spark's `to_avro`: a record `topLevelRecord` and `[type, "null"]` where a
+column may be null. One that goes to a registry has `["null", type]` with null as the default, because without a default
+no later version could add or drop the column under the registry's usual rules.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from spark_kafka_sink.errors import SchemaError
+
+DEFAULT_NAME = "topLevelRecord"
+PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_BYTES_FOR_DIGITS = [1] + [(int("9" * digits).bit_length() + 8) // 8 for digits in range(1, 39)]
+"""The fewest bytes that hold a signed number of so many digits."""
+
+
+def derived_schema(fields: Sequence[pa.Field], name: str | None, *, null_first: bool) -> str:
+    """The schema of columns as JSON. SchemaError names a column that Avro has no type or no name for."""
+    space, _, record = (name or DEFAULT_NAME).rpartition(".")
+    return json.dumps(_Derivation(null_first).record(fields, record, space, ""), separators=(",", ":"))
+
+
+class _Derivation:
+    def __init__(self, null_first: bool) -> None:
+        self._null_first = null_first
+
+    def record(self, fields: Sequence[pa.Field], name: str, space: str, where: str) -> dict[str, Any]:
+        inner = f"{space}.{name}" if space else name
+        children = [self._field(field, inner, f"{where}{field.name}") for field in fields]
+        schema: dict[str, Any] = {"type": "record", "name": name, "fields": children}
+        return {**schema, "namespace": space} if space else schema
+
+    def _field(self, field: pa.Field, space: str, where: str) -> dict[str, Any]:
+        if not _NAME.fullmatch(field.name):
+            raise SchemaError(f"column {where}: Avro has no such names; rename it to letters, digits and '_'")
+        child = {"name": field.name, "type": self._nullable(field, field.name, space, where)}
+        return {**child, "default": None} if field.nullable and self._null_first else child
+
+    def _nullable(self, field: pa.Field, name: str, space: str, where: str) -> Any:
+        kind = self._type(field.type, name, space, where)
+        if not field.nullable or kind == "null":
+            return kind
+        return ["null", kind] if self._null_first else [kind, "null"]
+
+    def _type(self, kind: pa.DataType, name: str, space: str, where: str) -> Any:
+        types = pa.types
+        simple = next((avro for is_kind, avro in _SIMPLE if is_kind(kind)), None)
+        if simple is not None:
+            return simple
+        if types.is_decimal128(kind):
+            size = _BYTES_FOR_DIGITS[kind.precision]
+            fixed = {"type": "fixed", "name": "fixed", "namespace": f"{space}.{name}", "size": size}
+            return {**fixed, "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+        if types.is_list(kind):
+            return {"type": "array", "items": self._nullable(kind.value_field, name, space, f"{where}.element")}
+        if types.is_map(kind) and types.is_string(kind.key_type):
+            return {"type": "map", "values": self._nullable(kind.item_field, name, space, f"{where}.value")}
+        if types.is_struct(kind):
+            return self.record([kind.field(i) for i in range(kind.num_fields)], name, space, f"{where}.")
+        raise SchemaError(f"column {where} of type {kind} has no type in Avro; cast it to a string")
+
+
+def _timestamp(kind: pa.DataType, has_zone: bool) -> bool:
+    return bool(pa.types.is_timestamp(kind)) and (kind.tz is not None) == has_zone
+
+
+_SIMPLE: tuple[tuple[Any, Any], ...] = (
+    (pa.types.is_null, "null"),
+    (pa.types.is_boolean, "boolean"),
+    (pa.types.is_int64, "long"),
+    (pa.types.is_integer, "int"),
+    (pa.types.is_float32, "float"),
+    (pa.types.is_float64, "double"),
+    (pa.types.is_string, "string"),
+    (pa.types.is_binary, "bytes"),
+    (pa.types.is_date32, {"type": "int", "logicalType": "date"}),
+    (lambda kind: _timestamp(kind, True), {"type": "long", "logicalType": "timestamp-micros"}),
+    (lambda kind: _timestamp(kind, False), {"type": "long", "logicalType": "local-timestamp-micros"}),
+    (pa.types.is_time64, {"type": "long", "logicalType": "time-micros"}),
+)
+
+
+class AvroNames:
+    """The named types of a schema, under their full names."""
+
+    def __init__(self, schema: Any) -> None:
+        self._known: dict[str, Any] = {}
+        self._collect(schema, "")
+
+    def resolved(self, schema: Any, space: str) -> tuple[Any, str]:
+        """A schema that is no name, and the namespace for the names in it."""
+        if isinstance(schema, str) and schema not in PRIMITIVES:
+            found = self._known.get(f"{space}.{schema}" if space and "." not in schema else schema)
+            found = self._known.get(schema) if found is None else found
+            if found is None:
+                raise SchemaError(f"the Avro schema uses the name '{schema}' and does not define it")
+            found_schema: tuple[Any, str] = found
+            return found_schema
+        return schema, _namespace(schema, space)
+
+    def _collect(self, schema: Any, space: str) -> None:
+        if isinstance(schema, list):
+            for branch in schema:
+                self._collect(branch, space)
+        if not isinstance(schema, Mapping):
+            return
+        inner = _namespace(schema, space)
+        if schema.get("type") in ("record", "error", "enum", "fixed"):
+            name = schema.get("name")
+            if not isinstance(name, str):
+                raise SchemaError(f"the Avro schema has a {schema['type']} without a name")
+            full = name if "." in name or not inner else f"{inner}.{name}"
+            self._known[full] = (schema, inner)
+        for field in _members(schema):
+            self._collect(field, inner)
+
+
+def _members(schema: Mapping[str, Any]) -> list[Any]:
+    """The schemas inside of a schema."""
+    fields = schema.get("fields") if schema.get("type") in ("record", "error") else None
+    if fields is not None:
+        if not isinstance(fields, list) or not all(
+            isinstance(f, Mapping) and "name" in f and "type" in f for f in fields
+        ):
+            raise SchemaError("the fields of a record in the Avro schema must be a list of objects with name and type")
+        return [field["type"] for field in fields]
+    inner = [schema.get(name) for name in ("items", "values")]
+    return [member for member in [*inner, schema.get("type")] if isinstance(member, (Mapping, list))]
+
+
+def _namespace(schema: Any, space: str) -> str:
+    """The namespace of the names inside of a schema."""
+    if not isinstance(schema, Mapping) or schema.get("type") not in ("record", "error", "enum", "fixed"):
+        return space
+    name = schema.get("name")
+    if isinstance(name, str) and "." in name:
+        return name.rpartition(".")[0]
+    own = schema.get("namespace", space)
+    return own if isinstance(own, str) else space
+
+
+def record_name(text: str) -> str:
+    """The full name of the record that a schema describes; what subjects by record are named after."""
+    schema = parsed_schema(text)
+    space, name = _namespace(schema, ""), str(schema["name"])
+    return name if "." in name or not space else f"{space}.{name}"
+
+
+def parsed_schema(text: str) -> Any:
+    """SchemaError if the text is no schema of a record."""
+    try:
+        schema = json.loads(text)
+    except ValueError as error:
+        raise SchemaError(f"the Avro schema is no JSON: {error}") from error
+    if not isinstance(schema, Mapping) or schema.get("type") != "record" or not isinstance(schema.get("name"), str):
+        raise SchemaError("the Avro schema must be a record with a name, as the columns are its fields")
+    return schema
