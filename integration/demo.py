@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_kafka_sink import register
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.errors import KafkaSinkError
-from spark_kafka_sink.protocol.messages import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.reader.reader import TopicReader
 from spark_kafka_sink.spark.report import WriteReport, ranges_of, read_reports

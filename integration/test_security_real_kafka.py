@@ -24,12 +24,8 @@ from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import OperatingSystem
 from spark_kafka_sink.network.tls import TlsTransport
 from spark_kafka_sink.protocol.headers import decode_response, encode_request
-from spark_kafka_sink.protocol.messages import (
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    MetadataRequest,
-    MetadataResponse,
-)
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.sasl.mechanism import ClientConversation
 from tests.waiting import PATIENCE_SECONDS, wait_until

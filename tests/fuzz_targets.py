@@ -19,7 +19,8 @@ from spark_kafka_sink.protocol.headers import (
     peek_correlation_id,
 )
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages import ApiVersionsResponse, MetadataRequest, MetadataResponse
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsResponse
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_sink.protocol.primitives import Reader
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress, decompress

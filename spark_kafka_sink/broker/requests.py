@@ -28,7 +28,7 @@ from spark_kafka_sink.network.system import Buffer
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import RequestHeader, decode_request, decode_request_header, encode_response
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages import RESPONSE_TYPES
+from spark_kafka_sink.protocol.messages import response_type
 from spark_kafka_sink.protocol.schema import Struct
 
 CLOSE = Reply(then=Then.CLOSE)
@@ -97,7 +97,7 @@ def _refused(request: Message, refusal: Refusal) -> Message | NoAnswer:
     _log.warning("%s: %s", request.API_KEY.name, refusal)
     if request.API_KEY not in _ONE_ERROR:
         return NoAnswer(close=True)
-    answer = RESPONSE_TYPES[request.API_KEY]()
+    answer = response_type(request.API_KEY)()
     answer.error_code = refusal.code  # type: ignore[attr-defined]
     return answer
 

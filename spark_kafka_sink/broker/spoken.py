@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
-from spark_kafka_sink.protocol.messages import REQUEST_TYPES
+from spark_kafka_sink.protocol.messages import request_type
 
 # Two-phase commit (InitProducerId v6) is in no released broker; topic ids in OffsetCommit and OffsetFetch (v10) are
 # for groups of the newer kind, which are not served here.
@@ -30,6 +30,6 @@ def _narrowed(limits: Mapping[ApiKey, VersionRange]) -> dict[int, VersionRange]:
 
 
 SPOKEN: Mapping[int, VersionRange] = {
-    key: VersionRange(kind.VERSIONS.min, min(kind.VERSIONS.max, _BELOW_OUR_OWN.get(key, kind.VERSIONS.max)))
-    for key, kind in REQUEST_TYPES.items()
+    key: VersionRange(ours.min, min(ours.max, _BELOW_OUR_OWN.get(key, ours.max)))
+    for key, ours in ((key, request_type(key).VERSIONS) for key in ApiKey)
 }

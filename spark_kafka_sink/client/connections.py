@@ -30,7 +30,7 @@ from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import error_code
-from spark_kafka_sink.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 ADDRESSES_WARNED_MAX = 1_000
 

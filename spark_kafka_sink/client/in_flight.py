@@ -17,7 +17,7 @@ from spark_kafka_sink.errors import DecodeError, IllegalStateError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import decode_response, peek_correlation_id
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages import RESPONSE_TYPES
+from spark_kafka_sink.protocol.messages import response_type
 
 
 @dataclass(eq=False)
@@ -62,7 +62,7 @@ class InFlightRequest:
         layout = self.version
         if request.api_key is ApiKey.API_VERSIONS:
             layout = api_versions_layout(frame, layout)
-        return decode_response(frame, RESPONSE_TYPES[request.api_key], layout)[1]
+        return decode_response(frame, response_type(request.api_key), layout)[1]
 
 
 class InFlightRequests:

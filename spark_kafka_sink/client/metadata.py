@@ -43,8 +43,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import broker_error
-from spark_kafka_sink.protocol.messages import MetadataRequest, MetadataResponse
-from spark_kafka_sink.protocol.messages.metadata import MetadataRequestTopic
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 ADDRESSES_REMEMBERED = 16
 """So many addresses that could not be reached are named in an error, the latest ones."""

@@ -18,8 +18,11 @@ from uuid import UUID
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID, ClusterSnapshot, Node, PartitionInfo, TopicInfo
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import error_code
-from spark_kafka_sink.protocol.messages import MetadataResponse
-from spark_kafka_sink.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
+from spark_kafka_sink.protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 
 RELIABLE_EPOCHS_FROM_VERSION = 9
 """Brokers that do not speak this version may give an old leader together with a new epoch (KAFKA-9212)."""

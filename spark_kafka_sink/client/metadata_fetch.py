@@ -15,7 +15,7 @@ from spark_kafka_sink.client.metadata import Metadata, MetadataQuery
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import error_code
-from spark_kafka_sink.protocol.messages import MetadataResponse
+from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 
 _log = logging.getLogger(__name__)
 

@@ -40,7 +40,8 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
 from spark_kafka_sink.protocol.headers import encode_request
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages import ApiVersionsResponse, MetadataResponse
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsResponse
+from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 
 CORRELATION_ID_MAX = 2**31 - 1024
 """Those above are left to the channels' own conversations (SASL)."""

@@ -21,7 +21,8 @@ from spark_kafka_sink.errors import UnsupportedVersionError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.api_keys import VERSION_LIMIT, ApiKey, VersionRange
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages import REQUEST_TYPES, ApiVersionsRequest, ApiVersionsResponse
+from spark_kafka_sink.protocol.messages import request_type
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 DISTRIBUTION = "spark-kafka-sink"
 
@@ -77,7 +78,7 @@ class NodeVersions:
         return version
 
     def _choose(self, api_key: ApiKey, allowed: VersionRange | None) -> int:
-        ours = REQUEST_TYPES[api_key].VERSIONS
+        ours = request_type(api_key).VERSIONS
         if allowed is not None:
             ours = VersionRange(max(ours.min, allowed.min), min(ours.max, allowed.max))
         theirs = self.ranges.get(api_key)

@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import DecodeError, UnsupportedVersionError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.codecs import scalar_codec
 from spark_kafka_sink.protocol.message import Message, MessageT
-from spark_kafka_sink.protocol.messages import REQUEST_TYPES
+from spark_kafka_sink.protocol.messages import request_type
 from spark_kafka_sink.protocol.primitives import ELEMENTS_MAX, Buffer, Reader, Writer
 
 _REQUEST = struct.Struct(">hhi")
@@ -98,7 +98,7 @@ def _read_request_header(reader: Reader) -> RequestHeader:
 
 def _request_type(api_key: int) -> type[Message] | None:
     try:
-        return REQUEST_TYPES[ApiKey(api_key)]
+        return request_type(ApiKey(api_key))
     except ValueError:
         return None
 

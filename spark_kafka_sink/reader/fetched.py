@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import DecodeError
-from spark_kafka_sink.protocol.messages import AbortedTransaction
+from spark_kafka_sink.protocol.messages.fetch import AbortedTransaction
 from spark_kafka_sink.records.decoder import HEADERS_TYPE, DecodedBatch, decode_batches
 
 ROWS_SCHEMA = pa.schema(

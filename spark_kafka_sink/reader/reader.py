@@ -19,16 +19,18 @@ from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.api_keys import VersionRange
 from spark_kafka_sink.protocol.error_codes import broker_error, error_code
-from spark_kafka_sink.protocol.messages import (
+from spark_kafka_sink.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    PartitionData,
+)
+from spark_kafka_sink.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
-    PartitionData,
 )
 from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.reader.fetched import ROWS_SCHEMA, visible_rows

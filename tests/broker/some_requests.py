@@ -7,37 +7,33 @@ from uuid import UUID
 
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages import (
-    REQUEST_TYPES,
-    CreateTopicsRequest,
-    DescribeTransactionsRequest,
-    FetchRequest,
-    FindCoordinatorRequest,
-    InitProducerIdRequest,
-    ListOffsetsRequest,
-    MetadataRequest,
-    MetadataRequestTopic,
+from spark_kafka_sink.protocol.messages import request_type
+from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
+from spark_kafka_sink.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from spark_kafka_sink.protocol.messages.offset_commit import (
     OffsetCommitRequest,
-    OffsetFetchRequest,
-    ProduceRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
 )
-from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic
-from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchTopic
-from spark_kafka_sink.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsTopic
-from spark_kafka_sink.protocol.messages.offset_commit import OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from spark_kafka_sink.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from spark_kafka_sink.protocol.messages.produce import PartitionProduceData, TopicProduceData
+from spark_kafka_sink.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.broker.wire import batch
 
 
 def some_request(api: ApiKey, version: int, topic_id: UUID) -> Message:
     """For topic "t", whose id is `topic_id`; partition 5, the topics "u" and "unknown" do not exist."""
     build = _BUILDERS.get(api)
-    return REQUEST_TYPES[api]() if build is None else build(version, topic_id)
+    return request_type(api)() if build is None else build(version, topic_id)
 
 
 def _produce(version: int, topic_id: UUID) -> Message:

@@ -11,12 +11,9 @@ from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import encode_request, peek_correlation_id
-from spark_kafka_sink.protocol.messages import (
-    FindCoordinatorRequest,
-    InitProducerIdRequest,
-    MetadataRequest,
-    MetadataRequestTopic,
-)
+from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from spark_kafka_sink.protocol.messages.produce import LeaderIdAndEpoch
 from tests.broker.wire import WireClient, batch, produce, result
 from tests.fake_system import FakeSystem

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from spark_kafka_sink.protocol.messages import MetadataRequest
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from tests.broker.loopback import LoopbackClient
 
 STUCK = """

@@ -9,16 +9,11 @@ import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.messages import (
-    AddPartitionsToTxnRequest,
-    CreateTopicsRequest,
-    EndTxnRequest,
-    InitProducerIdRequest,
-    MetadataRequest,
-    MetadataRequestTopic,
-)
-from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnTopic
-from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic
+from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.broker.asked import Broker
 from tests.broker.full_disk import files_end_at
 from tests.broker.wire import batch, produce, result

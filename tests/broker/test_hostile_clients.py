@@ -19,8 +19,8 @@ from spark_kafka_sink.network.deadlines import Deadlines
 from spark_kafka_sink.network.frame_memory import FrameMemory
 from spark_kafka_sink.network.system import HasFileno, OperatingSystem
 from spark_kafka_sink.protocol.api_keys import ApiKey
-from spark_kafka_sink.protocol.messages import FetchRequest, MetadataRequest
-from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchTopic
+from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.testing import embedded_broker
 from tests.broker.loopback import LoopbackClient, broker_threads, descriptors, eventually
 from tests.broker.wire import produce, result

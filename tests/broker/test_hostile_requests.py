@@ -18,23 +18,23 @@ from spark_kafka_sink.broker.reply import Later, Reply, Then
 from spark_kafka_sink.broker.transactions import TRANSACTIONAL_IDS_MAX
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.messages import (
-    CreateTopicsRequest,
-    DescribeTransactionsRequest,
-    FetchRequest,
-    InitProducerIdRequest,
-    ListOffsetsRequest,
-    ListTransactionsRequest,
-    MetadataRequest,
-    MetadataRequestTopic,
+from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
+from spark_kafka_sink.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from spark_kafka_sink.protocol.messages.offset_commit import (
     OffsetCommitRequest,
-    OffsetFetchRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
 )
-from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic
-from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchTopic
-from spark_kafka_sink.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsTopic
-from spark_kafka_sink.protocol.messages.offset_commit import OffsetCommitRequestPartition, OffsetCommitRequestTopic
-from spark_kafka_sink.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from spark_kafka_sink.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
 from tests.broker.asked import Broker
 from tests.broker.wire import batch
 

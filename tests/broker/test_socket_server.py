@@ -10,13 +10,10 @@ import pytest
 from spark_kafka_sink.broker import processor
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.api_keys import ApiKey
-from spark_kafka_sink.protocol.messages import (
-    ApiVersionsRequest,
-    FetchRequest,
-    InitProducerIdRequest,
-    MetadataRequest,
-)
-from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchTopic
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest
+from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.broker.loopback import LoopbackClient, broker_threads, descriptors, eventually
 from tests.broker.wire import batch, produce, result

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID
-from spark_kafka_sink.protocol.messages import (
+from spark_kafka_sink.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,

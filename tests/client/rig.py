@@ -16,7 +16,7 @@ from spark_kafka_sink.network.deadlines import Deadlines
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages import InitProducerIdRequest
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from tests.client.answers import metadata_answer
 from tests.client.scripted_broker import ScriptedBroker
 from tests.fake_system import FakeSystem

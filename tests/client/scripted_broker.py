@@ -13,13 +13,9 @@ from dataclasses import dataclass
 from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
 from spark_kafka_sink.protocol.headers import RequestHeader, decode_request, encode_response
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages import (
-    REQUEST_TYPES,
-    ApiVersion,
-    ApiVersionsResponse,
-    MetadataRequest,
-    MetadataResponse,
-)
+from spark_kafka_sink.protocol.messages import request_type
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tests.fake_system import FakeConnection, Peer
 
 
@@ -42,7 +38,7 @@ class Received:
 
 
 def all_versions() -> dict[ApiKey, VersionRange]:
-    return {api_key: request.VERSIONS for api_key, request in REQUEST_TYPES.items()}
+    return {api_key: request_type(api_key).VERSIONS for api_key in ApiKey}
 
 
 class ScriptedBroker(Peer):

@@ -8,7 +8,7 @@ from spark_kafka_sink.client.in_flight import InFlightRequest, InFlightRequests
 from spark_kafka_sink.client.requests import ClientRequest
 from spark_kafka_sink.errors import DecodeError, IllegalStateError
 from spark_kafka_sink.protocol.headers import encode_response
-from spark_kafka_sink.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 
 def in_flight(

@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import (
     ProducerClosedError,
 )
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.messages import MetadataResponse
+from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from tests.client.answers import ID_1, metadata_answer, partition, topic
 from tests.fake_system import FakeSystem
 

@@ -11,17 +11,16 @@ from spark_kafka_sink.client.network_client import CORRELATION_ID_MAX
 from spark_kafka_sink.errors import DisconnectedError, IllegalStateError, UnsupportedVersionError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
-from spark_kafka_sink.protocol.messages import (
+from spark_kafka_sink.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
     FinalizedFeatureKey,
-    InitProducerIdResponse,
-    ListOffsetsRequest,
-    MetadataRequest,
-    ProduceRequest,
-    ProduceResponse,
 )
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
+from spark_kafka_sink.protocol.messages.list_offsets import ListOffsetsRequest
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
+from spark_kafka_sink.protocol.messages.produce import ProduceRequest, ProduceResponse
 from tests.client.answers import metadata_answer, topic
 from tests.client.rig import Rig, ready_rig
 from tests.client.scripted_broker import Received

@@ -12,7 +12,7 @@ from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.errors import BrokerError, DisconnectedError
 from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
 from spark_kafka_sink.protocol.error_codes import KAFKA_STORAGE_ERROR, LEADER_NOT_AVAILABLE
-from spark_kafka_sink.protocol.messages import (
+from spark_kafka_sink.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,

@@ -18,14 +18,13 @@ from spark_kafka_sink.client.versions import (
 )
 from spark_kafka_sink.errors import UnsupportedVersionError
 from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
-from spark_kafka_sink.protocol.messages import (
+from spark_kafka_sink.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsResponse,
     FinalizedFeatureKey,
-    ProduceRequest,
-    ProduceResponse,
     SupportedFeatureKey,
 )
+from spark_kafka_sink.protocol.messages.produce import ProduceRequest, ProduceResponse
 
 # What brokers accept as a client's name and version (KIP-511).
 SOFTWARE_TEXT = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")

@@ -12,7 +12,7 @@ from spark_kafka_sink.network.channels import server_channels
 from spark_kafka_sink.network.deadlines import Deadlines
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.protocol.headers import encode_request
-from spark_kafka_sink.protocol.messages import ApiVersionsRequest
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest
 from spark_kafka_sink.sasl.mechanism import ServerConversation
 from tests.fake_system import FakeConnection, FakeSystem, Peer
 from tests.network.peers import connect, frame, received

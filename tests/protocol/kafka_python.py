@@ -10,11 +10,12 @@ from typing import Any
 from kafka.protocol.api_header import ResponseClassRegistry
 from kafka.protocol.api_message import ApiMessage
 
+from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages import REQUEST_TYPES, RESPONSE_TYPES
+from spark_kafka_sink.protocol.messages import request_type, response_type
 from spark_kafka_sink.protocol.schema import FieldSpec, Struct, field_specs
 
-MESSAGE_TYPES: list[type[Message]] = [*REQUEST_TYPES.values(), *RESPONSE_TYPES.values()]
+MESSAGE_TYPES: list[type[Message]] = [*map(request_type, ApiKey), *map(response_type, ApiKey)]
 MESSAGE_VERSIONS = [
     (message_type, version)
     for message_type in MESSAGE_TYPES

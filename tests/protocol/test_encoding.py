@@ -10,17 +10,12 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import UnsupportedVersionError
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages import (
-    CreateTopicsRequest,
-    FindCoordinatorRequest,
-    InitProducerIdRequest,
-    MetadataRequest,
-    MetadataRequestTopic,
-    PartitionProduceData,
-    ProduceRequest,
-    SaslHandshakeRequest,
-    TopicProduceData,
-)
+from spark_kafka_sink.protocol.messages.create_topics import CreateTopicsRequest
+from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from spark_kafka_sink.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from spark_kafka_sink.protocol.primitives import Reader, unsigned_varint, varint
 from spark_kafka_sink.protocol.schema import FieldSpec, field_specs
 from tests.protocol.kafka_python import MESSAGE_VERSIONS

@@ -19,17 +19,13 @@ from spark_kafka_sink.protocol.headers import (
     peek_correlation_id,
 )
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages import (
-    ApiVersionsResponse,
-    FetchResponse,
-    FindCoordinatorRequest,
-    ListTransactionsRequest,
-    MetadataRequest,
-    MetadataResponse,
-    ProduceRequest,
-    SaslAuthenticateRequest,
-    TopicProduceData,
-)
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsResponse
+from spark_kafka_sink.protocol.messages.fetch import FetchResponse
+from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest
+from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from spark_kafka_sink.protocol.messages.produce import ProduceRequest, TopicProduceData
+from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from spark_kafka_sink.protocol.primitives import ELEMENTS_MAX, Reader
 from tests.fuzz import run
 from tests.fuzz_targets import all_targets

@@ -11,7 +11,7 @@ import pytest
 from spark_kafka_sink.cli import main
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.protocol.api_keys import VersionRange
-from spark_kafka_sink.protocol.messages import (
+from spark_kafka_sink.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,

@@ -5,7 +5,7 @@ from datetime import datetime, timezone
 import pytest
 
 from spark_kafka_sink.errors import DecodeError
-from spark_kafka_sink.protocol.messages import AbortedTransaction
+from spark_kafka_sink.protocol.messages.fetch import AbortedTransaction
 from spark_kafka_sink.reader.fetched import ROWS_SCHEMA, FetchedRows, visible_rows
 from tests.reader.stored_batches import BASE_TIME, batch, compacted, marker
 

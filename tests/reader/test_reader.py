@@ -17,18 +17,20 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
-from spark_kafka_sink.protocol.messages import (
+from spark_kafka_sink.protocol.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
+    PartitionData,
+)
+from spark_kafka_sink.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
-    MetadataResponse,
-    PartitionData,
 )
+from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from spark_kafka_sink.reader.reader import TopicReader, read_topic_table
 from spark_kafka_sink.records.header import parse_header
 from tests.client.answers import ID_1, metadata_answer, partition, topic

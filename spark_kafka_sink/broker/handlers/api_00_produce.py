@@ -14,13 +14,14 @@ from spark_kafka_sink.broker.topics import Partition, Topic
 from spark_kafka_sink.broker.transactions import ProducerIdentity
 from spark_kafka_sink.network.system import Buffer
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.messages import ProduceRequest, ProduceResponse
 from spark_kafka_sink.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
     TopicProduceData,
     TopicProduceResponse,
 )

@@ -12,11 +12,12 @@ from uuid import UUID
 from spark_kafka_sink.broker.context import Handled, NotYet, RequestContext
 from spark_kafka_sink.broker.topics import Partition, Topic
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.messages import FetchRequest, FetchResponse
 from spark_kafka_sink.protocol.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
     FetchPartition,
+    FetchRequest,
+    FetchResponse,
     FetchTopic,
     PartitionData,
 )

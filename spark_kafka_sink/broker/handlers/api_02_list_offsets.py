@@ -7,10 +7,11 @@ from collections import Counter
 from spark_kafka_sink.broker.context import Handled, RequestContext
 from spark_kafka_sink.broker.log import PartitionLog
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
 from spark_kafka_sink.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
 

@@ -14,9 +14,10 @@ from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.broker.topics import NewTopic, Partition, Topic
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.codecs import ZERO_UUID
-from spark_kafka_sink.protocol.messages import MetadataRequest, MetadataResponse
 from spark_kafka_sink.protocol.messages.metadata import (
+    MetadataRequest,
     MetadataRequestTopic,
+    MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from spark_kafka_sink.broker.context import Handled, RequestContext
 from spark_kafka_sink.broker.offsets import CommittedOffset
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.messages import OffsetCommitRequest, OffsetCommitResponse
 from spark_kafka_sink.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from spark_kafka_sink.broker.context import Handled, RequestContext
 from spark_kafka_sink.broker.offsets import CommittedOffset
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.messages import OffsetFetchRequest, OffsetFetchResponse
 from spark_kafka_sink.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
     OffsetFetchRequestGroup,
+    OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
     OffsetFetchResponsePartitions,

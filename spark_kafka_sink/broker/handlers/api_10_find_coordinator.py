@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from spark_kafka_sink.broker.context import Handled, RequestContext
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse
-from spark_kafka_sink.protocol.messages.find_coordinator import Coordinator
+from spark_kafka_sink.protocol.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 
 KEYS_VERSION = 4
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_kafka_sink.broker.context import Handled, RequestContext
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.messages import SaslHandshakeRequest, SaslHandshakeResponse
+from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 
 def handle(context: RequestContext, request: SaslHandshakeRequest) -> Handled:

@@ -6,8 +6,13 @@ from spark_kafka_sink.broker.cluster import EmbeddedCluster
 from spark_kafka_sink.broker.context import Handled, RequestContext
 from spark_kafka_sink.broker.spoken import spoken_versions
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
-from spark_kafka_sink.protocol.messages.api_versions import ApiVersion, FinalizedFeatureKey, SupportedFeatureKey
+from spark_kafka_sink.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 
 TRANSACTION_VERSION = "transaction.version"
 

@@ -9,8 +9,12 @@ from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.broker.topics import NewTopic, log_config
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.messages import CreateTopicsRequest, CreateTopicsResponse
-from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic, CreatableTopicResult
+from spark_kafka_sink.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 

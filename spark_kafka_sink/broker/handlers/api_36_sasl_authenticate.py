@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_kafka_sink.broker.context import Handled, RequestContext
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.messages import SaslAuthenticateRequest, SaslAuthenticateResponse
+from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 
 
 def handle(context: RequestContext, request: SaslAuthenticateRequest) -> Handled:

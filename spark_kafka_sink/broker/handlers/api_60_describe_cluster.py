@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from spark_kafka_sink.broker.context import Handled, RequestContext
-from spark_kafka_sink.protocol.messages import DescribeClusterRequest, DescribeClusterResponse
-from spark_kafka_sink.protocol.messages.describe_cluster import DescribeClusterBroker
+from spark_kafka_sink.protocol.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
 
 
 def handle(context: RequestContext, request: DescribeClusterRequest) -> Handled:

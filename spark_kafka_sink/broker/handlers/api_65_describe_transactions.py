@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from spark_kafka_sink.broker.context import Handled, RequestContext
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
-from spark_kafka_sink.protocol.messages.describe_transactions import TopicData, TransactionState
+from spark_kafka_sink.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicData,
+    TransactionState,
+)
 
 
 def handle(context: RequestContext, request: DescribeTransactionsRequest) -> Handled:

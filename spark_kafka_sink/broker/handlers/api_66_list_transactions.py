@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from spark_kafka_sink.broker.context import Handled, RequestContext
 from spark_kafka_sink.broker.transactions import Transaction, TransactionState
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.messages import ListTransactionsRequest, ListTransactionsResponse
+from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from spark_kafka_sink.protocol.messages.list_transactions import TransactionState as ListedTransaction
 
 

@@ -17,13 +17,9 @@ from spark_kafka_sink.network.transport import PlaintextTransport
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import decode_request, decode_request_header, encode_request, encode_response
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages import (
-    ApiVersion,
-    ApiVersionsResponse,
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-)
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from spark_kafka_sink.sasl.mechanism import ClientConversation, ServerConversation
 from tests.fake_system import FakeConnection, FakeSystem
 from tests.network.peers import FramePeer, frame, poll_until

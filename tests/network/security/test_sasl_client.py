@@ -14,10 +14,8 @@ from spark_kafka_sink.network.security.sasl_server import SaslServerAuthenticato
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.headers import decode_request_header
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages import (
-    SaslAuthenticateResponse,
-    SaslHandshakeResponse,
-)
+from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
+from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeResponse
 from spark_kafka_sink.sasl.mechanism import ClientConversation
 from tests.fake_system import FakeConnection
 from tests.network.peers import FramePeer, frame, poll_until, received

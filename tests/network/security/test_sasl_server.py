@@ -8,13 +8,10 @@ from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import decode_request_header, encode_request
-from spark_kafka_sink.protocol.messages import (
-    ApiVersionsRequest,
-    MetadataRequest,
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-)
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
+from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from tests.network.peers import poll_until
 from tests.network.security.sasl_peers import (
     PasswordCheck,

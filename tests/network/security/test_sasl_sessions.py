@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from spark_kafka_sink.network.frame import NetworkSend
-from spark_kafka_sink.protocol.messages import SaslAuthenticateRequest, SaslHandshakeRequest, SaslHandshakeResponse
+from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from tests.fake_system import FakeSocket
 from tests.network.peers import frame, poll_until, received
 from tests.network.security.sasl_peers import (
