@@ -9,9 +9,9 @@ from typing import ClassVar, TypeVar
 
 from spark_kafka_sink.errors import DecodeError, UnsupportedVersionError
 from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
-from spark_kafka_sink.protocol.plan import StructPlan, struct_plan
 from spark_kafka_sink.protocol.primitives import Buffer, Reader, Writer
 from spark_kafka_sink.protocol.schema import Struct
+from spark_kafka_sink.protocol.struct_codec import StructCodec, struct_codec
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Message(Struct):
     def write(self, writer: Writer, version: int) -> None:
         """The same behind what was written before."""
         try:
-            _plan(type(self), version).write(writer, self)
+            _codec(type(self), version).write(writer, self)
         except struct.error as error:
             raise ValueError(f"{type(self).__name__} v{version}: a number or a length is out of range") from error
 
@@ -51,9 +51,9 @@ class Message(Struct):
     @classmethod
     def read(cls: type[MessageT], reader: Reader, version: int) -> MessageT:
         """The same from where a reader stands."""
-        plan = _plan(cls, version)
+        codec = _codec(cls, version)
         try:
-            message: MessageT = plan.read(reader)
+            message: MessageT = codec.read(reader)
         except DecodeError as error:
             raise DecodeError(f"{cls.__name__} v{version}: {error}") from error
         if reader.position < reader.end:
@@ -61,16 +61,16 @@ class Message(Struct):
         return message
 
 
-_plans: dict[tuple[type[Message], int], StructPlan] = {}
+_codecs: dict[tuple[type[Message], int], StructCodec] = {}
 
 
-def _plan(message_type: type[Message], version: int) -> StructPlan:
-    plan = _plans.get((message_type, version))
-    if plan is None:
+def _codec(message_type: type[Message], version: int) -> StructCodec:
+    codec = _codecs.get((message_type, version))
+    if codec is None:
         if version not in message_type.VERSIONS:
             raise UnsupportedVersionError(
                 f"{message_type.__name__} v{version} is not among the versions we speak, {message_type.VERSIONS}"
             )
-        plan = struct_plan(message_type, version, message_type.is_flexible(version))
-        _plans[message_type, version] = plan
-    return plan
+        codec = struct_codec(message_type, version, message_type.is_flexible(version))
+        _codecs[message_type, version] = codec
+    return codec

@@ -11,7 +11,7 @@ which it exists, so that one can be read beside the other:
     `tag`        the field is optional on the wire and numbered (KIP-482); it is not written while it has its default
     `ignorable`  a version that lacks the field leaves it out silently; else a value other than the default is refused
 
-How a struct is laid out in one version is worked out once, by plan.py.
+How a struct is laid out in one version is worked out once, by struct_codec.py.
 """
 
 from __future__ import annotations
