@@ -5,7 +5,8 @@ default), totals on the whole life. A batch costs a handful of additions, a reco
 and taken over into the windows ten times a second, or when somebody reads. Names that end in `{topic=...}` are those of
 one topic.
 
-Several threads record, so one lock guards everything. Time is an argument.
+Several threads record, so one lock guards everything. It is reentrant: a signal handler may call flush() while the same
+thread is inside of send(). Time is an argument.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class ProducerMetrics:
 
     def __init__(self, window_ms: float, samples_max: int) -> None:
         self._window = (window_ms, samples_max)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._averages = {
             name: Windowed(window_ms, samples_max)
             for name in (

@@ -9,6 +9,7 @@ buffer.memory is full. Everything else is told by the future.
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import logging
 import os
@@ -52,7 +53,7 @@ from spark_kafka_sink.producer.row_checks import (
     without_their_partition,
     wrong_in_themselves,
 )
-from spark_kafka_sink.producer.sending.sender import Sender
+from spark_kafka_sink.producer.sending.sender import DROPPED, Sender
 from spark_kafka_sink.producer.sending.sender_thread import SenderLoop, SenderThread
 from spark_kafka_sink.producer.serializers import Serializer, apply, serialize_plain
 from spark_kafka_sink.producer.topics import Topics
@@ -131,7 +132,9 @@ class KafkaProducer:
         self._pid = os.getpid()
         self._closed = False
         # Knows the sender, not the producer: else it would keep the producer alive for ever.
-        self._finalizer = weakref.finalize(self, _abandon, self._sender, self._accumulator, self._pid)
+        self._finalizer = weakref.finalize(self, _abandon, self._sender, self._pid)
+        self._finalizer.atexit = False
+        _open_producers.add(self)
         self._loop.start(self._sender, f"kafka-producer-network-thread | {self.config.client_id}")
 
     def __repr__(self) -> str:
@@ -341,11 +344,18 @@ def _wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _abandon(sender: Sender, accumulator: RecordAccumulator, pid: int) -> None:
-    """Nobody holds the producer any more, or the interpreter ends: end the thread and tell what was lost."""
-    if os.getpid() != pid:
-        return
-    if accumulator.has_incomplete():
-        _log.warning("A KafkaProducer was dropped without close(): records that were not acknowledged yet are lost.")
-    accumulator.close()
-    sender.initiate_close(force=True)
+def _abandon(sender: Sender, pid: int) -> None:
+    """The garbage collector has the producer: end its thread, unless it is that of a forked child's parent."""
+    if os.getpid() == pid:
+        sender.abandon()
+
+
+_open_producers: weakref.WeakSet[KafkaProducer] = weakref.WeakSet()
+
+
+@atexit.register
+def _warn_of_open_producers() -> None:
+    """The senders' threads are daemons and end with the interpreter; whoever forgot close() learns it here."""
+    for producer in list(_open_producers):
+        if producer._pid == os.getpid() and not producer._closed and producer._accumulator.has_incomplete():
+            _log.warning(DROPPED)

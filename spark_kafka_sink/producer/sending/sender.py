@@ -36,6 +36,7 @@ from spark_kafka_sink.producer.sending.producer_id_request import ProducerIdRequ
 
 _log = logging.getLogger(__name__)
 
+DROPPED = "A KafkaProducer was dropped without close(): records that were not acknowledged yet are lost."
 _POLL_MS_MAX = 3_600_000.0
 
 
@@ -68,6 +69,7 @@ class Sender:
         self._producer_id_request = ProducerIdRequest(config, client, self.idempotence, random)
         self._closing = False
         self._forced = False
+        self._abandoned = False
         self.fatal_error: KafkaSinkError | None = None
 
     # --- life
@@ -77,6 +79,12 @@ class Sender:
         self._forced = self._forced or force
         self._closing = True
         self._client.wakeup()
+
+    def abandon(self) -> None:
+        """The producer was dropped without close(). Called by the garbage collector, in any thread and between any two
+        steps of it: that thread may hold any lock of ours. So this sets flags and wakes, and nothing else."""
+        self._abandoned = True
+        self.initiate_close(force=True)
 
     def run(self) -> None:
         """Until it is closed and every batch has its outcome."""
@@ -100,6 +108,8 @@ class Sender:
         error = self.fatal_error or ProducerClosedError(
             "The producer was closed before these records were acknowledged."
         )
+        if self._abandoned and self._accumulator.has_incomplete():
+            _log.warning(DROPPED)
         now = self._system.now()
         self._deliveries.fail_all(self._accumulator.abort_incomplete(error), error, now)
         self._fail_what_was_not_encoded(now)
