@@ -127,6 +127,10 @@ class Metadata:
         """Grows with every answer."""
         return self._version
 
+    def age_ms(self, now: float) -> float:
+        """Since the last answer about everything; nan if there was none."""
+        return now - self._last_full_ms if self._last_full_ms > -math.inf else math.nan
+
     @property
     def topics(self) -> frozenset[str]:
         with self._lock:

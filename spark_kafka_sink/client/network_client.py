@@ -34,6 +34,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.network.channels import client_channels
 from spark_kafka_sink.network.deadlines import Deadlines
 from spark_kafka_sink.network.frame import NetworkSend
+from spark_kafka_sink.network.io_counts import IoCounts
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
@@ -91,6 +92,10 @@ class NetworkClient:
 
     def is_ready(self, node_id: int, now: float) -> bool:
         return not self._fetch.is_due(now) and self._can_send(node_id, now)
+
+    def has_ready_nodes(self, now: float) -> bool:
+        """Is there a node that could be sent to, as far as its connection decides?"""
+        return self._states.has_ready_nodes(now)
 
     def connection_delay(self, node_id: int, now: float) -> float:
         return self._states.connection_delay(node_id, now)
@@ -165,6 +170,11 @@ class NetworkClient:
     def finalized_features(self) -> FinalizedFeatures:
         """The newest that any broker has told. May be read by any thread."""
         return self._connections.features
+
+    @property
+    def io_counts(self) -> IoCounts:
+        """What has gone over all connections. May be read by any thread."""
+        return self._selector.counts
 
     def in_flight_request_count(self, node_id: int | None = None) -> int:
         return self._in_flight.count(node_id)

@@ -21,6 +21,7 @@ from typing import Protocol
 from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError
 from spark_kafka_sink.network.frame import FRAME_BYTES_MAX, FrameReader, FrameWriter, NetworkReceive, NetworkSend
 from spark_kafka_sink.network.frame_memory import FrameMemory
+from spark_kafka_sink.network.io_counts import IoCounts
 from spark_kafka_sink.network.security.authenticator import (
     AUTHENTICATION_FRAME_BYTES_MAX,
     Authenticator,
@@ -86,6 +87,7 @@ class KafkaChannel:
         self._started = False
         self._reader = FrameReader()
         self._memory: FrameMemory[KafkaChannel] | None = None
+        self._counts = IoCounts()
         self._send: NetworkSend | None = None
         self._send_writer: FrameWriter | None = None
         self._authentication_writer: FrameWriter | None = None
@@ -140,9 +142,15 @@ class KafkaChannel:
             return EVENT_WRITE
         return (EVENT_READ if self.wants_input else 0) | (EVENT_WRITE if self.has_output else 0)
 
+    def count_in(self, counts: IoCounts) -> None:
+        """From here on what this channel does is counted there."""
+        self._counts = counts
+        counts.connections_opened += not self.connecting
+
     def finish_connect(self) -> None:
         connect_result(self.transport.socket)
         self.connecting = False
+        self._counts.connections_opened += 1
         self.state = ChannelState(ChannelStateKind.AUTHENTICATE)
         self._note_whether_ready()
 
@@ -169,6 +177,7 @@ class KafkaChannel:
         self.frame_since_ms = None
         reserved = 0 if self._memory is None else self._memory.pass_on(self)
         if not self.authenticator.claims(frame, now):
+            self._counts.receives += 1
             return NetworkReceive(self.id, frame, reserved)
         if self._memory is not None:
             self._memory.give(reserved)
@@ -183,12 +192,16 @@ class KafkaChannel:
         if writer is None or writer.done:
             self.transport.flush()
         else:
-            writer.advance(self.transport.write(writer.window(SEGMENTS_PER_WRITE)))
+            written = self.transport.write(writer.window(SEGMENTS_PER_WRITE))
+            writer.advance(written)
+            if writer is self._send_writer:
+                self._counts.sent(written)
         if writer is None or not writer.done or self.transport.has_output:
             return None
         return self._complete(writer)
 
     def close(self) -> None:
+        self._counts.connections_closed += not self.connecting
         self._send = self._send_writer = self._authentication_writer = None
         if self._memory is not None:
             self._memory.leave(self)
@@ -227,6 +240,7 @@ class KafkaChannel:
             self._note_whether_ready()
             return None
         send, self._send, self._send_writer = self._send, None, None
+        self._counts.completed_send(writer.size)
         return send
 
     def _read_frame(self) -> memoryview | None:
@@ -239,6 +253,8 @@ class KafkaChannel:
             reader.advance(received)
             budget -= received
             self.bytes_received += received
+            if self.ready:
+                self._counts.received(received)
             frame = reader.take(bytes_max)
         return frame
 

@@ -35,6 +35,7 @@ from spark_kafka_sink.network.channel import (
 from spark_kafka_sink.network.deadlines import Deadlines
 from spark_kafka_sink.network.frame import FRAME_BYTES_MAX, NetworkReceive, NetworkSend
 from spark_kafka_sink.network.frame_memory import FrameMemory
+from spark_kafka_sink.network.io_counts import IoCounts
 from spark_kafka_sink.network.located import located
 from spark_kafka_sink.network.system import (
     EVENT_READ,
@@ -66,6 +67,7 @@ class Selector:
         self.disconnected: dict[str, ChannelState] = {}
         self.completed_sends: list[NetworkSend] = []
         self.completed_receives: list[NetworkReceive] = []
+        self.counts = IoCounts()
         self._system = system
         self._build_channel = channels
         self._frame_bytes_max = frame_bytes_max if memory is None else min(frame_bytes_max, memory.bytes_max)
@@ -185,6 +187,7 @@ class Selector:
 
     def _round(self, timeout_ms: float) -> bool:
         """Wait once, and serve what is ready. Whether only bytes have moved, so that there is nothing to tell."""
+        started_ms = self._system.now()
         ready, woken = self._wait(timeout_ms)
         now = self._system.now()
         only_bytes = bool(ready) and not woken
@@ -193,6 +196,7 @@ class Selector:
             self._serve(channel, events, now)
         if now >= self._deadline_ms:
             self._close_overdue(now)
+        self.counts.select(wait_ms=now - started_ms, io_ms=self._system.now() - now)
         return only_bytes and not (self.completed_sends or self.completed_receives or self.disconnected)
 
     def _clear(self) -> None:
@@ -343,6 +347,7 @@ class Selector:
             sock.close()
             raise
         self._channels[channel_id] = channel
+        channel.count_in(self.counts)
         if self._memory is not None:
             channel.use_memory(self._memory)
         channel.last_active_ms = now = self._system.now()

@@ -11,73 +11,25 @@ thread is inside of send(). Time is an argument.
 
 from __future__ import annotations
 
+import difflib
+import re
 import threading
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Collection, Mapping
+from functools import partial
 
+from spark_kafka_sink.client.metadata import Metadata
+from spark_kafka_sink.client.network_client import NetworkClient
+from spark_kafka_sink.network.io_counts import IoCounts
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
+from spark_kafka_sink.producer.network_metrics import NetworkMetrics
+from spark_kafka_sink.producer.windows import Gauge, Meter, Windowed
 from spark_kafka_sink.records.header import HEADER_BYTES
 
-NAN = float("nan")
 _COUNT_EVERY_MS = 100.0
-
-
-class Windowed:
-    """Count, sum and maximum over the last windows."""
-
-    __slots__ = ("_samples", "_samples_max", "_window_ms")
-
-    def __init__(self, window_ms: float, samples_max: int) -> None:
-        self._window_ms = window_ms
-        self._samples_max = samples_max
-        self._samples: deque[list[float]] = deque(maxlen=samples_max)  # start, count, sum, maximum
-
-    def record(self, value: float, now: float, count: float = 1, maximum: float | None = None) -> None:
-        """Add a value, or the sum of `count` values."""
-        top = value if maximum is None else maximum
-        sample = self._samples[-1] if self._samples else None
-        if sample is None or now - sample[0] >= self._window_ms:
-            self._samples.append([now, count, value, top])
-            return
-        sample[1] += count
-        sample[2] += value
-        if top > sample[3]:
-            sample[3] = top
-
-    def average(self, now: float) -> float:
-        samples = self._recent(now)
-        count = sum(sample[1] for sample in samples)
-        return sum(sample[2] for sample in samples) / count if count else NAN
-
-    def maximum(self, now: float) -> float:
-        return max((sample[3] for sample in self._recent(now)), default=NAN)
-
-    def rate(self, now: float) -> float:
-        """Per second. At first it is divided by a whole window, lest one record be a thousand a second."""
-        samples = self._recent(now)
-        if not samples:
-            return 0.0
-        elapsed_ms = max(now - samples[0][0], self._window_ms * max(1, self._samples_max - 1))
-        return 1000 * sum(sample[2] for sample in samples) / elapsed_ms if elapsed_ms else 0.0
-
-    def _recent(self, now: float) -> list[list[float]]:
-        oldest = now - self._window_ms * self._samples_max
-        return [sample for sample in self._samples if sample[0] > oldest]
-
-
-class Meter:
-    """A rate and a total of the same thing."""
-
-    __slots__ = ("total", "windowed")
-
-    def __init__(self, windowed: Windowed) -> None:
-        self.windowed = windowed
-        self.total = 0.0
-
-    def mark(self, value: float, now: float) -> None:
-        self.total += value
-        self.windowed.record(value, now)
+_WITHOUT_MAXIMUM = frozenset({"compression-rate", "records-per-request"})
+_TOPIC_PART = re.compile(r"\{topic=(.*)\}$")
 
 
 class _Sent:
@@ -111,11 +63,18 @@ class _TopicMetrics:
         self.sent, self.bytes, self.errors, self.retries = (Meter(Windowed(window_ms, samples_max)) for _ in range(4))
         self.compression = Windowed(window_ms, samples_max)
 
+    def gauges(self, topic: str) -> dict[str, Gauge]:
+        gauges: dict[str, Gauge] = {"compression-rate": self.compression.average}
+        gauges |= self.sent.gauges("record-send") | self.bytes.gauges("byte")
+        gauges |= self.errors.gauges("record-error") | self.retries.gauges("record-retry")
+        return {f"{name}{{topic={topic}}}": gauge for name, gauge in gauges.items()}
+
 
 class ProducerMetrics:
     """What the sender and the callers of send report, and one dict of all of it."""
 
-    def __init__(self, window_ms: float, samples_max: int) -> None:
+    def __init__(self, window_ms: float, samples_max: int, io: IoCounts, gauges: Mapping[str, Gauge]) -> None:
+        """`io` is what the client's selector counts; `gauges` are values that are kept elsewhere, by their names."""
         self._window = (window_ms, samples_max)
         self._lock = threading.RLock()
         self._averages = {
@@ -132,13 +91,27 @@ class ProducerMetrics:
         }
         self._meters = {
             name: Meter(Windowed(window_ms, samples_max))
-            for name in ("record-send", "record-retry", "record-error", "batch-split", "request", "outgoing-byte")
+            for name in ("record-send", "record-retry", "record-error", "batch-split")
         }
         self._nanoseconds = {"flush-time-ns-total": 0.0, "metadata-wait-time-ns-total": 0.0}
+        self._network = NetworkMetrics(io, window_ms, samples_max)
         self._topics: dict[str, _TopicMetrics] = {}
         self._sent: defaultdict[str, _Sent] = defaultdict(_Sent)  # by topic, not counted yet
         self._sent_since_ms = 0.0
         self._requests_sent = 0
+        self._gauges: dict[str, Gauge] = {**gauges, **self._network.gauges(), **self._own_gauges()}
+
+    def _own_gauges(self) -> dict[str, Gauge]:
+        gauges: dict[str, Gauge] = {}
+        for name, windowed in self._averages.items():
+            gauges[f"{name}-avg"] = windowed.average
+            if name not in _WITHOUT_MAXIMUM:
+                gauges[f"{name}-max"] = windowed.maximum
+        for name, meter in self._meters.items():
+            gauges.update(meter.gauges(name))
+        for name in self._nanoseconds:
+            gauges[name] = partial(self._read_nanoseconds, name)
+        return gauges
 
     # -- reports ------------------------------------------------------------------------------------------------------
 
@@ -158,6 +131,7 @@ class ProducerMetrics:
         with self._lock:
             if now - self._sent_since_ms >= _COUNT_EVERY_MS:
                 self._count_sent()
+                self._network.count(now)
                 self._sent_since_ms = now
             self._requests_sent += 1
             for topic, batches in by_topic.items():
@@ -189,7 +163,7 @@ class ProducerMetrics:
 
     def _count_sent(self) -> None:
         """Take what has gone out over into the windows, as of the time when the first of it went."""
-        requests, now, records, size = self._requests_sent, self._sent_since_ms, 0, 0
+        requests, now, records = self._requests_sent, self._sent_since_ms, 0
         for name, sent in self._sent.items():
             self._averages["batch-size"].record(sent.bytes, now, sent.batches, sent.bytes_max)
             self._averages["compression-rate"].record(sent.ratios, now, sent.batches)
@@ -198,12 +172,10 @@ class ProducerMetrics:
             topic.sent.mark(sent.records, now)
             topic.bytes.mark(sent.bytes, now)
             topic.compression.record(sent.ratios, now, sent.batches)
-            records, size = records + sent.records, size + sent.bytes
+            records += sent.records
         if requests:
             self._averages["records-per-request"].record(records, now, requests)
             self._meters["record-send"].mark(records, now)
-            self._meters["request"].mark(requests, now)
-            self._meters["outgoing-byte"].mark(size, now)
         self._sent.clear()
         self._requests_sent = 0
 
@@ -215,47 +187,42 @@ class ProducerMetrics:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    @property
-    def records_retried_total(self) -> int:
-        with self._lock:
-            return int(self._meters["record-retry"].total)
-
-    def snapshot(
-        self, now: float, pool: BufferPool, *, requests_in_flight: int = 0, metadata_age_s: float = NAN
-    ) -> dict[str, float]:
+    def all(self, now: float) -> dict[str, float]:
         """Everything by name. An average or maximum of nothing is nan, as in Java."""
-        values: dict[str, float] = {
-            "requests-in-flight": float(requests_in_flight),
-            "metadata-age": metadata_age_s,
-            "buffer-total-bytes": float(pool.bytes_max),
-            "buffer-available-bytes": float(pool.free_bytes),
-            "waiting-threads": float(pool.waiters),
-            "bufferpool-wait-time-ns-total": pool.wait_ms_total * 1_000_000,
-            "buffer-exhausted-total": float(pool.exhausted_total),
-        }
         with self._lock:
             self._count_sent()
-            values.update(self._nanoseconds)
-            for name, windowed in self._averages.items():
-                values[f"{name}-avg"] = windowed.average(now)
-                if name != "compression-rate" and name != "records-per-request":
-                    values[f"{name}-max"] = windowed.maximum(now)
-            for name, meter in self._meters.items():
-                values[f"{name}-rate"] = meter.windowed.rate(now)
-                values[f"{name}-total"] = meter.total
+            self._network.count(now)
+            gauges = dict(self._gauges)
             for topic, metrics in self._topics.items():
-                values.update(_of_topic(topic, metrics, now))
-        return values
+                gauges.update(metrics.gauges(topic))
+            return {name: gauge(now) for name, gauge in gauges.items()}
+
+    def one(self, name: str, now: float) -> float:
+        """One value, without the cost of all the others; KeyError if there is none of this name."""
+        with self._lock:
+            self._count_sent()
+            self._network.count(now)
+            gauge = self._gauges.get(name)
+            topic = _TOPIC_PART.search(name) if gauge is None else None
+            if topic is not None and topic[1] in self._topics:
+                gauge = self._topics[topic[1]].gauges(topic[1]).get(name)
+            if gauge is None:
+                near = difflib.get_close_matches(name, self._gauges, n=1)
+                raise KeyError(f"{name} is not a metric of the producer." + (f" Is {near[0]} meant?" if near else ""))
+            return gauge(now)
+
+    def _read_nanoseconds(self, name: str, now: float) -> float:
+        return self._nanoseconds[name]
 
 
-def _of_topic(topic: str, metrics: _TopicMetrics, now: float) -> dict[str, float]:
-    values = {f"compression-rate{{topic={topic}}}": metrics.compression.average(now)}
-    for name, meter in (
-        ("record-send", metrics.sent),
-        ("byte", metrics.bytes),
-        ("record-error", metrics.errors),
-        ("record-retry", metrics.retries),
-    ):
-        values[f"{name}-rate{{topic={topic}}}"] = meter.windowed.rate(now)
-        values[f"{name}-total{{topic={topic}}}"] = meter.total
-    return values
+def kept_elsewhere(pool: BufferPool, client: NetworkClient, metadata: Metadata) -> dict[str, Gauge]:
+    """Values that their owners keep. They are read by any thread, and each of them is one number."""
+    return {
+        "requests-in-flight": lambda now: float(client.in_flight_request_count()),
+        "metadata-age": lambda now: metadata.age_ms(now) / 1000,
+        "buffer-total-bytes": lambda now: float(pool.bytes_max),
+        "buffer-available-bytes": lambda now: float(pool.free_bytes),
+        "waiting-threads": lambda now: float(pool.waiters),
+        "bufferpool-wait-time-ns-total": lambda now: pool.wait_ms_total * 1_000_000,
+        "buffer-exhausted-total": lambda now: float(pool.exhausted_total),
+    }

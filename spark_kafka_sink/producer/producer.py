@@ -40,7 +40,7 @@ from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import Callback, ColumnsFuture, ColumnsResult, RecordMetadata, SendFuture
 from spark_kafka_sink.producer.interceptors import Interceptor, Interceptors
-from spark_kafka_sink.producer.metrics import ProducerMetrics
+from spark_kafka_sink.producer.metrics import ProducerMetrics, kept_elsewhere
 from spark_kafka_sink.producer.partitioner import Partitioner
 from spark_kafka_sink.producer.record import ProducerRecord, check_record, check_topic, header_bytes
 from spark_kafka_sink.producer.row_checks import (
@@ -98,11 +98,16 @@ class KafkaProducer:
         self._interceptors: Interceptors[ProducerRecord, RecordMetadata] = Interceptors(interceptors)
         self._record_partitioner = partitioner
         self._partitioner = Partitioner(self.config, random)
-        self._metrics = ProducerMetrics(self.config.metrics_sample_window_ms, self.config.metrics_num_samples)
         client_config = self.config.client_config()
         self._metadata = new_metadata(client_config, system=self._system, random=random)
         self._client = client = new_network_client(client_config, self._metadata, system=self._system, random=random)
         self._pool = BufferPool(self.config.buffer_memory, self._system.now)
+        self._metrics = ProducerMetrics(
+            self.config.metrics_sample_window_ms,
+            self.config.metrics_num_samples,
+            client.io_counts,
+            kept_elsewhere(self._pool, client, self._metadata),
+        )
         wake = self._loop.wakeup
         self._accumulator = RecordAccumulator(
             self.config,
@@ -306,13 +311,11 @@ class KafkaProducer:
 
     def metrics(self) -> dict[str, float]:
         """Everything that is counted, under the Java producer's names."""
-        in_flight = self._client.in_flight_request_count()
-        return self._metrics.snapshot(self._system.now(), self._pool, requests_in_flight=in_flight)
+        return self._metrics.all(self._system.now())
 
-    @property
-    def records_retried(self) -> int:
-        """`record-retry-total` of `metrics()` alone: computing all of them costs as much as a small task."""
-        return self._metrics.records_retried_total
+    def metric(self, name: str) -> float:
+        """One value of `metrics()` alone: computing all of them costs as much as a small task. KeyError if unknown."""
+        return self._metrics.one(name, self._system.now())
 
     def _await_topic(self, topic: str, now: float, partition: int | None = None) -> ClusterSnapshot:
         """Wait for the topic's partitions for at most max.block.ms, counted from `now`."""

@@ -103,7 +103,7 @@ class _Writing:
         self._waiting_bytes_max = config.buffer_memory
         self._answer_seconds_max = (config.max_block_ms + 2 * config.delivery_timeout_ms) / 1000
         self._failures = Failures(self.report.task)
-        self._retried_before = self.producer.records_retried
+        self._retried_before = self.producer.metric("record-retry-total")
 
     def send(self, rows: TopicRows) -> None:
         self._hand_over(rows)
@@ -116,7 +116,7 @@ class _Writing:
     def finish(self) -> None:
         self.producer.flush()
         self._settle_all()
-        self.report.retries = self.producer.records_retried - self._retried_before
+        self.report.retries = int(self.producer.metric("record-retry-total") - self._retried_before)
         if self._failures:
             raise self._failures.error(self.options)
 

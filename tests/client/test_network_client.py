@@ -44,6 +44,16 @@ def test_a_node_that_is_not_connected_becomes_ready_by_being_asked_for() -> None
     assert len(rig.brokers[1].requests) == 1
 
 
+def test_whether_any_node_is_ready_can_be_asked() -> None:
+    rig = Rig()
+    assert not rig.client.has_ready_nodes(rig.now)
+    rig.bootstrapped()
+    assert rig.client.has_ready_nodes(rig.now)
+    for node_id in (-1, 0):
+        rig.client.disconnect(node_id, rig.now)
+    assert not rig.client.has_ready_nodes(rig.now)
+
+
 def test_sending_to_a_node_that_is_not_ready_is_refused() -> None:
     rig = Rig().bootstrapped()
     with pytest.raises(IllegalStateError, match=r"INIT_PRODUCER_ID request .* the node is not ready"):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 
+from spark_kafka_sink.network.io_counts import IoCounts
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
 from spark_kafka_sink.producer.batching.row_origins import rows_of_call
-from spark_kafka_sink.producer.metrics import ProducerMetrics, Windowed
+from spark_kafka_sink.producer.metrics import ProducerMetrics
+from spark_kafka_sink.producer.windows import Windowed
 from spark_kafka_sink.records.compression import Codec
 from tests.producer.batching.accumulator_harness import Clock, tp
 
@@ -33,71 +36,112 @@ def sent_batch(records: int, size: int, codec: Codec = Codec.NONE) -> ProducerBa
     return batch
 
 
-def snapshot(metrics: ProducerMetrics, now: float) -> dict[str, float]:
-    return metrics.snapshot(now, BufferPool(500, Clock()), requests_in_flight=3, metadata_age_s=1.5)
+def new_metrics(io: IoCounts | None = None) -> ProducerMetrics:
+    return ProducerMetrics(WINDOW_MS, 2, io or IoCounts(), {"requests-in-flight": lambda now: now / 100})
 
 
 def test_a_request_is_counted_by_batch_under_the_java_names() -> None:
-    metrics = ProducerMetrics(WINDOW_MS, 2)
+    metrics = new_metrics()
     metrics.request_sent({"t": {0: sent_batch(3, 39), 1: sent_batch(5, 139)}}, 200)
     metrics.request_answered(40, 0, 240)
     metrics.request_answered(60, 10, 260)
-    values = snapshot(metrics, 300)
+    values = metrics.all(300)
     assert (values["batch-size-avg"], values["batch-size-max"]) == (150, 200)
     assert (values["record-send-total"], values["record-send-rate"]) == (8, 8 / 30)
     assert (values["records-per-request-avg"], values["compression-rate-avg"]) == (8, 1)
     assert (values["request-latency-avg"], values["request-latency-max"]) == (50, 60)
     assert (values["record-queue-time-avg"], values["produce-throttle-time-max"]) == (30, 10)
     assert (values["record-send-total{topic=t}"], values["byte-total{topic=t}"]) == (8, 300)
-    assert (values["requests-in-flight"], values["metadata-age"], values["request-total"]) == (3, 1.5, 1)
+    assert values["requests-in-flight"] == 3
 
 
 def test_compression_rate_is_compressed_over_uncompressed() -> None:
-    metrics = ProducerMetrics(WINDOW_MS, 2)
+    metrics = new_metrics()
     batch = sent_batch(1, 1000, Codec.ZSTD)
     metrics.request_sent({"t": {0: batch}}, 200)
-    assert snapshot(metrics, 200)["compression-rate-avg"] == batch.body_bytes / 1000 < 0.5
+    assert metrics.all(200)["compression-rate-avg"] == batch.body_bytes / 1000 < 0.5
 
 
 def test_retries_errors_and_splits_are_counted_by_record_and_topic() -> None:
-    metrics = ProducerMetrics(WINDOW_MS, 2)
+    metrics = new_metrics()
     metrics.records_retried("t", 7, 100)
     metrics.records_failed("t", 2, 100)
     metrics.batch_split(100)
-    values = snapshot(metrics, 100)
+    values = metrics.all(100)
     assert [values[f"record-{kind}-total"] for kind in ("retry", "error")] == [7, 2]
     assert [values[f"record-{kind}-total{{topic=t}}"] for kind in ("retry", "error")] == [7, 2]
     assert values["batch-split-total"] == 1
 
 
 def test_the_sizes_of_records_are_those_given() -> None:
-    metrics = ProducerMetrics(WINDOW_MS, 2)
+    metrics = new_metrics()
     metrics.rows_given(10, 1000, 400, 100)
     metrics.rows_given(10, 3000, 350, 100)
-    values = snapshot(metrics, 100)
+    values = metrics.all(100)
     assert (values["record-size-avg"], values["record-size-max"]) == (200, 400)
 
 
-def test_the_pool_is_seen() -> None:
-    clock = Clock()
-    pool = BufferPool(500, clock)
-    pool.reserve(200, 0)
-    values = ProducerMetrics(WINDOW_MS, 2).snapshot(0, pool)
-    assert (values["buffer-total-bytes"], values["buffer-available-bytes"], values["waiting-threads"]) == (500, 300, 0)
-    assert values["buffer-exhausted-total"] == values["bufferpool-wait-time-ns-total"] == 0
+def test_what_the_network_does_is_taken_over_as_it_is_and_its_averages_are_of_the_last_windows() -> None:
+    io = IoCounts()
+    metrics = new_metrics(io)
+    io.select(wait_ms=3, io_ms=1)
+    io.select(wait_ms=5, io_ms=2)
+    io.completed_send(100)
+    io.completed_send(300)
+    io.sent(150)
+    io.sent(250)
+    io.received(70)
+    io.receives += 1
+    io.connections_opened, io.connections_closed = 3, 1
+    values = metrics.all(1000)
+    assert [values[f"connection-{kind}"] for kind in ("count", "creation-total", "close-total")] == [2, 3, 1]
+    assert (values["outgoing-byte-total"], values["incoming-byte-total"], values["network-io-total"]) == (400, 70, 3)
+    assert (values["request-total"], values["response-total"], values["request-rate"]) == (2, 1, 2 / 30)
+    assert (values["request-size-avg"], values["request-size-max"]) == (200, 300)
+    assert (values["select-total"], values["io-time-ns-avg"], values["io-wait-time-ns-avg"]) == (2, 1.5e6, 4e6)
+    assert (values["io-time-ns-total"], values["io-wait-time-ns-total"]) == (3e6, 8e6)
+    assert values["io-ratio"] == pytest.approx(3 / 30_000)
+    assert values["io-wait-ratio"] == pytest.approx(8 / 30_000)
+    io.completed_send(1)
+    later = metrics.all(1000 + 3 * WINDOW_MS)
+    assert (later["request-total"], later["request-size-avg"], later["request-size-max"]) == (3, 1, 1)
+    assert math.isnan(later["io-time-ns-avg"])
+
+
+def test_one_value_is_what_all_of_them_say_and_an_unknown_name_is_an_error_that_knows_a_near_one() -> None:
+    metrics = new_metrics()
+    metrics.request_sent({"t": {0: sent_batch(3, 39)}}, 200)
+    metrics.records_retried("a{topic=b}", 7, 100)
+    for name, value in metrics.all(300).items():
+        assert metrics.one(name, 300) == pytest.approx(value, nan_ok=True), name
+    with pytest.raises(
+        KeyError, match=r"record-retry-totals is not a metric of the producer. Is record-retry-total meant"
+    ):
+        metrics.one("record-retry-totals", 300)
+    for unknown in ("record-retry-total{topic=unknown}", "nonsense{topic=t}"):
+        with pytest.raises(KeyError):
+            metrics.one(unknown, 300)
+
+
+def test_rows_that_a_call_refuses_are_errors_of_the_producer_and_of_no_topic() -> None:
+    metrics = new_metrics()
+    metrics.rows_refused(5, 100)
+    values = metrics.all(100)
+    assert values["record-error-total"] == 5
+    assert not [name for name in values if "{topic=" in name]
 
 
 def test_time_that_callers_wait_is_added_up() -> None:
-    metrics = ProducerMetrics(WINDOW_MS, 2)
+    metrics = new_metrics()
     metrics.waited("flush-time", 2)
     metrics.waited("flush-time", 3)
     metrics.waited("metadata-wait-time", 1)
-    values = snapshot(metrics, 0)
+    values = metrics.all(0)
     assert (values["flush-time-ns-total"], values["metadata-wait-time-ns-total"]) == (5e6, 1e6)
 
 
 def test_before_anything_happened_averages_are_nan_and_totals_zero() -> None:
-    values = snapshot(ProducerMetrics(WINDOW_MS, 2), 0)
+    values = new_metrics().all(0)
     assert math.isnan(values["batch-size-avg"])
     assert math.isnan(values["request-latency-max"])
     assert values["record-send-rate"] == values["record-send-total"] == 0

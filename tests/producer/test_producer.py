@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import Future
 
 import pyarrow as pa
@@ -270,3 +271,32 @@ def test_every_record_that_fails_counts_as_an_error_whether_a_broker_refused_it_
     result = producer.send_columns("t", RecordColumns(pa.array([b"v"] * 3)), 0).result(0)
     assert result.rows_failed == 3
     assert errors() == 15
+
+
+def test_the_metrics_follow_what_goes_over_the_connections_and_how_old_metadata_is() -> None:
+    cluster, producer = simulated(linger_ms=0, connections_max_idle_ms=60_000)
+    assert math.isnan(producer.metric("metadata-age"))
+    free = producer.metric("buffer-available-bytes")
+    assert free == producer.metric("buffer-total-bytes") == producer.config.buffer_memory
+    outcome(producer, producer.send(ProducerRecord("t", b"v" * 500, partition=0)))
+    values = producer.metrics()
+    taken = sum(4 + len(frame) for _, _, frame in cluster.requests)
+    assert (values["outgoing-byte-total"], values["request-total"]) == (taken, len(cluster.requests))
+    assert values["response-total"] == len(cluster.requests)
+    assert values["request-size-max"] == max(4 + len(frame) for _, _, frame in cluster.requests)
+    assert values["incoming-byte-total"] > 100
+    assert values["connection-count"] == values["connection-creation-total"] == len(cluster.system.open_sockets) == 2
+    assert 0 <= values["metadata-age"] < 1
+    loop_of(producer).run_until(lambda: False, 90_000)
+    assert producer.metric("metadata-age") == pytest.approx(90, abs=1)
+    assert (producer.metric("connection-count"), producer.metric("connection-close-total")) == (0, 2)
+    assert producer.metric("io-wait-time-ns-total") > 80e9
+
+
+def test_an_address_that_refuses_is_no_connection_that_was_open() -> None:
+    cluster, producer = simulated()
+    for node in range(2):
+        cluster.control.stop_node(node)
+    producer.send(ProducerRecord("t", b"v"))
+    assert len(cluster.system.connects) > 1
+    assert [producer.metric(f"connection-{what}") for what in ("count", "creation-total", "close-total")] == [0, 0, 0]

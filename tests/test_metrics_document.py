@@ -1,0 +1,28 @@
+"""docs/metrics.md names every metric of the producer, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from spark_kafka_sink.producer.record import ProducerRecord
+from tests.fake_system import FakeSystem
+from tests.producer.virtual_time import outcome, simulated_producer
+from tests.simulated_cluster import SimulatedCluster
+
+DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
+
+
+def documented() -> set[str]:
+    """`x-rate/total{topic=...}` stands for x-rate{topic=...} and x-total{topic=...}."""
+    table = DOCUMENT.read_text().split("|---|---|")[1]
+    names = set()
+    for stem, endings, topic in re.findall(r"`([a-z-]+)-([a-z]+(?:/[a-z]+)*)(\{topic=...\})?`", table):
+        names |= {f"{stem}-{ending}{topic.replace('...', 't')}" for ending in endings.split("/")}
+    return names
+
+
+def test_every_metric_is_documented_and_every_documented_one_exists() -> None:
+    producer = simulated_producer(SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1}))
+    outcome(producer, producer.send(ProducerRecord("t", b"v")))
+    assert documented() == set(producer.metrics())
