@@ -258,17 +258,17 @@ def tell_stored(batches: Iterable[ProducerBatch]) -> None:
     for batch in batches:
         _, partition = batch.topic_partition
         base_offset = batch.base_offset
-        for owners, start, stop, first_index in batch.pieces:
-            if isinstance(owners.only_call, ColumnsFuture):  # of many rows, mostly
+        for origins, start, stop, first_index in batch.rows:
+            if isinstance(origins.only_call, ColumnsFuture):  # of many rows, mostly
                 offset = base_offset + first_index if base_offset >= 0 else -1
-                told[owners.only_call] += (partition, offset, stop - start)
+                told[origins.only_call] += (partition, offset, stop - start)
                 continue
             shift = first_index - start
-            for call, first, last in owners.shares(start, stop):
+            for call, first, last in origins.shares(start, stop):
                 if isinstance(call, ColumnsFuture):
                     told[call] += (partition, base_offset + first + shift if base_offset >= 0 else -1, last - first)
                 elif isinstance(call, list):
-                    for index, row in enumerate(owners.rows[first:last].tolist(), first + shift):
+                    for index, row in enumerate(origins.rows[first:last].tolist(), first + shift):
                         call[row].stored(batch.offset_of(index), batch.log_append_time)
     for call, numbers in told.items():
         call.stored(numbers)
@@ -279,12 +279,12 @@ def tell_failed(
 ) -> None:
     """Tell the calls of a batch that failed, record by record where the broker named some (rule 6)."""
     named = by_record or {}
-    for part in batch.parts:
-        if isinstance(part.call, ColumnsFuture):
-            _columns_failed(part.call, batch.topic_partition.partition, part.rows, part.first_index, error, named)
-        elif isinstance(part.call, list):
-            for index, row in enumerate(part.rows.tolist(), part.first_index):
-                part.call[row].failed(named.get(index, error))
+    for call, rows, first_index in batch.rows_by_call():
+        if isinstance(call, ColumnsFuture):
+            _columns_failed(call, batch.topic_partition.partition, rows, first_index, error, named)
+        elif isinstance(call, list):
+            for index, row in enumerate(rows.tolist(), first_index):
+                call[row].failed(named.get(index, error))
 
 
 def _columns_failed(

@@ -13,6 +13,7 @@ import atexit
 import itertools
 import logging
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,7 @@ from spark_kafka_sink.client.cluster import ClusterSnapshot, PartitionInfo
 from spark_kafka_sink.client.metadata import new_metadata
 from spark_kafka_sink.client.network_client import new_network_client
 from spark_kafka_sink.errors import (
+    BufferExhaustedError,
     IllegalStateError,
     InvalidRecordError,
     KafkaSinkError,
@@ -37,6 +39,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.network.system import OperatingSystem, System
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
+from spark_kafka_sink.producer.batching.staging import StagedRecord
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import Callback, ColumnsFuture, ColumnsResult, RecordMetadata, SendFuture
 from spark_kafka_sink.producer.interceptors import Interceptor, Interceptors
@@ -225,10 +228,13 @@ class KafkaProducer:
         partitions = self._partitioner.assign(topic, columns, sizes, named, snapshot, loads)
         largest, total = int(np.maximum.reduce(sizes)), int(np.add.reduce(sizes))
         self._metrics.rows_given(len(rows), total, largest, self._system.now())
-        appended = self._accumulator.append_columns(topic, columns, sizes, partitions, positions, call)
-        if appended.error is not None:
-            self._metrics.rows_refused(len(rows) - appended.rows, self._system.now())
-            call.failed(positions[appended.rows :], None, appended.error)
+        block_ms = 0.0 if self._loop.is_current() else None
+        taken, error = self._accumulator.append_columns(
+            topic, columns, sizes, partitions, positions, call, block_ms=block_ms
+        )
+        if error is not None:
+            self._metrics.rows_refused(len(rows) - taken, self._system.now())
+            call.failed(positions[taken:], None, self._in_callback(error))
 
     def _send(self, record: ProducerRecord, callbacks: tuple[Callback, ...]) -> SendFuture:
         topic, headers, timestamp_ms = record.topic, record.headers, record.timestamp_ms
@@ -245,9 +251,24 @@ class KafkaProducer:
         if timestamp_ms is None:
             timestamp_ms = _wall_clock_ms()
         future = SendFuture(topic, partition, timestamp_ms, (key_size, value_size), callbacks)
-        self._accumulator.append_record(topic, partition, key, value, headers, timestamp_ms, size, future)
+        staged = StagedRecord(partition, key, value, headers, timestamp_ms, size, future)
+        in_callback = self._loop.is_current()
+        remaining_ms = 0.0 if in_callback else max(0.0, now + self.config.max_block_ms - self._system.now())
+        try:
+            self._accumulator.append_record(topic, staged, remaining_ms)
+        except BufferExhaustedError as error:
+            raise self._in_callback(error) from None
         self._metrics.rows_given(1, size, size, now)
         return future
+
+    def _in_callback(self, error: KafkaSinkError) -> KafkaSinkError:
+        """Why there was no memory: a callback runs on the thread that frees it, and cannot wait for itself."""
+        if not self._loop.is_current() or not isinstance(error, BufferExhaustedError):
+            return error
+        return BufferExhaustedError(
+            f"buffer.memory ({self.config.buffer_memory} bytes) is full, and send() was called in a callback, on the "
+            "thread that frees memory: it cannot wait there. Send from another thread, or raise buffer.memory."
+        )
 
     def _partition_of(
         self, record: ProducerRecord, key: bytes | None, value: bytes | None, size: int, snapshot: ClusterSnapshot
@@ -282,12 +303,15 @@ class KafkaProducer:
         if self._loop.is_current():
             raise IllegalStateError("flush() in a callback would wait for itself.")
         started = self._system.now()
-        flush = self._accumulator.begin_flush()
-        timeout_ms = None if timeout is None else timeout * 1000
+        deadline_ms = float("inf") if timeout is None else started + timeout * 1000
+
+        def wait(done: threading.Event) -> bool:
+            remaining_ms = None if timeout is None else max(0.0, deadline_ms - self._system.now())
+            return self._loop.wait(done, remaining_ms)
+
         try:
-            done = self._loop.wait(flush.done, timeout_ms)
+            done = self._accumulator.flush(wait, deadline_ms)
         finally:
-            self._accumulator.await_flush(flush, 0)
             self._metrics.waited("flush-time", self._system.now() - started)
         if not done:
             raise TimeoutError(f"flush: not everything had an outcome within {timeout} seconds.")

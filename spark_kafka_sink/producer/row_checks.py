@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError, KafkaSinkError, RecordTooLargeError
-from spark_kafka_sink.producer.batching.row_origins import positions
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.partitioner import NOT_NAMED, named_partitions
 from spark_kafka_sink.records.arrays import numbers_of
@@ -62,7 +61,7 @@ class Rows(NamedTuple):
 def rows_of_call(columns: RecordColumns, partition: int | ArrowColumn | None) -> Rows:
     """All rows. SchemaError if the column of partitions does not fit."""
     count = columns.num_rows
-    return Rows(columns, record_size_bounds(columns), named_partitions(partition, count), positions(count))
+    return Rows(columns, record_size_bounds(columns), named_partitions(partition, count), np.arange(count))
 
 
 def wrong_in_themselves(topic: str, rows: Rows, config: ProducerConfig) -> list[BadRows]:

@@ -223,7 +223,7 @@ def test_rows_that_could_not_be_encoded_are_told_by_a_close_without_time(monkeyp
 
     given = Given(batch_size=0)
     given.producer.partitions_for("t")
-    monkeypatch.setattr("spark_kafka_sink.producer.batching.grouping.encode", out_of_memory)
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode", out_of_memory)
     given.staged()  # with batches of one row they are grouped at once, in the caller's thread
     given.producer.close(timeout=0)
     for error in given.errors():

@@ -13,7 +13,7 @@ import pytest
 
 from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
-from spark_kafka_sink.producer.batching.row_origins import PieceRows, RowOwners
+from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
 from spark_kafka_sink.producer.futures import ColumnsFuture, RecordMetadata, SendFuture, tell_stored
 
 STORED = RecordMetadata("t", 3, 17, 1_000, 4, -1)
@@ -182,11 +182,11 @@ def test_a_call_whose_rows_begin_within_a_batch_gets_their_offsets_and_none_if_t
     base_offset: int, offsets: list[tuple[int, int]]
 ) -> None:
     calls = [ColumnsFuture("t", 3), ColumnsFuture("t", 2)]
-    pieces = (
-        PieceRows(RowOwners(np.arange(3), calls[:1]), 0, 3, 0),
-        PieceRows(RowOwners(np.arange(9), calls[1:]), 4, 6, 3),  # of a later grouping, into the same batch
+    batch = ProducerBatch(TopicPartition("t", 7), 0, 1)
+    batch.rows = (
+        BatchRows(RowOrigins(np.arange(3), calls[:1]), 0, 3, 0),
+        BatchRows(RowOrigins(np.arange(9), calls[1:]), 4, 6, 3),  # of a later grouping, into the same batch
     )
-    batch = ProducerBatch(TopicPartition("t", 7), 0, 1, pieces=pieces)
     batch.base_offset = base_offset
     tell_stored([batch])
     written = [call.result(0).partitions[7] for call in calls]

@@ -14,6 +14,7 @@ from spark_kafka_sink.producer.batching.row_origins import rows_of_call
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.windows import Windowed
 from spark_kafka_sink.records.compression import Codec
+from spark_kafka_sink.records.encoder import EncodedSlice
 from tests.producer.batching.accumulator_harness import Clock, tp
 
 WINDOW_MS = 30_000
@@ -23,14 +24,8 @@ def sent_batch(records: int, size: int, codec: Codec = Codec.NONE) -> ProducerBa
     pool = BufferPool(1 << 20, Clock())
     pool.reserve(size, 0)
     batch = ProducerBatch(tp(0), created_ms=100, deadline_ms=1000)
-    batch.append(
-        memoryview(bytes(size)),
-        records,
-        0,
-        0,
-        (rows_of_call("c", np.arange(records)),),
-        (MemoryLease(pool, size),),
-    )
+    piece = EncodedSlice(memoryview(bytes(size)), records, 0, 0)
+    batch.append(piece, rows_of_call("c", np.arange(records)), MemoryLease(pool, size))
     batch.close(codec)
     batch.depart(130)
     return batch

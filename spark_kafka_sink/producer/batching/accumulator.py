@@ -1,26 +1,26 @@
-"""RecordAccumulator: the queues of batches between the callers of send and the sender thread.
+"""RecordAccumulator: what lies between the callers of send and the sender thread.
 
     append_columns, append_record      rows are staged (staging.py); their memory is reserved first
-    grouping.py                        rows -> ordered by partition -> encoded -> batches in partition_queues.py
+    batch_filler.py                    rows -> in the order of their partitions -> encoded -> batches in queues
     ready, drain                       batches -> the sender
     reenqueue, split_and_reenqueue     back again
     finish                             forgotten
 
-Grouping happens on the caller's thread when a topic's stage is full, so that encoding and sending overlap (Arrow and
-numpy release the interpreter's lock), and on the sender's thread when linger.ms has passed, memory is short, or a flush
-or the close is under way; but rows stay staged a while longer where they could not leave yet (stages.py).
+Rows are filled into batches on the caller's thread when a topic's stage is full, so that encoding and sending overlap
+(Arrow and numpy release the interpreter's lock), and on the sender's thread when linger.ms has passed, memory is short,
+or a flush or the close is under way.
 
-Memory. What is reserved when rows are staged is for both of their forms: their Arrow bytes, and the upper bound of what
+Memory. What is reserved when rows are staged covers both of their forms: their Arrow bytes, and the upper bound of what
 they are encoded to. After encoding the first part is given back; with compression it is kept until the batches are
-closed, as room for the compressed form. So nobody ever waits for memory while he holds rows that others wait for, and
-neither encoding nor compressing can run out of it. The encoded rows of one grouping share a lease, see buffer_pool.py.
-A call that is larger than the memory is taken in chunks; max.block.ms is for each chunk, so that a large call to slow
-brokers does not fail while it makes progress. A single record that needs more than half of the memory gets all of it.
-A record of send() is charged for its future as well: small records take less room than that.
-On top of buffer.memory comes, for a moment, the working copy of one grouping per thread: a quarter of it at most.
+closed, as room for the compressed form. So no thread waits for memory while it holds rows that others wait for, and
+neither encoding nor compressing can run out of it. The encoded rows of one buffer share a lease (buffer_pool.py); when
+memory is short, the last few batches of a buffer are copied out of it. A call that is larger than the memory is taken
+in chunks; max.block.ms is for each chunk, so that a large call to slow brokers does not fail while it makes progress. A
+single record that needs more than half of the memory gets all of it. A record of send() is charged for its future as
+well. On top of buffer.memory comes, for a moment, the working copy of one stage per thread: a quarter of it at most.
 
 Locks. _lock guards stages, queues and batches that are not in flight; it is held for moments, never while encoding,
-compressing or waiting. A stage's group_lock is taken before _lock, never after. What is marked "sender thread" is
+compressing or waiting. A topic's fill lock is taken before _lock, never after. What is marked "sender thread" is
 called by that thread alone.
 """
 
@@ -29,7 +29,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
@@ -39,23 +38,34 @@ from numpy.typing import NDArray
 from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.errors import KafkaSinkError, ProducerClosedError, RecordTooLargeError
-from spark_kafka_sink.producer.batching.batch import IN_FLIGHT, OPEN, ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.batching.batch import IN_FLIGHT, PINNED, ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
-from spark_kafka_sink.producer.batching.grouping import Grouping
-from spark_kafka_sink.producer.batching.incomplete import Flush, IncompleteBatches
-from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS, DrainGate, PartitionQueues
+from spark_kafka_sink.producer.batching.incomplete import IncompleteBatches
+from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS, Admit, PartitionQueues
 from spark_kafka_sink.producer.batching.row_origins import FUTURE_BYTES
 from spark_kafka_sink.producer.batching.split import split_batch
-from spark_kafka_sink.producer.batching.stages import Stages
-from spark_kafka_sink.producer.batching.staging import Headers, Run, Stage, StagedRecord, chunks
+from spark_kafka_sink.producer.batching.staging import Entry, Stage, StagedRecord, StagedRows, chunks
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.node_latency import NodeLatency
 from spark_kafka_sink.producer.partitioner import PartitionLoads
 from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.header import HEADER_BYTES
 
 _CHUNK_ROWS_MAX = 16_384
 _CHUNK_SHARE = 16
 """A call waits for this part of the memory at a time, counted in encoded bytes."""
+_STAGE_SHARE = 4
+"""A stage is full when its rows, encoded, fill this part of the memory, even if no batch is full. With a thousand
+partitions this limit decides: half of it would make batches half as large and cost 40 % more per row."""
+
+
+_HOLD_MS_MAX = 100
+"""The limit is for leaders that take nothing: rows must be seen to expire, and must give back the memory that is kept
+for their encoding. With a thousand partitions, holding halves the cost of a row."""
+_END_FLUSH_SECONDS = 0.1
+"""Longer than any thread holds the lock, unless the flush interrupted that thread. What is not done then is done when
+the Event is collected (incomplete.py)."""
 
 
 class ReadyCheck(NamedTuple):
@@ -65,14 +75,6 @@ class ReadyCheck(NamedTuple):
     next_check_delay_ms: float
     """inf if nothing waits for a time."""
     unknown_leader_topics: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """How many rows of a call were taken, from the first on, and why the others were not."""
-
-    rows: int
-    error: KafkaSinkError | None = None
 
 
 class RecordAccumulator:
@@ -94,13 +96,19 @@ class RecordAccumulator:
         self._clock = clock
         self._wakeup = wakeup
         self._chunk_bytes_max = max(1, config.buffer_memory // _CHUNK_SHARE)
+        self._stage_bytes_max = max(1, config.buffer_memory // _STAGE_SHARE)
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
         self._lock = threading.Lock()
         self._queues = PartitionQueues(config.linger_ms)
-        self._stages = Stages(config, self._queues)
         self._incomplete = IncompleteBatches()
-        self._grouping = Grouping(
-            config, pool, self._lock, self._queues, self._incomplete, clock=clock, wall_clock_ms=wall_clock_ms
+        self._filler = BatchFiller(
+            config,
+            pool=pool,
+            lock=self._lock,
+            queues=self._queues,
+            incomplete=self._incomplete,
+            clock=clock,
+            wall_clock_ms=wall_clock_ms,
         )
         self._node_latency = NodeLatency(config.partitioner_availability_timeout_ms)
         self._closed = False
@@ -115,44 +123,29 @@ class RecordAccumulator:
         partitions: NDArray[np.int32],
         rows: NDArray[np.int64],
         call: object,
-    ) -> Appended:
-        """Stage rows; blocks up to max.block.ms for the memory of each chunk.
+        *,
+        block_ms: float | None = None,
+    ) -> tuple[int, KafkaSinkError | None]:
+        """Stage rows; returns how many of them, from the first on, and why the others were not.
 
-        `sizes` = record_size_bounds(columns); `partitions` are all valid; `rows` = positions in what the caller gave,
-        told back in BatchPart.rows (owners.py).
+        `sizes` = record_size_bounds(columns); `partitions` are all valid; `rows` = places in what the caller gave, to
+        which the result refers (row_origins.py). Waits up to `block_ms` for the memory of each chunk (max.block.ms).
         """
         for start, stop, size in chunks(sizes, _CHUNK_ROWS_MAX, self._chunk_bytes_max):
             chunk = columns if stop - start == len(sizes) else columns.slice(start, stop - start)
-            run = Run(chunk, sizes[start:stop], partitions[start:stop], rows[start:stop], call)
+            its_partitions = partitions[start:stop]
+            staged = StagedRows(
+                chunk, sizes[start:stop], its_partitions, np.bincount(its_partitions), rows[start:stop], call
+            )
             try:
-                self._stage_run(topic, run, size)
+                self._stage(topic, staged, size, chunk.nbytes, block_ms)
             except KafkaSinkError as error:
-                return Appended(start, error)
-        return Appended(len(sizes))
+                return start, error
+        return len(sizes), None
 
-    def append_record(
-        self,
-        topic: str,
-        partition: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Headers | None,
-        timestamp_ms: int,
-        size: int,
-        call: object,
-    ) -> None:
-        """Stage one record; `size` is a bound of its encoded size. Raises BufferExhaustedError after max.block.ms."""
-        reserved = 2 * size + FUTURE_BYTES
-        if not self._pool.try_reserve(reserved):
-            reserved = self._reserve(size, size + FUTURE_BYTES)
-        record = StagedRecord(key, value, headers, timestamp_ms, partition, size, call)
-        with self._lock:
-            stage = self._stage_of(topic, reserved)
-            first = not stage.row_count
-            stage.add_record(record, reserved, self._clock() if first else 0.0)
-            full = self._stages.is_full(stage)
-        if first or full:
-            self._after_staging(stage, first=first, full=full)
+    def append_record(self, topic: str, record: StagedRecord, block_ms: float | None = None) -> None:
+        """Stage one record; raises BufferExhaustedError when no memory came within `block_ms` (max.block.ms)."""
+        self._stage(topic, record, record.size, record.size + FUTURE_BYTES, block_ms)
 
     def partition_loads(self, topic: str, snapshot: ClusterSnapshot) -> PartitionLoads | None:
         """For the adaptive partitioner; None while not all partitions have been written to."""
@@ -163,95 +156,117 @@ class RecordAccumulator:
             lengths = self._queues.lengths(topic, [partition.index for partition in info.partitions])
             return None if lengths is None else self._node_latency.usable(info, lengths, snapshot)
 
-    def _stage_run(self, topic: str, run: Run, size: int) -> None:
-        reserved = self._reserve(size, run.columns.nbytes)
-        with self._lock:
-            stage = self._stage_of(topic, reserved)
-            first = not stage.row_count
-            before = stage.reserved
-            try:
-                stage.add_run(run, size, reserved, self._clock())
-            except BaseException:
-                if stage.reserved == before:
-                    self._pool.release(reserved)
-                raise
-            full = self._stages.is_full(stage)
-        self._after_staging(stage, first=first, full=full)
+    def _stage(self, topic: str, entry: Entry, encoded: int, staged: int, block_ms: float | None) -> None:
+        """Reserve memory for both forms of an entry, add it to its topic's stage, and fill batches if that is full."""
+        wanted = self._wanted(encoded, staged)
+        reserved: list[int] = []  # one number, as soon as the memory is taken
+        try:
+            self._reserve(wanted, block_ms, reserved)
+            with self._lock:
+                if self._closed:
+                    raise ProducerClosedError("The producer was closed.")
+                stage = self._filler.stage_of(topic, self._clock())
+                first = not stage.entries
+                stage.add(entry, reserved[0])
+                full = self._is_full(stage)
+        except BaseException:
+            self._take_back(topic, entry, reserved)
+            raise
+        if full:
+            self._filler.fill(topic)
+        if full or first:  # there is something to send, or a new linger to wait for
+            self._wakeup()
 
-    def _reserve(self, encoded: int, staged: int) -> int:
+    def _is_full(self, stage: Stage) -> bool:
+        return stage.is_full(self._filler.batch_bytes_max(stage.topic) - HEADER_BYTES, self._stage_bytes_max)
+
+    def _wanted(self, encoded: int, staged: int) -> int:
         """Bytes for both forms, and with compression for the compressed one in the place of the staged one."""
         if encoded > self._pool.bytes_max:
             raise RecordTooLargeError(
                 f"A record of {encoded} bytes does not fit into buffer.memory ({self._pool.bytes_max} bytes)."
             )
-        wanted = min(encoded + max(encoded, staged), self._pool.bytes_max)
-        if not self._pool.try_reserve(wanted):
-            self._pool.reserve(wanted, self._config.max_block_ms, self._wakeup)
-        return wanted
+        return min(encoded + max(encoded, staged), self._pool.bytes_max)
 
-    def _stage_of(self, topic: str, reserved: int) -> Stage:
-        if self._closed:
-            self._pool.release(reserved)
-            raise ProducerClosedError("The producer was closed.")
-        return self._stages.of(topic)
+    def _reserve(self, wanted: int, block_ms: float | None, into: list[int]) -> None:
+        if self._pool.try_reserve(wanted, into):
+            return
+        with self._lock:
+            self._filler.free_sparse_memory()
+        self._pool.reserve(wanted, self._config.max_block_ms if block_ms is None else block_ms, self._wakeup, into)
 
-    def _after_staging(self, stage: Stage, *, first: bool, full: bool) -> None:
-        if full:
-            self._grouping.run(stage)
-        if full or first:  # there is something to send, or a new linger to wait for
-            self._wakeup()
+    def _take_back(self, topic: str, entry: Entry, reserved: list[int]) -> None:
+        """An append was interrupted: return what was reserved, unless a thread is filling the entry into a batch."""
+        with self._lock:
+            if reserved and self._filler.remove(topic, entry):
+                self._pool.release(reserved[0])
 
     # -- sender thread ------------------------------------------------------------------------------------------------
 
     def ready(self, snapshot: ClusterSnapshot, now: float) -> ReadyCheck:
-        """Group what has lingered; which nodes have a batch that may be sent?"""
+        """Fill batches with the rows that have lingered; which nodes have a batch that may be sent?"""
+        self._filler.resume_interrupted()
         at_once = self._closed or self._incomplete.flushing
         hurry = at_once or self._pool.waiters > 0
-        due: list[Stage] = []
         next_ms = INFINITE_MS
         with self._lock:
             self._queues.set_snapshot(snapshot, now)
             self._queues.set_hurry(hurry, now)
             self._queues.fire_timers(now)
-            for stage in self._stages:
-                if stage.row_count:
-                    due_ms = self._stages.due_ms(stage, now, hurry=hurry)
-                    if at_once or due_ms <= now:
-                        due.append(stage)
-                    elif due_ms < next_ms:
-                        next_ms = due_ms
+            if hurry and not at_once:
+                self._filler.free_sparse_memory()
+            due: list[str] = []
+            for stage in self._filler.stages.values():
+                due_ms = self._due_ms(stage, now, hurry=hurry)
+                if at_once or due_ms <= now:
+                    due.append(stage.topic)
+                else:
+                    next_ms = min(next_ms, due_ms)
             if not due:
                 return self._ready_check(now, next_ms)
-        for stage in due:
-            self._grouping.run(stage)
+        for topic in due:
+            self._filler.fill(topic)
         with self._lock:
             return self._ready_check(now, next_ms)
+
+    def _due_ms(self, stage: Stage, now: float, *, hurry: bool) -> float:
+        """When to fill batches with the rows of a stage that is not full. `hurry`: memory is short.
+
+        Rows that could not leave yet go on waiting for company, as they would in Java's open batches: while each leader
+        of their topic has a full request to take already, for _HOLD_MS_MAX at most. A request is counted with one batch
+        of each partition, so that a partition with a long queue does not hold the rows of others.
+        """
+        wanted_ms = stage.oldest_ms + (0.0 if hurry else self._config.linger_ms)
+        if wanted_ms <= now and self._queues.all_leaders_supplied(stage.topic, self._config.max_request_size):
+            return wanted_ms + _HOLD_MS_MAX
+        return wanted_ms
 
     def _ready_check(self, now: float, next_ms: float) -> ReadyCheck:
         delay_ms = max(0.0, min(next_ms, self._queues.next_due_ms()) - now)
         return ReadyCheck(self._queues.sendable_nodes(), delay_ms, self._queues.topics_without_leader())
 
     def drain(
-        self, snapshot: ClusterSnapshot, node_ids: Iterable[int], max_request_size: int, now: float, gate: DrainGate
+        self, snapshot: ClusterSnapshot, node_ids: Iterable[int], max_request_size: int, now: float, admit: Admit
     ) -> dict[int, list[ProducerBatch]]:
         """Take at most one batch per partition and `max_request_size` bytes per node; they are closed and IN_FLIGHT."""
         drained: dict[int, list[ProducerBatch]] = {}
         with self._lock:
             self._queues.set_snapshot(snapshot, now)
             for node_id in node_ids:
-                batches = self._queues.take(node_id, max_request_size, now, gate)
+                batches = self._queues.take(node_id, max_request_size, now, admit)
                 if batches:
                     drained[node_id] = batches
+            unfinished = [batch for batch in itertools.chain.from_iterable(drained.values()) if batch.state is PINNED]
+        for batch in unfinished:
+            self._filler.close_batch(batch)
         for batch in itertools.chain.from_iterable(drained.values()):
-            if batch.state is OPEN:
-                self._grouping.close_batch(batch)
             batch.depart(now)
         return drained
 
     def recheck(self, topic_partition: TopicPartition | None = None) -> None:
-        """The gate may decide otherwise now, for one partition or for all.
+        """Idempotence may admit the head of a partition now, or of any partition.
 
-        Done by itself by reenqueue, split_and_reenqueue and finish.
+        reenqueue, split_and_reenqueue and finish do this by themselves.
         """
         with self._lock:
             now = self._clock()
@@ -267,9 +282,9 @@ class RecordAccumulator:
     def split_and_reenqueue(self, batch: ProducerBatch, now: float) -> list[ProducerBatch]:
         """Replace a batch that was refused as too large by smaller ones, with consecutive sequences from its base.
 
-        The batch itself is done and forgotten; its calls are told by the smaller ones.
+        The batch itself is done and forgotten; its rows get their results from the smaller ones.
         """
-        self._grouping.forget_ratio(batch)
+        self._filler.forget_ratio(batch)
         limit = batch.uncompressed_bytes // 2 if batch.is_split else self._config.batch_size
         children = split_batch(batch, limit, self._config.compression_level)
         with self._lock:
@@ -284,16 +299,16 @@ class RecordAccumulator:
         queue = self._queues.get(batches[0].topic_partition)
         for batch in reversed(batches):
             if batch.leader_epoch != queue.leader_epoch:
-                batch.attempts_at_leader_change = batch.attempts
+                batch.skip_backoff()
             queue.insert_in_sequence(batch)
         self._queues.bring_back(queue, now)
         self._queues.place(queue, now)
 
     def expired_batches(self, now: float) -> list[ProducerBatch]:
-        """Batches whose delivery.timeout.ms has passed, each told once.
+        """Batches whose delivery.timeout.ms has passed, each once.
 
-        Queued ones are taken out of their queue, those in flight stay in flight. The caller fails them, tells their
-        calls and then calls finish().
+        Queued ones are taken out of their queue, those in flight stay in flight. The caller fails them, resolves their
+        futures and then calls finish().
         """
         if now < self.next_expiry_ms():
             return []
@@ -304,23 +319,23 @@ class RecordAccumulator:
         return expired
 
     def withdraw(self, batch: ProducerBatch) -> None:
-        """Take a batch out of its queue. The caller fails it, tells its calls and then calls finish()."""
+        """Take a batch out of its queue. The caller fails it, resolves its futures and then calls finish()."""
         with self._lock:
             self._queues.remove(batch, self._clock())
 
     def next_expiry_ms(self) -> float:
-        """No batch expires before; inf if there is none. No lock: who adds a batch wakes the sender."""
+        """No batch expires before; inf if there is none. Read without the lock: adding a batch wakes the sender."""
         return self._incomplete.next_deadline_ms
 
     def failed_batches(self) -> list[ProducerBatch]:
-        """Batches that could not be encoded: DONE, with their error. The caller tells their calls, then finish()."""
-        if not self._grouping.some_failed:  # what fails a moment later has woken the sender
+        """Batches that could not be encoded: DONE, with their error. The caller resolves the futures, then finish()."""
+        if not self._filler.some_failed:  # what fails a moment later has woken the sender
             return []
         with self._lock:
-            return self._grouping.take_failed()
+            return self._filler.take_failed()
 
     def finish(self, *batches: ProducerBatch) -> None:
-        """The batches are DONE and their calls have been told: forget them, wake flushes. Once per batch."""
+        """The batches are DONE and their futures resolved: forget them, wake flushes. Once per batch."""
         with self._lock:
             self._incomplete.forget(*batches)
             if self._queues.some_aside:
@@ -334,38 +349,59 @@ class RecordAccumulator:
 
     # -- flush and close ----------------------------------------------------------------------------------------------
 
-    def begin_flush(self) -> Flush:
-        """From now on everything is sendable at once; await_flush waits for what was there, and ends the flush."""
-        with self._lock:
-            flush = self._incomplete.begin_flush()
-            stages = list(self._stages)
-        for stage in stages:
-            self._grouping.run(stage)
+    def flush(self, wait: Callable[[threading.Event], bool], deadline_ms: float = INFINITE_MS) -> bool:
+        """Make everything sendable at once, and `wait` until what was appended before is acknowledged or has failed.
+
+        False if the deadline passed before that. It may be called by a signal handler while the same thread is inside
+        of an append, and then cannot have the locks: that ends with the deadline as well.
+        """
+        flush = threading.Event()
+        try:
+            return self._begin_flush(flush, deadline_ms) and wait(flush)
+        finally:
+            self._end_flush(flush)
+
+    def _begin_flush(self, flush: threading.Event, deadline_ms: float) -> bool:
+        locked = False
+        try:
+            locked = self._lock.acquire(timeout=self._seconds_until(deadline_ms))
+            if not locked:
+                return False
+            self._incomplete.begin_flush(flush)
+        finally:
+            if locked:
+                self._lock.release()
+        for topic in self._filler.topics():
+            if not self._filler.fill(topic, self._seconds_until(deadline_ms)):
+                return False
         with self._lock:
             self._incomplete.arm(flush)
         self._wakeup()
-        return flush
+        return True
 
-    def await_flush(self, flush: Flush, timeout_ms: float | None = None) -> bool:
-        """Wait until all that was appended before begin_flush is finished; False on timeout."""
+    def _end_flush(self, flush: threading.Event) -> None:
+        locked = False
         try:
-            return flush.wait(timeout_ms)
-        finally:
-            with self._lock:
+            locked = self._lock.acquire(timeout=_END_FLUSH_SECONDS)
+            if locked:
                 self._incomplete.end_flush(flush)
+        finally:
+            if locked:
+                self._lock.release()
+
+    def _seconds_until(self, deadline_ms: float) -> float:
+        """As a lock takes it: -1 is for ever."""
+        return -1 if deadline_ms == INFINITE_MS else max(0.0, deadline_ms - self._clock()) / 1000
 
     def has_incomplete(self) -> bool:
-        """Is anything staged, being grouped, queued or in flight?"""
+        """Is anything staged, queued or in flight?"""
         with self._lock:
-            return self._has_unbatched() or len(self._incomplete) > 0
+            return self._filler.has_rows or len(self._incomplete) > 0
 
     def has_undrained(self) -> bool:
-        """Is anything staged, being grouped or queued?"""
+        """Is anything staged or queued?"""
         with self._lock:
-            return self._has_unbatched() or any(queue.batches for queue in self._queues)
-
-    def _has_unbatched(self) -> bool:
-        return self._grouping.under_way > 0 or any(stage.row_count for stage in self._stages)
+            return self._filler.has_rows or any(queue.batches for queue in self._queues)
 
     def close(self) -> None:
         """No more appends: blocked ones end with ProducerClosedError; everything queued becomes sendable."""
@@ -375,22 +411,22 @@ class RecordAccumulator:
         self._wakeup()
 
     def abort_incomplete(self, error: Exception, *, in_flight_too: bool = True) -> list[ProducerBatch]:
-        """Fail everything staged, queued and in flight. Sender thread; it tells the calls and then calls finish()."""
+        """Fail everything staged, queued and in flight. Sender thread; it resolves the futures, then calls finish()."""
         aborted: list[ProducerBatch] = []
-        for stage in self._stages:
-            with stage.group_lock, self._lock:  # nobody is grouping this topic now, so nothing of it is pinned
-                taken = stage.take()
-                self._pool.release(taken.reserved)
-                aborted += self._grouping.stillborn(stage.topic, taken.runs, error)
-                now = self._clock()
-                for batch in self._incomplete:
-                    flying = batch.state is IN_FLIGHT
-                    if batch.topic_partition.topic == stage.topic and not batch.done and (in_flight_too or not flying):
-                        self._queues.remove(batch, now)
-                        batch.fail(error)
-                        aborted.append(batch)
+        for topic in self._filler.topics():
+            with self._filler.fill_lock(topic):  # no thread fills this topic now, so none of its batches is pinned
+                aborted += self._filler.fail_rows(topic, error)
+                with self._lock:
+                    now = self._clock()
+                    for batch in self._incomplete:
+                        if batch.topic_partition.topic != topic or batch.done:
+                            continue
+                        if in_flight_too or batch.state is not IN_FLIGHT:
+                            self._queues.remove(batch, now)
+                            batch.fail(error)
+                            aborted.append(batch)
         return aborted
 
     def abort_undrained(self, error: Exception) -> list[ProducerBatch]:
-        """Fail everything that is not in flight. Sender thread; it tells the calls and then calls finish()."""
+        """Fail everything that is not in flight. Sender thread; it resolves the futures, then calls finish()."""
         return self.abort_incomplete(error, in_flight_too=False)

@@ -3,20 +3,20 @@
 A batch is a 61-byte header and a list of segments: memoryviews into the buffers that the encoder filled. Records are
 appended by adding segments, so nothing is copied; compression replaces them by one compressed segment when the batch is
 closed. The header is stamped as late as possible, because the sequence number is only known when the batch is drained;
-once stamped it stays byte for byte the same for every retry, unless the sequence is set again.
+once stamped it stays byte for byte equal for every retry, unless the sequence is set again.
 
-    state       moves to                why
-    OPEN        CLOSED, DONE            full, lingered or drained; or aborted
-    CLOSED      IN_FLIGHT, DONE         drained; or expired, split, aborted
-    IN_FLIGHT   CLOSED, DONE            to be retried; or answered, expired, split
-    DONE        -                       a second outcome is noted and ignored
+    state       meaning                                          moves to
+    OPEN        takes more records                               PINNED, CLOSED, DONE
+    PINNED      a thread adds records or compresses, unlocked    OPEN, CLOSED, DONE
+    CLOSED      complete, waits in its queue                     IN_FLIGHT, DONE
+    IN_FLIGHT   in a request                                     CLOSED (retry), DONE
+    DONE        acknowledged, failed or split                    -
 
-A batch is done exactly once. Being done and being off the wire are different facts: a batch that expired in flight
-is done while the socket layer may still read its bytes. The memory returns to the pool when both hold, whichever
-comes last.
+`MOVES` is this table; a move that is not in it raises. Being done and being off the wire are different facts: a batch
+that expires in flight is done while the socket may still read its bytes. Its memory returns to the pool when both hold.
 
-`pieces` say whose rows a batch carries, see owners.py. Owner of all fields: the accumulator's lock while OPEN
-or CLOSED, the sender thread while IN_FLIGHT.
+Only the methods of this class change its fields. They are guarded by the accumulator's lock while the batch is OPEN or
+CLOSED, belong to the thread that pinned it while PINNED, and to the sender's thread while IN_FLIGHT.
 """
 
 from __future__ import annotations
@@ -24,11 +24,15 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
-from spark_kafka_sink.producer.batching.row_origins import BatchPart, PieceRows
+from spark_kafka_sink.producer.batching.row_origins import BatchRows
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.compression import Codec, compress
+from spark_kafka_sink.records.encoder import EncodedSlice
 from spark_kafka_sink.records.header import HEADER_BYTES, TRANSACTIONAL, BatchHeader, stamp_header
 
 Segment = bytes | bytearray | memoryview
@@ -48,22 +52,34 @@ class BatchState(Enum):
     """Where a batch is in its life; see the table above."""
 
     OPEN = "open"
+    PINNED = "pinned"
     CLOSED = "closed"
     IN_FLIGHT = "in flight"
     DONE = "done"
 
+    moves: tuple[BatchState, ...]
+    """MOVES of this state, where they are found at once."""
 
-OPEN, CLOSED, IN_FLIGHT, DONE = BatchState  # a name of its own is found in a tenth of the time
-_UNCOMPRESSED = Codec.NONE
+
+OPEN, PINNED, CLOSED, IN_FLIGHT, DONE = BatchState  # a name of its own is found in a tenth of the time
+MOVES: dict[BatchState, tuple[BatchState, ...]] = {
+    OPEN: (PINNED, CLOSED, DONE),
+    PINNED: (OPEN, CLOSED, DONE),
+    CLOSED: (IN_FLIGHT, DONE),
+    IN_FLIGHT: (CLOSED, DONE),
+    DONE: (),
+}
+for _state, _targets in MOVES.items():
+    _state.moves = _targets
 
 
 class ProducerBatch:
     """See the module's docstring."""
 
     __slots__ = (
+        "_attempts_at_leader_change",
         "_header",
         "attempts",
-        "attempts_at_leader_change",
         "backoff_until_ms",
         "base_offset",
         "base_sequence",
@@ -80,11 +96,10 @@ class ProducerBatch:
         "log_append_time",
         "max_timestamp",
         "on_wire",
-        "pieces",
-        "pinned",
         "producer_epoch",
         "producer_id",
         "record_count",
+        "rows",
         "segments",
         "state",
         "topic_partition",
@@ -92,36 +107,20 @@ class ProducerBatch:
         "uncompressed_bytes",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        topic_partition: TopicPartition,
-        created_ms: float,
-        deadline_ms: float,
-        segments: tuple[Segment, ...] = (),
-        record_count: int = 0,
-        base_timestamp: int = -1,
-        max_timestamp: int = -1,
-        pieces: tuple[PieceRows, ...] = (),
-        leases: tuple[MemoryLease, ...] = (),
-    ) -> None:
-        """With its first records, if there are any yet; see `append`."""
+    def __init__(self, topic_partition: TopicPartition, created_ms: float, deadline_ms: float) -> None:
         self.topic_partition = topic_partition
         self.created_ms = created_ms
         self.deadline_ms = deadline_ms
         self.state = OPEN
-        self.segments = segments
-        self.record_count = record_count
-        self.body_bytes = self.uncompressed_bytes = sum(map(len, segments))
-        self.base_timestamp = base_timestamp
-        self.max_timestamp = max_timestamp
-        self.codec = _UNCOMPRESSED
-        self.pieces = pieces
-        self.leases = leases  # of one grouping mostly, and then one tuple for all its batches
-        self.pinned = (
-            False  # a grouping is encoding more records for this open batch: it may be neither closed nor drained
-        )
+        self.segments: tuple[Segment, ...] = ()
+        self.rows: tuple[BatchRows, ...] = ()  # which rows of which calls its records are
+        self.leases: tuple[MemoryLease, ...] = ()
+        self.record_count = 0
+        self.body_bytes = self.uncompressed_bytes = 0
+        self.base_timestamp = self.max_timestamp = -1
+        self.codec = Codec.NONE
         self.attempts = 0  # failed attempts so far
-        self.attempts_at_leader_change = -1
+        self._attempts_at_leader_change = -1
         self.backoff_until_ms = 0.0
         self.leader_epoch: int | None = None  # of the leader that it was last sent to
         self.drained_ms = -1.0  # when it was last taken for sending
@@ -133,7 +132,7 @@ class ProducerBatch:
         self.is_split = False
         self.base_offset = -1
         self.log_append_time = -1
-        self.error: Exception | None = None
+        self.error: Exception | None = None  # of the last attempt, or the one that ended it
         self._header = b""  # not stamped yet
 
     def __repr__(self) -> str:
@@ -144,55 +143,89 @@ class ProducerBatch:
 
     # -- filling ------------------------------------------------------------------------------------------------------
 
-    def append(
-        self,
-        segment: memoryview,
-        record_count: int,
-        base_timestamp: int,
-        max_timestamp: int,
-        pieces: tuple[PieceRows, ...],
-        leases: tuple[MemoryLease, ...],
-    ) -> None:
-        """Add encoded records, whose offset deltas go on where the batch ends. The batch becomes a holder of their
-        leases, and is counted there already."""
-        if self.state is not OPEN:
+    @classmethod
+    def failed(cls, topic_partition: TopicPartition, rows: BatchRows, error: Exception) -> ProducerBatch:
+        """Rows that could not be encoded, as a batch without bytes: their calls get the error like those of others."""
+        batch = cls(topic_partition, created_ms=0, deadline_ms=float("inf"))
+        batch.record_count = rows.stop - rows.start
+        batch.rows = (rows,)
+        batch.fail(error)
+        return batch
+
+    def append(self, piece: EncodedSlice, rows: BatchRows, lease: MemoryLease) -> None:
+        """Add encoded records, whose offset deltas go on where the batch ends; `lease` is the memory of their bytes.
+
+        One statement changes all fields: an exception finds the records in the batch, or not there at all.
+        """
+        if self.state is not OPEN and self.state is not PINNED:
             raise IllegalStateError(f"Records cannot be added to {self!r}.")
-        if not self.record_count:
-            self.base_timestamp = base_timestamp
-        if max_timestamp > self.max_timestamp:
-            self.max_timestamp = max_timestamp
-        self.segments += (segment,)
-        self.record_count += record_count
-        self.body_bytes += len(segment)
-        self.uncompressed_bytes = self.body_bytes
-        self.pieces += pieces
-        self.leases += leases
+        segment, count, base, top = piece
+        size = self.body_bytes + len(segment)
+        base, top = (self.base_timestamp, max(top, self.max_timestamp)) if self.record_count else (base, top)
+        leases = self.leases if lease in self.leases else (*self.leases, lease)
+        lease.hold(self, len(segment) + rows.nbytes)
+        (
+            self.segments, self.rows, self.leases, self.record_count,
+            self.body_bytes, self.uncompressed_bytes, self.base_timestamp, self.max_timestamp,
+        ) = (
+            (*self.segments, segment), (*self.rows, rows), leases, self.record_count + count,
+            size, size, base, top,
+        )  # fmt: skip
 
-    def close(self, codec: Codec = _UNCOMPRESSED, level: int | None = None) -> None:
-        """End the appending and compress. Closing a batch that is not open changes nothing."""
-        if self.state is not OPEN:
-            return
-        self.state = CLOSED
-        if codec is _UNCOMPRESSED:
-            return
-        packed = memoryview(compress(codec, self.segments, level))
-        self.codec = codec
-        self._charge_compressed(len(packed) + sum(piece.nbytes for piece in self.pieces))
-        self.segments = (packed,)
-        self.body_bytes = len(packed)
+    def rows_by_call(self) -> list[tuple[object, NDArray[np.int64], int]]:
+        """For each call: the call, places of rows in it, and the number of the first of them in the batch."""
+        return [share for rows in self.rows for share in rows.by_call()]
 
-    def _charge_compressed(self, count: int) -> None:
-        """Move the charge for what remains out of the leases of what was compressed, and let those go."""
-        share = -(-count // max(1, len(self.leases)))
-        compressed = tuple([lease.carve(share) for lease in self.leases])
-        for lease in self.leases:
-            lease.let_go()
-        self.leases = compressed
+    def pin(self) -> None:
+        """OPEN -> PINNED: the calling thread works on it without the lock."""
+        self._move(PINNED)
 
-    @property
-    def parts(self) -> list[BatchPart]:
-        """Whose records these are, call by call."""
-        return [part for piece in self.pieces for part in piece.parts]
+    def unpin(self) -> None:
+        """PINNED -> OPEN: it takes more records later."""
+        self._move(OPEN)
+
+    def close(self, codec: Codec = Codec.NONE, level: int | None = None) -> None:
+        """OPEN or PINNED -> CLOSED: end the appending. Compression comes first; if it fails, nothing has changed."""
+        if codec is not Codec.NONE:
+            packed = memoryview(compress(codec, self.segments, level))
+            self.codec = codec
+            self._keep_alone(packed)
+            self.body_bytes = len(packed)
+        self._move(CLOSED)
+
+    def move_to_own_memory(self) -> None:
+        """Copy the records out of the buffers that they share with other batches, so that those can be freed."""
+        self._keep_alone(memoryview(b"".join(self.segments)))
+
+    def _keep_alone(self, segment: memoryview) -> None:
+        """Replace the segments by one that the batch does not share. Its charge moves out of the shared leases."""
+        shared, needed = self.leases, len(segment) + sum(rows.nbytes for rows in self.rows)
+        own = shared[0].sibling()
+        own.hold(self, needed)
+        self.segments, self.leases = (segment,), (own,)
+        for lease in sorted(shared, key=lambda lease: -lease.bytes):
+            lease.move(needed - own.bytes, own)
+        for lease in shared:
+            lease.let_go(self)
+
+    def part(self, piece: EncodedSlice, start: int, stop: int) -> ProducerBatch:
+        """A smaller batch with the records [start, stop) of this one, encoded anew.
+
+        It has their age and their sequences, and shares this batch's memory, which held them until now.
+        """
+        child = ProducerBatch(self.topic_partition, self.created_ms, self.deadline_ms)
+        found = [rows.between(start, stop) for rows in self.rows]
+        child.rows = tuple([rows for rows in found if rows is not None])
+        child.segments, child.leases, child.record_count = (piece.segment,), self.leases, piece.record_count
+        child.body_bytes = child.uncompressed_bytes = len(piece.segment)
+        child.base_timestamp, child.max_timestamp = piece.base_timestamp, piece.max_timestamp
+        child.is_split = True
+        for lease in child.leases:
+            lease.hold(child, child.body_bytes + sum(rows.nbytes for rows in child.rows))
+        if self.has_sequence:
+            sequence = sequences.add(self.base_sequence, start)
+            child.set_producer_state(self.producer_id, self.producer_epoch, sequence, transactional=self.transactional)
+        return child
 
     # -- what goes to the broker --------------------------------------------------------------------------------------
 
@@ -227,7 +260,7 @@ class ProducerBatch:
 
     def wire_segments(self) -> list[Segment]:
         """Header and records for the request; the header is stamped once for each identity."""
-        if self.state is OPEN:
+        if self.state is OPEN or self.state is PINNED:
             raise IllegalStateError(f"{self!r} is not closed.")
         if not self._header:
             header = BatchHeader(
@@ -253,69 +286,74 @@ class ProducerBatch:
         """Has delivery.timeout.ms passed since the first record was given to the producer?"""
         return now >= self.deadline_ms
 
+    def drained_for(self, leader_epoch: int | None) -> None:
+        """It leaves its queue, for a leader of this epoch."""
+        self.leader_epoch = leader_epoch
+        if self.state is OPEN:
+            self.state = PINNED
+
     def depart(self, now: float) -> None:
-        """CLOSED -> IN_FLIGHT: drained, and from now on possibly in a socket's queue."""
-        if self.state is not CLOSED:
-            raise self._misplaced(IN_FLIGHT)
-        self.state = IN_FLIGHT
+        """CLOSED -> IN_FLIGHT: from now on possibly in a socket's queue."""
+        self._move(IN_FLIGHT)
         self.drained_ms = now
         self.on_wire = True
 
     def off_wire(self) -> None:
-        """Its request was answered, or the connection closed: nobody reads the bytes any more."""
+        """Its request was answered, or the connection closed: no socket reads the bytes any more."""
         self.on_wire = False
         if self.state is DONE:
             self._let_go()
 
     def requeue(self, *, backoff_until_ms: float, error: Exception) -> None:
         """IN_FLIGHT -> CLOSED: to be sent again. `error` is why the last attempt failed."""
-        if self.state is not IN_FLIGHT:
-            raise self._misplaced(CLOSED)
-        self.state = CLOSED
+        self._move(CLOSED)
         self.on_wire = False
         self.attempts += 1
-        self.error = error
         self.backoff_until_ms = backoff_until_ms
+        self.error = error
 
-    def complete(self, base_offset: int, log_append_time: int = -1) -> bool:
-        """The broker has stored it. False if the batch had an outcome before; that one stands."""
-        if self.state is DONE:
-            return False
-        self.state = DONE
+    def skip_backoff(self) -> None:
+        """Its partition has a new leader, so the retry need not wait (KIP-951); a later attempt waits again."""
+        self._attempts_at_leader_change = self.attempts
+
+    @property
+    def backs_off(self) -> bool:
+        """Does it wait until `backoff_until_ms`?"""
+        return self.attempts > 0 and self._attempts_at_leader_change != self.attempts
+
+    def complete(self, base_offset: int, log_append_time: int = -1) -> None:
+        """The broker has stored it."""
+        self._move(DONE)
         self.base_offset = base_offset
         self.log_append_time = log_append_time
-        self._settle_memory()
-        return True
+        self.error = None
+        self._let_go_if_off_wire()
 
-    def fail(self, error: Exception) -> bool:
-        """It will not be tried again. False if the batch had an outcome before; that one stands."""
-        if self.state is DONE:
-            return False
-        self.state = DONE
+    def fail(self, error: Exception) -> None:
+        """It will not be sent again."""
+        self._move(DONE)
         self.error = error
-        self._settle_memory()
-        return True
+        self._let_go_if_off_wire()
 
     def split_up(self) -> None:
         """Its records live on in smaller batches, which hold the memory too."""
-        if self.state is DONE:
-            raise self._misplaced(DONE)
-        self.state = DONE
-        self._settle_memory()
+        self._move(DONE)
+        self._let_go_if_off_wire()
 
     def offset_of(self, index: int) -> int:
-        """Offset of a record by its position; -1 if the broker did not tell (acks=0, a duplicate)."""
+        """Offset of a record by its position; -1 if the broker did not say (acks=0, a duplicate)."""
         return self.base_offset + index if self.base_offset >= 0 else -1
 
-    def _settle_memory(self) -> None:
+    def _let_go_if_off_wire(self) -> None:
         if not self.on_wire:
             self._let_go()
 
     def _let_go(self) -> None:
-        leases, self.leases = self.leases, ()
-        self.segments = ()
+        leases, self.leases, self.segments = self.leases, (), ()
         for lease in leases:
-            lease.let_go()
+            lease.let_go(self)
 
-    def _misplaced(self, state: BatchState) -> IllegalStateError:
-        return IllegalStateError(f"{self!r} cannot become {state.value}.")
+    def _move(self, state: BatchState) -> None:
+        if state not in self.state.moves:
+            raise IllegalStateError(f"{self!r} cannot become {state.value}.")
+        self.state = state

@@ -1,17 +1,19 @@
-"""BufferPool: buffer.memory, handed out in turn.
+"""BufferPool: the bound on a producer's memory (buffer.memory), handed out first come, first served.
 
 The pool counts bytes; it does not own them. Everything that a producer holds from append to acknowledgement is charged
 here before it exists: staged Arrow rows, the encoded form that they will take, and, with compression, the compressed
-form. Whoever cannot be served waits in a queue, first come first served: freed bytes go to the head of the queue alone,
-piece by piece, so that a large request cannot be starved by small ones behind it. A waiter that gives up hands its
-pieces on to the next.
+form. A call that cannot be served waits in a queue. While the queue is not empty, freed memory belongs to its head
+alone, so that small requests cannot starve a large one before them.
 
-A MemoryLease is one reservation with several holders. The rows of one grouping are encoded into one Arrow buffer, and
-many batches point into it: its memory cannot be used again before the last of them has let go. That is why the lease
-returns its bytes only then, never bit by bit, and why a batch whose request may still sit in a socket's queue must not
-let go, even if it has expired (CVE-2026-35554: memory reused under a request that was still being sent).
+A MemoryLease is one reservation that several batches share. The encoder writes the records of many batches into one
+buffer, and the buffer lives until the last of these batches no longer needs it. So the lease returns its bytes only
+then: memory that is charged is memory that is used. A batch whose request may still be read by a socket must not let
+go, even if it has expired (CVE-2026-35554: memory was reused under a request that was still being sent).
 
-No time is read here except through `clock`, for the metrics; waiting itself is done by a lock with a timeout.
+A partition whose leader does not answer would hold its whole buffer with one small batch. `is_sparse` finds such
+leases; the accumulator then copies the few batches that are left, so that the buffer can go (batch_filler.py).
+
+The clock is read for the metrics only; a wait is a lock with a timeout.
 """
 
 from __future__ import annotations
@@ -21,6 +23,10 @@ from collections import deque
 from collections.abc import Callable
 
 from spark_kafka_sink.errors import BufferExhaustedError, IllegalStateError, ProducerClosedError, RecordTooLargeError
+
+_SPARSE_SHARE = 4
+"""A lease is sparse when its batches need at most this part of its bytes. Copying them costs at most as much memory
+again for a moment, and without pressure nothing is copied."""
 
 
 class BufferPool:
@@ -41,50 +47,72 @@ class BufferPool:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that nobody holds, counting what a waiter has gathered so far as held."""
+        """Bytes that are not reserved."""
         return self._free
 
     @property
     def waiters(self) -> int:
-        """How many appends wait for memory: if any, the sender must not wait for linger.ms."""
+        """Number of appends that wait for memory: if there is one, the sender must not wait for linger.ms."""
         return len(self._waiters)
 
-    def try_reserve(self, count: int) -> bool:
-        """Take `count` bytes if they are free and nobody waits in front."""
+    def try_reserve(self, count: int, into: list[int] | None = None) -> bool:
+        """Take `count` bytes if they are free and no other call waits.
+
+        `into` gets the count in the statement that takes the bytes: a caller that is interrupted (Ctrl-C) finds there
+        what it must give back.
+        """
         with self._lock:
             if self._closed:
                 raise ProducerClosedError("The producer was closed.")
             if self._waiters or self._free < count:
                 return False
-            self._free -= count
+            self._take(count, [] if into is None else into)
             return True
 
-    def reserve(self, count: int, block_ms: float, waiting: Callable[[], None] | None = None) -> None:
+    def reserve(
+        self,
+        count: int,
+        block_ms: float,
+        waiting: Callable[[], None] | None = None,
+        into: list[int] | None = None,
+    ) -> None:
         """Take `count` bytes, waiting in turn for at most `block_ms`; `waiting` is called when the wait begins."""
         if count > self.bytes_max:
             raise RecordTooLargeError(
                 f"{count} bytes are needed at once, but buffer.memory is {self.bytes_max}. Raise buffer.memory."
             )
-        if self.try_reserve(count):
+        taken: list[int] = [] if into is None else into
+        if self.try_reserve(count, taken):
             return
-        waiter = self._queue_up(count)
+        waiter = _Waiter(count, taken)
         started = self._clock()
         try:
+            with self._lock:
+                self._waiters.append(waiter)
+                self._serve()
             if waiting is not None:
                 waiting()
-            waiter.wait(block_ms)
-        except BaseException:  # Ctrl-C: who is gone must not keep his place in the queue
-            self._cancel(waiter)
-            raise
-        self._leave(waiter, block_ms, self._clock() - started)
+            waiter.asleep.acquire(timeout=max(0.0, block_ms) / 1000)
+        finally:  # also after Ctrl-C: an interrupted call must not keep its place in the queue
+            with self._lock:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+                    self._serve()
+                self.wait_ms_total += self._clock() - started
+        if self._closed:
+            self._return(taken)
+            raise ProducerClosedError("The producer was closed while this call waited for memory.")
+        if not taken:
+            self.exhausted_total += 1
+            raise BufferExhaustedError(
+                f"buffer.memory ({self.bytes_max} bytes) stayed full for {block_ms:.0f} ms, which max.block.ms left for "
+                f"this call: {count} bytes were needed, {self._free} are free. The brokers take less than is written."
+            )
 
     def release(self, count: int) -> None:
-        """Give `count` bytes back, to the head of the queue first."""
+        """Give `count` bytes back; calls that wait are served in turn."""
         with self._lock:
-            if self._free + count > self.bytes_max:
-                raise IllegalStateError(f"{count} bytes came back to {self!r}, which did not miss them.")
-            self._free += count
-            self._serve()
+            self._put_back(count)
 
     def close(self) -> None:
         """Wake all waiters with ProducerClosedError; what is reserved may still be released."""
@@ -93,124 +121,103 @@ class BufferPool:
             for waiter in self._waiters:
                 waiter.wake()
 
-    def _queue_up(self, count: int) -> _Waiter:
-        with self._lock:
-            if self._closed:
-                raise ProducerClosedError("The producer was closed.")
-            waiter = _Waiter(count)
-            self._waiters.append(waiter)
-            self._serve()
-            return waiter
+    def _take(self, count: int, into: list[int]) -> None:
+        self._free, into[:] = self._free - count, [count]
 
-    def _cancel(self, waiter: _Waiter) -> None:
+    def _return(self, taken: list[int]) -> None:
         with self._lock:
-            if waiter.gathered < waiter.wanted:
-                self._waiters.remove(waiter)
-            self._free += waiter.gathered
-            self._serve()
+            count = sum(taken)
+            taken[:] = []
+            self._put_back(count)
 
-    def _leave(self, waiter: _Waiter, block_ms: float, waited_ms: float) -> None:
-        with self._lock:
-            self.wait_ms_total += waited_ms
-            if waiter.gathered == waiter.wanted:
-                if not self._closed:
-                    return
-            else:
-                self._waiters.remove(waiter)
-            self._free += waiter.gathered
-            self._serve()
-            if self._closed:
-                raise ProducerClosedError("The producer was closed while this call waited for memory.")
-            self.exhausted_total += 1
-            free = self._free
-        raise BufferExhaustedError(
-            f"buffer.memory ({self.bytes_max} bytes) stayed full for max.block.ms ({block_ms:.0f} ms): {waiter.wanted} "
-            f"bytes were needed, {free} are free. The brokers take less than is written."
-        )
+    def _put_back(self, count: int) -> None:
+        if self._free + count > self.bytes_max:
+            raise IllegalStateError(f"{count} bytes came back to {self!r}, which did not miss them.")
+        self._free += count
+        self._serve()
 
     def _serve(self) -> None:
-        while self._waiters and self._free:
-            head = self._waiters[0]
-            given = min(self._free, head.wanted - head.gathered)
-            head.gathered += given
-            self._free -= given
-            if head.gathered < head.wanted:
-                return
-            self._waiters.popleft()
-            head.wake()
+        while self._waiters and self._free >= self._waiters[0].count:
+            waiter = self._waiters.popleft()
+            self._take(waiter.count, waiter.into)
+            waiter.wake()
 
 
 class _Waiter:
     """One blocked append, guarded by the pool's lock. It waits at a lock: an Event would make three of them."""
 
-    __slots__ = ("_asleep", "gathered", "wanted")
+    __slots__ = ("asleep", "count", "into")
 
-    def __init__(self, wanted: int) -> None:
-        self.wanted = wanted
-        self.gathered = 0
-        self._asleep = threading.Lock()
-        self._asleep.acquire()
-
-    def wait(self, block_ms: float) -> None:
-        """Until it is woken, at most so long. Without the pool's lock."""
-        self._asleep.acquire(timeout=max(0.0, block_ms) / 1000)
+    def __init__(self, count: int, into: list[int]) -> None:
+        self.count = count
+        self.into = into
+        self.asleep = threading.Lock()
+        self.asleep.acquire()
 
     def wake(self) -> None:
         """It may be done twice: by the close as well as by memory that comes."""
-        if self._asleep.locked():
-            self._asleep.release()
-
-
-_GONE = "This memory went back to the pool before."
+        if self.asleep.locked():
+            self.asleep.release()
 
 
 class MemoryLease:
-    """Reserved bytes with several holders; they go back when the last holder lets go. Safe from any thread.
+    """Reserved bytes with several holders; they return to the pool when the last holder lets go. Any thread."""
 
-    The holders are counted by the length of a list, which is one step of the interpreter each way, where a number and
-    its lock would be many. The first element says that it is the last to go.
-    """
-
-    __slots__ = ("_bytes", "_holders", "_lock", "_pool")
+    __slots__ = ("__weakref__", "_bytes", "_holders", "_lock", "_pool", "_used")
 
     def __init__(self, pool: BufferPool, count: int) -> None:
-        """Take over `count` bytes that are already reserved in `pool`; the caller is the first holder."""
+        """Take over `count` bytes that are already reserved in `pool`. The lease has no holder yet."""
         self._pool = pool
+        self._lock = threading.Lock()  # guards the fields below
         self._bytes = count
-        self._holders = [True]
-        self._lock = threading.Lock()  # guards _bytes
+        self._used = 0  # bytes that the present holders need
+        self._holders: dict[object, int] = {}
 
     @property
     def bytes(self) -> int:
-        """What is still charged."""
+        """Bytes that are still charged."""
         return self._bytes
 
-    def hold(self, count: int = 1) -> None:
-        """So many more holders. Only a holder may ask for them."""
-        if not self._holders:
-            raise IllegalStateError(_GONE)
-        self._holders.extend((False,) * count)
+    @property
+    def holders(self) -> list[object]:
+        """Those that have not let go."""
+        with self._lock:
+            return list(self._holders)
 
-    def let_go(self) -> None:
-        """Stop being a holder; each holder does so once."""
-        try:
-            last = self._holders.pop()
-        except IndexError:
-            raise IllegalStateError(_GONE) from None
-        if last:
-            self.shrink_to(0)
+    @property
+    def is_sparse(self) -> bool:
+        """Do the holders need only a small part of what the lease keeps?"""
+        return 0 < self._used * _SPARSE_SHARE <= self._bytes
+
+    def hold(self, holder: object, count: int) -> None:
+        """Add a holder that needs `count` of the bytes."""
+        with self._lock:
+            self._holders[holder] = count
+            self._used += count
+
+    def let_go(self, holder: object) -> None:
+        """Remove a holder, if it is one; the last one returns all bytes."""
+        with self._lock:
+            self._used -= self._holders.pop(holder, 0)
+            surplus = self._bytes if not self._holders else 0
+            self._bytes -= surplus
+        if surplus:
+            self._pool.release(surplus)
 
     def shrink_to(self, count: int) -> None:
-        """Give back what turned out not to be needed."""
+        """Return bytes that turned out not to be needed."""
         with self._lock:
             surplus = max(0, self._bytes - count)
             self._bytes -= surplus
         if surplus:
             self._pool.release(surplus)
 
-    def carve(self, count: int) -> MemoryLease:
-        """Move at most `count` of the bytes into a lease of their own."""
+    def sibling(self) -> MemoryLease:
+        """An empty lease on the same pool."""
+        return MemoryLease(self._pool, 0)
+
+    def move(self, count: int, other: MemoryLease) -> None:
+        """Move at most `count` of the bytes into another lease."""
         with self._lock:
-            taken = min(count, self._bytes)
-            self._bytes -= taken
-        return MemoryLease(self._pool, taken)
+            taken = max(0, min(count, self._bytes))
+            self._bytes, other._bytes = self._bytes - taken, other._bytes + taken

@@ -1,318 +1,132 @@
-"""Grouping: what a topic has staged becomes batches in the queues of its partitions.
+"""Grouping: staged rows become rows in the order of their partitions. The only place that orders rows; pure.
 
-    1. take the stage's runs                             under the lock
-    2. order the rows by partition                       free of the lock
-    3. pin the open batches of these partitions          under the lock
-    4. plan where batches begin and end, encode          free of the lock
-    5. append the pieces to the batches                  under the lock
-    6. compress the batches that are full                free of the lock, they stay pinned until it is done; without
-                                                         compression they are closed in step 5
-
-A batch is pinned while a thread works on it without the lock: the sender may neither close nor send it. Otherwise a
-batch could be sent between 3 and 5, and the records that were encoded to follow its last one would follow nothing.
-
-Rows that cannot be encoded (a fault of ours, or no memory in the machine) become batches without bytes that have failed
-already, so that their calls are told like all others.
+One stable sort of the partition numbers finds an order in which the rows of a partition are neighbours, as they were
+given; one `take` lays the columns out in it. Single records become columns first.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Callable, Sequence
-from itertools import repeat
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
-from spark_kafka_sink.errors import DeliveryError
-from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
-from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
-from spark_kafka_sink.producer.batching.incomplete import IncompleteBatches
-from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS, PartitionQueue, PartitionQueues
-from spark_kafka_sink.producer.batching.row_origins import PieceRows, RowOwners, rows_of_call
-from spark_kafka_sink.producer.batching.staging import (
-    Grouped,
-    Run,
-    Stage,
-    Staged,
-    as_run,
-    compatible,
-    group,
-    whose_rows,
-)
-from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.records.arrays import named_rows
-from spark_kafka_sink.records.compression import Codec, CompressionRatios
-from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, cut_batches, times_of
-from spark_kafka_sink.records.encoder import EncodedSlice, encode
-from spark_kafka_sink.records.header import HEADER_BYTES
+from spark_kafka_sink.producer.batching.row_origins import RowOrigins
+from spark_kafka_sink.producer.batching.staging import Entry, Headers, StagedRecord, StagedRows
+from spark_kafka_sink.records.arrays import bytes_array, number_array
+from spark_kafka_sink.records.columns import RecordColumns
 
-_log = logging.getLogger(__name__)
-_RATIO_SAFETY = 1.05  # an estimate of the compressed size is taken a little too high, as in Java
+HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+_FEW_ROWS = 64
 
 
-class Grouping:
-    """Any thread may group; one at a time for each topic, which keeps the order of rows."""
+class GroupedRows(NamedTuple):
+    """Rows in the order of their partitions: partitions[i] has the rows [starts[i], starts[i + 1])."""
 
-    def __init__(
-        self,
-        config: ProducerConfig,
-        pool: BufferPool,
-        lock: threading.Lock,
-        queues: PartitionQueues,
-        incomplete: IncompleteBatches,
-        *,
-        clock: Callable[[], float],
-        wall_clock_ms: Callable[[], int],
-    ) -> None:
-        self._config = config
-        self._codec = config.codec
-        self._compresses = config.codec is not Codec.NONE
-        self._pool = pool
-        self._lock = lock
-        self._queues = queues
-        self._incomplete = incomplete
-        self._clock = clock
-        self._wall_clock_ms = wall_clock_ms
-        self._ratios = CompressionRatios()
-        self._failed: list[ProducerBatch] = []  # guarded by the lock
-        self.under_way = 0  # guarded by the lock; their rows are in no stage any more, and in no batch yet
-
-    def run(self, stage: Stage) -> bool:
-        """Turn all that a stage holds into batches; False if it held nothing."""
-        with stage.group_lock:
-            with self._lock:
-                taken = stage.take()
-                if not taken.runs:
-                    return False
-                self.under_way += 1
-            lease = MemoryLease(self._pool, taken.reserved)
-            try:
-                encoded = self._encode_all(stage.topic, taken.runs, taken.oldest_ms, lease)
-                lease.shrink_to(2 * encoded if self._compresses else encoded)
-            finally:
-                lease.let_go()
-                with self._lock:
-                    self.under_way -= 1
-        return True
-
-    def _encode_all(self, topic: str, staged: Sequence[Staged], oldest_ms: float, lease: MemoryLease) -> int:
-        """Runs that can be one table are encoded together; if one part ends in Ctrl-C, the rest is told as well."""
-        try:
-            parts = list(compatible([as_run(each) for each in staged]))
-        except BaseException as error:
-            self._give_up(topic, staged, error)
-            if not isinstance(error, Exception):
-                raise
-            return 0
-        encoded = 0
-        while parts:
-            part = parts.pop(0)
-            try:
-                encoded += self._encode(topic, part, oldest_ms, lease)
-            except BaseException as error:
-                for rest in parts:
-                    self._give_up(topic, rest, error)
-                raise
-        return encoded
-
-    def close_batch(self, batch: ProducerBatch) -> None:
-        """Compress, and learn from it how much more fits into the next batch."""
-        if not self._compresses:
-            batch.close()
-            return
-        try:
-            batch.close(self._codec, self._config.compression_level)
-        except Exception as error:
-            _log.warning("%r could not be compressed (%r): it is sent as it is.", batch, error)
-        ratio = batch.body_bytes / batch.uncompressed_bytes
-        self._ratios.update(batch.topic_partition.topic, self._codec, ratio)
-
-    def forget_ratio(self, batch: ProducerBatch) -> None:
-        """A batch was refused as too large: begin again with a careful estimate."""
-        if self._compresses:
-            observed = batch.body_bytes / batch.uncompressed_bytes
-            self._ratios.reset(batch.topic_partition.topic, self._codec, max(1.0, observed))
-
-    @property
-    def some_failed(self) -> bool:
-        """May be asked without the lock."""
-        return bool(self._failed)
-
-    def take_failed(self) -> list[ProducerBatch]:
-        """Batches that could not be encoded, each once. Under the lock."""
-        failed, self._failed = self._failed, []
-        return failed
-
-    def stillborn(self, topic: str, staged: Sequence[Staged], error: Exception) -> list[ProducerBatch]:
-        """Batches without bytes, to tell the calls of rows that cannot be sent. Under the lock."""
-        batches = []
-        for each in staged:
-            partitions, rows, call = whose_rows(each)
-            for partition in np.flatnonzero(np.bincount(partitions)).tolist():
-                piece = rows_of_call(call, rows[partitions == partition])
-                batches.append(self._stillborn(TopicPartition(topic, partition), piece, error))
-        return batches
-
-    def _stillborn(self, topic_partition: TopicPartition, piece: PieceRows, error: Exception) -> ProducerBatch:
-        batch = ProducerBatch(topic_partition, created_ms=0, deadline_ms=INFINITE_MS)
-        batch.record_count = piece.stop - piece.start
-        batch.pieces = (piece,)
-        batch.fail(error)
-        self._incomplete.add(batch)
-        return batch
-
-    def _encode(self, topic: str, runs: Sequence[Run], oldest_ms: float, lease: MemoryLease) -> int:
-        """Make batches of some runs; returns the bytes that they have become, the positions of rows included."""
-        bytes_max = self._batch_bytes_max(topic)
-        try:
-            grouped = group(runs)
-            with self._lock:
-                queues = self._queues.of_topic(topic, grouped.partitions)
-                batches = [queue.pin_open_batch() for queue in queues]
-            now_ms = self._wall_clock_ms()
-            times = times_of(grouped.columns, now_ms)
-            plan = cut_batches(grouped.sizes, _slices(grouped, batches), bytes_max, times)
-            pieces = encode(grouped.columns, plan, now_ms)
-            lease.hold(len(plan))  # once for each piece, whose batch is to be the holder
-        except BaseException as error:  # whatever it was, Ctrl-C included: the rows must not vanish
-            self._give_up(topic, runs, error)
-            if not isinstance(error, Exception):
-                raise
-            return 0
-        with self._lock:
-            try:
-                full = self._append(queues, batches, grouped.owners, plan, pieces, oldest_ms, lease)
-                now = self._clock()
-                for queue, batch in zip(queues, batches, strict=True):
-                    if batch is not None and _is_full(batch, bytes_max):
-                        full.append((queue, batch))
-                    elif batch is not None:
-                        self._queues.unpin(queue, batch, now)
-            except BaseException as error:
-                self._break_off(queues, plan, grouped.owners, lease, error)
-                if not isinstance(error, Exception):
-                    raise
-                return 0
-        try:
-            for _, batch in full:
-                self.close_batch(batch)
-        finally:
-            with self._lock:
-                self._unpin(full)
-        owners = grouped.owners
-        segments, *_ = zip(*pieces, strict=True)
-        return len(owners.rows) * owners.row_bytes + sum(map(len, segments))
-
-    def _give_up(self, topic: str, staged: Sequence[Staged], error: BaseException) -> None:
-        """None of the rows is in a batch. Nobody else groups the topic now: what is pinned was pinned for them."""
-        with self._lock:
-            queues = [queue for queue in self._queues if queue.topic_partition.topic == topic]
-            self._unpin(_pinned(queues))
-            self._failed += self.stillborn(topic, staged, _reason(error))
-
-    def _unpin(self, pinned: Sequence[tuple[PartitionQueue, ProducerBatch]]) -> None:
-        now = self._clock()
-        for queue, batch in pinned:
-            self._queues.unpin(queue, batch, now)
-
-    def _break_off(
-        self,
-        queues: Sequence[PartitionQueue],
-        plan: Sequence[BatchSlice],
-        owners: RowOwners,
-        lease: MemoryLease,
-        error: BaseException,
-    ) -> None:
-        """Some of the rows are in batches, and one batch may be half appended to: the batches that are worked on fail,
-        and the rows that are in no batch. Under the lock."""
-        reason, now = _reason(error), self._clock()
-        holders = sum(batch.leases.count(lease) for queue in queues for batch in queue.batches)
-        for _ in range(len(plan) - holders):
-            lease.let_go()
-        in_batches = {
-            piece.start
-            for queue in queues
-            for batch in queue.batches
-            for piece in batch.pieces
-            if piece.owners is owners
-        }
-        for _, batch in _pinned(queues):
-            batch.pinned = False
-            self._queues.remove(batch, now)
-            batch.fail(reason)
-            self._failed.append(batch)
-        for queue in queues:  # some may have got full batches
-            self._queues.place(queue, now)
-        for cut in plan:
-            if cut.start not in in_batches:
-                piece = PieceRows(owners, cut.start, cut.stop, 0)
-                self._failed.append(self._stillborn(queues[cut.partition_index].topic_partition, piece, reason))
-
-    def _append(
-        self,
-        queues: Sequence[PartitionQueue],
-        batches: list[ProducerBatch | None],
-        owners: RowOwners,
-        plan: Sequence[BatchSlice],
-        pieces: Sequence[EncodedSlice],
-        oldest_ms: float,
-        lease: MemoryLease,
-    ) -> list[tuple[PartitionQueue, ProducerBatch]]:
-        """Put the pieces into the batches, and into new ones where those are full; returns what is to be compressed."""
-        full: list[tuple[PartitionQueue, ProducerBatch]] = []
-        leases = (lease,)
-        deadline_ms = oldest_ms + self._config.delivery_timeout_ms
-        indexes, starts, stops, places, _ = zip(*plan, strict=True)
-        rows = named_rows(PieceRows, repeat(owners), starts, stops, places)
-        for index, place, its_rows, piece in zip(indexes, places, rows, pieces, strict=True):
-            segment, count, base, top = piece
-            batch = batches[index]
-            if batch is not None and place:
-                batch.append(segment, count, base, top, (its_rows,), leases)
-                continue
-            queue = queues[index]
-            if batch is not None and self._compresses:
-                full.append((queue, batch))
-            elif batch is not None:
-                batch.close()
-                batch.pinned = False
-            batches[index] = batch = ProducerBatch(
-                queue.topic_partition, oldest_ms, deadline_ms, (segment,), count, base, top, (its_rows,), leases
-            )
-            batch.pinned = True
-            queue.batches.append(batch)
-            self._incomplete.add(batch)
-        return full
-
-    def _batch_bytes_max(self, topic: str) -> int:
-        """Bytes of a batch before compression: as many as are expected to become batch.size."""
-        if not self._compresses:
-            return self._config.batch_size
-        most = max(self._config.batch_size, self._config.max_request_size)
-        return min(int(self._config.batch_size / (self._ratios.get(topic, self._codec) * _RATIO_SAFETY)), most)
+    columns: RecordColumns
+    sizes: NDArray[np.int64]
+    partitions: list[int]
+    starts: list[int]
+    origins: RowOrigins
 
 
-def _pinned(queues: Sequence[PartitionQueue]) -> list[tuple[PartitionQueue, ProducerBatch]]:
-    return [(queue, batch) for queue in queues for batch in queue.batches if batch.pinned]
+def in_columns(entries: Sequence[Entry]) -> list[StagedRows]:
+    """Entries as columns: neighbouring single records become one."""
+    found: list[StagedRows] = []
+    for _, group_of_type in groupby(entries, type):
+        same = list(group_of_type)
+        records = [entry for entry in same if isinstance(entry, StagedRecord)]
+        found += [rows_of_records(records)] if records else [entry for entry in same if isinstance(entry, StagedRows)]
+    return found
 
 
-def _reason(error: BaseException) -> Exception:
-    return error if isinstance(error, Exception) else DeliveryError(f"Interrupted by {type(error).__name__}.")
+def compatible(staged: Sequence[StagedRows]) -> Iterator[list[StagedRows]]:
+    """Runs of neighbours that can be grouped together: their headers must be of one type, the rest is made alike."""
+    together: list[StagedRows] = []
+    kind: Any = None
+    for rows in staged:
+        own = None if rows.columns.headers is None else rows.columns.headers.type
+        if together and own is not None and kind is not None and own != kind:
+            yield together
+            together, kind = [], None
+        kind = kind if own is None else own
+        together.append(rows)
+    if together:
+        yield together
 
 
-def _is_full(batch: ProducerBatch, bytes_max: int) -> bool:
-    """Another record of the usual size would not fit."""
-    body_bytes = batch.body_bytes
-    return HEADER_BYTES + body_bytes + body_bytes // batch.record_count > bytes_max
+def group(staged: Sequence[StagedRows]) -> GroupedRows:
+    """Order rows by partition; rows of one partition keep their order."""
+    columns = RecordColumns.concat([rows.columns for rows in staged])
+    for rows in staged:
+        del rows.columns
+    sizes = _joined([rows.sizes for rows in staged])
+    partitions = _joined([rows.partitions for rows in staged])
+    places = _joined([rows.rows for rows in staged])
+    counts = staged[0].counts if len(staged) == 1 else np.bincount(partitions)
+    hit = counts.nonzero()[0]
+    starts = [0, *counts[hit].cumsum().tolist()]
+    entry_of = None
+    if len(staged) > 1:
+        entry_of = np.repeat(np.arange(len(staged)), [len(rows.rows) for rows in staged])
+    if len(hit) > 1 and not _in_order(partitions):
+        order = _narrow(partitions, len(counts)).argsort(kind="stable")
+        columns, sizes, places = columns.take(order), sizes[order], places[order]
+        entry_of = None if entry_of is None else entry_of[order]
+    return GroupedRows(columns, sizes, hit.tolist(), starts, _origins(staged, places, entry_of))
 
 
-def _slices(grouped: Grouped, batches: Sequence[ProducerBatch | None]) -> list[PartitionSlice]:
-    slices = []
-    for start, stop, batch in zip(grouped.starts, grouped.starts[1:], batches, strict=False):
-        if batch is None:
-            slices.append(PartitionSlice(start, stop))
-        else:
-            open_bytes = HEADER_BYTES + batch.body_bytes
-            slices.append(PartitionSlice(start, stop, batch.record_count, open_bytes, batch.base_timestamp))
-    return slices
+def _origins(staged: Sequence[StagedRows], places: NDArray[np.int64], entry_of: NDArray[np.int64] | None) -> RowOrigins:
+    """`entry_of` says which of `staged` each row comes from; None if there is only one."""
+    if entry_of is None:
+        return RowOrigins(places, [staged[0].call])
+    changes = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(entry_of[1:] != entry_of[:-1]) + 1])
+    return RowOrigins(places, [staged[entry].call for entry in entry_of[changes].tolist()], changes.tolist())
+
+
+def rows_of_records(records: Sequence[StagedRecord]) -> StagedRows:
+    """Single records as columns."""
+    partitions, keys, values, headers, timestamps, sizes, futures = zip(*records, strict=True)
+    count = len(records)
+    columns = RecordColumns(
+        value=bytes_array(values),
+        key=None if all(key is None for key in keys) else bytes_array(keys),
+        headers=_header_column(headers) if any(headers) else None,
+        timestamp=number_array(np.fromiter(timestamps, np.int64, count)),
+    )
+    in_order = np.fromiter(partitions, np.int32, count)
+    return StagedRows(
+        columns,
+        np.fromiter(sizes, np.int64, count),
+        in_order,
+        np.bincount(in_order),
+        np.arange(count, dtype=np.int64),
+        list(futures),
+    )
+
+
+def _header_column(headers: Sequence[Headers | None]) -> pa.Array:
+    pairs = [pair for some in headers for pair in some or ()]
+    keys = bytes_array([key.encode() for key, _ in pairs], pa.string())
+    values = bytes_array([value for _, value in pairs], pa.binary())
+    structs = pa.StructArray.from_arrays([keys, values], fields=[*HEADERS_TYPE.value_type])
+    ends = np.cumsum([0, *(len(some or ()) for some in headers)], dtype=np.int32)
+    return pa.ListArray.from_arrays(number_array(ends), structs, type=HEADERS_TYPE)
+
+
+def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _in_order(partitions: NDArray[np.int32]) -> bool:
+    """A look at the first few rows mostly shows that they are not."""
+    return not any((rows[1:] < rows[:-1]).any() for rows in (partitions[:_FEW_ROWS], partitions))
+
+
+def _narrow(partitions: NDArray[np.int32], stop: int) -> NDArray[Any]:
+    """Few bytes per number make the stable sort a radix sort. All are below `stop`."""
+    return partitions.astype(np.uint8 if stop <= 1 << 8 else np.uint16 if stop <= 1 << 16 else np.int32)

@@ -1,39 +1,29 @@
-"""IncompleteBatches: every batch from its first record to its outcome; when each expires, and which flush waits for it.
+"""IncompleteBatches: every batch until it is acknowledged or has failed; when each expires, and what a flush waits for.
 
-Guarded by the accumulator's lock; a flush waits without it.
+Guarded by the accumulator's lock; a flush waits without it, at an Event of its own.
 """
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterable, Iterator
 
-from spark_kafka_sink.producer.batching.batch import ProducerBatch
+from spark_kafka_sink.producer.batching.batch import PINNED, ProducerBatch
 from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS
-
-
-class Flush:
-    """What one flush() waits for."""
-
-    __slots__ = ("batches", "done")
-
-    def __init__(self) -> None:
-        self.batches: set[ProducerBatch] = set()
-        self.done = threading.Event()
-
-    def wait(self, timeout_ms: float | None) -> bool:
-        return self.done.wait(None if timeout_ms is None else max(0.0, timeout_ms) / 1000)
 
 
 class IncompleteBatches:
     """See the module's docstring."""
 
     def __init__(self) -> None:
-        self._deadlines: dict[ProducerBatch, float] = {}  # inf once it was told that the batch has expired
-        self._flushes: list[Flush] = []
+        self._deadlines: dict[ProducerBatch, float] = {}  # inf once the batch was reported as expired
+        self._flushes: weakref.WeakKeyDictionary[threading.Event, set[ProducerBatch]] = weakref.WeakKeyDictionary()
+        """What each flush waits for. Weak: a flush() that was interrupted at a bad moment must not hurry the producer
+        for ever."""
         self.next_deadline_ms = INFINITE_MS
-        """No batch expires before. It may be that of a batch that is settled by now: to find out costs a look at all,
-        and is put off until that time has come."""
+        """No batch expires before. It may be the deadline of a batch that is done by now: finding out means a look at
+        all, and is put off until that time has come."""
 
     def __len__(self) -> int:
         return len(self._deadlines)
@@ -43,44 +33,48 @@ class IncompleteBatches:
 
     @property
     def flushing(self) -> bool:
-        return bool(self._flushes)
+        """Is a flush under way?"""
+        return len(self._flushes) > 0
 
     def add(self, batch: ProducerBatch) -> None:
+        """Adding a batch again changes nothing."""
         self._deadlines[batch] = batch.deadline_ms
         if batch.deadline_ms < self.next_deadline_ms:
             self.next_deadline_ms = batch.deadline_ms
 
-    def forget(self, *settled: ProducerBatch, successors: Iterable[ProducerBatch] = ()) -> None:
-        """They are settled. Whoever waits for a batch that was split waits for its successors instead."""
-        for batch in settled:
+    def forget(self, *done: ProducerBatch, successors: Iterable[ProducerBatch] = ()) -> None:
+        """Remove batches that are done. A flush that waits for a batch that was split waits for its successors."""
+        for batch in done:
             self._deadlines.pop(batch, None)
         if not self._deadlines:
             self.next_deadline_ms = INFINITE_MS
-        for flush in self._flushes:
-            if not flush.batches.isdisjoint(settled):
-                flush.batches.difference_update(settled)
-                flush.batches.update(successors)
-                if not flush.batches:
-                    flush.done.set()
+        for flush, batches in list(self._flushes.items()):
+            if not batches.isdisjoint(done):
+                batches.difference_update(done)
+                batches.update(successors)
+                if not batches:
+                    flush.set()
 
     def take_expired(self, now: float) -> list[ProducerBatch]:
-        """Each once, the oldest first. A batch that is being worked on is looked at again next time."""
-        expired = [batch for batch, deadline_ms in self._deadlines.items() if deadline_ms <= now and not batch.pinned]
+        """Each once, the oldest first. A batch that a thread is working on is looked at again next time."""
+        expired = [
+            batch for batch, deadline_ms in self._deadlines.items() if deadline_ms <= now and batch.state is not PINNED
+        ]
         for batch in expired:
             self._deadlines[batch] = INFINITE_MS
         self.next_deadline_ms = min(self._deadlines.values(), default=INFINITE_MS)
         return sorted([batch for batch in expired if not batch.done], key=lambda batch: batch.deadline_ms)
 
-    def begin_flush(self) -> Flush:
-        flush = Flush()
-        self._flushes.append(flush)
-        return flush
+    def begin_flush(self, flush: threading.Event) -> None:
+        """From now on everything is sendable at once."""
+        self._flushes[flush] = set()
 
-    def arm(self, flush: Flush) -> None:
-        """From here on the flush waits for what there is now."""
-        flush.batches.update(self._deadlines)
-        if not flush.batches:
-            flush.done.set()
+    def arm(self, flush: threading.Event) -> None:
+        """From here on the flush waits for the batches that there are now; the event is set when they are done."""
+        self._flushes[flush] = batches = set(self._deadlines)
+        if not batches:
+            flush.set()
 
-    def end_flush(self, flush: Flush) -> None:
-        self._flushes.remove(flush)
+    def end_flush(self, flush: threading.Event) -> None:
+        """The flush is over, or was given up."""
+        self._flushes.pop(flush, None)

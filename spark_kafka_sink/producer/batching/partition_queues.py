@@ -21,11 +21,10 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
-from spark_kafka_sink.producer.batching.batch import OPEN, ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.batching.batch import OPEN, PINNED, ProducerBatch, TopicPartition
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.header import HEADER_BYTES
 
@@ -33,16 +32,11 @@ INFINITE_MS = float("inf")
 _NO_TOPICS: frozenset[str] = frozenset()
 
 
-class DrainGate(Protocol):
-    """Who decides whether a partition's next batch may leave now (idempotence)."""
+Admit = Callable[[ProducerBatch, int, float], bool]
+"""(batch, leader id, now): may the batch, the head of its partition's queue, be sent to this leader now?
 
-    def admit(self, batch: ProducerBatch, leader_id: int, now: float) -> bool:
-        """May `batch`, the head of its partition's queue, be sent to `leader_id` now?
-
-        If yes: set its sequence if it has none and count it as in flight. If no, the partition is set aside until
-        recheck(), so that the sender does not spin. Called under the accumulator's lock: it must not call back.
-        """
-        ...
+Idempotence decides. If yes, the batch has its sequence then and counts as in flight. If no, the partition is set aside
+until recheck(), so that the sender does not spin. Called under the accumulator's lock: it must not call back."""
 
 
 class PartitionQueue:
@@ -59,14 +53,14 @@ class PartitionQueue:
         self.leader_epoch: int | None = None
 
     def pin_open_batch(self) -> ProducerBatch | None:
-        """The batch that takes more records, held fast; None if there is none.
+        """The batch that takes more records, pinned; None if there is none.
 
-        The queue stays where it is: if the sender comes upon a head that is pinned, it passes by.
+        The queue stays where it is: the sender skips a head that is pinned.
         """
         last = self.batches[-1] if self.batches else None
         if last is None or last.state is not OPEN:
             return None
-        last.pinned = True
+        last.pin()
         return last
 
     def insert_in_sequence(self, batch: ProducerBatch) -> None:
@@ -100,7 +94,7 @@ class PartitionQueues:
         self._timers: list[tuple[float, int, PartitionQueue]] = []
         self._tie_breaker = itertools.count()
         self._snapshot = ClusterSnapshot()
-        self._leaders: dict[str, frozenset[int]] = {}  # by topic, of this snapshot; filled when it is asked for
+        self._leaders: dict[str, frozenset[int]] = {}  # by topic, of this snapshot; filled when they are asked for
         self._hurry = False
         self._aside: set[PartitionQueue] = set()
 
@@ -115,6 +109,10 @@ class PartitionQueues:
             self._by_topic.setdefault(topic_partition.topic, {})[topic_partition.partition] = queue
             self._find_leader(queue)
         return queue
+
+    def all_of_topic(self, topic: str) -> list[PartitionQueue]:
+        """Every queue of a topic that was asked for before."""
+        return list(self._by_topic.get(topic, {}).values())
 
     def of_topic(self, topic: str, partitions: Iterable[int]) -> list[PartitionQueue]:
         """The queues of some partitions of a topic."""
@@ -142,11 +140,11 @@ class PartitionQueues:
             if before != (queue.leader_id, queue.leader_epoch):
                 # KIP-951: what backs off need not wait longer once there is a new leader.
                 for batch in queue.batches:
-                    batch.attempts_at_leader_change = batch.attempts
+                    batch.skip_backoff()
             self.place(queue, now)
 
     def set_hurry(self, hurry: bool, now: float) -> None:
-        """Nobody may linger: memory is short, or a flush or the close is under way."""
+        """No batch may linger: memory is short, or a flush or the close is under way."""
         if hurry and not self._hurry:
             self._hurry = True
             for queue in self._queues.values():
@@ -168,12 +166,6 @@ class PartitionQueues:
             queue.due_ms = due_ms
             if due_ms < INFINITE_MS:
                 heapq.heappush(self._timers, (due_ms, next(self._tie_breaker), queue))
-
-    def unpin(self, queue: PartitionQueue, batch: ProducerBatch, now: float) -> None:
-        """The work on the batch is over. More rows do not change that a queue is sendable."""
-        batch.pinned = False
-        if not queue.sendable:
-            self.place(queue, now)
 
     def fire_timers(self, now: float) -> None:
         """Look at the queues whose time has come."""
@@ -209,8 +201,8 @@ class PartitionQueues:
         return frozenset([node for node, queues in self._sendable.items() if queues and node is not None])
 
     def topics_without_leader(self) -> frozenset[str]:
-        nobodys = self._sendable.get(None)
-        return frozenset([queue.topic_partition.topic for queue in nobodys]) if nobodys else _NO_TOPICS
+        leaderless = self._sendable.get(None)
+        return frozenset([queue.topic_partition.topic for queue in leaderless]) if leaderless else _NO_TOPICS
 
     def all_leaders_supplied(self, topic: str, request_bytes: int) -> bool:
         """Can each leader of the topic be sent a full request from what is sendable, one batch of each partition?"""
@@ -221,7 +213,7 @@ class PartitionQueues:
 
     # -- drain --------------------------------------------------------------------------------------------------------
 
-    def take(self, node_id: int, bytes_max: int, now: float, gate: DrainGate) -> list[ProducerBatch]:
+    def take(self, node_id: int, bytes_max: int, now: float, admit: Admit) -> list[ProducerBatch]:
         """Heads of a node's sendable queues, one of each, up to `bytes_max`; the first one may be larger."""
         taken: list[ProducerBatch] = []
         taken_bytes = 0
@@ -234,21 +226,21 @@ class PartitionQueues:
                 break
             del sendable[queue]  # goes to the end if it can be served again
             queue.sendable = False
-            if (batch.state is OPEN or batch.pinned or batch.attempts) and self._due_ms(queue) > now:
+            if (batch.state is OPEN or batch.state is PINNED or batch.attempts) and self._due_ms(queue) > now:
                 self.place(queue, now)
                 continue
-            if not gate.admit(batch, node_id, now):
+            if not admit(batch, node_id, now):
                 self._aside.add(queue)
                 continue
-            batch.leader_epoch = queue.leader_epoch
+            batch.drained_for(queue.leader_epoch)
             taken_bytes += size
             taken.append(batches.popleft())
             if not batches:
                 continue
             head = batches[0]
-            if head.state is OPEN or head.pinned or head.attempts:
+            if head.state is OPEN or head.state is PINNED or head.attempts:
                 self.place(queue, now)
-            else:  # it is full: nothing is to be waited for
+            else:  # a full batch waits for nothing
                 queue.sendable = True
                 sendable[queue] = None
         return taken
@@ -261,9 +253,9 @@ class PartitionQueues:
         if not batches or (self._aside and queue in self._aside):
             return INFINITE_MS
         head = batches[0]
-        if head.pinned:
+        if head.state is PINNED:
             return INFINITE_MS
-        if head.attempts and head.attempts_at_leader_change != head.attempts:
+        if head.backs_off:
             return head.backoff_until_ms
         if head.state is not OPEN or len(batches) > 1 or self._hurry:
             return -INFINITE_MS

@@ -1,8 +1,8 @@
-"""Owners: whose rows a batch carries, so that offsets and failures can be told row by row without a look at the rows.
+"""RowOrigins: which row of which call each record of a batch is, so that futures resolve without a look at the rows.
 
-Rows of many calls are grouped together, and a grouping is cut into pieces, each for one batch. With a thousand
-partitions a call of ten thousand rows has ten in each piece. So nothing is made for a call's share of a piece: a piece
-names its grouping and its rows' places in it, and the shares are found there when the outcome is told.
+Rows of many calls are grouped together, and then cut into batches. With a thousand partitions a call of ten thousand
+rows has ten rows in each batch. So no object is made for a call's share of a batch: a batch names the rows that were
+grouped together and a range of them, and the shares are found there when the batch is acknowledged or has failed.
 """
 
 from __future__ import annotations
@@ -14,39 +14,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-
-class BatchPart(NamedTuple):
-    """Rows of one send call in one batch: row `rows[i]` of the call is record `first_index + i` of the batch.
-
-    `call` is what the accumulator was given with the rows and is never looked into here. For single records it is the
-    list of what came with each record, and `rows` are positions in that list.
-    """
-
-    call: object
-    rows: NDArray[np.int64]
-    first_index: int
-
-
 FUTURE_BYTES = 256
 """What a record of send() takes, besides its own bytes, until it is acknowledged: its future, mostly."""
 
 
-_FIRST_POSITIONS = np.arange(16_384, dtype=np.int64)
-_FIRST_POSITIONS.setflags(write=False)
+class RowOrigins:
+    """For each row that was grouped, in the order of the partitions, the call that it came with and its place there.
 
-
-def positions(count: int) -> NDArray[np.int64]:
-    """0, 1, 2 and so on: the rows of a call from which none was left out. Most calls share them, so: read only."""
-    return _FIRST_POSITIONS[:count] if count <= len(_FIRST_POSITIONS) else np.arange(count, dtype=np.int64)
-
-
-class RowOwners:
-    """For each row of a grouping, in its order, which row of which call it is."""
+    `call` is what the accumulator was given with the rows and is never looked into here. For single records it is the
+    list of their futures, and `rows` are places in that list.
+    """
 
     __slots__ = ("_calls", "_starts", "only_call", "row_bytes", "rows")
 
     def __init__(self, rows: NDArray[np.int64], calls: Sequence[object], starts: Sequence[int] = (0,)) -> None:
-        """`rows` are positions in the calls; from row starts[i] on, until the next start, the call is calls[i]."""
+        """`rows` are places in the calls; from row starts[i] on, until the next start, the call is calls[i]."""
         self.rows = rows
         singles = list in map(type, calls)
         self.row_bytes = rows.itemsize + (FUTURE_BYTES if singles else 0)  # charged to buffer.memory for each row
@@ -55,7 +37,7 @@ class RowOwners:
         self._starts = [*starts, len(rows)]
 
     def shares(self, start: int, stop: int) -> list[tuple[object, int, int]]:
-        """The calls that have rows in [start, stop), and which: call, first row, row after the last."""
+        """The calls that have rows in [start, stop), and which rows: call, first row, row after the last."""
         if self.only_call is not None:
             return [(self.only_call, start, stop)]
         calls, starts = self._calls, self._starts
@@ -72,34 +54,34 @@ class RowOwners:
         return found
 
 
-class PieceRows(NamedTuple):
-    """Rows [start, stop) of a grouping; in the batch they are the records from number `first_index` on."""
+class BatchRows(NamedTuple):
+    """Rows [start, stop) of `origins` are the records of a batch from number `first_index` on."""
 
-    owners: RowOwners
+    origins: RowOrigins
     start: int
     stop: int
     first_index: int
 
     @property
     def nbytes(self) -> int:
-        """What these rows take besides the records."""
-        return (self.stop - self.start) * self.owners.row_bytes
+        """What these rows take besides their records."""
+        return (self.stop - self.start) * self.origins.row_bytes
 
-    @property
-    def parts(self) -> list[BatchPart]:
-        """The share of each call."""
+    def by_call(self) -> list[tuple[object, NDArray[np.int64], int]]:
+        """For each call: the call, places of rows in it, and the number of the first of them in the batch."""
+        origins = self.origins
         return [
-            BatchPart(call, self.owners.rows[first:last], first - self.start + self.first_index)
-            for call, first, last in self.owners.shares(self.start, self.stop)
+            (call, origins.rows[first:last], first - self.start + self.first_index)
+            for call, first, last in origins.shares(self.start, self.stop)
         ]
 
-    def between(self, first_record: int, last_record: int) -> PieceRows | None:
-        """What of it is among these records of the batch (the last one is not), counted from the first of them."""
+    def between(self, first_record: int, last_record: int) -> BatchRows | None:
+        """Those among the records [first_record, last_record) of the batch, counted from there; None if none is."""
         shift = self.start - self.first_index
         start, stop = max(self.start, first_record + shift), min(self.stop, last_record + shift)
-        return PieceRows(self.owners, start, stop, start - shift - first_record) if start < stop else None
+        return BatchRows(self.origins, start, stop, start - shift - first_record) if start < stop else None
 
 
-def rows_of_call(call: object, rows: NDArray[np.int64], first_index: int = 0) -> PieceRows:
-    """A piece with rows of one call."""
-    return PieceRows(RowOwners(rows, [call]), 0, len(rows), first_index)
+def rows_of_call(call: object, rows: NDArray[np.int64], first_index: int = 0) -> BatchRows:
+    """Rows that all come from one call."""
+    return BatchRows(RowOrigins(rows, [call]), 0, len(rows), first_index)

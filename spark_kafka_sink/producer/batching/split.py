@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
-from spark_kafka_sink.producer.batching.row_origins import PieceRows
-from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, cut_batches, times_of
 from spark_kafka_sink.records.decoder import decode_body
@@ -32,31 +30,7 @@ def split_batch(batch: ProducerBatch, batch_bytes_max: int, level: int | None = 
         plan = [BatchSlice(0, 0, max(1, middle)), BatchSlice(0, max(1, middle), columns.num_rows)]
     children: list[ProducerBatch] = []
     for cut, piece in zip(plan, encode(columns, plan, batch.max_timestamp), strict=True):
-        for lease in batch.leases:
-            lease.hold()
-        child = ProducerBatch(
-            batch.topic_partition,
-            batch.created_ms,
-            batch.deadline_ms,
-            (piece.segment,),
-            piece.record_count,
-            piece.base_timestamp,
-            piece.max_timestamp,
-            _pieces_of(batch, cut.start, cut.stop),
-            batch.leases,
-        )
-        child.is_split = True
+        child = batch.part(piece, cut.start, cut.stop)
         child.close(batch.codec, level)
-        if batch.has_sequence:
-            sequence = sequences.add(batch.base_sequence, cut.start)
-            child.set_producer_state(
-                batch.producer_id, batch.producer_epoch, sequence, transactional=batch.transactional
-            )
         children.append(child)
     return children
-
-
-def _pieces_of(batch: ProducerBatch, start: int, stop: int) -> tuple[PieceRows, ...]:
-    """Whose the records [start, stop) are, counted from `start`."""
-    found = [piece.between(start, stop) for piece in batch.pieces]
-    return tuple([piece for piece in found if piece is not None])

@@ -1,141 +1,139 @@
-"""Staging: rows wait as they came until enough are there, then they are grouped by partition all at once.
+"""Staging: rows wait for one topic, as they came, until enough are there to be grouped by partition all at once.
 
-Ten thousand rows over a thousand partitions are ten rows for each, and whatever is done for a piece of ten rows costs
-as much as for a piece of a thousand. So rows are not sorted into their partitions when they arrive. They wait, as Arrow
-columns beside a column of partition numbers, until about a batch for each partition that they hit has come together,
-or linger.ms has passed, or memory is short. Then one stable sort finds the order in which the rows of a partition are
-neighbours, as they were given, and one take lays them out in it.
+Ten thousand rows over a thousand partitions are ten rows for each, and a batch that gets ten rows costs as much work as
+one that gets a thousand. So rows are not sorted into their partitions when they arrive. They wait, as Arrow columns
+beside a column of partition numbers, until their stage is due:
 
-Single records wait as tuples and become columns when they are grouped. A run is what one call staged (or many calls
-with single records, back to back): it remembers for each row which row of which call it is.
+    full          the rows of a partition fill its batch, or all rows fill the processor's cache or a part of
+                  buffer.memory: at once, on the thread of the caller that filled it
+    lingered      linger.ms has passed, or memory is short: on the sender's thread
+    hurried       a flush or the close is under way: at once
+
+A stage lives from its first row until all its rows are in batches. An entry (a StagedRecord, or the StagedRows of one
+call) is accepted by being appended to `entries`, together with what was reserved for it. So after an exception at any
+moment (MemoryError, Ctrl-C) an entry is either accepted and paid for, or not there at all.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.producer.batching.row_origins import RowOwners
-from spark_kafka_sink.records.arrays import bytes_array, number_array
+from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
 from spark_kafka_sink.records.columns import RecordColumns
-
-HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-
-_FEW_ROWS = 64
 
 Headers = Sequence[tuple[str, "bytes | None"]]
 
+RECORD_BYTES_OVER = 30
+"""By how much the size of a StagedRecord may exceed what it is encoded to: all of its numbers are one byte long."""
+_ROW_BYTES_OVER = 8
+"""The same difference for rows of columns, whose sizes are closer (records/sizes.py)."""
+_CACHED_BYTES = 3 << 20
+_BYTES_PER_PARTITION = 64 << 10
+"""Rows are ordered in half the time, or less, while all are in the processor's cache. So a stage is full with that many
+bytes, unless a partition's share would be small: each share costs what some hundred rows cost."""
+
 
 class StagedRecord(NamedTuple):
-    """One record of send(), serialized."""
+    """One record of send(), serialized. `size` is an upper bound of its encoded size, `future` gets its result."""
 
+    partition: int
     key: bytes | None
     value: bytes | None
     headers: Headers | None
     timestamp_ms: int
-    partition: int
     size: int
-    call: object
+    future: object
 
 
-@dataclass(slots=True)
-class Run:
-    """Rows of one call, or of many calls with one record each (then `call` is the list of them)."""
+@dataclass(slots=True, eq=False)
+class StagedRows:
+    """Rows of one call, and their places in what the caller gave. For single records `call` is the list of futures."""
 
-    columns: RecordColumns  # gone once they are grouped
+    columns: RecordColumns  # deleted when they are grouped: the copy in order takes their place in buffer.memory
     sizes: NDArray[np.int64]
     partitions: NDArray[np.int32]
+    counts: NDArray[np.int64]
+    """Rows of each partition, up to the last one that has any."""
     rows: NDArray[np.int64]
     call: object
-    counts: NDArray[np.int64] = field(init=False)  # of rows, for each partition up to the last one that has any
-
-    def __post_init__(self) -> None:
-        self.counts = np.bincount(self.partitions)
 
 
-Staged = Run | list[StagedRecord]
-"""What one call staged, or single records, back to back: they become columns when they are grouped, under no lock."""
+Entry = StagedRecord | StagedRows
 
 
 class Stage:
-    """What waits for one topic. Guarded by the accumulator's lock; who groups it holds `group_lock` as well."""
+    """The rows of one topic that wait together. Guarded by the accumulator's lock until it is taken to be filled into
+    batches, then used by the thread alone that holds the topic's fill lock (batch_filler.py)."""
 
     __slots__ = (
+        "_staged_bytes",
         "bytes",
-        "group_lock",
-        "hit",
-        "hit_below",
+        "entries",
+        "fullest_bytes",
+        "leases",
         "oldest_ms",
-        "records",
-        "reserved",
-        "row_count",
-        "runs",
         "topic",
     )
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, now: float) -> None:
         self.topic = topic
-        self.group_lock = threading.Lock()
-        self.clear()
+        self.oldest_ms = now
+        self.entries: list[tuple[Entry, int]] = []  # each with the bytes that are reserved for it
+        self.bytes = 0  # upper bound of the encoded form of all rows
+        self.fullest_bytes = 0  # lower bound of what the partition with the most rows has
+        self._staged_bytes = np.zeros(0, np.int64)  # by partition, lower bounds
+        self.leases: list[MemoryLease] = []  # what is charged for its rows, since it was taken
 
-    def clear(self) -> None:
-        self.runs: list[Staged] = []
-        self.records: list[StagedRecord] = []
-        self.bytes = 0  # upper bound of the encoded form
-        self.reserved = 0  # bytes taken from the pool
-        self.row_count = 0
-        self.hit: set[int] = set()  # partitions
-        self.hit_below = 0  # all partitions below this one are hit: their rows need not be looked at again
-        self.oldest_ms = 0.0
+    def __repr__(self) -> str:
+        return f"Stage({self.topic}, {len(self.entries)} entries, {self.bytes} bytes, oldest {self.oldest_ms})"
 
-    def add_run(self, run: Run, size: int, reserved: int, now: float) -> None:
-        hit = run.counts.nonzero()[0].tolist() if len(run.counts) > self.hit_below else ()
-        self._close_records()
-        if not self.row_count:
-            self.oldest_ms = now
-        self.runs.append(run)
-        self.row_count += len(run.rows)
-        self.bytes += size
-        self.reserved += reserved
-        self.hit.update(hit)
-        while self.hit_below in self.hit:
-            self.hit_below += 1
+    def add(self, entry: Entry, reserved: int) -> None:
+        """Accept an entry. To be there it must be in `entries`, which comes last."""
+        if isinstance(entry, StagedRecord):
+            self._count_record(entry)
+        else:
+            self._count_rows(entry)
+        self.entries.append((entry, reserved))
 
-    def add_record(self, record: StagedRecord, reserved: int, now: float) -> None:
-        """`now` counts for the first record of a stage only."""
-        if not self.row_count:
-            self.oldest_ms = now
-        self.records.append(record)
-        self.row_count += 1
+    def _count_rows(self, rows: StagedRows) -> None:
+        sizes = np.bincount(rows.partitions, rows.sizes).astype(np.int64)
+        self._reach(len(sizes))
+        self._staged_bytes[: len(sizes)] += sizes - _ROW_BYTES_OVER * rows.counts
+        self.fullest_bytes = int(self._staged_bytes.max())
+        self.bytes += int(sizes.sum())
+
+    def _count_record(self, record: StagedRecord) -> None:
+        partition = record.partition
+        self._reach(partition + 1)
+        size = int(self._staged_bytes[partition]) + record.size - RECORD_BYTES_OVER
+        self._staged_bytes[partition] = size
+        self.fullest_bytes = max(self.fullest_bytes, size)
         self.bytes += record.size
-        self.reserved += reserved
-        self.hit.add(record.partition)
 
-    def take(self) -> Taken:
-        """Everything that waits; the stage is empty afterwards."""
-        self._close_records()
-        taken = Taken(self.runs, self.reserved, self.oldest_ms)
-        self.clear()
-        return taken
+    def _reach(self, partitions: int) -> None:
+        missing = partitions - len(self._staged_bytes)
+        if missing > 0:
+            self._staged_bytes = np.concatenate([self._staged_bytes, np.zeros(missing, np.int64)])
 
-    def _close_records(self) -> None:
-        if self.records:
-            self.runs.append(self.records)
-            self.records = []
+    def holds(self, entry: Entry) -> bool:
+        """Was the entry accepted?"""
+        return any(accepted is entry for accepted, _ in self.entries)
 
+    def remove(self, entry: Entry) -> None:
+        """The entry is not accepted after all. Its bytes stay counted, so that the stage is full a little earlier."""
+        self.entries = [pair for pair in self.entries if pair[0] is not entry]
 
-class Taken(NamedTuple):
-    """The content of a stage."""
-
-    runs: list[Staged]
-    reserved: int
-    oldest_ms: float
+    def is_full(self, batch_bytes_max: int, memory_max: int) -> bool:
+        """Should its rows become batches now? `batch_bytes_max` is what a batch takes, without its header."""
+        if self.fullest_bytes >= batch_bytes_max or self.bytes >= memory_max:
+            return True
+        partitions = int(np.count_nonzero(self._staged_bytes))
+        return self.bytes >= max(_CACHED_BYTES, _BYTES_PER_PARTITION * partitions)
 
 
 def chunks(sizes: NDArray[np.int64], rows_max: int, bytes_max: int) -> Iterator[tuple[int, int, int]]:
@@ -152,112 +150,3 @@ def chunks(sizes: NDArray[np.int64], rows_max: int, bytes_max: int) -> Iterator[
         end = int(ends[stop - 1])
         yield start, stop, end - before
         start, before = stop, end
-
-
-def as_run(staged: Staged) -> Run:
-    return staged if isinstance(staged, Run) else run_of_records(staged)
-
-
-def whose_rows(staged: Staged) -> tuple[NDArray[np.int32], NDArray[np.int64], object]:
-    """For rows that come to nothing: their partitions, their positions in the call, and the call."""
-    if isinstance(staged, Run):
-        return staged.partitions, staged.rows, staged.call
-    partitions = np.array([record.partition for record in staged], np.int32)
-    return partitions, np.arange(len(staged)), [record.call for record in staged]
-
-
-def run_of_records(records: Sequence[StagedRecord]) -> Run:
-    """Single records as columns."""
-    keys, values, headers, timestamps, partitions, sizes, calls = zip(*records, strict=True)
-    count = len(records)
-    columns = RecordColumns(
-        value=bytes_array(values),
-        key=None if all(key is None for key in keys) else bytes_array(keys),
-        headers=_header_column(headers) if any(headers) else None,
-        timestamp=number_array(np.fromiter(timestamps, np.int64, count)),
-    )
-    return Run(
-        columns,
-        np.fromiter(sizes, np.int64, count),
-        np.fromiter(partitions, np.int32, count),
-        np.arange(count, dtype=np.int64),
-        list(calls),
-    )
-
-
-def _header_column(headers: Sequence[Headers | None]) -> pa.Array:
-    pairs = [pair for some in headers for pair in some or ()]
-    keys = bytes_array([key.encode() for key, _ in pairs], pa.string())
-    values = bytes_array([value for _, value in pairs], pa.binary())
-    structs = pa.StructArray.from_arrays([keys, values], fields=[*HEADERS_TYPE.value_type])
-    ends = np.cumsum([0, *(len(some or ()) for some in headers)], dtype=np.int32)
-    return pa.ListArray.from_arrays(number_array(ends), structs, type=HEADERS_TYPE)
-
-
-@dataclass(frozen=True, slots=True)
-class Grouped:
-    """Rows in the order of their partitions: partitions[i] has the rows [starts[i], starts[i + 1])."""
-
-    columns: RecordColumns
-    sizes: NDArray[np.int64]
-    partitions: list[int]
-    starts: list[int]
-    owners: RowOwners
-
-
-def compatible(runs: Sequence[Run]) -> Iterator[list[Run]]:
-    """Runs that can become one grouping, in order: their headers must be of one type, the rest is made alike."""
-    together: list[Run] = []
-    kind: Any = None
-    for run in runs:
-        own = None if run.columns.headers is None else run.columns.headers.type
-        if together and own is not None and kind is not None and own != kind:
-            yield together
-            together, kind = [], None
-        kind = kind if own is None else own
-        together.append(run)
-    if together:
-        yield together
-
-
-def group(runs: Sequence[Run]) -> Grouped:
-    """Order the rows of all runs by partition; rows of one partition keep their order."""
-    columns = RecordColumns.concat([run.columns for run in runs])
-    for run in runs:
-        # The copy that was just made, and the ordered one of it, take the place that is paid for in buffer.memory.
-        del run.columns
-    sizes, partitions, rows = (
-        _joined([getattr(run, name) for run in runs]) for name in ("sizes", "partitions", "rows")
-    )
-    counts = runs[0].counts if len(runs) == 1 else np.bincount(partitions)
-    hit = counts.nonzero()[0]
-    starts = [0, *counts[hit].cumsum().tolist()]
-    lengths = [len(run.rows) for run in runs]
-    run_of = np.repeat(np.arange(len(runs)), lengths) if len(runs) > 1 else None
-    if len(hit) > 1 and not _in_order(partitions):
-        order = _narrow(partitions, len(counts)).argsort(kind="stable")
-        columns, sizes, rows = columns.take(order), sizes[order], rows[order]
-        run_of = run_of[order] if run_of is not None else None
-    return Grouped(columns, sizes, hit.tolist(), starts, _owners(runs, rows, run_of))
-
-
-def _owners(runs: Sequence[Run], rows: NDArray[np.int64], run_of: NDArray[np.int64] | None) -> RowOwners:
-    """`run_of` is the run of each row; None if there is only one."""
-    if run_of is None:
-        return RowOwners(rows, [runs[0].call])
-    changes = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(run_of[1:] != run_of[:-1]) + 1])
-    return RowOwners(rows, [runs[run].call for run in run_of[changes].tolist()], changes.tolist())
-
-
-def _joined(arrays: list[Any]) -> Any:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-
-
-def _in_order(partitions: NDArray[np.int32]) -> bool:
-    """A few rows mostly show that they are not."""
-    return not any((rows[1:] < rows[:-1]).any() for rows in (partitions[:_FEW_ROWS], partitions))
-
-
-def _narrow(partitions: NDArray[np.int32], stop: int) -> NDArray[Any]:
-    """Few bytes per number make the stable sort a radix sort. All are below `stop`."""
-    return partitions.astype(np.uint8 if stop <= 1 << 8 else np.uint16 if stop <= 1 << 16 else np.int32)

@@ -131,7 +131,8 @@ class Sender:
         wait_ms = self._ask_for_producer_id(now)
         self._ask_for_leaders(ready.unknown_leader_topics, now)
         node_ids, delay_ms = self._nodes_to_send_to(snapshot, ready.ready_node_ids, now)
-        drained = self._accumulator.drain(snapshot, node_ids, self._config.max_request_size, now, gate=self.idempotence)
+        size_max, admit = self._config.max_request_size, self.idempotence.admit
+        drained = self._accumulator.drain(snapshot, node_ids, size_max, now, admit)
         for node_id, batches in drained.items():
             self._send(node_id, batches, snapshot, now)
         expiry_ms = self._accumulator.next_expiry_ms() - now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from random import Random
 
@@ -9,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot, Node, PartitionInfo, TopicInfo
-from spark_kafka_sink.errors import DisconnectedError
-from spark_kafka_sink.producer.batching.accumulator import Appended, ReadyCheck, RecordAccumulator
+from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError
+from spark_kafka_sink.producer.batching.accumulator import ReadyCheck, RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
+from spark_kafka_sink.producer.batching.staging import StagedRecord
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.columns import RecordColumns
@@ -91,12 +93,12 @@ class Harness:
 
     def append(
         self, partition: int, count: int = 1, value: bytes = VALUE, call: object = None, topic: str = TOPIC
-    ) -> Appended:
+    ) -> tuple[int, KafkaSinkError | None]:
         return self.append_rows([value] * count, [partition] * count, call=call, topic=topic)
 
     def append_rows(
         self, values: list[bytes | None], partitions: list[int], call: object = None, topic: str = TOPIC
-    ) -> Appended:
+    ) -> tuple[int, KafkaSinkError | None]:
         columns = columns_of(values)
         return self.accumulator.append_columns(
             topic,
@@ -108,9 +110,19 @@ class Harness:
         )
 
     def append_record(self, partition: int, value: bytes = VALUE, call: object = None) -> None:
-        self.accumulator.append_record(
-            TOPIC, partition, None, value, None, WALL_MS, len(value) + RECORD_BYTES - 100, call
-        )
+        record = StagedRecord(partition, None, value, None, WALL_MS, len(value) + RECORD_BYTES - 100, call)
+        self.accumulator.append_record(TOPIC, record)
+
+    def begin_flush(self) -> threading.Event:
+        """The first half of a flush; its end is `flushed`."""
+        flush = threading.Event()
+        assert self.accumulator._begin_flush(flush, FOREVER)
+        return flush
+
+    def flushed(self, flush: threading.Event) -> bool:
+        """Is all that was there before acknowledged, or has it failed? The flush is over either way."""
+        self.accumulator._end_flush(flush)
+        return flush.is_set()
 
     def ready(self) -> ReadyCheck:
         return self.accumulator.ready(self.snapshot, self.clock.now)
@@ -120,7 +132,9 @@ class Harness:
 
     def drain(self, *node_ids: int, max_request_size: int = 1 << 20) -> list[ProducerBatch]:
         """The batches of all these nodes (default: both), node by node."""
-        drained = self.accumulator.drain(self.snapshot, node_ids or (0, 1), max_request_size, self.clock.now, self.gate)
+        drained = self.accumulator.drain(
+            self.snapshot, node_ids or (0, 1), max_request_size, self.clock.now, self.gate.admit
+        )
         return [batch for batches in drained.values() for batch in batches]
 
     def take(self) -> list[ProducerBatch]:
@@ -133,5 +147,5 @@ class Harness:
 
     def acknowledge(self, batch: ProducerBatch, base_offset: int = 0) -> None:
         batch.off_wire()
-        assert batch.complete(base_offset)
+        batch.complete(base_offset)
         self.accumulator.finish(batch)

@@ -11,6 +11,7 @@ import pytest
 
 from spark_kafka_sink.errors import BufferExhaustedError, DeliveryTimeoutError, ProducerClosedError, RecordTooLargeError
 from spark_kafka_sink.producer.batching.batch import BatchState, ProducerBatch
+from spark_kafka_sink.producer.batching.staging import StagedRecord
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.records.encoder import encode
@@ -102,12 +103,12 @@ def test_a_flush_makes_everything_ready_at_once() -> None:
     h = Harness(linger_ms=1000)
     h.append(0)
     h.append(2)
-    flush = h.accumulator.begin_flush()
+    flush = h.begin_flush()
     assert h.ready_nodes() == {0, 1}
     batches = h.drain()
     h.append(1)
     assert h.ready_nodes() == {0}  # as long as the flush goes on, nothing lingers
-    assert not h.accumulator.await_flush(flush, 0)
+    assert not h.flushed(flush)
     h.append(2)
     assert h.ready_nodes() == {0}  # it is over: what comes now lingers
     for batch in batches:
@@ -118,37 +119,37 @@ def test_a_flush_ends_when_all_batches_of_before_have_an_outcome_good_or_bad() -
     h = Harness(linger_ms=1000)
     h.append(0)
     h.append(2)
-    flush = h.accumulator.begin_flush()
+    flush = h.begin_flush()
     first, second = h.take()
     h.append(1)  # after the flush began: not its business
     h.acknowledge(first)
-    assert not flush.done.is_set()
+    assert not flush.is_set()
     second.off_wire()
     second.fail(ERROR)
     h.accumulator.finish(second)
-    assert h.accumulator.await_flush(flush, 0)
+    assert h.flushed(flush)
     assert h.accumulator.has_incomplete()
 
 
 def test_a_flush_of_nothing_is_over_at_once() -> None:
     h = Harness()
-    assert h.accumulator.await_flush(h.accumulator.begin_flush(), 0)
+    assert h.flushed(h.begin_flush())
 
 
 def test_a_flush_waits_for_what_a_batch_was_split_into() -> None:
     h = Harness(linger_ms=1000, batch_size=4096)
     h.append(0, 20)
-    flush = h.accumulator.begin_flush()
+    flush = h.begin_flush()
     (batch,) = h.take()
     batch.off_wire()
     h.accumulator.split_and_reenqueue(batch, h.clock.now)
     left = h.accumulator.has_undrained()
     assert left
-    assert not flush.done.is_set()
-    while not flush.done.is_set():
+    assert not flush.is_set()
+    while not flush.is_set():
         for child in h.take():
             h.acknowledge(child)
-    assert h.accumulator.await_flush(flush, 0)
+    assert h.flushed(flush)
 
 
 def test_memory_that_others_wait_for_makes_everything_ready() -> None:
@@ -177,9 +178,9 @@ def test_closing_makes_everything_ready_and_refuses_more() -> None:
     h.append(0)
     h.accumulator.close()
     assert h.ready_nodes() == {0}
-    appended = h.append(0)
-    assert appended.rows == 0
-    assert isinstance(appended.error, ProducerClosedError)
+    taken, error = h.append(0)
+    assert taken == 0
+    assert isinstance(error, ProducerClosedError)
     with pytest.raises(ProducerClosedError):
         h.append_record(0)
     for batch in h.drain():
@@ -207,11 +208,11 @@ def test_rows_keep_their_order_within_a_partition_and_calls_are_told_row_by_row(
     batches = {batch.topic_partition.partition: batch for batch in h.take()}
     assert values_of(batches[0]) == [b"a0", b"a1", None, b"a2"]
     assert values_of(batches[1]) == [b"b0", b"b1"]
-    assert [(p.call, p.rows.tolist(), p.first_index) for p in batches[0].parts] == [
+    assert [(call, rows.tolist(), first) for call, rows, first in batches[0].rows_by_call()] == [
         ("first", [0, 2, 3], 0),
         ("second", [0], 3),
     ]
-    assert [(p.call, p.rows.tolist(), p.first_index) for p in batches[1].parts] == [
+    assert [(call, rows.tolist(), first) for call, rows, first in batches[1].rows_by_call()] == [
         ("first", [1], 0),
         ("second", [1], 1),
     ]
@@ -225,7 +226,7 @@ def test_single_records_and_columns_keep_the_order_in_which_they_were_given() ->
     h.append_record(0, b"4", call="four")
     (batch,) = h.take()
     assert values_of(batch) == [b"1", b"2", b"3", b"4"]
-    parts = [(part.call, part.rows.tolist(), part.first_index) for part in batch.parts]
+    parts = [(call, rows.tolist(), first) for call, rows, first in batch.rows_by_call()]
     assert parts == [(["one", "two"], [0, 1], 0), ("three", [0], 2), (["four"], [0], 3)]
 
 
@@ -252,10 +253,10 @@ def test_the_parts_of_a_continued_batch_count_on() -> None:
     told: dict[str, list[int]] = {"a": [], "b": []}
     for batch in got:
         index = 0
-        for part in batch.parts:
-            assert part.first_index == index
-            index += len(part.rows)
-            told[str(part.call)] += part.rows.tolist()
+        for call, rows, first_index in batch.rows_by_call():
+            assert first_index == index
+            index += len(rows)
+            told[str(call)] += rows.tolist()
         assert index == batch.record_count
     assert told == {"a": [0, 1, 2, 3], "b": [0, 1, 2, 3]}
 
@@ -285,7 +286,7 @@ def test_a_topic_whose_header_columns_have_different_types_is_grouped_in_order()
     columns = RecordColumns(pa.array([b"2"]), headers=headers)
     partitions = np.zeros(1, np.int32)
     h.accumulator.append_columns(TOPIC, columns, record_size_bounds(columns), partitions, np.arange(1), "c")
-    h.accumulator.append_record(TOPIC, 0, None, b"3", [("x", None)], WALL_MS, 60, "s")
+    h.accumulator.append_record(TOPIC, StagedRecord(0, None, b"3", [("x", None)], WALL_MS, 60, "s"))
     (batch,) = h.take()
     assert values_of(batch) == [b"1", b"2", b"3"]
 
@@ -308,12 +309,12 @@ def test_rows_that_cannot_be_encoded_are_told_and_their_memory_returns(monkeypat
 
     h = Harness(linger_ms=0)
     h.append(0, 2, call="x")
-    monkeypatch.setattr("spark_kafka_sink.producer.batching.grouping.encode", out_of_memory)
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode", out_of_memory)
     assert h.ready_nodes() == set()
     (failed,) = h.accumulator.failed_batches()
     assert failed.done
     assert isinstance(failed.error, MemoryError)
-    assert [(part.call, part.rows.tolist()) for part in failed.parts] == [("x", [0, 1])]
+    assert [(call, rows.tolist()) for call, rows, _ in failed.rows_by_call()] == [("x", [0, 1])]
     assert h.accumulator.failed_batches() == []
     h.accumulator.finish(failed)
     assert not h.accumulator.has_incomplete()
@@ -328,7 +329,7 @@ def test_rows_that_are_being_grouped_are_not_forgotten_by_a_close(monkeypatch: p
         seen.append((h.accumulator.has_incomplete(), h.accumulator.has_undrained()))
         return encode(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("spark_kafka_sink.producer.batching.grouping.encode", looked_at)
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode", looked_at)
     h.append(0)
     h.ready()
     assert seen == [(True, True)]
@@ -347,7 +348,7 @@ def test_an_interrupted_grouping_tells_also_the_rows_behind_it(monkeypatch: pyte
     def interrupted(*arguments: object) -> object:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("spark_kafka_sink.producer.batching.grouping.encode", interrupted)
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode", interrupted)
     with pytest.raises(KeyboardInterrupt):
         h.ready()
     assert sum(batch.record_count for batch in h.accumulator.failed_batches()) == 2
@@ -361,11 +362,11 @@ def test_an_interrupted_grouping_tells_its_rows_and_blocks_nothing(monkeypatch: 
     h = Harness()
     h.append(0, BATCH_ROWS + 1, call="before")  # leaves an open batch, which the next grouping pins
     with monkeypatch.context() as patch:
-        patch.setattr("spark_kafka_sink.producer.batching.grouping.encode", interrupted)
+        patch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode", interrupted)
         with pytest.raises(KeyboardInterrupt):
             h.append(0, 20, call="interrupted")
     (failed,) = h.accumulator.failed_batches()
-    assert [(part.call, len(part.rows)) for part in failed.parts] == [("interrupted", 20)]
+    assert [(call, len(rows)) for call, rows, _ in failed.rows_by_call()] == [("interrupted", 20)]
     h.accumulator.finish(failed)
     h.clock.now += 10
     assert sum(batch.record_count for _ in range(2) for batch in h.take()) == BATCH_ROWS + 1
@@ -616,7 +617,7 @@ def test_a_batch_that_is_too_large_is_split_with_its_sequences_and_its_age(compr
         sent += h.take()
     assert sent == children
     assert [v for child in sent for v in values_of(child)] == [b"%03d" % i * 20 for i in range(60)]
-    rows = [row for child in sent for part in child.parts for row in part.rows.tolist()]
+    rows = [row for child in sent for _, its_rows, _ in child.rows_by_call() for row in its_rows.tolist()]
     assert rows == list(range(60))
     for child in sent:
         h.acknowledge(child)
@@ -684,7 +685,7 @@ def test_queued_batches_expire_when_delivery_timeout_has_passed_each_told_once()
     assert h.accumulator.expired_batches(h.clock.now) == []
     assert h.ready_nodes() == set()
     for batch in expired:
-        assert batch.fail(ERROR)
+        batch.fail(ERROR)
         h.accumulator.finish(batch)
     assert h.pool.free_bytes == h.pool.bytes_max
     assert h.accumulator.next_expiry_ms() == FOREVER
@@ -716,13 +717,12 @@ def test_a_batch_that_expired_in_flight_keeps_its_memory_until_the_answer() -> N
     held = h.pool.bytes_max - h.pool.free_bytes
     h.clock.now += 100
     assert h.accumulator.expired_batches(h.clock.now) == [batch]
-    assert batch.fail(ERROR)
+    batch.fail(ERROR)
     h.accumulator.finish(batch)
     assert h.pool.bytes_max - h.pool.free_bytes == held > 0
     assert batch.segments
     batch.off_wire()
     assert h.pool.free_bytes == h.pool.bytes_max
-    assert not batch.complete(5)  # the answer comes too late to change the outcome
     assert batch.error is ERROR
 
 
@@ -769,7 +769,7 @@ def test_abort_fails_what_is_staged_queued_and_in_flight_and_loses_no_row() -> N
     aborted = h.accumulator.abort_incomplete(ERROR)
     assert in_flight in aborted
     assert all(batch.error is ERROR for batch in aborted)
-    told = sum(len(part.rows) for batch in aborted for part in batch.parts)
+    told = sum(len(rows) for batch in aborted for _, rows, _ in batch.rows_by_call())
     assert told == 2 * BATCH_ROWS + 3
     for batch in aborted:
         h.accumulator.finish(batch)
@@ -814,13 +814,13 @@ def test_a_call_larger_than_the_memory_is_taken_in_chunks() -> None:
 
 def test_rows_for_which_no_memory_comes_are_reported_and_those_before_them_stay() -> None:
     h = Harness(buffer_memory=16_000, max_block_ms=0, linger_ms=10_000, batch_size=16_000)
-    appended = h.append(0, 1000)
-    assert isinstance(appended.error, BufferExhaustedError)
-    assert 0 < appended.rows < 1000
-    assert "buffer.memory" in str(appended.error)
+    taken, error = h.append(0, 1000)
+    assert isinstance(error, BufferExhaustedError)
+    assert 0 < taken < 1000
+    assert "buffer.memory" in str(error)
     h.clock.now += 10_000
     got = sum(batch.record_count for _ in range(50) for batch in h.take())
-    assert got == appended.rows
+    assert got == taken
 
 
 def test_one_record_may_take_the_whole_memory_but_not_more() -> None:
@@ -830,8 +830,8 @@ def test_one_record_may_take_the_whole_memory_but_not_more() -> None:
     (batch,) = h.take()
     h.acknowledge(batch)
     assert h.pool.free_bytes == 10_000
-    appended = h.append(0, 1, b"x" * 10_000)
-    assert isinstance(appended.error, RecordTooLargeError)
+    _, error = h.append(0, 1, b"x" * 10_000)
+    assert isinstance(error, RecordTooLargeError)
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4"])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import DeliveryError, IllegalStateError
-from spark_kafka_sink.producer.batching.batch import BatchState, ProducerBatch
+from spark_kafka_sink.producer.batching.batch import MOVES, BatchState, ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
 from spark_kafka_sink.producer.batching.row_origins import rows_of_call
 from spark_kafka_sink.producer.batching.split import split_batch
@@ -16,7 +18,7 @@ from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec
 from spark_kafka_sink.records.cutting import PartitionSlice, cut_batches, times_of
 from spark_kafka_sink.records.decoder import decode_batches
-from spark_kafka_sink.records.encoder import encode
+from spark_kafka_sink.records.encoder import EncodedSlice, encode
 from spark_kafka_sink.records.header import parse_header
 from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.producer.batching.accumulator_harness import Clock, tp
@@ -28,18 +30,14 @@ def batch_of(columns: RecordColumns, pool: BufferPool | None = None) -> Producer
     pool = pool or BufferPool(1 << 20, Clock())
     pool.reserve(1000, 0)
     lease = MemoryLease(pool, 1000)
+    filling = object()
+    lease.hold(filling, 0)
     batch = ProducerBatch(tp(3), created_ms=10, deadline_ms=110)
     now, whole = 1_700_000_000_000, [PartitionSlice(0, columns.num_rows)]
     plan = cut_batches(record_size_bounds(columns), whole, 1 << 20, times_of(columns, now))
     (piece,) = encode(columns, plan, now)
-    batch.append(
-        piece.segment,
-        piece.record_count,
-        piece.base_timestamp,
-        piece.max_timestamp,
-        (rows_of_call("call", np.arange(piece.record_count)),),
-        (lease,),
-    )
+    batch.append(piece, rows_of_call("call", np.arange(piece.record_count)), lease)
+    lease.let_go(filling)
     return batch
 
 
@@ -53,35 +51,91 @@ def in_flight(batch: ProducerBatch) -> ProducerBatch:
     return batch
 
 
-def test_a_batch_has_one_outcome_and_the_first_one_stands() -> None:
+def test_a_batch_that_is_acknowledged_knows_the_offset_of_each_record() -> None:
     batch = in_flight(batch_of(plain()))
-    assert batch.complete(100, 5)
-    assert not batch.fail(ERROR)
-    assert not batch.complete(200)
+    batch.complete(100, 5)
     assert (batch.base_offset, batch.log_append_time, batch.error) == (100, 5, None)
     assert [batch.offset_of(i) for i in (0, 4)] == [100, 104]
 
 
-def test_a_failure_stands_against_a_late_success() -> None:
+def test_a_batch_that_failed_has_no_offsets() -> None:
     batch = in_flight(batch_of(plain()))
-    assert batch.fail(ERROR)
-    assert not batch.complete(100)
+    batch.fail(ERROR)
     assert (batch.error, batch.base_offset, batch.offset_of(2)) == (ERROR, -1, -1)
 
 
-@pytest.mark.parametrize(
-    "move", [lambda b: b.depart(1), lambda b: b.requeue(backoff_until_ms=1, error=ERROR), lambda b: b.wire_segments()]
-)
-def test_what_an_open_batch_cannot_do_is_an_error_of_ours(move: object) -> None:
-    with pytest.raises(IllegalStateError):
-        move(batch_of(plain()))  # type: ignore[operator]
+WAYS: dict[BatchState, list[Callable[[ProducerBatch], object]]] = {
+    BatchState.OPEN: [],
+    BatchState.PINNED: [lambda batch: batch.pin()],
+    BatchState.CLOSED: [lambda batch: batch.close()],
+    BatchState.IN_FLIGHT: [lambda batch: batch.close(), lambda batch: batch.depart(20)],
+    BatchState.DONE: [lambda batch: batch.fail(ERROR)],
+}
+MOVE_TO: list[tuple[BatchState, Callable[[ProducerBatch], object]]] = [
+    (BatchState.PINNED, lambda batch: batch.pin()),
+    (BatchState.OPEN, lambda batch: batch.unpin()),
+    (BatchState.CLOSED, lambda batch: batch.close()),
+    (BatchState.IN_FLIGHT, lambda batch: batch.depart(1)),
+    (BatchState.CLOSED, lambda batch: batch.requeue(backoff_until_ms=1, error=ERROR)),
+    (BatchState.DONE, lambda batch: batch.complete(100)),
+    (BatchState.DONE, lambda batch: batch.fail(ERROR)),
+    (BatchState.DONE, lambda batch: batch.split_up()),
+]
 
 
-def test_a_closed_batch_takes_no_more_records() -> None:
+@pytest.mark.parametrize(("to", "move"), MOVE_TO)
+@pytest.mark.parametrize("state", list(BatchState))
+def test_a_batch_moves_as_the_table_says_and_every_other_move_raises(
+    state: BatchState, to: BatchState, move: Callable[[ProducerBatch], object]
+) -> None:
     batch = batch_of(plain())
-    batch.close()
-    with pytest.raises(IllegalStateError):
-        batch.append(memoryview(b""), 1, 0, 0, (), ())
+    for step in WAYS[state]:
+        step(batch)
+    assert batch.state is state
+    if to in MOVES[state]:
+        move(batch)
+        assert batch.state is to
+    else:
+        with pytest.raises(IllegalStateError, match=f"cannot become {to.value}"):
+            move(batch)
+        assert batch.state is state
+
+
+@pytest.mark.parametrize("state", [BatchState.CLOSED, BatchState.IN_FLIGHT, BatchState.DONE])
+def test_only_a_batch_that_is_not_closed_takes_records(state: BatchState) -> None:
+    batch = batch_of(plain())
+    piece = EncodedSlice(memoryview(b""), 1, 0, 0)
+    rows, lease = batch.rows[0], batch.leases[0]
+    for step in WAYS[state]:
+        step(batch)
+    with pytest.raises(IllegalStateError, match="cannot be added"):
+        batch.append(piece, rows, lease)
+
+
+@pytest.mark.parametrize("state", [BatchState.OPEN, BatchState.PINNED])
+def test_a_batch_that_may_still_change_has_no_bytes_for_a_request(state: BatchState) -> None:
+    batch = batch_of(plain())
+    for step in WAYS[state]:
+        step(batch)
+    with pytest.raises(IllegalStateError, match="not closed"):
+        batch.wire_segments()
+
+
+def test_a_batch_in_memory_of_its_own_has_the_bytes_that_it_had_and_frees_the_buffer() -> None:
+    pool = BufferPool(100_000, Clock())
+    batch = batch_of(RecordColumns(pa.array([b"x" * 100] * 5)), pool)
+    (shared,) = batch.leases
+    other = object()
+    shared.hold(other, 10)
+    before = b"".join(batch.segments)
+    batch.move_to_own_memory()
+    assert b"".join(batch.segments) == before
+    own = len(before) + 5 * 8  # the records, and which rows of the call they are
+    assert shared.bytes == 1000 - own
+    shared.let_go(other)
+    assert pool.free_bytes == 100_000 - own
+    batch.fail(ERROR)
+    assert pool.free_bytes == 100_000
 
 
 def test_memory_returns_when_the_batch_is_done_and_off_the_wire_whichever_is_last() -> None:
@@ -144,14 +198,6 @@ def test_compression_moves_the_charge_and_frees_the_rest() -> None:
     assert pool.free_bytes == 10_000
 
 
-def test_closing_twice_changes_nothing() -> None:
-    batch = batch_of(plain())
-    batch.close(Codec.GZIP)
-    size = batch.size_bytes
-    batch.close(Codec.GZIP)
-    assert (batch.size_bytes, batch.state) == (size, BatchState.CLOSED)
-
-
 def test_a_batch_expires_when_its_time_has_come_not_before() -> None:
     batch = batch_of(plain())
     assert not batch.expired(109)
@@ -182,7 +228,7 @@ def test_a_split_keeps_codec_headers_keys_timestamps_and_nulls(codec: Codec) -> 
         assert [x for part in rows for x in part[name].to_pylist()] == whole[name].to_pylist()
     assert {c.codec for c in children} == {codec}
     assert [c.base_sequence for c in children[1:]] == [sequences.add(c.last_sequence, 1) for c in children[:-1]]
-    assert [i for c in children for p in c.parts for i in p.rows.tolist()] == list(range(count))
+    assert [i for c in children for _, rows, _ in c.rows_by_call() for i in rows.tolist()] == list(range(count))
     for child in children:
         child.fail(ERROR)
     assert pool.free_bytes == 10_000

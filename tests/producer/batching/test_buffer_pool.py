@@ -179,64 +179,82 @@ def test_many_threads_take_and_give_back_and_nothing_is_missing() -> None:
     assert (failed, pool.free_bytes, pool.waiters) == ([], 1000, 0)
 
 
+def lease_of(pool: BufferPool, count: int) -> MemoryLease:
+    pool.reserve(count, 0)
+    return MemoryLease(pool, count)
+
+
 def test_a_lease_returns_everything_with_its_last_holder_and_not_before() -> None:
     pool = pool_of(100)
-    pool.reserve(80, 0)
-    lease = MemoryLease(pool, 80)
-    lease.hold()
+    lease = lease_of(pool, 80)
+    lease.hold("first", 40)
+    lease.hold("second", 20)
     lease.shrink_to(60)
     assert pool.free_bytes == 40
-    lease.let_go()
+    lease.let_go("second")
     assert pool.free_bytes == 40
-    lease.let_go()
+    lease.let_go("first")
     assert pool.free_bytes == 100
 
 
-def test_many_holders_at_once_let_go_one_by_one_from_any_thread_and_the_bytes_return_once() -> None:
+def test_holders_let_go_one_by_one_from_any_thread_and_the_bytes_return_once() -> None:
     pool = pool_of(100)
-    pool.reserve(80, 0)
-    lease = MemoryLease(pool, 80)
-    lease.hold(4_000)
+    lease = lease_of(pool, 80)
+    for holder in range(4_001):
+        lease.hold(holder, 0)
     together = threading.Barrier(4)
 
-    def let_go() -> None:
+    def let_go(first: int) -> None:
         together.wait(60)
-        for _ in range(1_000):
-            lease.let_go()
+        for holder in range(first, first + 1_000):
+            lease.let_go(holder)
 
-    threads = [threading.Thread(target=let_go) for _ in range(4)]
+    threads = [threading.Thread(target=let_go, args=(1_000 * i,)) for i in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
     assert (pool.free_bytes, lease.bytes) == (20, 80)
-    lease.let_go()
+    lease.let_go(4_000)
     assert (pool.free_bytes, lease.bytes) == (100, 0)
 
 
-def test_a_lease_that_has_returned_can_neither_be_held_nor_let_go_again() -> None:
+def test_letting_go_twice_returns_nothing_twice() -> None:
     pool = pool_of(100)
-    pool.reserve(80, 0)
-    lease = MemoryLease(pool, 80)
-    lease.let_go()
-    with pytest.raises(IllegalStateError):
-        lease.let_go()
-    with pytest.raises(IllegalStateError):
-        lease.hold()
+    lease = lease_of(pool, 80)
+    lease.hold("first", 40)
+    lease.hold("second", 40)
+    lease.let_go("first")
+    lease.let_go("first")
+    assert (pool.free_bytes, lease.holders) == (20, ["second"])
+    lease.let_go("second")
+    lease.let_go("second")
     assert pool.free_bytes == 100
 
 
-def test_a_carved_lease_lives_longer_than_the_one_it_came_from() -> None:
+def test_bytes_that_moved_to_another_lease_return_with_that_one() -> None:
     pool = pool_of(100)
-    pool.reserve(80, 0)
-    lease = MemoryLease(pool, 80)
-    compressed = lease.carve(30)
-    lease.let_go()
-    assert pool.free_bytes == 70
-    assert compressed.bytes == 30
-    compressed.let_go()
+    lease = lease_of(pool, 80)
+    lease.hold("batch", 80)
+    compressed = lease.sibling()
+    compressed.hold("batch", 30)
+    lease.move(30, compressed)
+    lease.let_go("batch")
+    assert (pool.free_bytes, compressed.bytes) == (70, 30)
+    compressed.let_go("batch")
     assert pool.free_bytes == 100
-    pool.reserve(10, 0)
-    small = MemoryLease(pool, 10)
-    assert small.carve(50).bytes == 10
-    assert small.bytes == 0
+
+
+def test_no_more_moves_than_there_is() -> None:
+    pool = pool_of(100)
+    small = lease_of(pool, 10)
+    other = small.sibling()
+    small.move(50, other)
+    assert (small.bytes, other.bytes) == (0, 10)
+
+
+@pytest.mark.parametrize(("used", "sparse"), [(100, False), (26, False), (25, True), (1, True), (0, False)])
+def test_a_lease_is_sparse_when_its_holders_need_a_quarter_of_it_at_most(used: int, sparse: bool) -> None:
+    lease = lease_of(pool_of(100), 100)
+    lease.hold("batch", used)
+    assert lease.is_sparse is sparse

@@ -40,7 +40,7 @@ def test_rows_that_have_lingered_stay_staged_while_every_leader_has_a_full_reque
     h.append(1, 2, call="second")
     h.ready()  # the full batches are gone
     (batch,) = [batch for batch in h.drain() if batch.topic_partition.partition == 1]
-    assert [part.call for part in batch.parts] == ["first", "second"]
+    assert [call for call, _, _ in batch.rows_by_call()] == ["first", "second"]
 
 
 def test_one_leader_that_could_take_more_is_enough_to_group() -> None:
@@ -73,11 +73,12 @@ def test_a_flush_or_the_close_holds_nothing() -> None:
     for end in ("begin_flush", "close"):
         h = supplied(0, 2)
         if end == "begin_flush":
-            h.accumulator.begin_flush()
+            flush = h.begin_flush()
         h.append(1, 2)
         if end == "close":
             h.accumulator.close()
         assert sent_partitions(h) == [0, 1, 2]
+    assert not h.flushed(flush)
 
 
 @pytest.mark.parametrize("linger_ms", [LINGER_MS, 60_000])

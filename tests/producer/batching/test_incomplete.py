@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+
 import pytest
 
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
@@ -41,13 +44,14 @@ def test_a_flush_is_over_when_the_last_of_its_batches_are_settled_together(incom
     first, second, third, later = (batch_until(100) for _ in range(4))
     for batch in (first, second, third):
         incomplete.add(batch)
-    flush = incomplete.begin_flush()
+    flush = threading.Event()
+    incomplete.begin_flush(flush)
     incomplete.arm(flush)
     incomplete.add(later)
     incomplete.forget(first, later)
-    assert not flush.done.is_set()
+    assert not flush.is_set()
     incomplete.forget(second, third)
-    assert flush.done.is_set()
+    assert flush.is_set()
 
 
 def test_what_expires_together_is_told_by_age_not_by_when_it_was_cut(incomplete: IncompleteBatches) -> None:
@@ -63,11 +67,11 @@ def test_what_expires_together_is_told_by_age_not_by_when_it_was_cut(incomplete:
 
 def test_a_batch_that_is_worked_on_expires_when_it_is_let_go(incomplete: IncompleteBatches) -> None:
     batch = batch_until(100)
-    batch.pinned = True
+    batch.pin()
     incomplete.add(batch)
     assert incomplete.take_expired(100) == []
     assert incomplete.next_deadline_ms == 100
-    batch.pinned = False
+    batch.unpin()
     assert incomplete.take_expired(100) == [batch]
 
 
@@ -77,3 +81,9 @@ def test_a_batch_that_had_its_outcome_does_not_expire(incomplete: IncompleteBatc
     batch.fail(ValueError())
     assert incomplete.take_expired(100) == []
     assert incomplete.next_deadline_ms == INFINITE_MS
+
+
+def test_a_flush_that_was_given_up_without_a_word_hurries_nothing(incomplete: IncompleteBatches) -> None:
+    incomplete.begin_flush(threading.Event())
+    gc.collect()
+    assert not incomplete.flushing

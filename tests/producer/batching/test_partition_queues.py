@@ -95,7 +95,7 @@ def test_no_partition_of_a_node_starves() -> None:
         for _ in range(10):
             queues.get(tp(partition)).batches.append(closed_batch(partition))
         queues.place(queues.get(tp(partition)), 0)
-    served = [batch.topic_partition.partition for _ in range(10) for batch in queues.take(0, 3 * 61, 0, Gate())]
+    served = [batch.topic_partition.partition for _ in range(10) for batch in queues.take(0, 3 * 61, 0, Gate().admit)]
     assert [served.count(partition) for partition in range(5)] == [6, 6, 6, 6, 6]
 
 
@@ -120,25 +120,28 @@ def one_queue(*batches: ProducerBatch) -> tuple[PartitionQueues, PartitionQueue]
 
 
 def test_a_batch_that_is_worked_on_is_passed_by_until_the_work_is_over() -> None:
-    first, second = closed_batch(0), closed_batch(0)
+    first, second = (ProducerBatch(tp(0), created_ms=0, deadline_ms=1000) for _ in range(2))
     queues, queue = one_queue(first, second)
-    first.pinned = second.pinned = True  # both are being compressed; the queue was sendable before
-    assert queues.take(0, 1 << 20, 0, Gate()) == []
-    queues.unpin(queue, first, 0)
-    assert queues.take(0, 1 << 20, 0, Gate()) == [first]
+    first.pin()
+    second.pin()  # both are being compressed; the queue was sendable before
+    assert queues.take(0, 1 << 20, 0, Gate().admit) == []
+    first.close()
+    queues.place(queue, 0)
+    assert queues.take(0, 1 << 20, 0, Gate().admit) == [first]
     assert queues.sendable_nodes() == frozenset()
-    queues.unpin(queue, second, 0)
-    assert queues.take(0, 1 << 20, 0, Gate()) == [second]
+    second.close()
+    queues.place(queue, 0)
+    assert queues.take(0, 1 << 20, 0, Gate().admit) == [second]
 
 
 def test_a_batch_waits_for_its_own_backoff_behind_one_that_need_not_wait() -> None:
     first, second = closed_batch(0), closed_batch(0)
     second.attempts, second.backoff_until_ms = 1, 50
     queues, _ = one_queue(first, second)
-    assert queues.take(0, 1 << 20, 0, Gate()) == [first]
+    assert queues.take(0, 1 << 20, 0, Gate().admit) == [first]
     assert (queues.sendable_nodes(), queues.next_due_ms()) == (frozenset(), 50)
     queues.fire_timers(50)
-    assert queues.take(0, 1 << 20, 50, Gate()) == [second]
+    assert queues.take(0, 1 << 20, 50, Gate().admit) == [second]
 
 
 def test_a_batch_that_returns_to_the_head_of_a_ready_queue_waits_for_its_backoff() -> None:
@@ -147,7 +150,7 @@ def test_a_batch_that_returns_to_the_head_of_a_ready_queue_waits_for_its_backoff
     returned.close()
     returned.attempts, returned.backoff_until_ms = 1, 50
     queue.insert_in_sequence(returned)
-    assert queues.take(0, 1 << 20, 0, Gate()) == []
+    assert queues.take(0, 1 << 20, 0, Gate().admit) == []
     assert queues.next_due_ms() == 50
 
 
@@ -157,6 +160,6 @@ def test_when_the_hurry_is_over_an_open_batch_lingers_on() -> None:
     queues.set_hurry(True, 1)
     assert queues.sendable_nodes() == {0}
     queues.set_hurry(False, 1)
-    assert queues.take(0, 1 << 20, 1, Gate()) == []
+    assert queues.take(0, 1 << 20, 1, Gate().admit) == []
     queues.fire_timers(5)
-    assert queues.take(0, 1 << 20, 5, Gate()) == [batch]
+    assert queues.take(0, 1 << 20, 5, Gate().admit) == [batch]

@@ -16,7 +16,7 @@ def test_records_that_the_broker_names_get_its_words_and_the_others_are_innocent
     batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
     call = ColumnsFuture("t", 4)
     batch.record_count = 4
-    batch.pieces = (rows_of_call(call, np.array([10, 11])), rows_of_call(call, np.array([20, 21]), 2))
+    batch.rows = (rows_of_call(call, np.array([10, 11])), rows_of_call(call, np.array([20, 21]), 2))
     named, innocent = record_errors(batch, Answer(codes.INVALID_RECORD, record_words={2: "has no key"}))
     assert innocent is not None
     tell_failed(batch, innocent, named)

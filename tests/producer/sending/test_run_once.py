@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import DeliveryError
-from spark_kafka_sink.producer.batching import grouping
+from spark_kafka_sink.producer.batching import batch_filler
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.records.columns import RecordColumns
@@ -74,7 +74,7 @@ def test_rows_that_the_sender_cannot_encode_fail_when_it_tries_and_not_later(mon
     def fails(*arguments: object, **named: object) -> object:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(grouping, "encode", fails)
+    monkeypatch.setattr(batch_filler, "encode", fails)
     failed_ms: list[float] = []
     future.add_done_callback(lambda done: failed_ms.append(cluster.system.now() - started))
     run_until(producer, future.done)  # without a wake-up: the round in which it fails may wait for long afterwards

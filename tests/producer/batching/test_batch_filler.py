@@ -1,14 +1,20 @@
-"""Staging, grouping or compressing raises (no memory, Ctrl-C, a fault of ours): every row is told, nothing leaks."""
+"""BatchFiller: whatever raises, wherever (MemoryError, Ctrl-C), each row is sent or fails, and no memory leaks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import linecache
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
 
+from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
-from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
+from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
+from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
 from spark_kafka_sink.producer.batching.incomplete import IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue
 from spark_kafka_sink.producer.batching.staging import Stage
@@ -33,7 +39,7 @@ def failing(real: Callable[..., Any], fault: type[BaseException], nth: int = 1) 
 
 
 def rows_of(batches: list[ProducerBatch]) -> list[tuple[object, int]]:
-    return sorted((part.call, int(row)) for batch in batches for part in batch.parts for row in part.rows)
+    return sorted((call, int(row)) for batch in batches for call, rows, _ in batch.rows_by_call() for row in rows)
 
 
 def sent_and_failed(h: Harness) -> tuple[list[ProducerBatch], list[ProducerBatch]]:
@@ -49,7 +55,7 @@ def sent_and_failed(h: Harness) -> tuple[list[ProducerBatch], list[ProducerBatch
             h.accumulator.finish(batch)
     assert not h.accumulator.has_incomplete()
     assert h.pool.free_bytes == h.pool.bytes_max
-    assert h.accumulator.await_flush(h.accumulator.begin_flush(), 0)
+    assert h.flushed(h.begin_flush())
     return sent, failed
 
 
@@ -123,22 +129,22 @@ def test_single_records_that_cannot_become_columns_are_told(
     h = Harness(linger_ms=0)
     h.append_record(0, call="a")
     h.append_record(0, call="b")
-    monkeypatch.setattr("spark_kafka_sink.producer.batching.staging.bytes_array", failing(lambda values: None, fault))
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.grouping.bytes_array", failing(lambda values: None, fault))
     attempt(fault, h.ready)
     monkeypatch.undo()
     sent, (failed,) = sent_and_failed(h)
     assert sent == []
-    assert [(part.call, part.rows.tolist()) for part in failed.parts] == [(["a", "b"], [0, 1])]
+    assert [(call, rows.tolist()) for call, rows, _ in failed.rows_by_call()] == [(["a", "b"], [0, 1])]
 
 
 def test_an_abort_tells_single_records_that_cannot_become_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     h = Harness()
     h.append_record(0, call="a")
     monkeypatch.setattr(
-        "spark_kafka_sink.producer.batching.staging.bytes_array", failing(lambda values: None, MemoryError)
+        "spark_kafka_sink.producer.batching.grouping.bytes_array", failing(lambda values: None, MemoryError)
     )
     (aborted,) = h.accumulator.abort_incomplete(ValueError("closed"))
-    assert [part.call for part in aborted.parts] == [["a"]]
+    assert [call for call, _, _ in aborted.rows_by_call()] == [["a"]]
     assert h.pool.free_bytes == h.pool.bytes_max
 
 
@@ -149,7 +155,7 @@ def test_memory_for_rows_that_cannot_be_staged_returns(
     h = Harness()
     h.append(0, 1, call="before")
     free = h.pool.free_bytes
-    monkeypatch.setattr(Stage, "add_run", failing(Stage.add_run, fault))
+    monkeypatch.setattr(Stage, "add", failing(Stage.add, fault))
     with pytest.raises(fault):
         h.append(0, 5, call="struck")
     assert h.pool.free_bytes == free
@@ -173,3 +179,131 @@ def test_a_batch_that_cannot_be_compressed_is_sent_as_it_is(
     assert [batch.codec for batch in sent].count(Codec.NONE) == 1
     assert "sent as it is" in caplog.text
     assert "at a bad moment" in caplog.text
+
+
+LINGER_MS = 1_000
+INTERRUPTED = [
+    RecordAccumulator._stage,
+    RecordAccumulator._reserve,
+    RecordAccumulator._begin_flush,
+    BufferPool.try_reserve,
+    Stage.add,
+    Stage._count_rows,
+    Stage._count_record,
+    BatchFiller.fill,
+    BatchFiller._take,
+    BatchFiller._fill,
+    BatchFiller._fill_rows,
+    BatchFiller._leases_of,
+    BatchFiller._append,
+    BatchFiller._unpin,
+    BatchFiller._place,
+    BatchFiller._end,
+    ProducerBatch.append,
+    MemoryLease.hold,
+    MemoryLease.move,
+]
+NOT_INTERRUPTED = ("try:", "with ", "finally:", "if locked:", "lock.release()", "self._lock.release()", "return locked")
+"""Lines on which Python takes or releases a lock, or does nothing: no exception comes between a lock and its block."""
+
+
+class Interrupting:
+    """Raises before the nth line that these functions are about to execute, as Ctrl-C does."""
+
+    def __init__(self, functions: list[Any], nth: int) -> None:
+        self._codes = {function.__code__ for function in functions}
+        self._left = nth
+        self.where = ""
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code not in self._codes:
+            return None
+        return self._line
+
+    def _line(self, frame: FrameType, event: str, argument: object) -> Any:
+        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        if event == "line" and not text.startswith(NOT_INTERRUPTED):
+            self._left -= 1
+            if self._left == 0:
+                self.where = f"{frame.f_code.co_name}: {text}"
+                raise KeyboardInterrupt(self.where)
+        return self._line
+
+
+def interrupted(action: Callable[[], object], nth: int) -> str:
+    """Where it was interrupted; empty if it ended before."""
+    interrupting = Interrupting(INTERRUPTED, nth)
+    before = sys.gettrace()
+    sys.settrace(interrupting)
+    try:
+        action()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    return interrupting.where
+
+
+def every_interruption(prepare: Callable[[Harness], Callable[[], object]]) -> Iterator[tuple[Harness, str]]:
+    for nth in range(1, 1_000):
+        h = Harness(linger_ms=LINGER_MS)
+        where = interrupted(prepare(h), nth)
+        if not where:
+            assert nth > 10, "nothing was interrupted"
+            return
+        yield h, where
+    raise AssertionError("there is no end")
+
+
+def append_that_fills(h: Harness) -> Callable[[], object]:
+    h.append(0, 3, call="before")
+    h.append_record(1, call="single")
+    return lambda: h.append_rows([VALUE] * 24, [0, 1] * 12, call="struck")
+
+
+def single_that_fills(h: Harness) -> Callable[[], object]:
+    h.append(0, 3, call="before")
+    for _ in range(BATCH_ROWS - 1):
+        h.append_record(1, call="single")
+
+    def action() -> None:
+        for _ in range(3):
+            h.append_record(1, call="struck")
+
+    return action
+
+
+def flush_that_fills(h: Harness) -> Callable[[], object]:
+    h.append_rows([VALUE] * 4, [0, 1] * 2, call="before")
+    h.append_record(1, call="single")
+    return lambda: h.accumulator.flush(lambda done: done.is_set())
+
+
+def labels(batches: list[ProducerBatch]) -> Counter[object]:
+    """How often each row is there: by call and place, single records by what stands for their futures."""
+    shares = [share for batch in batches for share in batch.rows_by_call()]
+    return Counter(
+        call[row] if isinstance(call, list) else (call, row) for call, rows, _ in shares for row in rows.tolist()
+    )
+
+
+@pytest.mark.parametrize("action", [append_that_fills, single_that_fills, flush_that_fills])
+def test_an_interruption_at_any_line_loses_no_row_of_another_call_and_no_byte(
+    action: Callable[[Harness], Callable[[], object]],
+) -> None:
+    undisturbed = Harness(linger_ms=LINGER_MS)
+    action(undisturbed)
+    undisturbed.clock.now += LINGER_MS
+    wanted = labels(sent_and_failed(undisturbed)[0])
+    for h, where in every_interruption(action):
+        print(where)  # which one it was, if the test fails
+        assert not h.accumulator._incomplete.flushing
+        h.append(2, 1, call="later")
+        h.clock.now += LINGER_MS
+        sent, failed = sent_and_failed(h)
+        found = labels(sent) + labels(failed)
+        assert {label: found[label] for label in wanted} == dict(wanted)
+        struck = {label: times for label, times in found.items() if label not in wanted and label != ("later", 0)}
+        assert struck.pop("struck", 0) <= 3
+        assert set(struck.values()) <= {1}
+        assert labels(sent)["later", 0] == 1

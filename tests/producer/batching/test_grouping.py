@@ -1,0 +1,135 @@
+"""Grouping: rows are ordered by partition without losing their order or which rows of which calls they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_kafka_sink.producer.batching.grouping import compatible, group, in_columns, rows_of_records
+from spark_kafka_sink.producer.batching.row_origins import BatchRows
+from spark_kafka_sink.producer.batching.staging import StagedRecord, StagedRows
+from spark_kafka_sink.records.columns import RecordColumns
+
+
+def staged(values: list[bytes], partitions: list[int], call: object, headers: pa.Array | None = None) -> StagedRows:
+    return StagedRows(
+        RecordColumns(pa.array(values, pa.binary()), headers=headers),
+        np.array([len(value) for value in values], np.int64),
+        np.array(partitions, np.int32),
+        np.bincount(partitions),
+        np.arange(len(values)) * 10,
+        call,
+    )
+
+
+def record(partition: int, value: bytes | None, future: object) -> StagedRecord:
+    return StagedRecord(partition, None, value, None, 1, 30, future)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=12), min_size=1, max_size=5),
+    st.sampled_from([1, 100, 40_000]),
+)
+def test_grouping_equals_sorting_row_by_row(calls: list[list[int]], spread: int) -> None:
+    entries = [
+        staged([b"%d-%d" % (call, row) for row in range(len(rows))], [p * spread for p in rows], call)
+        for call, rows in enumerate(calls)
+    ]
+    slow: dict[int, list[tuple[bytes, int, int]]] = {}
+    for call, rows in enumerate(calls):
+        for row, partition in enumerate(rows):
+            slow.setdefault(partition * spread, []).append((b"%d-%d" % (call, row), call, row * 10))
+    grouped = group(entries)
+    assert grouped.partitions == sorted(slow)
+    values = grouped.columns.value.to_pylist()
+    for index, partition in enumerate(grouped.partitions):
+        start, stop = grouped.starts[index], grouped.starts[index + 1]
+        assert values[start:stop] == [value for value, _, _ in slow[partition]]
+        assert grouped.sizes[start:stop].tolist() == [len(value) for value, _, _ in slow[partition]]
+        shares = BatchRows(grouped.origins, start, stop, 7).by_call()
+        found = [(call, row) for call, rows, _ in shares for row in rows.tolist()]
+        assert found == [(call, row) for _, call, row in slow[partition]]
+        lengths = [len(rows) for _, rows, _ in shares]
+        assert [first for _, _, first in shares] == [7 + sum(lengths[:i]) for i in range(len(lengths))]
+
+
+def test_shares_of_batches_that_begin_in_the_middle_of_a_call() -> None:
+    grouped = group([staged([b"a", b"b", b"c"], [0, 0, 0], "x"), staged([b"d", b"e"], [0, 0], "y")])
+    parts = [BatchRows(grouped.origins, *cut) for cut in ((0, 1, 8), (1, 4, 0), (4, 5, 0))]
+    assert [[(call, rows.tolist(), first) for call, rows, first in part.by_call()] for part in parts] == [
+        [("x", [0], 8)],
+        [("x", [10, 20], 0), ("y", [0], 2)],
+        [("y", [10], 0)],
+    ]
+
+
+def test_single_records_become_columns_with_all_their_futures() -> None:
+    rows = rows_of_records(
+        [
+            StagedRecord(3, b"k", b"v", [("h", b"1"), ("h", None)], 5, 20, "first"),
+            StagedRecord(1, None, None, None, 6, 10, "second"),
+        ]
+    )
+    assert rows.columns.key is not None
+    assert rows.columns.headers is not None
+    assert rows.columns.timestamp is not None
+    assert rows.columns.key.to_pylist() == [b"k", None]
+    assert rows.columns.value.to_pylist() == [b"v", None]
+    assert rows.columns.timestamp.to_pylist() == [5, 6]
+    assert rows.columns.headers.to_pylist()[0] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
+    assert (rows.partitions.tolist(), rows.counts.tolist(), rows.sizes.tolist()) == ([3, 1], [0, 1, 0, 1], [20, 10])
+    assert rows.call == ["first", "second"]
+
+
+def test_columns_that_no_record_uses_are_left_out() -> None:
+    rows = rows_of_records([StagedRecord(0, None, b"v", [], 5, 20, "c")])
+    assert rows.columns.key is None
+    assert rows.columns.headers is None
+
+
+def test_neighbouring_records_become_one_and_columns_stay_between_them() -> None:
+    whole = staged([b"x"], [0], "b")
+    rows = in_columns([record(0, b"1", "a"), record(0, b"2", "b"), whole, record(0, b"3", "c")])
+    assert [one.call for one in rows] == [["a", "b"], "b", ["c"]]
+    assert rows[1] is whole
+
+
+def test_rows_with_headers_of_different_types_are_grouped_apart_in_order() -> None:
+    as_map = pa.array([[("k", b"v")]], pa.map_(pa.string(), pa.binary()))
+    as_list = pa.array([[{"key": "k", "value": b"v"}]])
+    entries = [
+        staged([b"1"], [0], 1),
+        staged([b"2"], [0], 2, as_map),
+        staged([b"3"], [0], 3),
+        staged([b"4"], [0], 4, as_list),
+        staged([b"5"], [0], 5, as_map),
+    ]
+    together = list(compatible(entries))
+    assert [[rows.call for rows in some] for some in together] == [[1, 2, 3], [4], [5]]
+    for some in together:
+        assert group(some).columns.num_rows == len(some)
+
+
+@pytest.mark.parametrize("highest", [255, 256, 65_535, 65_536])
+def test_partition_numbers_of_every_width_are_ordered(highest: int) -> None:
+    grouped = group([staged([b"last", b"first"], [highest, 0], "c")])
+    assert grouped.partitions == [0, highest]
+    assert grouped.columns.value.to_pylist() == [b"first", b"last"]
+
+
+def test_rows_that_are_in_order_are_not_copied() -> None:
+    rows = staged([b"1", b"2", b"3"], [0, 0, 4], "c")
+    given = rows.columns.value.buffers()[2].address
+    assert group([rows]).columns.contiguous().value.buffers()[2].address == given
+
+
+@pytest.mark.parametrize("at", [3, 1_000, 2_999])
+def test_one_row_out_of_its_partitions_order_is_noticed_wherever_it_is(at: int) -> None:
+    partitions = [0] * 1_500 + [1] * 1_500
+    partitions[at] = 1 - partitions[at]
+    grouped = group([staged([b"%d" % partition for partition in partitions], partitions, "c")])
+    assert grouped.columns.value.to_pylist() == [b"0"] * partitions.count(0) + [b"1"] * partitions.count(1)
