@@ -19,7 +19,6 @@ FUNCTION_LINES_MAX = 50
 REBUILT = "its room is being rebuilt"
 EXCEPTIONS: Mapping[str, str] = {
     "spark_kafka_sink/producer/producer.py: __init__": REBUILT,
-    "tests/producer/batching/test_accumulator.py": REBUILT,
 }
 
 

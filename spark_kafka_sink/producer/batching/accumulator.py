@@ -60,9 +60,6 @@ _STAGE_SHARE = 4
 partitions this limit decides: half of it would make batches half as large and cost 40 % more per row."""
 
 
-_HOLD_MS_MAX = 100
-"""The limit is for leaders that take nothing: rows must be seen to expire, and must give back the memory that is kept
-for their encoding. With a thousand partitions, holding halves the cost of a row."""
 _END_FLUSH_SECONDS = 0.1
 """Longer than any thread holds the lock, unless the flush interrupted that thread. What is not done then is done when
 the Event is collected (incomplete.py)."""
@@ -72,8 +69,7 @@ class ReadyCheck(NamedTuple):
     """What the sender can do now, and when to look again if nothing happens."""
 
     ready_node_ids: frozenset[int]
-    next_check_delay_ms: float
-    """inf if nothing waits for a time."""
+    next_check_delay_ms: float  # inf if nothing waits for a time
     unknown_leader_topics: frozenset[str]
 
 
@@ -99,7 +95,7 @@ class RecordAccumulator:
         self._stage_bytes_max = max(1, config.buffer_memory // _STAGE_SHARE)
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
         self._lock = threading.Lock()
-        self._queues = PartitionQueues(config.linger_ms)
+        self._queues = PartitionQueues(config.linger_ms, config.max_request_size)
         self._incomplete = IncompleteBatches()
         self._filler = BatchFiller(
             config,
@@ -168,7 +164,7 @@ class RecordAccumulator:
                 stage = self._filler.stage_of(topic, self._clock())
                 first = not stage.entries
                 stage.add(entry, reserved[0])
-                full = self._is_full(stage)
+                full = stage.is_full(self._filler.batch_bytes_max(topic) - HEADER_BYTES, self._stage_bytes_max)
         except BaseException:
             self._take_back(topic, entry, reserved)
             raise
@@ -176,9 +172,6 @@ class RecordAccumulator:
             self._filler.fill(topic)
         if full or first:  # there is something to send, or a new linger to wait for
             self._wakeup()
-
-    def _is_full(self, stage: Stage) -> bool:
-        return stage.is_full(self._filler.batch_bytes_max(stage.topic) - HEADER_BYTES, self._stage_bytes_max)
 
     def _wanted(self, encoded: int, staged: int) -> int:
         """Bytes for both forms, and with compression for the compressed one in the place of the staged one."""
@@ -230,16 +223,9 @@ class RecordAccumulator:
             return self._ready_check(now, next_ms)
 
     def _due_ms(self, stage: Stage, now: float, *, hurry: bool) -> float:
-        """When to fill batches with the rows of a stage that is not full. `hurry`: memory is short.
-
-        Rows that could not leave yet go on waiting for company, as they would in Java's open batches: while each leader
-        of their topic has a full request to take already, for _HOLD_MS_MAX at most. A request is counted with one batch
-        of each partition, so that a partition with a long queue does not hold the rows of others.
-        """
+        """When to fill batches with the rows of a stage that is not full. `hurry`: memory is short."""
         wanted_ms = stage.oldest_ms + (0.0 if hurry else self._config.linger_ms)
-        if wanted_ms <= now and self._queues.all_leaders_supplied(stage.topic, self._config.max_request_size):
-            return wanted_ms + _HOLD_MS_MAX
-        return wanted_ms
+        return wanted_ms if wanted_ms > now else wanted_ms + self._queues.hold_ms(stage.topic)
 
     def _ready_check(self, now: float, next_ms: float) -> ReadyCheck:
         delay_ms = max(0.0, min(next_ms, self._queues.next_due_ms()) - now)
@@ -264,10 +250,7 @@ class RecordAccumulator:
         return drained
 
     def recheck(self, topic_partition: TopicPartition | None = None) -> None:
-        """Idempotence may admit the head of a partition now, or of any partition.
-
-        reenqueue, split_and_reenqueue and finish do this by themselves.
-        """
+        """Idempotence may admit the head of a partition now, or of any. Done by reenqueue, split and finish."""
         with self._lock:
             now = self._clock()
             for queue in self._queues if topic_partition is None else (self._queues.get(topic_partition),):
@@ -277,13 +260,10 @@ class RecordAccumulator:
         """Send it again after its backoff. Its request must be off the wire. Kept in sequence order."""
         with self._lock:
             batch.requeue(backoff_until_ms=now + self._backoff.after(batch.attempts), error=error)
-            self._put_back([batch], now)
+            self._queues.put_back([batch], now)
 
     def split_and_reenqueue(self, batch: ProducerBatch, now: float) -> list[ProducerBatch]:
-        """Replace a batch that was refused as too large by smaller ones, with consecutive sequences from its base.
-
-        The batch itself is done and forgotten; its rows get their results from the smaller ones.
-        """
+        """Replace a batch that was refused as too large by smaller ones, from which its rows get their results."""
         self._filler.forget_ratio(batch)
         limit = batch.uncompressed_bytes // 2 if batch.is_split else self._config.batch_size
         children = split_batch(batch, limit, self._config.compression_level)
@@ -292,23 +272,13 @@ class RecordAccumulator:
                 self._incomplete.add(child)
             self._incomplete.forget(batch, successors=children)
             batch.split_up()
-            self._put_back(children, now)
+            self._queues.put_back(children, now)
         return children
 
-    def _put_back(self, batches: list[ProducerBatch], now: float) -> None:
-        queue = self._queues.get(batches[0].topic_partition)
-        for batch in reversed(batches):
-            if batch.leader_epoch != queue.leader_epoch:
-                batch.skip_backoff()
-            queue.insert_in_sequence(batch)
-        self._queues.bring_back(queue, now)
-        self._queues.place(queue, now)
-
     def expired_batches(self, now: float) -> list[ProducerBatch]:
-        """Batches whose delivery.timeout.ms has passed, each once.
+        """Batches whose delivery.timeout.ms has passed, each once. The caller fails them and then calls finish().
 
-        Queued ones are taken out of their queue, those in flight stay in flight. The caller fails them, resolves their
-        futures and then calls finish().
+        Queued ones are taken out of their queue, those in flight stay in flight.
         """
         if now < self.next_expiry_ms():
             return []
@@ -319,7 +289,7 @@ class RecordAccumulator:
         return expired
 
     def withdraw(self, batch: ProducerBatch) -> None:
-        """Take a batch out of its queue. The caller fails it, resolves its futures and then calls finish()."""
+        """Take a batch out of its queue. The caller fails it and then calls finish()."""
         with self._lock:
             self._queues.remove(batch, self._clock())
 
@@ -426,7 +396,3 @@ class RecordAccumulator:
                             batch.fail(error)
                             aborted.append(batch)
         return aborted
-
-    def abort_undrained(self, error: Exception) -> list[ProducerBatch]:
-        """Fail everything that is not in flight. Sender thread; it resolves the futures, then calls finish()."""
-        return self.abort_incomplete(error, in_flight_too=False)

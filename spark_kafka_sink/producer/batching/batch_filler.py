@@ -25,19 +25,15 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from spark_kafka_sink.errors import DeliveryError
-from spark_kafka_sink.producer.batching.batch import CLOSED, OPEN, PINNED, ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.batching.batch import CLOSED, OPEN, PINNED, ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
+from spark_kafka_sink.producer.batching.failed_rows import reason_of, rows_without_bytes
 from spark_kafka_sink.producer.batching.grouping import GroupedRows, compatible, group, in_columns
 from spark_kafka_sink.producer.batching.incomplete import IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue, PartitionQueues
-from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins, rows_of_call
-from spark_kafka_sink.producer.batching.staging import Entry, Stage, StagedRecord, StagedRows
+from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
+from spark_kafka_sink.producer.batching.staging import Entry, Stage, StagedRows
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.records.compression import Codec, CompressionRatios
 from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, cut_batches, times_of
@@ -357,7 +353,7 @@ class BatchFiller:
             for holder in lease.holders:
                 if isinstance(holder, ProducerBatch) and lease not in holder.leases:
                     lease.let_go(holder)
-        reason = _reason(error)
+        reason = reason_of(error)
         for cut in cuts:
             if cut.start not in appended:
                 rows = BatchRows(origins, cut.start, cut.stop, 0)
@@ -377,33 +373,12 @@ class BatchFiller:
                 for batch in queue.batches:
                     if batch.state is PINNED:
                         batch.unpin()
-            failed = _without_bytes(stage, _reason(error))
+            failed = rows_without_bytes(stage, reason_of(error))
             for batch in failed:
                 self._incomplete.add(batch)
             self._place(queues)
         self._end(stage)
         return failed
-
-
-def _without_bytes(stage: Stage, error: Exception) -> list[ProducerBatch]:
-    """Failed batches for the rows of a stage."""
-    batches: list[ProducerBatch] = []
-    records = [entry for entry, _ in stage.entries if isinstance(entry, StagedRecord)]
-    found: list[tuple[NDArray[Any], NDArray[np.int64], object]] = [
-        (entry.partitions, entry.rows, entry.call) for entry, _ in stage.entries if isinstance(entry, StagedRows)
-    ]
-    if records:
-        partitions = np.array([record.partition for record in records], np.int32)
-        found.append((partitions, np.arange(len(records)), [record.future for record in records]))
-    for partitions, rows, call in found:
-        for partition in np.flatnonzero(np.bincount(partitions)).tolist():
-            its_rows = rows_of_call(call, rows[partitions == partition])
-            batches.append(ProducerBatch.failed(TopicPartition(stage.topic, partition), its_rows, error))
-    return batches
-
-
-def _reason(error: BaseException) -> Exception:
-    return error if isinstance(error, Exception) else DeliveryError(f"Interrupted by {type(error).__name__}.")
 
 
 def _is_full(batch: ProducerBatch, bytes_max: int) -> bool:

@@ -105,8 +105,9 @@ class BufferPool:
         if not taken:
             self.exhausted_total += 1
             raise BufferExhaustedError(
-                f"buffer.memory ({self.bytes_max} bytes) stayed full for {block_ms:.0f} ms, which max.block.ms left for "
-                f"this call: {count} bytes were needed, {self._free} are free. The brokers take less than is written."
+                f"buffer.memory ({self.bytes_max} bytes) stayed full for {block_ms:.0f} ms, all that max.block.ms left "
+                f"for this call: {count} bytes were needed, {self._free} are free. The brokers take less than is "
+                "written."
             )
 
     def release(self, count: int) -> None:

@@ -150,7 +150,7 @@ class Sender:
             except KafkaSinkError as error_of_metadata:
                 error = error_of_metadata.with_traceback(None)
         if error is not None:
-            self._deliveries.fail_all(self._accumulator.abort_undrained(error), error, now)
+            self._deliveries.fail_all(self._accumulator.abort_incomplete(error, in_flight_too=False), error, now)
 
     def _fail_what_was_not_encoded(self, now: float) -> None:
         for batch in self._accumulator.failed_batches():

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot, Node, PartitionInfo, TopicInfo
-from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError
+from spark_kafka_sink.errors import DeliveryTimeoutError, DisconnectedError, KafkaSinkError
 from spark_kafka_sink.producer.batching.accumulator import ReadyCheck, RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
@@ -18,6 +18,7 @@ from spark_kafka_sink.producer.batching.staging import StagedRecord
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.records.sizes import record_size_bounds
 
 TOPIC = "t"
@@ -70,6 +71,17 @@ def cluster(leaders: Iterable[int | None], *, epoch: int = 1, topic: str = TOPIC
 
 def columns_of(values: list[bytes | None]) -> RecordColumns:
     return RecordColumns(pa.array(values, pa.binary()))
+
+
+BATCH_ROWS = (1024 - 61) // RECORD_BYTES
+"""Records with VALUE in a batch of 1024 bytes."""
+ERROR = DeliveryTimeoutError("too late")
+
+
+def values_of(batch: ProducerBatch) -> list[bytes | None]:
+    decoded = list(decode_batches(b"".join(batch.wire_segments()), bytes_max=1 << 24))
+    values: list[bytes | None] = decoded[0].columns["value"].to_pylist()
+    return values
 
 
 class Harness:

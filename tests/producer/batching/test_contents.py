@@ -1,0 +1,205 @@
+"""What the batches of an accumulator contain: every row once, in order, with its call."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.producer.batching.batch import ProducerBatch
+from spark_kafka_sink.producer.batching.staging import StagedRecord
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.encoder import encode
+from spark_kafka_sink.records.sizes import record_size_bounds
+from tests.producer.batching.accumulator_harness import (
+    BATCH_ROWS,
+    TOPIC,
+    VALUE,
+    WALL_MS,
+    Harness,
+    values_of,
+)
+
+
+def test_rows_keep_their_order_within_a_partition_and_calls_are_told_row_by_row() -> None:
+    h = Harness(linger_ms=0)
+    h.append_rows([b"a0", b"b0", b"a1", None], [0, 1, 0, 0], call="first")
+    h.append_rows([b"a2", b"b1"], [0, 1], call="second")
+    batches = {batch.topic_partition.partition: batch for batch in h.take()}
+    assert values_of(batches[0]) == [b"a0", b"a1", None, b"a2"]
+    assert values_of(batches[1]) == [b"b0", b"b1"]
+    assert [(call, rows.tolist(), first) for call, rows, first in batches[0].rows_by_call()] == [
+        ("first", [0, 2, 3], 0),
+        ("second", [0], 3),
+    ]
+    assert [(call, rows.tolist(), first) for call, rows, first in batches[1].rows_by_call()] == [
+        ("first", [1], 0),
+        ("second", [1], 1),
+    ]
+
+
+def test_single_records_and_columns_keep_the_order_in_which_they_were_given() -> None:
+    h = Harness(linger_ms=0)
+    h.append_record(0, b"1", call="one")
+    h.append_record(0, b"2", call="two")
+    h.append_rows([b"3"], [0], call="three")
+    h.append_record(0, b"4", call="four")
+    (batch,) = h.take()
+    assert values_of(batch) == [b"1", b"2", b"3", b"4"]
+    parts = [(call, rows.tolist(), first) for call, rows, first in batch.rows_by_call()]
+    assert parts == [(["one", "two"], [0, 1], 0), ("three", [0], 2), (["four"], [0], 3)]
+
+
+def test_an_open_batch_is_filled_up_before_the_next_one_begins() -> None:
+    h = Harness()
+    h.append(0, BATCH_ROWS + 2, call=1)
+    h.append(0, BATCH_ROWS, call=2)
+    counts: list[int] = []
+    for _ in range(3):
+        h.clock.now += 10
+        counts += [batch.record_count for batch in h.take()]
+    assert sum(counts) == 2 * BATCH_ROWS + 2
+    assert len(counts) == 3
+
+
+def test_the_parts_of_a_continued_batch_count_on() -> None:
+    h = Harness(batch_size=512)
+    h.append(0, 4, call="a")  # 3 in a full batch, 1 in an open one
+    h.append(0, 4, call="b")
+    got = []
+    for _ in range(3):
+        h.clock.now += 10
+        got += h.take()
+    told: dict[str, list[int]] = {"a": [], "b": []}
+    for batch in got:
+        index = 0
+        for call, rows, first_index in batch.rows_by_call():
+            assert first_index == index
+            index += len(rows)
+            told[str(call)] += rows.tolist()
+        assert index == batch.record_count
+    assert told == {"a": [0, 1, 2, 3], "b": [0, 1, 2, 3]}
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "lz4"])
+def test_a_record_larger_than_a_batch_gets_one_of_its_own(compression: str) -> None:
+    h = Harness(compression_type=compression, linger_ms=0)
+    large = np.random.default_rng(1).bytes(5000)
+    h.append_rows([b"small", large, b"small"], [0, 0, 0])
+    batches: list[ProducerBatch] = []
+    while len(batches) < 3:
+        batches += h.take()
+    assert [values_of(batch) for batch in batches] == [[b"small"], [large], [b"small"]]
+    assert h.ready_nodes() == set()
+
+
+def test_batch_size_zero_means_one_record_per_batch() -> None:
+    h = Harness(batch_size=0)
+    h.append(0, 3)
+    assert [batch.record_count for _ in range(3) for batch in h.take()] == [1, 1, 1]
+
+
+def test_a_topic_whose_header_columns_have_different_types_is_grouped_in_order() -> None:
+    h = Harness(linger_ms=0)
+    h.append_record(0, b"1")
+    headers = pa.array([[("k", b"v")]], pa.map_(pa.string(), pa.binary()))
+    columns = RecordColumns(pa.array([b"2"]), headers=headers)
+    partitions = np.zeros(1, np.int32)
+    h.accumulator.append_columns(TOPIC, columns, record_size_bounds(columns), partitions, np.arange(1), "c")
+    h.accumulator.append_record(TOPIC, StagedRecord(0, None, b"3", [("x", None)], WALL_MS, 60, "s"))
+    (batch,) = h.take()
+    assert values_of(batch) == [b"1", b"2", b"3"]
+
+
+def test_compressed_batches_are_filled_by_what_they_are_expected_to_become() -> None:
+    h = Harness(compression_type="gzip", batch_size=4096)
+    first: list[int] = []
+    for _ in range(60):
+        h.append(0, 300)
+        for _ in range(30):
+            for batch in h.take():
+                first.append(batch.record_count)
+                h.acknowledge(batch)
+    assert first[-2] > 2 * first[0]
+
+
+def test_rows_that_cannot_be_encoded_are_told_and_their_memory_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_memory(*_: object) -> None:
+        raise MemoryError("none left")
+
+    h = Harness(linger_ms=0)
+    h.append(0, 2, call="x")
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode", out_of_memory)
+    assert h.ready_nodes() == set()
+    (failed,) = h.accumulator.failed_batches()
+    assert failed.done
+    assert isinstance(failed.error, MemoryError)
+    assert [(call, rows.tolist()) for call, rows, _ in failed.rows_by_call()] == [("x", [0, 1])]
+    assert h.accumulator.failed_batches() == []
+    h.accumulator.finish(failed)
+    assert not h.accumulator.has_incomplete()
+    assert h.pool.free_bytes == h.pool.bytes_max
+
+
+def test_rows_that_are_being_grouped_are_not_forgotten_by_a_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    h = Harness(linger_ms=0)
+    seen: list[tuple[bool, bool]] = []
+
+    def looked_at(*arguments: object) -> object:
+        seen.append((h.accumulator.has_incomplete(), h.accumulator.has_undrained()))
+        return encode(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode", looked_at)
+    h.append(0)
+    h.ready()
+    assert seen == [(True, True)]
+
+
+def test_an_interrupted_grouping_tells_also_the_rows_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    h = Harness(linger_ms=0)
+    texts = [{"key": "k", "value": "v"}]
+    bytes_ = [{"key": "k", "value": b"v"}]
+    for headers, kind in ((texts, pa.string()), (bytes_, pa.large_binary())):
+        listed = pa.array([headers], pa.list_(pa.struct([("key", pa.string()), ("value", kind)])))
+        columns = RecordColumns(pa.array([VALUE]), headers=listed)
+        sizes = record_size_bounds(columns)
+        h.accumulator.append_columns(TOPIC, columns, sizes, np.zeros(1, np.int32), np.arange(1), None)
+
+    def interrupted(*arguments: object) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        h.ready()
+    assert sum(batch.record_count for batch in h.accumulator.failed_batches()) == 2
+    assert h.pool.free_bytes == h.pool.bytes_max
+
+
+def test_an_interrupted_grouping_tells_its_rows_and_blocks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    h = Harness()
+    h.append(0, BATCH_ROWS + 1, call="before")  # leaves an open batch, which the next grouping pins
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            h.append(0, 20, call="interrupted")
+    (failed,) = h.accumulator.failed_batches()
+    assert [(call, len(rows)) for call, rows, _ in failed.rows_by_call()] == [("interrupted", 20)]
+    h.accumulator.finish(failed)
+    h.clock.now += 10
+    assert sum(batch.record_count for _ in range(2) for batch in h.take()) == BATCH_ROWS + 1
+
+
+def test_a_batch_for_whose_compression_there_is_no_memory_is_sent_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_memory(*_: object) -> None:
+        raise MemoryError
+
+    h = Harness(compression_type="gzip", linger_ms=0)
+    h.append(0, 3)
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch.compress", out_of_memory)
+    (batch,) = h.take()
+    assert values_of(batch) == [b"v" * 100] * 3
+    h.acknowledge(batch)
+    assert h.pool.free_bytes == h.pool.bytes_max

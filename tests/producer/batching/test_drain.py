@@ -1,0 +1,212 @@
+"""What is drained in which order, and what returns for a retry."""
+
+from __future__ import annotations
+
+from tests.producer.batching.accumulator_harness import (
+    BATCH_ROWS,
+    FOREVER,
+    Harness,
+    cluster,
+    tp,
+)
+
+
+def test_drain_takes_one_batch_of_each_partition_of_the_node() -> None:
+    h = Harness()
+    for partition in (0, 1, 2):
+        h.append(partition, 2 * BATCH_ROWS)
+    h.ready()
+    assert sorted(batch.topic_partition.partition for batch in h.drain(0)) == [0, 1]
+    assert [batch.topic_partition.partition for batch in h.drain(1)] == [2]
+
+
+def test_a_node_that_hosts_nothing_gives_nothing() -> None:
+    h = Harness(linger_ms=0)
+    h.append(0)
+    h.ready()
+    assert h.drain(1) == []
+    assert h.drain(77) == []
+
+
+def test_drain_stops_at_the_request_size_and_goes_on_where_it_stopped() -> None:
+    h = Harness(leaders=(0,) * 4)
+    for _ in range(3):
+        for partition in range(4):
+            h.append(partition, BATCH_ROWS)
+    h.clock.now += 10
+    served: list[int] = []
+    for _ in range(6):
+        h.ready()
+        served += [batch.topic_partition.partition for batch in h.drain(0, max_request_size=2200)]
+    assert served == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]
+
+
+def test_a_single_batch_above_the_request_size_goes_alone() -> None:
+    h = Harness(leaders=(0, 0), linger_ms=0)
+    h.append(0, 1, b"x" * 5000)
+    h.append(1)
+    h.ready()
+    assert [batch.topic_partition.partition for batch in h.drain(0, max_request_size=1000)] == [0]
+    assert [batch.topic_partition.partition for batch in h.drain(0, max_request_size=1000)] == [1]
+
+
+def test_a_partition_that_may_not_be_drained_neither_stalls_its_node_nor_makes_the_sender_spin() -> None:
+    h = Harness(leaders=(0, 0, 0), linger_ms=0)
+    h.gate.refused = {0}
+    for partition in (0, 1, 2):
+        h.append(partition)
+    assert sorted(batch.topic_partition.partition for batch in h.take()) == [1, 2]
+    asked = h.gate.asked
+    check = h.ready()
+    assert (check.ready_node_ids, check.next_check_delay_ms) == (frozenset(), FOREVER)
+    assert h.gate.asked == asked
+    h.gate.refused.clear()
+    h.accumulator.recheck(tp(0))
+    assert [batch.topic_partition.partition for batch in h.take()] == [0]
+
+
+def test_an_answer_of_the_same_partition_brings_a_refused_one_back() -> None:
+    h = Harness(leaders=(0,))
+    h.append(0, 2 * BATCH_ROWS)
+    (first,) = h.take()
+    h.gate.refused = {0}
+    assert h.take() == []
+    h.gate.refused.clear()
+    assert h.ready_nodes() == set()
+    h.acknowledge(first)
+    assert len(h.take()) == 1
+
+
+def test_recheck_of_all_brings_every_refused_partition_back() -> None:
+    h = Harness(linger_ms=0)
+    h.gate.refused = {0, 1, 2}
+    for partition in (0, 1, 2):
+        h.append(partition)
+    assert h.take() == []
+    h.gate.refused.clear()
+    h.accumulator.recheck()
+    assert len(h.take()) == 3
+
+
+def test_a_partition_set_aside_is_neither_ready_nor_drained_until_it_is_looked_at_again() -> None:
+    h = Harness(linger_ms=0)
+    h.append(0)
+    h.gate.refused = {0}
+    assert h.take() == []
+    h.gate.refused.clear()
+    assert h.ready_nodes() == set()
+    assert h.drain(0) == []
+    h.append(0)  # more rows do not bring it back
+    assert h.ready_nodes() == set()
+    h.accumulator.recheck(tp(0))
+    assert h.ready_nodes() == {0}
+    assert len(h.drain(0)) == 1
+
+
+def test_a_partition_follows_its_leader_to_another_node() -> None:
+    h = Harness(linger_ms=0)
+    h.append(0)
+    assert h.ready_nodes() == {0}
+    h.snapshot = cluster((1, 0, 1), epoch=2)
+    assert h.drain(0) == []
+    assert [batch.topic_partition.partition for batch in h.drain(1)] == [0]
+
+
+def test_a_retried_batch_waits_its_backoff_in_front_of_all_others() -> None:
+    h = Harness(retry_backoff_ms=100, retry_backoff_max_ms=100)
+    h.append(0, 3 * BATCH_ROWS)
+    (first,) = h.take()
+    first.off_wire()
+    h.reenqueue(first)
+    check = h.ready()
+    assert (check.ready_node_ids, check.next_check_delay_ms) == (frozenset(), 100)
+    h.clock.now += 100
+    assert h.take() == [first]
+    assert first.attempts == 1
+
+
+def test_the_backoff_of_one_partition_does_not_hold_another() -> None:
+    h = Harness(leaders=(0, 0), linger_ms=0)
+    h.append(0)
+    (batch,) = h.take()
+    batch.off_wire()
+    h.reenqueue(batch)
+    h.append(1)
+    assert [other.topic_partition.partition for other in h.take()] == [1]
+
+
+def test_backoff_grows_with_the_attempts_up_to_its_maximum() -> None:
+    h = Harness(linger_ms=0, retry_backoff_ms=100, retry_backoff_max_ms=1000)
+    h.append(0)
+    (batch,) = h.take()
+    waits: list[float] = []
+    for _ in range(7):
+        batch.off_wire()
+        h.reenqueue(batch)
+        waits.append(h.ready().next_check_delay_ms)
+        h.clock.now += waits[-1]
+        assert h.take() == [batch]
+    for attempt, wait in enumerate(waits):
+        usual = min(100 * 2**attempt, 1000)
+        assert 0.8 * usual - 1e-6 <= wait <= min(1.2 * usual, 1000) + 1e-6
+
+
+def test_a_new_leader_ends_the_backoff_of_the_ongoing_retry_but_not_of_the_next() -> None:
+    h = Harness(linger_ms=0, retry_backoff_ms=100, retry_backoff_max_ms=100)
+    h.append(0)
+    (batch,) = h.take()
+    batch.off_wire()
+    h.reenqueue(batch)
+    assert h.ready_nodes() == set()
+    h.snapshot = cluster((1, 0, 1), epoch=2)
+    assert h.ready_nodes() == {1}
+    assert h.take() == [batch]
+    batch.off_wire()
+    h.reenqueue(batch)
+    assert h.ready_nodes() == set()
+
+
+def test_a_leader_that_changed_while_the_batch_was_in_flight_needs_no_backoff() -> None:
+    h = Harness(leaders=(0,), retry_backoff_ms=100, retry_backoff_max_ms=100)
+    h.append(0, 3 * BATCH_ROWS)
+    sent = [h.take()[0] for _ in range(2)]
+    h.snapshot = cluster((1,), epoch=2)
+    h.ready()
+    for batch in reversed(sent):
+        batch.off_wire()
+        h.reenqueue(batch)
+    assert [h.take()[0] for _ in range(2)] == sent
+
+
+def test_retried_batches_return_in_the_order_of_their_sequences() -> None:
+    h = Harness(retry_backoff_ms=0, retry_backoff_max_ms=0)
+    h.append(0, 5 * BATCH_ROWS)
+    sent = [h.take()[0] for _ in range(4)]
+    for batch in (sent[2], sent[0], sent[3], sent[1]):
+        batch.off_wire()
+        h.reenqueue(batch)
+    again = [h.take()[0] for _ in range(4)]
+    assert again == sent
+
+
+def test_retried_batches_return_in_order_across_the_wrap_of_sequences() -> None:
+    h = Harness(retry_backoff_ms=0, retry_backoff_max_ms=0)
+    h.gate.next_sequence[tp(0)] = 2**31 - 5
+    h.append(0, 5 * BATCH_ROWS)
+    sent = [h.take()[0] for _ in range(3)]
+    assert sent[0].base_sequence == 2**31 - 5
+    assert sent[1].base_sequence == BATCH_ROWS - 5
+    for batch in (sent[1], sent[2], sent[0]):
+        batch.off_wire()
+        h.reenqueue(batch)
+    assert [h.take()[0] for _ in range(3)] == sent
+
+
+def test_without_sequences_a_retried_batch_goes_to_the_front() -> None:
+    h = Harness(retry_backoff_ms=0, retry_backoff_max_ms=0)
+    h.gate.admit = lambda *_: True  # type: ignore[method-assign]
+    h.append(0, 3 * BATCH_ROWS)
+    (first,) = h.take()
+    first.off_wire()
+    h.reenqueue(first)
+    assert h.take() == [first]

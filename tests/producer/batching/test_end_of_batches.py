@@ -1,0 +1,208 @@
+"""Batches that are split, expire or are aborted: nothing is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from spark_kafka_sink.producer.batching.batch import BatchState, ProducerBatch
+from tests.producer.batching.accumulator_harness import (
+    BATCH_ROWS,
+    ERROR,
+    FOREVER,
+    Harness,
+    values_of,
+)
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_batch_that_is_too_large_is_split_with_its_sequences_and_its_age(compression: str) -> None:
+    h = Harness(batch_size=8192, linger_ms=0, compression_type=compression)
+    h.append_rows([b"%03d" % i * 20 for i in range(60)], [0] * 60, call="call")
+    (batch,) = h.take()
+    assert batch.record_count == 60
+    batch.off_wire()
+    h.clock.now += 5
+    children = h.accumulator.split_and_reenqueue(batch, h.clock.now)
+    assert len(children) >= 2
+    assert batch.done
+    sequence = batch.base_sequence
+    for child in children:
+        assert (child.producer_id, child.base_sequence) == (batch.producer_id, sequence)
+        assert (child.created_ms, child.deadline_ms, child.attempts) == (batch.created_ms, batch.deadline_ms, 0)
+        assert child.codec is batch.codec
+        sequence += child.record_count
+    sent: list[ProducerBatch] = []
+    while h.accumulator.has_undrained():
+        sent += h.take()
+    assert sent == children
+    assert [v for child in sent for v in values_of(child)] == [b"%03d" % i * 20 for i in range(60)]
+    rows = [row for child in sent for _, its_rows, _ in child.rows_by_call() for row in its_rows.tolist()]
+    assert rows == list(range(60))
+    for child in sent:
+        h.acknowledge(child)
+    assert h.pool.free_bytes == h.pool.bytes_max
+    assert not h.accumulator.has_incomplete()
+
+
+def test_splitting_again_and_again_ends_with_single_records() -> None:
+    h = Harness(batch_size=8192, linger_ms=0, retry_backoff_ms=0, retry_backoff_max_ms=0)
+    h.append(0, 13)
+    singles = 0
+    for _ in range(100):
+        for batch in h.take():
+            if batch.record_count == 1:
+                singles += 1
+                h.acknowledge(batch)
+            else:
+                batch.off_wire()
+                h.accumulator.split_and_reenqueue(batch, h.clock.now)
+    assert singles == 13
+    assert h.pool.free_bytes == h.pool.bytes_max
+
+
+def test_after_a_split_batches_are_filled_carefully_again() -> None:
+    h = Harness(compression_type="gzip", batch_size=4096)
+
+    def first_full_batch() -> ProducerBatch:
+        while True:
+            h.append(0, 300)
+            batches = h.take()
+            for batch in batches[1:]:
+                h.acknowledge(batch)
+            if batches:
+                return batches[0]
+
+    for _ in range(60):
+        h.acknowledge(first_full_batch())
+    roomy = first_full_batch()
+    roomy.off_wire()
+    h.accumulator.split_and_reenqueue(roomy, h.clock.now)
+    while h.accumulator.has_undrained():
+        for batch in h.take():
+            h.acknowledge(batch)
+        h.clock.now += 1000
+    assert first_full_batch().record_count < roomy.record_count
+
+
+def expiring(leaders: Iterable[int | None] = (0, 0, 1), linger_ms: int = 10) -> Harness:
+    return Harness(leaders, delivery_timeout_ms=100, request_timeout_ms=50, linger_ms=linger_ms)
+
+
+def test_queued_batches_expire_when_delivery_timeout_has_passed_each_told_once() -> None:
+    h = expiring()
+    h.append(0, BATCH_ROWS + 1)
+    h.ready()
+    assert h.accumulator.next_expiry_ms() == h.clock.now + 100
+    h.clock.now += 99
+    assert h.accumulator.expired_batches(h.clock.now) == []
+    h.clock.now += 1
+    expired = h.accumulator.expired_batches(h.clock.now)
+    assert sum(batch.record_count for batch in expired) == BATCH_ROWS + 1
+    assert h.accumulator.expired_batches(h.clock.now) == []
+    assert h.ready_nodes() == set()
+    for batch in expired:
+        batch.fail(ERROR)
+        h.accumulator.finish(batch)
+    assert h.pool.free_bytes == h.pool.bytes_max
+    assert h.accumulator.next_expiry_ms() == FOREVER
+
+
+def test_age_counts_from_the_call_not_from_the_grouping() -> None:
+    h = expiring(linger_ms=50)
+    h.append(0)
+    h.clock.now += 50
+    h.ready()
+    h.clock.now += 50
+    assert len(h.accumulator.expired_batches(h.clock.now)) == 1
+
+
+def test_a_partition_set_aside_or_without_a_leader_expires_all_the_same() -> None:
+    h = expiring(leaders=(None, 0), linger_ms=0)
+    h.append(0)
+    h.append(1)
+    h.gate.refused = {1}
+    assert h.take() == []
+    h.clock.now += 100
+    assert len(h.accumulator.expired_batches(h.clock.now)) == 2
+
+
+def test_a_batch_that_expired_in_flight_keeps_its_memory_until_the_answer() -> None:
+    h = expiring(linger_ms=0)
+    h.append(0, 3)
+    (batch,) = h.take()
+    held = h.pool.bytes_max - h.pool.free_bytes
+    h.clock.now += 100
+    assert h.accumulator.expired_batches(h.clock.now) == [batch]
+    batch.fail(ERROR)
+    h.accumulator.finish(batch)
+    assert h.pool.bytes_max - h.pool.free_bytes == held > 0
+    assert batch.segments
+    batch.off_wire()
+    assert h.pool.free_bytes == h.pool.bytes_max
+    assert batch.error is ERROR
+
+
+def test_a_retried_batch_expires_by_its_first_age() -> None:
+    h = expiring(linger_ms=0)
+    h.append(0)
+    (batch,) = h.take()
+    h.clock.now += 60
+    batch.off_wire()
+    h.reenqueue(batch)
+    h.clock.now += 40
+    assert h.accumulator.expired_batches(h.clock.now) == [batch]
+    assert batch.attempts == 1
+    assert not h.accumulator.has_undrained()
+
+
+def test_the_largest_timeout_does_not_overflow() -> None:
+    h = Harness(delivery_timeout_ms=2**31 - 1, linger_ms=0)
+    h.append(0)
+    h.ready()
+    assert h.accumulator.expired_batches(h.clock.now + 2**31 - 2) == []
+    assert len(h.accumulator.expired_batches(h.clock.now + 2**31 - 1)) == 1
+
+
+def test_deadlines_of_settled_batches_are_forgotten() -> None:
+    h = Harness(batch_size=0, linger_ms=0)
+    for _ in range(40):
+        h.append(0, 100)
+        for _ in range(100):
+            for batch in h.take():
+                h.acknowledge(batch)
+    assert not h.accumulator._incomplete._deadlines
+    assert h.accumulator.next_expiry_ms() == FOREVER
+
+
+def test_abort_fails_what_is_staged_queued_and_in_flight_and_loses_no_row() -> None:
+    h = Harness()
+    h.append(0, 2 * BATCH_ROWS + 1, call="a")
+    (in_flight,) = h.take()
+    h.append(1, 2, call="b")
+    aborted = h.accumulator.abort_incomplete(ERROR)
+    assert in_flight in aborted
+    assert all(batch.error is ERROR for batch in aborted)
+    told = sum(len(rows) for batch in aborted for _, rows, _ in batch.rows_by_call())
+    assert told == 2 * BATCH_ROWS + 3
+    for batch in aborted:
+        h.accumulator.finish(batch)
+    assert not h.accumulator.has_incomplete()
+    assert not h.accumulator.has_undrained()
+    assert h.pool.free_bytes < h.pool.bytes_max  # the one on the wire
+    in_flight.off_wire()
+    assert h.pool.free_bytes == h.pool.bytes_max
+
+
+def test_abort_of_the_undrained_leaves_what_is_in_flight() -> None:
+    h = Harness()
+    h.append(0, 2 * BATCH_ROWS)
+    (in_flight,) = h.take()
+    aborted = h.accumulator.abort_incomplete(ERROR, in_flight_too=False)
+    assert in_flight not in aborted
+    assert in_flight.state is BatchState.IN_FLIGHT
+    h.acknowledge(in_flight)
+    for batch in aborted:
+        h.accumulator.finish(batch)
+    assert h.pool.free_bytes == h.pool.bytes_max
