@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from integration.support.artifacts import connector_jars
 from integration.support.kafka_cluster import KafkaCluster
+from integration.support.registry import schema_registry
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +25,13 @@ def kafka3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Three brokers and a controller; 3 replicas, min.insync.replicas 2. Whoever stops a node starts it again."""
     with KafkaCluster(tmp_path_factory.mktemp("kafka3") / "cluster", brokers=3) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def registry_url() -> Iterator[str]:
+    """A schema registry with Confluent's interface."""
+    with schema_registry() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

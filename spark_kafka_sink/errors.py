@@ -17,6 +17,7 @@ KafkaSinkError
 ├── UnsupportedVersionError the broker is too old or too new for what was asked
 ├── BrokerError             the broker answered with an error code
 │   └── AuthorizationError      an access right is missing; the message names the resource
+├── SchemaRegistryError     the schema registry refused, or gave no answer
 ├── DeliveryError           a record was not acknowledged; the cause is chained
 │   ├── DeliveryTimeoutError    delivery.timeout.ms passed
 │   ├── BatchRefusedError       not stored, because others of its batch were refused; may be sent again
@@ -118,6 +119,10 @@ class BrokerError(KafkaSinkError):
 
 class AuthorizationError(BrokerError):
     """The principal lacks an access right."""
+
+
+class SchemaRegistryError(KafkaSinkError):
+    """The schema registry refused a schema, does not have it, or gave no answer. Nothing was written."""
 
 
 class DeliveryError(KafkaSinkError):

@@ -1,6 +1,7 @@
 """What a test needs beyond Python, and what happens where it is missing.
 
-`@pytest.mark.needs("java")`, `"kafka"` (the jars of a real Kafka) or `"connector"` (the jars of Spark's own connector).
+`@pytest.mark.needs("java")`, `"kafka"` (the jars of a real Kafka), `"connector"` (the jars of Spark's own connector) or
+`"registry"` (those of a schema registry, which brings a Java of its own).
 On a user's machine such a test is skipped, and the last lines of the run say how many were, and what to install. In CI
 (the variable CI is set) a missing piece is a failure: a proof that did not run is no proof.
 """
@@ -19,6 +20,7 @@ from integration.support.artifacts import JARS, connector_jars
 REMEDIES = {
     "java": "Java is not on the PATH: install a JDK 17 or newer",
     "kafka": "no Apache Kafka in .jars: run `make kafka`",
+    "registry": "no schema registry in .jars: run `make kafka`",
     "connector": "Spark's own connector is not in .jars: run `make kafka`",
 }
 
@@ -30,6 +32,8 @@ def is_present(requirement: str) -> bool:
         return is_present("java") and any((JARS / "kafka").glob("kafka_*.jar"))
     if requirement == "connector":
         return is_present("java") and bool(connector_jars())
+    if requirement == "registry":
+        return (JARS / "registry" / "quarkus-run.jar").exists()
     raise ValueError(f"unknown requirement {requirement!r}")
 
 

@@ -197,7 +197,7 @@ class KafkaCluster:
         layout = {1: "broker,controller"}
         if self.brokers > 1:
             layout = {CONTROLLER_ID: "controller"} | dict.fromkeys(range(1, self.brokers + 1), "broker")
-        with _free_ports() as free_port:
+        with free_ports() as free_port:
             for node_id, roles in layout.items():
                 ports = {name: next(free_port) for name in (LISTENERS if "broker" in roles else ())}
                 if "controller" in roles:
@@ -281,7 +281,7 @@ def _template(name: str) -> Template:
 
 
 @contextlib.contextmanager
-def _free_ports() -> Iterator[Iterator[int]]:
+def free_ports() -> Iterator[Iterator[int]]:
     """Ports that are free now. All are held until the last is taken, so that none is given out twice.
 
     They are not among those that systems give to outgoing connections: a node that is restarted finds its ports again.

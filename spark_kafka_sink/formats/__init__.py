@@ -8,5 +8,6 @@ java_times.py   dates and times as Spark's text
 time_zones.py   how far a zone's clocks are from UTC
 avro.py         Avro's binary encoding; avro_leaves.py its simple types, avro_schema.py its schemas
 fields.py       numbers of a column as bytes; binary_pieces.py puts them together with bytes
+schema_registry.py  the ids of schemas, for the driver; needs the extra `registry`
 pieces.py       joins, constants and choices on columns of bytes
 """

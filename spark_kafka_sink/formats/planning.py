@@ -1,40 +1,84 @@
-"""From the name of a format and the columns to the RowFormat that writes them, on the driver."""
+"""From the name of a format and the columns to what writes them, on the driver."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 
+from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.avro import AvroFormat, record_writer
-from spark_kafka_sink.formats.avro_schema import derived_schema
+from spark_kafka_sink.formats.avro_schema import derived_schema, record_name
 from spark_kafka_sink.formats.encoder import RowFormat
 from spark_kafka_sink.formats.json_text import JsonFormat, check_json_type
+from spark_kafka_sink.formats.schema_registry import Registered, Schema
 
-Planner = Callable[[Sequence[pa.Field], "str | None", "str | None"], RowFormat]
-
-
-def plan_format(format_name: str, fields: Sequence[pa.Field], schema: str | None, name: str | None) -> RowFormat:
-    """Raise SchemaError if these columns cannot be written so.
-
-    `schema` is the user's; without one it is made from the types of the columns, and its record is called `name`.
-    """
-    return _PLANNERS[format_name](fields, schema, name)
+MAGIC = b"\0"
+"""What every record begins with whose schema is in a registry; the id of the schema follows."""
 
 
-def _json(fields: Sequence[pa.Field], _schema: str | None, _name: str | None) -> RowFormat:
+class SchemaChoice(NamedTuple):
+    """The user's schema, if there is one, and the name for the record of one that is made."""
+
+    text: str | None = None
+    name: str | None = None
+
+
+NO_SCHEMA = SchemaChoice()
+
+
+class PlannedFormat(NamedTuple):
+    """What writes the rows, and for a registry the schema, with the bytes that stand between its id and the row."""
+
+    rows: RowFormat
+    schema: Schema | None = None
+    after_id: bytes = b""
+
+    def header(self, schema_id: int) -> bytes:
+        return MAGIC + schema_id.to_bytes(4, "big") + self.after_id
+
+
+def plan_format(name: str, fields: Sequence[pa.Field], choice: SchemaChoice) -> PlannedFormat:
+    """Raise SchemaError if these columns cannot be written so."""
+    return _PLANNERS[name](fields, choice)
+
+
+def plan_latest(name: str, fields: Sequence[pa.Field], found: Registered, schema_name: str | None) -> PlannedFormat:
+    """By a schema that a registry gave."""
+    wanted = _KINDS[name]
+    if found.kind != wanted:
+        raise SchemaError(f"the registry's schema with the id {found.id} is of type {found.kind}, not {wanted}")
+    return plan_format(name, fields, SchemaChoice(found.text, schema_name))
+
+
+def _json(fields: Sequence[pa.Field], _choice: SchemaChoice) -> PlannedFormat:
     for field in fields:
         check_json_type(field.type, field.name)
-    return JsonFormat()
+    return PlannedFormat(JsonFormat())
 
 
-def _avro(fields: Sequence[pa.Field], schema: str | None, name: str | None) -> RowFormat:
-    chosen = schema or derived_schema(fields, name, null_first=False)
-    record_writer(chosen, tuple(field.name for field in fields), tuple(field.type for field in fields))
-    return AvroFormat(chosen)
+def _avro(fields: Sequence[pa.Field], choice: SchemaChoice) -> PlannedFormat:
+    return _planned_avro(fields, choice.text or derived_schema(fields, choice.name, null_first=False))
 
 
-_PLANNERS: dict[str, Planner] = {"json": _json, "avro": _avro}
+def _registered_avro(fields: Sequence[pa.Field], choice: SchemaChoice) -> PlannedFormat:
+    return _planned_avro(fields, choice.text or derived_schema(fields, choice.name, null_first=True))
+
+
+def _planned_avro(fields: Sequence[pa.Field], text: str) -> PlannedFormat:
+    record_writer(text, tuple(field.name for field in fields), tuple(field.type for field in fields))
+    return PlannedFormat(AvroFormat(text), Schema("AVRO", text, record_name(text)))
+
+
+_PLANNERS: dict[str, Callable[[Sequence[pa.Field], SchemaChoice], PlannedFormat]] = {
+    "json": _json,
+    "avro": _avro,
+    "avro-confluent": _registered_avro,
+}
 FORMATS = tuple(_PLANNERS)
-WITH_SCHEMA = ("avro",)
+WITH_SCHEMA = tuple(name for name in FORMATS if name != "json")
 """Formats whose rows follow a schema."""
+_KINDS = {"avro-confluent": "AVRO"}
+WITH_REGISTRY = tuple(_KINDS)
+"""Formats whose schemas are in a registry."""

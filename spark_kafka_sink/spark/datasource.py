@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import MutableMapping
 from typing import Any, NoReturn
 
@@ -9,10 +10,12 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigurationError, SchemaError
+from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.spark.bootstrap import check_connection
 from spark_kafka_sink.spark.columns import ColumnPlan, plan_columns
+from spark_kafka_sink.spark.format_options import encoded_sides
 from spark_kafka_sink.spark.options import SinkOptions, parse_options
-from spark_kafka_sink.spark.value_formats import encoded_sides, plan_encoders
+from spark_kafka_sink.spark.value_formats import plan_encoders, with_schema_ids
 from spark_kafka_sink.spark.worker_log import show_log
 from spark_kafka_sink.spark.writer import KafkaBatchWriter, KafkaStreamWriter
 
@@ -54,14 +57,16 @@ class KafkaDataSource(DataSource):
         options, plan = self._checked(schema)
         if self._is_planning and options.check_connection:
             check_connection(options.producer_config().bootstrap_servers)
-        return options, plan
+        if self._is_planning and options.registry is not None:
+            plan = with_schema_ids(plan, options)
+        return dataclasses.replace(options, registry=None), plan
 
     def _checked(self, schema: StructType) -> tuple[SinkOptions, ColumnPlan]:
         """The faults of the options and those of the schema in one error; none of them needs a broker."""
         faults: list[str] = []
         # Where the options are faulty, the schema is looked at with those of them that concern it.
         fixed_topic = next((value for name, value in self.options.items() if name.lower() == "topic"), None)
-        encoders = encoded_sides(self.options)
+        encoders: dict[str, ColumnsEncoder | None] = {**encoded_sides(self.options)}
         try:
             options = parse_options(self.options)
             fixed_topic = options.topic

@@ -29,10 +29,11 @@ from pyspark.sql import SparkSession
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.spark.datasource import MODE_NOT_ALLOWED, NAME, KafkaDataSource
 
+_SECRET_NAMES = r"(?:kafka\.(?:sasl|ssl)|schema\.registry\.(?:basic|bearer|ssl))\."
 # Options by their names; and in the text of a request to Connect, names and values together.
 _REDACTION = {
-    "spark.sql.redaction.options.regex": r"(?i)kafka\.(sasl|ssl)\.",
-    "spark.sql.redaction.string.regex": r'(?i)key: "kafka\.(?:sasl|ssl)\.[^"]*"\s+value: "(?:[^"\\]++|\\.)*+"',
+    "spark.sql.redaction.options.regex": f"(?i){_SECRET_NAMES}",
+    "spark.sql.redaction.string.regex": r'(?i)key: "' + _SECRET_NAMES + r'[^"]*"\s+value: "(?:[^"\\]++|\\.)*+"',
 }
 _MODE_REFUSED = "UNSUPPORTED_DATA_SOURCE_SAVE_MODE"
 _OURS = "_pykafka_drop_in"

@@ -23,7 +23,8 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.security.config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerConfig
 from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
-from spark_kafka_sink.spark.value_formats import FORMAT_OPTIONS, FormatOptions, parse_formats
+from spark_kafka_sink.spark.format_options import FORMAT_OPTIONS, FormatOptions, parse_formats
+from spark_kafka_sink.spark.registry_options import REGISTRY_OPTIONS, RegistryOptions, parse_registry
 
 KAFKA_PREFIX = "kafka."
 _MEANT = re.compile(r"Is (\S+) meant\?")
@@ -42,6 +43,7 @@ OPTIONS = (
     Option("topic", "", "the topic to write to; overrides the `topic` column"),
     Option("includeHeaders", "false", "accepted as in Spark's own sink, where too the `headers` column alone decides"),
     *(Option(name, "", meaning) for name, meaning in FORMAT_OPTIONS),
+    *(Option(*row) for row in REGISTRY_OPTIONS),
     Option("onRecordError", "fail", "`fail` fails the task; `deadLetter` writes refused records to `deadLetterTopic`"),
     Option("deadLetterTopic", "", "where refused records go; needed with `onRecordError` = `deadLetter`"),
     Option("checkConnection", "true", "let the driver open a connection to a bootstrap server before any task starts"),
@@ -117,6 +119,8 @@ class SinkOptions:
     check_connection: bool = True
     report_path: str | None = None
     formats: tuple[FormatOptions, ...] = ()
+    registry: RegistryOptions | None = None
+    """For the driver only: it is not pickled to the tasks, which need none of its secrets."""
 
     def producer_config(self) -> ProducerConfig:
         """The parsed configuration; cannot fail after parse_options."""
@@ -136,6 +140,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     _boolean(own, "includeHeaders", faults)
     check_connection = _boolean(own, "checkConnection", faults)
     formats = parse_formats(own, faults)
+    registry = parse_registry(own, formats, topic, faults)
     producer = _producer_options(producer, faults)
     if faults:
         raise ConfigurationError(faults)
@@ -146,6 +151,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
         check_connection=check_connection,
         report_path=own.get("reportpath") or None,
         formats=formats,
+        registry=registry,
     )
 
 

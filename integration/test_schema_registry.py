@@ -1,0 +1,64 @@
+"""A real schema registry: that it answers what the client relies on, and takes the schemas that are made of columns."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from chispa import assert_df_equality
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
+from tests.formats.registry_contract import RegistryContract
+
+pytestmark = pytest.mark.needs("registry", "connector")
+
+
+class TestARealRegistry(RegistryContract):
+    """With the fixture `registry_url` of all integration tests."""
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded_broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(broker: EmbeddedBroker) -> str:
+    name = f"topic-{uuid.uuid4().hex[:12]}"
+    broker.create_topic(name, 2)
+    return name
+
+
+@pytest.fixture
+def orders(spark: SparkSession) -> DataFrame:
+    return spark.range(50).selectExpr(
+        "id",
+        "if(id % 3 = 0, NULL, concat('name ', id)) AS name",
+        "id * 1.5D AS price",
+        "array(CAST(id AS STRING), 'x') AS tags",
+        "named_struct('street', CAST(id AS STRING), 'number', CAST(id AS INT)) AS address",
+        "map('k', id) AS counts",
+    )
+
+
+def write(frame: DataFrame, broker: EmbeddedBroker, topic: str, url: str, **options: str) -> None:
+    writer = frame.write.format("pykafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    writer.option("topic", topic).option("schema.registry.url", url).options(**options).save()
+
+
+def test_confluents_deserializer_reads_avro(
+    spark: SparkSession, broker: EmbeddedBroker, registry_url: str, topic: str, orders: DataFrame
+) -> None:
+    write(orders, broker, topic, registry_url, valueFormat="avro-confluent", keyColumns="id")
+    stored = read_topic(broker.bootstrap_servers, topic)
+    with SchemaRegistryClient({"url": registry_url}) as client:
+        read = AvroDeserializer(client)
+        context = SerializationContext(topic, MessageField.VALUE)
+        rows = [read(value, context) for value in stored["value"].to_pylist()]
+    assert_df_equality(spark.createDataFrame(rows, orders.schema).orderBy("id"), orders, ignore_nullable=True)

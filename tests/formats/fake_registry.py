@@ -1,0 +1,144 @@
+"""A schema registry on loopback that answers as Confluent's does, for tests without a JVM.
+
+It keeps subjects, versions and ids, compares schemas by their JSON, and knows one rule of compatibility: an Avro schema
+must not have a new field without a default. `tests/formats/registry_contract.py` holds it to a real registry's answers.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import threading
+import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class FakeRegistry:
+    def __init__(self) -> None:
+        self.subjects: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+        self.requests: list[tuple[str, str]] = []
+        self.headers: list[dict[str, str]] = []
+        self.failing: list[int] = []
+        """Statuses for the next requests, before any is answered."""
+        self.user_info: str | None = None
+        self.url = ""
+        self._ids: dict[str, int] = {}
+
+    def answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, Any]]:
+        self.requests.append((method, target))
+        self.headers.append(headers)
+        if self.failing:
+            return self.failing.pop(0), {"error_code": 50001, "message": "not now"}
+        if self.user_info is not None:
+            wanted = "Basic " + base64.b64encode(self.user_info.encode()).decode()
+            if headers.get("authorization") != wanted:
+                return 401, {"error_code": 401, "message": "Unauthorized"}
+        path = urllib.parse.urlsplit(target).path
+        parts = [urllib.parse.unquote(part) for part in path.strip("/").split("/")]
+        if method == "GET" and len(parts) == 4 and parts[2:] == ["versions", "latest"]:
+            return self._latest(parts[1])
+        if method == "GET" and parts[:2] == ["schemas", "ids"]:
+            return self._by_id(int(parts[2]))
+        if method == "GET":
+            return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
+        given = json.loads(body)
+        if method == "POST" and len(parts) == 3 and parts[2] == "versions":
+            return self._register(parts[1], given)
+        return self._lookup(parts[1], given)
+
+    def _latest(self, subject: str) -> tuple[int, dict[str, Any]]:
+        if subject not in self.subjects:
+            return 404, {"error_code": 40401, "message": f"Subject '{subject}' not found."}
+        number, schema = self.subjects[subject][-1]
+        return 200, {"subject": subject, "version": len(self.subjects[subject]), "id": number, **schema}
+
+    def _by_id(self, number: int) -> tuple[int, dict[str, Any]]:
+        for versions in self.subjects.values():
+            for known, schema in versions:
+                if known == number:
+                    return 200, schema
+        return 404, {"error_code": 40403, "message": "Schema not found"}
+
+    def _lookup(self, subject: str, given: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if subject not in self.subjects:
+            return 404, {"error_code": 40401, "message": f"Subject '{subject}' not found."}
+        for version, (number, schema) in enumerate(self.subjects[subject], 1):
+            if _normal(schema) == _normal(given):
+                return 200, {"subject": subject, "version": version, "id": number, **schema}
+        return 404, {"error_code": 40403, "message": "Schema not found"}
+
+    def _register(self, subject: str, given: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        status, known = self._lookup(subject, given)
+        if status == 200:
+            return 200, {"id": known["id"]}
+        if given.get("schemaType", "AVRO") == "AVRO":
+            try:
+                parsed = json.loads(given["schema"])
+            except ValueError:
+                return 422, {"error_code": 42201, "message": "Invalid schema"}
+            earlier = self.subjects.get(subject)
+            if earlier and _added_without_default(json.loads(earlier[-1][1]["schema"]), parsed):
+                return 409, {"error_code": 409, "message": "Schema being registered is incompatible"}
+        number = self._ids.setdefault(_normal(given), len(self._ids) + 1)
+        self.subjects.setdefault(subject, []).append((number, given))
+        return 200, {"id": number}
+
+
+def _normal(schema: dict[str, Any]) -> str:
+    text = schema["schema"]
+    if schema.get("schemaType") != "PROTOBUF":
+        text = json.dumps(json.loads(text), sort_keys=True)
+    return f"{schema.get('schemaType', 'AVRO')} {text}"
+
+
+def _added_without_default(before: Any, after: Any) -> bool:
+    names = {field["name"] for field in before["fields"]}
+    return any(field["name"] not in names and "default" not in field for field in after["fields"])
+
+
+@contextmanager
+def fake_registry(context: ssl.SSLContext | None = None) -> Iterator[FakeRegistry]:
+    """Serves until the block ends; with TLS if there is a context."""
+    registry = FakeRegistry()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._answer("GET")
+
+        def do_POST(self) -> None:
+            self._answer("POST")
+
+        def _answer(self, method: str) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            status, answer = registry.answer(
+                method, self.path, {name.lower(): value for name, value in self.headers.items()}, body
+            )
+            data = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            """Silent."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    registry.url = f"{'https' if context else 'http'}://localhost:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield registry
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,70 @@
+"""What a schema registry answers: the promises that the client relies on.
+
+The tests of tests/formats/test_schema_registry.py hold the fake to them, those of integration/test_schema_registry.py a
+real registry.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.errors import SchemaRegistryError
+from spark_kafka_sink.formats.schema_registry import RegistryConfig, Schema, SchemaRegistry
+
+
+def avro_schema(*fields: str, **defaults: Any) -> Schema:
+    members = [
+        {"name": name, "type": ["null", "long"]} | ({"default": None} if name in defaults else {}) for name in fields
+    ]
+    return Schema("AVRO", json.dumps({"type": "record", "name": "Order", "fields": members}), "Order")
+
+
+class RegistryContract:
+    """Subclasses have a fixture `registry_url`."""
+
+    @pytest.fixture
+    def registry(self, registry_url: str) -> SchemaRegistry:
+        return SchemaRegistry(RegistryConfig((registry_url,)))
+
+    @pytest.fixture
+    def subject(self) -> str:
+        return f"a subject/{uuid.uuid4()}-value"
+
+    def test_a_schema_keeps_its_id(self, registry: SchemaRegistry, registry_url: str, subject: str) -> None:
+        first = registry.register(subject, avro_schema("a"))
+        another = SchemaRegistry(RegistryConfig((registry_url,)))
+        assert another.register(subject, avro_schema("a")) == first
+        assert another.lookup(subject, avro_schema("a")) == first
+        assert another.register(f"{subject}-2", avro_schema("a")) == first
+
+    def test_the_latest_schema_is_the_last_that_was_registered(self, registry: SchemaRegistry, subject: str) -> None:
+        registry.register(subject, avro_schema("a"))
+        newer = avro_schema("a", "b", b=None)
+        number = registry.register(subject, newer)
+        found = registry.latest(subject)
+        assert (found.id, found.kind) == (number, "AVRO")
+        assert json.loads(found.text) == json.loads(newer.text)
+
+    def test_a_subject_that_is_not_there_is_named(self, registry: SchemaRegistry, subject: str) -> None:
+        for ask in (lambda: registry.latest(subject), lambda: registry.lookup(subject, avro_schema("a"))):
+            with pytest.raises(SchemaRegistryError, match=f"The subject '{subject}' .* set schemaSource to 'register'"):
+                ask()
+
+    def test_a_schema_that_a_subject_does_not_have_is_not_found(self, registry: SchemaRegistry, subject: str) -> None:
+        registry.register(subject, avro_schema("a"))
+        with pytest.raises(SchemaRegistryError, match="does not have this schema"):
+            registry.lookup(subject, avro_schema("other"))
+
+    def test_schemas_of_other_types_are_told_apart(self, registry: SchemaRegistry, subject: str) -> None:
+        text = json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}})
+        number = registry.register(subject, Schema("JSON", text, "Order"))
+        found = registry.latest(subject)
+        assert (found.id, found.kind, json.loads(found.text)) == (number, "JSON", json.loads(text))
+
+    def test_what_is_no_schema_is_refused(self, registry: SchemaRegistry, subject: str) -> None:
+        with pytest.raises(SchemaRegistryError, match="refused the request about the subject"):
+            registry.register(subject, Schema("AVRO", '{"type": "recrod"', "Order"))

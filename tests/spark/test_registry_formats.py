@@ -1,0 +1,184 @@
+"""Formats with a schema registry: options, subjects, ids, and that Confluent's own deserializers read the records."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from spark_kafka_sink.errors import ConfigurationError, SchemaError, SchemaRegistryError
+from spark_kafka_sink.formats.encoder import ColumnsEncoder
+from spark_kafka_sink.formats.schema_registry import schema_registry
+from spark_kafka_sink.spark.columns import ColumnPlan
+from spark_kafka_sink.spark.datasource import KafkaDataSource
+from spark_kafka_sink.spark.drop_in import _REDACTION
+from spark_kafka_sink.spark.options import SinkOptions, parse_options
+from spark_kafka_sink.spark.registry_options import REGISTRY_OPTIONS
+from tests.formats.fake_registry import FakeRegistry, fake_registry
+
+SCHEMA = StructType([StructField("id", LongType(), False), StructField("name", StringType())])
+BATCH = pa.record_batch({"id": [1, 2], "name": ["a", None]})
+NEEDED = {"kafka.bootstrap.servers": "broker:9092", "topic": "orders", "checkConnection": "false"}
+
+
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    schema_registry.cache_clear()
+    with fake_registry() as fake:
+        yield fake
+    schema_registry.cache_clear()
+
+
+def writer_of(registry: FakeRegistry, schema: StructType = SCHEMA, **options: str) -> tuple[SinkOptions, ColumnPlan]:
+    given = NEEDED | {"schema.registry.url": registry.url} | {k.replace("__", "."): v for k, v in options.items()}
+    writer = KafkaDataSource(given).writer(schema, False)
+    return writer._options, writer._plan
+
+
+def rows_of(registry: FakeRegistry, **options: str) -> list[bytes]:
+    _, plan = writer_of(registry, SCHEMA, **options)
+    assert isinstance(plan.value, ColumnsEncoder)
+    rows: list[bytes] = plan.value.encode(BATCH).to_pylist()
+    return rows
+
+
+def faults(**options: str) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        parse_options(NEEDED | {name.replace("__", "."): value for name, value in options.items()})
+    return "\n".join(refused.value.faults)
+
+
+def test_records_are_read_by_confluents_own_deserializer(registry: FakeRegistry) -> None:
+    context = SerializationContext("orders", MessageField.VALUE)
+    rows = rows_of(registry, valueFormat="avro-confluent")
+    with SchemaRegistryClient({"url": registry.url}) as client:
+        read = AvroDeserializer(client)
+        assert [read(row, context) for row in rows] == [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
+    assert list(registry.subjects) == ["orders-value"]
+
+
+def test_a_new_column_is_compatible(registry: FakeRegistry) -> None:
+    rows_of(registry, valueFormat="avro-confluent")
+    wider = StructType([*SCHEMA.fields, StructField("more", LongType())])
+    writer_of(registry, wider, valueFormat="avro-confluent")
+    assert [number for number, _ in registry.subjects["orders-value"]] == [1, 2]
+
+
+def test_the_header_has_the_id_of_the_schema(registry: FakeRegistry) -> None:
+    registry.subjects["other"] = [(66_051, {"schema": json.dumps({"type": "record", "name": "r", "fields": FIELDS})})]
+    rows = rows_of(registry, valueFormat="avro-confluent", valueSubject="other", schemaSource="latest")
+    assert rows == [b"\0\x00\x01\x02\x03\x02\x02\x02a", b"\0\x00\x01\x02\x03\x04\x00"]
+
+
+FIELDS: list[dict[str, Any]] = [{"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"]}]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "subjects"),
+    [
+        ("topic", ["orders-value", "orders-key"]),
+        ("record", ["com.acme.Order", "com.acme.OrderKey"]),
+        ("topicRecord", ["orders-com.acme.Order", "orders-com.acme.OrderKey"]),
+    ],
+)
+def test_a_subject_is_named_by_its_strategy(registry: FakeRegistry, strategy: str, subjects: list[str]) -> None:
+    writer_of(
+        registry,
+        valueFormat="avro-confluent",
+        keyColumns="id",
+        subjectNameStrategy=strategy,
+        valueSchemaName="com.acme.Order",
+        keySchemaName="com.acme.OrderKey",
+    )
+    assert list(registry.subjects) == subjects
+
+
+def test_a_schema_that_must_be_there_is_not_registered(registry: FakeRegistry) -> None:
+    with pytest.raises(SchemaRegistryError, match="'orders-value' does not have this schema"):
+        writer_of(registry, valueFormat="avro-confluent", schemaSource="lookup")
+    assert not registry.subjects
+    writer_of(registry, valueFormat="avro-confluent")
+    assert rows_of(registry, valueFormat="avro-confluent", schemaSource="lookup")[0][:5] == b"\0\0\0\0\1"
+
+
+def test_columns_that_do_not_fit_the_latest_schema_are_refused(registry: FakeRegistry) -> None:
+    registry.subjects["orders-value"] = [(1, {"schema": json.dumps({"type": "record", "name": "r", "fields": []})})]
+    with pytest.raises(SchemaError, match=r"latest schema of 'orders-value': .* has no field for the column id"):
+        writer_of(registry, valueFormat="avro-confluent", schemaSource="latest")
+    registry.subjects["orders-value"] = [(1, {"schemaType": "JSON", "schema": "{}"})]
+    schema_registry.cache_clear()
+    with pytest.raises(SchemaError, match="is of type JSON, not AVRO"):
+        writer_of(registry, valueFormat="avro-confluent", schemaSource="latest")
+
+
+def test_the_process_that_commits_a_stream_does_not_ask_the_registry(registry: FakeRegistry) -> None:
+    source = KafkaDataSource(NEEDED | {"schema.registry.url": registry.url, "valueFormat": "avro-confluent"})
+    source.__setstate__({})
+    source.streamWriter(SCHEMA, False)
+    assert not registry.requests
+
+
+def test_the_tasks_get_no_secrets_of_the_registry(registry: FakeRegistry) -> None:
+    registry.user_info = "alice:s3cret"
+    user = {"schema__registry__basic__auth__user__info": "alice:s3cret"}
+    options, _ = writer_of(registry, SCHEMA, valueFormat="avro-confluent", **user)
+    assert options.registry is None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"valueFormat": "avro-confluent"}, "schema.registry.url is not set"),
+        (
+            {"schema__registry__url": "http://r"},
+            "has no effect, as no format has a schema registry",
+        ),
+        ({"valueFormat": "avro", "valueSubject": "s"}, "the format 'avro' has no registry"),
+        ({"valueFormat": "avro-confluent", "schemaSource": "guess"}, "must be one of register, lookup, latest"),
+        ({"valueFormat": "avro-confluent", "subjectNameStrategy": "x"}, "must be one of topic, record, topicRecord"),
+        (
+            {"valueFormat": "avro-confluent", "schemaSource": "latest", "subjectNameStrategy": "record"},
+            "the record's name must be in valueSchemaName",
+        ),
+        (
+            {"valueFormat": "avro-confluent", "schema__registry__ssl__truststore__type": "x"},
+            "schema.registry.ssl.truststore.type must be one of PEM, PKCS12, JKS",
+        ),
+        (
+            {"valueFormat": "avro-confluent", "schema__registry__request__timeout__ms": "1s"},
+            "schema.registry.request.timeout.ms must be a number of milliseconds, not '1s'",
+        ),
+        ({"schema__registry__user": "a"}, "Unknown option 'schema.registry.user'"),
+    ],
+)
+def test_wrong_options_of_a_registry_are_refused(options: dict[str, str], words: str) -> None:
+    assert words in faults(**options)
+
+
+def test_a_topic_from_a_column_gives_a_schema_no_subject() -> None:
+    given = {name: value for name, value in NEEDED.items() if name != "topic"}
+    with pytest.raises(ConfigurationError, match="The schema of the value has no subject: set the option topic"):
+        parse_options(given | {"valueFormat": "avro-confluent", "schema.registry.url": "http://r"})
+
+
+def test_no_secret_is_in_the_repr_of_the_options() -> None:
+    given = {"valueFormat": "avro-confluent", "schema.registry.url": "https://r"}
+    secret = {"schema.registry.basic.auth.user.info": "alice:s3cret", "schema.registry.ssl.keystore.password": "s3cret"}
+    options = parse_options(NEEDED | given | {name: value for name, value in secret.items() if "basic" in name})
+    assert "s3cret" not in repr(options)
+    assert "s3cret" not in faults(**given, **secret)
+
+
+def test_spark_is_told_to_hide_every_secret_of_a_registry() -> None:
+    hidden = re.compile(_REDACTION["spark.sql.redaction.options.regex"])
+    secrets = [name for name, _, meaning in REGISTRY_OPTIONS if "**Secret.**" in meaning]
+    assert len(secrets) == 6
+    assert all(hidden.search(name) for name in secrets)
