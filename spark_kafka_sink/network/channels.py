@@ -1,4 +1,4 @@
-"""Which transport and which authenticator a channel gets: the four security protocols, for either side.
+"""The channels of a client, by its security.protocol.
 
 security.protocol   transport   authenticator
 PLAINTEXT           plain       none
@@ -9,85 +9,14 @@ SASL_SSL            TLS         SASL
 
 from __future__ import annotations
 
-import ssl
-from collections.abc import Callable, Mapping, Sequence
-
-from spark_kafka_sink.network.channel import ChannelBuilder, KafkaChannel, plaintext_channels
-from spark_kafka_sink.network.security.authenticator import Authenticator, NoAuthentication
+from spark_kafka_sink.network.channel import ChannelBuilder, plaintext_channels
 from spark_kafka_sink.network.security.config import SecurityConfig
-from spark_kafka_sink.network.security.sasl_client import SaslClientAuthenticator
-from spark_kafka_sink.network.security.sasl_server import SaslServerAuthenticator
-from spark_kafka_sink.network.system import Buffer, ByteSocket, SocketAddress
-from spark_kafka_sink.network.tls import TlsTransport
-from spark_kafka_sink.network.transport import PlaintextTransport, Transport
-from spark_kafka_sink.sasl.mechanism import ServerConversation
-
-__all__ = ["ChannelBuilder", "client_channels", "plaintext_channels", "server_channels"]
-
-MakeTransport = Callable[[ByteSocket, SocketAddress], Transport]
-MakeAuthenticator = Callable[[SocketAddress], Authenticator]
 
 
 def client_channels(security: SecurityConfig, client_id: str) -> ChannelBuilder:
     """Channels to brokers. Certificates and keys are read here, once: ConfigurationError if they cannot be."""
+    if security.tls is None and security.login is None:
+        return plaintext_channels
+    from spark_kafka_sink.network.security.channels import secured_client_channels  # not for those who need neither
 
-    def sasl(address: SocketAddress) -> Authenticator:
-        host = address.host
-        return SaslClientAuthenticator(security.mechanism, lambda: security.conversation(host), client_id)
-
-    context = security.ssl_context() if security.uses_tls else None
-    return _channels(_client_transport(context), sasl if security.uses_sasl else _no_authentication)
-
-
-def server_channels(
-    *,
-    ssl_context: ssl.SSLContext | None = None,
-    mechanisms: Mapping[str, Callable[[], ServerConversation]] | None = None,
-    answer_api_versions: Callable[[memoryview], Sequence[Buffer]] | None = None,
-    connections_max_reauth_ms: float = 0,
-) -> ChannelBuilder:
-    """Channels of a listener: TLS if there is a context, SASL if there are mechanisms.
-
-    `answer_api_versions` makes the answer to a frame that asks for ApiVersions before the client has authenticated.
-    """
-
-    def sasl(address: SocketAddress) -> Authenticator:
-        assert mechanisms is not None
-        assert answer_api_versions is not None, "a listener with SASL is asked for ApiVersions first"
-        return SaslServerAuthenticator(
-            mechanisms, answer_api_versions, connections_max_reauth_ms=connections_max_reauth_ms
-        )
-
-    return _channels(_server_transport(ssl_context), sasl if mechanisms else _no_authentication)
-
-
-def _channels(make_transport: MakeTransport, make_authenticator: MakeAuthenticator) -> ChannelBuilder:
-    def build(
-        channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, frame_bytes_max: int
-    ) -> KafkaChannel:
-        transport, authenticator = make_transport(sock, address), make_authenticator(address)
-        return KafkaChannel(
-            channel_id, address, transport, authenticator, connecting=connecting, frame_bytes_max=frame_bytes_max
-        )
-
-    return build
-
-
-def _client_transport(context: ssl.SSLContext | None) -> MakeTransport:
-    if context is None:
-        return _plaintext
-    return lambda sock, address: TlsTransport(sock, context, server_hostname=address.host)
-
-
-def _server_transport(context: ssl.SSLContext | None) -> MakeTransport:
-    if context is None:
-        return _plaintext
-    return lambda sock, address: TlsTransport(sock, context, server_hostname=None)
-
-
-def _plaintext(sock: ByteSocket, address: SocketAddress) -> Transport:
-    return PlaintextTransport(sock)
-
-
-def _no_authentication(address: SocketAddress) -> Authenticator:
-    return NoAuthentication()
+    return secured_client_channels(security, client_id)

@@ -1,0 +1,60 @@
+"""A client's side of a SASL conversation, by mechanism; for OAUTHBEARER with the token that it needs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from spark_kafka_sink.errors import AuthenticationError
+from spark_kafka_sink.network.security.login import Login
+from spark_kafka_sink.network.security.oidc import TokenSource
+from spark_kafka_sink.sasl.gssapi import GssapiClient
+from spark_kafka_sink.sasl.mechanism import ClientConversation
+from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, unsecured_token
+from spark_kafka_sink.sasl.plain import PlainClient
+from spark_kafka_sink.sasl.scram import ScramClient
+
+
+def conversation_of(login: Login, host: str) -> ClientConversation:
+    """A new one with a broker. A token may have to be obtained first, which takes its time."""
+    if login.mechanism == "PLAIN":
+        return PlainClient(login.username, login.password)
+    if login.mechanism == "OAUTHBEARER":
+        return OauthBearerClient(_bearer_token(login), dict(login.extensions))
+    if login.mechanism == "GSSAPI":
+        return GssapiClient(login.kerberos_service, host)
+    return ScramClient(login.mechanism, login.username, login.password, token_auth=login.token_auth)
+
+
+def _bearer_token(login: Login) -> str:
+    if login.token:
+        return login.token
+    if login.token_callback is not None:
+        return _called(login.token_callback)
+    if login.oidc is not None:
+        return _token_source(login).token()
+    issued_s = time.time()
+    claims = dict(login.unsecured_claims) | {"iat": issued_s, "exp": issued_s + login.unsecured_lifetime_s}
+    return unsecured_token(claims)
+
+
+def _called(callback: Callable[[], object]) -> str:
+    token = callback()
+    if not isinstance(token, str):
+        raise AuthenticationError("OAUTHBEARER: sasl.oauthbearer.token.callback must return the token as str")
+    return token
+
+
+_token_sources: dict[object, TokenSource] = {}
+_TOKEN_SOURCES_MAX = 64
+
+
+def _token_source(login: Login) -> TokenSource:
+    """One for each endpoint and client of this process: connections share their token."""
+    assert login.oidc is not None
+    source = _token_sources.get(login.oidc)
+    if source is None:
+        if len(_token_sources) >= _TOKEN_SOURCES_MAX:
+            _token_sources.clear()
+        source = _token_sources.setdefault(login.oidc, TokenSource(login.oidc))
+    return source
