@@ -3,24 +3,66 @@
 Structure and CRC; one batch per append; its size; header fields that fit each other; and, where that is not switched
 off, the records themselves: as many as announced, with offsets that fill the batch. A compacted topic takes no record
 without a key.
+
+A few kilobytes can be hundreds of megabytes before compression. So there is a limit to what is looked into, and one
+batch of a cluster has its turn at a time.
 """
 
 from __future__ import annotations
+
+import threading
 
 import numpy as np
 
 from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.errors import DecodeError, UnsupportedFormatError
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.records.arrays import null_mask
-from spark_kafka_sink.records.decoder import check_batches, decode_body
+from spark_kafka_sink.records.decoder import check_batches, check_body, decode_body
 from spark_kafka_sink.records.header import HEADER_BYTES, BatchHeader, Buffer, parse_header
 
+DECODED_BYTES_MAX = 64 << 20
+"""What a look at a batch's records may take. By default a batch has a megabyte, compressed."""
 
-def check_batch(
-    data: Buffer, *, bytes_max: int, check_records: bool, keys_required: bool = False
-) -> tuple[BatchHeader, memoryview]:
-    """The one batch in `data`, and its header; the batch can be written to. Refusal if it is not taken."""
+RECORD_ERRORS_MAX = 100_000
+"""That an answer names."""
+
+NO_PRODUCER_ID = -1
+
+
+class RecordChecks:
+    """Looks into the records of batches, for all partitions of a cluster. Any thread."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+
+    def check(self, header: BatchHeader, batch: memoryview, *, keys_required: bool = False) -> None:
+        """Refusal, if the records are not what the header says, or one lacks a key that it must have."""
+        try:
+            with self._turn:
+                without_key = check_body(header, batch[HEADER_BYTES:], bytes_max=DECODED_BYTES_MAX)
+        except DecodeError as error:
+            raise Refusal(error_codes.INVALID_RECORD, str(error)) from error
+        if keys_required and len(without_key):
+            reason = "a compacted topic takes no record without a key"
+            raise Refusal(
+                error_codes.INVALID_RECORD, reason, dict.fromkeys(without_key[:RECORD_ERRORS_MAX].tolist(), reason)
+            )
+
+    def first_record_since(self, batch: memoryview, timestamp: int) -> tuple[int, int] | None:
+        """Time and offset of the first record that is not older. None: all are, or they cannot be looked into."""
+        header = parse_header(batch)
+        try:
+            with self._turn:
+                columns = decode_body(header, batch[HEADER_BYTES:], bytes_max=DECODED_BYTES_MAX)
+        except DecodeError:
+            return None
+        times, offsets = columns.column("timestamp").to_numpy(), columns.column("offset").to_numpy()
+        newer = np.flatnonzero(times >= timestamp)
+        return (int(times[newer[0]]), int(offsets[newer[0]])) if len(newer) else None
+
+
+def check_batch(data: Buffer, *, bytes_max: int) -> tuple[BatchHeader, memoryview]:
+    """The one batch in `data`, and its header. Refusal if it is not taken; its records are not looked at."""
     batches = _structure(data)
     if len(batches) != 1:
         raise Refusal(error_codes.INVALID_RECORD, f"one batch per partition is taken, here are {len(batches)}")
@@ -30,9 +72,7 @@ def check_batch(
             error_codes.MESSAGE_TOO_LARGE, f"the batch has {header.size_bytes} bytes, at most {bytes_max} are taken"
         )
     _check_fields(header)
-    if check_records or keys_required:
-        _check_records(header, batch, keys_required)
-    return header, memoryview(bytearray(batch)) if batch.readonly else batch
+    return header, batch
 
 
 def parse_header_or_refuse(data: Buffer) -> BatchHeader:
@@ -61,6 +101,7 @@ def _check_fields(header: BatchHeader) -> None:
             f"{header.record_count} records cannot have the last offset delta {header.last_offset_delta}",
         ),
         (header.control, "control records are the broker's to write"),
+        (header.producer_id < NO_PRODUCER_ID, f"there is no producer id {header.producer_id}"),
         (header.producer_id >= 0 and header.base_sequence < 0, "a producer id without a sequence"),
         (header.producer_id >= 0 and header.producer_epoch < 0, "a producer id without an epoch"),
         (header.transactional and header.producer_id < 0, "a transactional batch without a producer id"),
@@ -69,17 +110,3 @@ def _check_fields(header: BatchHeader) -> None:
     for wrong, reason in faults:
         if wrong:
             raise Refusal(error_codes.INVALID_RECORD, reason)
-
-
-def _check_records(header: BatchHeader, batch: memoryview, keys_required: bool) -> None:
-    try:
-        columns = decode_body(header, batch[HEADER_BYTES:])
-    except DecodeError as error:
-        raise Refusal(error_codes.INVALID_RECORD, str(error)) from error
-    offsets = columns.column("offset")
-    if offsets[0].as_py() != header.base_offset or offsets[-1].as_py() != header.last_offset:
-        raise Refusal(error_codes.INVALID_RECORD, "the offsets of the records do not fill the batch")
-    without_key = np.flatnonzero(null_mask(columns.column("key"))) if keys_required else ()
-    if len(without_key):
-        reason = "a compacted topic takes no record without a key"
-        raise Refusal(error_codes.INVALID_RECORD, reason, dict.fromkeys(map(int, without_key), reason))

@@ -20,6 +20,7 @@ from random import Random
 from typing import Protocol
 from uuid import UUID
 
+from spark_kafka_sink.broker.batch_checks import RecordChecks
 from spark_kafka_sink.broker.log import BatchFile, PartitionLog
 from spark_kafka_sink.broker.offsets import GroupOffsets
 from spark_kafka_sink.broker.refusal import Refusal, storage_refusal
@@ -109,6 +110,7 @@ class EmbeddedCluster:
         self.nodes = {number: BrokerNode(number) for number in range(config.nodes)}
         self.topics: dict[str, Topic] = {}
         self.offsets = GroupOffsets()
+        self._checks = RecordChecks()
         self.wall_ms = wall_ms
         self.progress = 0
         """Grows with everything that a waiting Fetch may wait for."""
@@ -238,7 +240,7 @@ class EmbeddedCluster:
             file = None if settings.discard else self._log_file(topic.name, index)
             replicas = tuple(ids[(index + step) % len(ids)] for step in range(len(ids)))
             leader = next((node for node in replicas if self.nodes[node].up), None)
-            topic.partitions.append(Partition(index, leader, replicas, PartitionLog(settings, file)))
+            topic.partitions.append(Partition(index, leader, replicas, PartitionLog(settings, file, self._checks)))
 
     def _log_file(self, topic: str, index: int) -> BatchFile | None:
         try:

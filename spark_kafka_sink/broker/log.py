@@ -20,10 +20,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from spark_kafka_sink.broker.batch_checks import check_batch, parse_header_or_refuse
+from spark_kafka_sink.broker.batch_checks import RecordChecks, check_batch, parse_header_or_refuse
 from spark_kafka_sink.broker.producer_state import NO_EPOCH, ProducerState
 from spark_kafka_sink.broker.refusal import storage_refusal
-from spark_kafka_sink.records.decoder import decode_body
 from spark_kafka_sink.records.header import (
     CONTROL,
     HEADER_BYTES,
@@ -97,8 +96,9 @@ class BatchFile(Protocol):
 class PartitionLog:
     """Thread-safe: every method that reads or changes the log takes `_lock`."""
 
-    def __init__(self, config: LogConfig, file: BatchFile | None = None) -> None:
+    def __init__(self, config: LogConfig, file: BatchFile | None = None, checks: RecordChecks | None = None) -> None:
         self.config = config
+        self._checks = checks or RecordChecks()
         self.log_start_offset = 0
         self.next_offset = 0
         self.records_appended = 0
@@ -117,12 +117,11 @@ class PartitionLog:
         """Append what a producer sent for this partition. Refusal if it is not taken."""
         if self.config.discard:
             return self._count(parse_header_or_refuse(data))
-        header, batch = check_batch(
-            data,
-            bytes_max=self.config.message_bytes_max,
-            check_records=self.config.check_records,
-            keys_required=self.config.compacted,
-        )
+        header, received = check_batch(data, bytes_max=self.config.message_bytes_max)
+        if self.config.check_records or self.config.compacted:
+            self._checks.check(header, received, keys_required=self.config.compacted)
+        # In memory of its own: a view would keep all of the request that it came with.
+        batch = memoryview(bytearray(received))
         with self._lock:
             duplicate = self._check_producer(header, begins_at_zero)
             if duplicate is not None:
@@ -247,13 +246,17 @@ class PartitionLog:
         with self._lock:
             for stored in self._batches:
                 if stored.max_timestamp >= timestamp:
-                    return _first_record_since(stored, timestamp)
+                    return self._first_record_since(stored, timestamp)
             return -1, -1
 
     def max_timestamp(self) -> tuple[int, int]:
         with self._lock:
             newest = max(self._batches, key=lambda stored: stored.max_timestamp, default=None)
-            return (-1, -1) if newest is None else _first_record_since(newest, newest.max_timestamp)
+            return (-1, -1) if newest is None else self._first_record_since(newest, newest.max_timestamp)
+
+    def _first_record_since(self, stored: StoredBatch, timestamp: int) -> tuple[int, int]:
+        found = self._checks.first_record_since(stored.data, timestamp)
+        return (stored.max_timestamp, stored.base_offset) if found is None else found
 
     # --- what retention and admins do
 
@@ -287,15 +290,6 @@ class PartitionLog:
     def delete(self) -> None:
         if self._file is not None:
             self._file.delete()
-
-
-def _first_record_since(stored: StoredBatch, timestamp: int) -> tuple[int, int]:
-    header = parse_header(stored.data)
-    columns = decode_body(header, stored.data[HEADER_BYTES:])
-    for time, offset in zip(columns.column("timestamp").to_pylist(), columns.column("offset").to_pylist(), strict=True):
-        if time >= timestamp:
-            return time, offset
-    return stored.max_timestamp, stored.base_offset
 
 
 def _commits(batch: memoryview) -> bool:

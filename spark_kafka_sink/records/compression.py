@@ -82,7 +82,10 @@ def compress(codec: Codec, segments: Sequence[Buffer], level: int | None = None)
 
 
 def decompress(codec: int, data: Buffer, bytes_max: int) -> Buffer:
-    """The bytes before compression: at most `bytes_max`, else DecodeError, as for anything that is not well-formed."""
+    """The bytes before compression: at most `bytes_max`, else DecodeError, as for anything that is not well-formed.
+
+    What a codec gives is a bytearray of the caller's own; bytes that were not compressed come back as they are.
+    """
     if codec == Codec.NONE:
         return data
     try:
@@ -151,46 +154,38 @@ def _compress_snappy(data: Buffer) -> bytes:
     return b"".join(parts)
 
 
-def _too_large(bytes_max: int) -> DecodeError:
-    return DecodeError(f"more than {bytes_max} bytes come out of the decompressed batch")
-
-
-def _decompress_gzip(data: Buffer, bytes_max: int) -> Buffer:
-    out: list[bytes] = []
-    room = bytes_max
+def _decompress_gzip(data: Buffer, bytes_max: int) -> bytearray:
+    out = bytearray()
     rest: Buffer = data
     for _ in range(_GZIP_MEMBERS_MAX):
         stream = zlib.decompressobj(31)
-        part = stream.decompress(rest, room + 1)
-        room -= len(part)
-        if room < 0:
-            raise _too_large(bytes_max)
+        while part := stream.decompress(rest, _STEP_BYTES):
+            _add(out, part, bytes_max)
+            rest = stream.unconsumed_tail
         if not stream.eof:
             raise DecodeError("gzip: the stream ends in the middle")
-        out.append(part)
         rest = stream.unused_data
         if not rest:
-            return _joined(out)
+            return out
     raise DecodeError(f"gzip: more than {_GZIP_MEMBERS_MAX} members in one batch")
 
 
-def _decompress_snappy(data: Buffer, bytes_max: int) -> Buffer:
+def _decompress_snappy(data: Buffer, bytes_max: int) -> bytearray:
     view = memoryview(data)
+    out = bytearray()
     if view[:8] != _XERIAL_MAGIC:
-        return _snappy_block(view, bytes_max, bytes_max)
+        _add(out, _snappy_block(view, bytes_max, bytes_max), bytes_max)
+        return out
     if len(view) < len(_XERIAL_HEADER):
         raise DecodeError("snappy: the header of the framing is cut off")
-    out: list[Buffer] = []
-    room = bytes_max
     at = len(_XERIAL_HEADER)
     while at < len(view):
         end = at + 4 + int.from_bytes(view[at : at + 4], "big")
         if end > len(view) or at + 4 >= end:
             raise DecodeError("snappy: a block ends outside the batch")
-        out.append(_snappy_block(view[at + 4 : end], room, bytes_max))
-        room -= len(out[-1])
+        _add(out, _snappy_block(view[at + 4 : end], bytes_max - len(out), bytes_max), bytes_max)
         at = end
-    return _joined(out) if out else b""
+    return out
 
 
 def _snappy_block(block: memoryview, room: int, bytes_max: int) -> Buffer:
@@ -209,35 +204,38 @@ def _snappy_block(block: memoryview, room: int, bytes_max: int) -> Buffer:
     return memoryview(_SNAPPY.decompress(block, decompressed_size=size))
 
 
-def _decompress_lz4(data: Buffer, bytes_max: int) -> Buffer:
+def _decompress_lz4(data: Buffer, bytes_max: int) -> bytearray:
     stream = lz4.frame.LZ4FrameDecompressor()
-    out: list[bytes] = []
-    room = bytes_max
+    out = bytearray()
     fed: Buffer = data
     while not stream.eof:
-        part = stream.decompress(fed, max_length=min(room + 1, _STEP_BYTES))
+        part = stream.decompress(fed, max_length=_STEP_BYTES)
         fed = b""
-        room -= len(part)
-        if room < 0:
-            raise _too_large(bytes_max)
         if not part and stream.needs_input and not stream.eof:
             raise DecodeError("lz4: the frame ends in the middle")
-        out.append(part)
+        _add(out, part, bytes_max)
     if stream.unused_data:
         raise DecodeError("lz4: bytes follow the frame")
-    return _joined(out)
+    return out
 
 
-def _decompress_zstd(data: Buffer, bytes_max: int) -> Buffer:
+def _decompress_zstd(data: Buffer, bytes_max: int) -> bytearray:
+    out = bytearray()
     with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "zstd") as stream:
-        out: list[Buffer] = []
-        room = bytes_max
-        while part := stream.read(min(room + 1, _STEP_BYTES)):
-            room -= len(part)
-            if room < 0:
-                raise _too_large(bytes_max)
-            out.append(part)
-    return _joined(out) if out else b""
+        while part := stream.read(_STEP_BYTES):
+            _add(out, part, bytes_max)
+    return out
+
+
+def _add(out: bytearray, part: Buffer, bytes_max: int) -> None:
+    """The parts grow together in place: joined at the end they would be in memory twice."""
+    if len(out) + len(part) > bytes_max:
+        raise _too_large(bytes_max)
+    out += part
+
+
+def _too_large(bytes_max: int) -> DecodeError:
+    return DecodeError(f"more than {bytes_max} bytes come out of the decompressed batch")
 
 
 _DECOMPRESSORS: dict[int, Any] = {

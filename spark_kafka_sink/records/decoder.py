@@ -6,7 +6,8 @@ at once, by gathering bytes at the positions reached so far. Keys and values are
 offsets are `start, end` of each value in turn has a value at every even place, and `take` copies those.
 
 The bytes come from a peer. Every length is held against the bytes that are there before it is used, and what is not
-exactly a batch ends in DecodeError.
+exactly a batch ends in DecodeError. What decoding takes is bounded by `bytes_max`: the bytes after decompression, and
+what is noted of each record and header meanwhile.
 """
 
 from __future__ import annotations
@@ -22,16 +23,19 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.records.arrays import number_array
-from spark_kafka_sink.records.compression import decompress
+from spark_kafka_sink.records.compression import Codec, decompress
 from spark_kafka_sink.records.header import CRC_END, HEADER_BYTES, BatchHeader, parse_header
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 Positions: TypeAlias = "NDArray[np.int64]"
 
 BYTES_MAX = 256 << 20
-"""What one batch may be decompressed to, unless the caller says otherwise."""
+"""What decoding one batch may take, unless the caller says otherwise."""
 RECORD_BYTES_MIN = 7
 """length, attributes, two deltas, two lengths and the count of headers."""
+NOTES_BYTES_PER_RECORD = 110
+NOTES_BYTES_PER_HEADER = 64
+"""Positions and lengths, measured: next to nothing on the wire can be much of these."""
 
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
 SCHEMA = pa.schema(
@@ -43,9 +47,6 @@ SCHEMA = pa.schema(
         pa.field("headers", HEADERS_TYPE, nullable=False),
     ]
 )
-
-HEADERS_MAX = 4_000_000
-"""In one batch: an empty header takes 2 bytes on the wire, next to nothing compressed, and a hundred in memory."""
 
 _SPARE_BYTES = 16
 """Zeros after the records, so that a varint that is cut off can be read, and found to be too long."""
@@ -76,13 +77,27 @@ def decode_batches(
 
 def decode_body(header: BatchHeader, body: Buffer, *, bytes_max: int = BYTES_MAX) -> pa.RecordBatch:
     """The records of one batch; `body` is what follows the header, compressed as the header says."""
-    if header.record_count < 0:
-        raise DecodeError(f"a batch of {header.record_count} records")
-    data = bytes(decompress(header.codec, body, bytes_max))
-    if header.record_count * RECORD_BYTES_MIN > len(data):
-        raise DecodeError(f"{header.record_count} records cannot stand in {len(data)} bytes")
-    starts, ends = _boundaries(data, header.record_count)
-    return _Reader(data, starts, ends).read(header)
+    return _reader(header, body, bytes_max).read(header)
+
+
+def check_body(header: BatchHeader, body: Buffer, *, bytes_max: int = BYTES_MAX) -> Positions:
+    """DecodeError where decode_body would end in one, else which records have no key. Nothing is taken out."""
+    return _reader(header, body, bytes_max).check(header)
+
+
+def _reader(header: BatchHeader, body: Buffer, bytes_max: int) -> _Reader:
+    count = header.record_count
+    if not 0 <= count <= bytes_max // NOTES_BYTES_PER_RECORD:
+        raise DecodeError(f"a batch of {count} records, at most {bytes_max // NOTES_BYTES_PER_RECORD} are read")
+    data = decompress(header.codec, body, bytes_max)
+    if count * RECORD_BYTES_MIN > len(data):
+        raise DecodeError(f"{count} records cannot stand in {len(data)} bytes")
+    if not isinstance(data, bytearray) or header.codec == Codec.NONE:
+        data = bytearray(data)
+    size = len(data)
+    data += bytes(_SPARE_BYTES)
+    starts, ends = _boundaries(data, size, count)
+    return _Reader(data, starts, ends, bytes_max // NOTES_BYTES_PER_HEADER)
 
 
 def _batches(view: memoryview, *, allow_partial_last: bool) -> Iterator[tuple[BatchHeader, memoryview]]:
@@ -104,13 +119,14 @@ def _batches(view: memoryview, *, allow_partial_last: bool) -> Iterator[tuple[Ba
         at += header.size_bytes
 
 
-def _boundaries(data: bytes, count: int) -> tuple[Positions, Positions]:
-    """Where each record begins, after its length, and ends."""
+def _boundaries(data: bytearray, total: int, count: int) -> tuple[Positions, Positions]:
+    """Where each record begins, after its length, and ends. Behind `total` there are spare bytes."""
     starts, ends = array("q"), array("q")
     at, size, same = 0, 0, 0
-    total = len(data)
     while len(ends) < count:
         begin = at
+        if at >= total:
+            raise DecodeError("a batch ends before its last record")
         length, at = _length(data, at)
         starts.append(at)
         at += length
@@ -120,7 +136,7 @@ def _boundaries(data: bytes, count: int) -> tuple[Positions, Positions]:
         same = same + 1 if at - begin == size else 0
         size = at - begin
         if same >= _RUN_AFTER:
-            run = _equal_sizes(data, begin, size, count - len(ends))
+            run = _equal_sizes(data, begin, size, min(count - len(ends), (total - begin) // size - 1))
             prefix = starts[-1] - begin
             starts.extend(range(at + prefix, at + prefix + run * size, size))
             ends.extend(range(at + size, at + size + run * size, size))
@@ -131,7 +147,7 @@ def _boundaries(data: bytes, count: int) -> tuple[Positions, Positions]:
     return np.frombuffer(starts, np.int64), np.frombuffer(ends, np.int64)
 
 
-def _length(data: bytes, at: int) -> tuple[int, int]:
+def _length(data: bytearray, at: int) -> tuple[int, int]:
     coded = shift = 0
     for _ in range(5):
         if at >= len(data):
@@ -145,13 +161,12 @@ def _length(data: bytes, at: int) -> tuple[int, int]:
     raise DecodeError("the length of a record has no end")
 
 
-def _equal_sizes(data: bytes, begin: int, size: int, most: int) -> int:
-    """How many records after the one at `begin` have its size: those whose length is written in the same bytes.
+def _equal_sizes(data: bytearray, begin: int, size: int, rows: int) -> int:
+    """How many of the next `rows` records have the size of the one at `begin`: their length is in the same bytes.
 
     No further than twice as far as they reach, or many short runs would have the whole batch looked at for each.
     """
     _, body = _length(data, begin)
-    rows = min(most, (len(data) - begin) // size - 1)
     prefix = np.frombuffer(data, np.uint8, body - begin, begin)
     equal, step = 0, _RUN_ROWS
     while equal < rows:
@@ -166,30 +181,54 @@ def _equal_sizes(data: bytes, begin: int, size: int, most: int) -> int:
     return equal
 
 
+class _Fields(NamedTuple):
+    """Of all records: their numbers, and where keys, values and headers are. Places are starts, and lengths or -1."""
+
+    timestamp: Positions
+    offset: Positions
+    key: tuple[Positions, Positions]
+    value: tuple[Positions, Positions]
+    header_offsets: Positions
+    header_places: NDArray[np.int64]
+    """Four rows: start and length of each key, start and length of each value."""
+
+
 class _Reader:
     """All records of one batch, read field by field: `at` is how far each one has been read."""
 
-    def __init__(self, data: bytes, starts: Positions, ends: Positions) -> None:
-        self.data = np.frombuffer(data + bytes(_SPARE_BYTES), np.uint8)
+    def __init__(self, data: bytearray, starts: Positions, ends: Positions, headers_max: int) -> None:
+        self.data = np.frombuffer(data, np.uint8)
+        self._headers_max = headers_max
         self.at = starts + 1
         """After the attributes, of which none is in use."""
         self.ends = ends
 
+    def check(self, header: BatchHeader) -> Positions:
+        fields = self._fields(header)
+        self._header_keys(fields.header_places)
+        return np.flatnonzero(fields.key[1] < 0)
+
     def read(self, header: BatchHeader) -> pa.RecordBatch:
-        timestamp = self._numbers(10)
-        offset = self._numbers(5)
-        self._check_offsets(offset, header)
-        key = self._bytes("key")
-        value = self._bytes("value")
-        headers = self._headers()
-        if (self.at != self.ends).any():
-            raise DecodeError("a record is longer or shorter than its fields")
+        timestamp, offset, key_places, value_places, header_offsets, header_places = self._fields(header)
+        key, value = take_bytes(self.data, *key_places), take_bytes(self.data, *value_places)
+        headers = self._header_array(header_offsets, header_places)
         if header.log_append_time:
             timestamp = np.full(len(timestamp), header.max_timestamp, np.int64)
         else:
             timestamp = timestamp + header.base_timestamp
         columns = [number_array(offset + header.base_offset), number_array(timestamp), key, value, headers]
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+    def _fields(self, header: BatchHeader) -> _Fields:
+        timestamp = self._numbers(10)
+        offset = self._numbers(5)
+        self._check_offsets(offset, header)
+        key = self._places("key")
+        value = self._places("value")
+        header_offsets, header_places = self._headers()
+        if (self.at != self.ends).any():
+            raise DecodeError("a record is longer or shorter than its fields")
+        return _Fields(timestamp, offset, key, value, header_offsets, header_places)
 
     def _check_offsets(self, offset: Positions, header: BatchHeader) -> None:
         if len(offset) and (
@@ -201,26 +240,27 @@ class _Reader:
         values, self.at = read_varints(self.data, self.at, bytes_max)
         return values
 
-    def _bytes(self, name: str) -> pa.Array:
+    def _places(self, name: str) -> tuple[Positions, Positions]:
         lengths = self._numbers(5)
         self._check_room(lengths, name)
         starts = self.at
         self.at = starts + np.maximum(lengths, 0)
-        return take_bytes(self.data, starts, lengths)
+        return starts, lengths
 
     def _check_room(self, lengths: Positions, name: str) -> None:
         if ((lengths < -1) | (lengths > self.ends - self.at)).any():
             raise DecodeError(f"the length of a {name} is negative, or more than its record has")
 
-    def _headers(self) -> pa.Array:
+    def _headers(self) -> tuple[Positions, NDArray[np.int64]]:
+        """Where the headers of each record begin among all, and the places of their keys and values."""
         counts = self._numbers(5)
         # Each header has at least the lengths of its key and value.
         if ((counts < 0) | (counts * 2 > self.ends - self.at)).any():
             raise DecodeError("the count of headers is negative, or more than its record can hold")
         offsets = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(counts, out=offsets[1:])
-        if offsets[-1] > HEADERS_MAX:
-            raise DecodeError(f"{offsets[-1]} headers in one batch, at most {HEADERS_MAX} are read")
+        if offsets[-1] > self._headers_max:
+            raise DecodeError(f"{offsets[-1]} headers in one batch, at most {self._headers_max} are read")
         places = np.zeros((4, int(offsets[-1])), np.int64)
         active = np.nonzero(counts)[0]
         index = 0
@@ -230,7 +270,7 @@ class _Reader:
             active = active[counts[active] > index]
         for row in active.tolist():
             self._rest_of_headers(row, int(offsets[row]) + index, int(offsets[row + 1]), places)
-        return self._header_array(offsets, places)
+        return offsets, places
 
     def _next_headers(self, rows: Positions, slots: Positions, places: NDArray[np.int64]) -> None:
         """The next header of many records at once."""
@@ -259,12 +299,14 @@ class _Reader:
         places[:, slot:stop] = np.frombuffer(found, np.int64).reshape(-1, 4).T
         self.at[row] = at
 
-    def _header_array(self, offsets: Positions, places: NDArray[np.int64]) -> pa.Array:
-        keys = take_bytes(self.data, places[0], places[1])
+    def _header_keys(self, places: NDArray[np.int64]) -> pa.Array:
         try:
-            keys = keys.cast(pa.string())
+            return take_bytes(self.data, places[0], places[1]).cast(pa.string())
         except pa.ArrowInvalid as error:
-            raise DecodeError(f"the key of a header is not text: {error}") from error
+            raise DecodeError("the key of a header is not text") from error
+
+    def _header_array(self, offsets: Positions, places: NDArray[np.int64]) -> pa.Array:
+        keys = self._header_keys(places)
         values = take_bytes(self.data, places[2], places[3])
         fields = [HEADERS_TYPE.value_type.field(i) for i in range(2)]
         structs = pa.StructArray.from_arrays([keys, values], fields=fields)

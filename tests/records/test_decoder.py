@@ -202,9 +202,9 @@ def test_a_record_of_a_million_headers_does_not_hold_the_reader_up() -> None:
 def test_headers_that_take_no_bytes_when_compressed_are_bounded(records: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [Row(b"", None, (("", None),) * (2_000 // records)) for _ in range(records)]
     batch = slow_batch(rows, codec=Codec.ZSTD)
-    monkeypatch.setattr(decoder, "HEADERS_MAX", 2_000)
+    monkeypatch.setattr(decoder, "NOTES_BYTES_PER_HEADER", decoder.BYTES_MAX // 2_000)
     assert len(decoded(batch)) == records
-    monkeypatch.setattr(decoder, "HEADERS_MAX", 1_999)
+    monkeypatch.setattr(decoder, "NOTES_BYTES_PER_HEADER", decoder.BYTES_MAX // 1_999)
     with pytest.raises(DecodeError, match="2000 headers in one batch, at most 1999"):
         decoded(batch)
 

@@ -16,11 +16,14 @@ from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import parse_header
 from spark_kafka_sink.records.sizes import record_size_bounds
 
+OWN_BYTES_MAX = 1 << 40
+"""The decoder's limit is for bytes of strangers; this batch is the producer's own."""
+
 
 def split_batch(batch: ProducerBatch, batch_bytes_max: int, level: int | None = None) -> list[ProducerBatch]:
     """At least two batches of at most `batch_bytes_max` before compression, where the records allow it."""
     header, *body = batch.wire_segments()
-    rows = decode_body(parse_header(header), b"".join(body))
+    rows = decode_body(parse_header(header), b"".join(body), bytes_max=OWN_BYTES_MAX)
     columns = RecordColumns(rows["value"], rows["key"], rows["headers"], rows["timestamp"])
     sizes = record_size_bounds(columns)
     times = times_of(columns, batch.max_timestamp)

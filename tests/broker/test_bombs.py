@@ -1,0 +1,139 @@
+"""Batches that are small on the wire and large before compression: what a look at them may take is counted here."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.broker import batch_checks
+from spark_kafka_sink.broker.batch_checks import RecordChecks
+from spark_kafka_sink.broker.log import LogConfig, PartitionLog
+from spark_kafka_sink.broker.refusal import Refusal
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.records.compression import Codec, compress
+from spark_kafka_sink.records.decoder import check_body
+from spark_kafka_sink.records.header import parse_header, stamp_header
+from tests.broker.asked import Broker
+from tests.broker.wire import batch, produce, result
+from tests.records.slow_encoder import Row, slow_record, slow_varint
+
+MEGABYTE = 1 << 20
+CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
+
+
+def compressed(codec: Codec, records: bytes, count: int) -> bytes:
+    body = compress(codec, [records])
+    header = stamp_header(segments=[body], record_count=count, base_timestamp=1000, max_timestamp=1000, codec=codec)
+    return bytes(header) + bytes(body)
+
+
+def zeros(size: int) -> bytes:
+    """One record of a value of zeros."""
+    return slow_record(Row(bytes(size)), 0, 0)
+
+
+def many_records(count: int) -> bytes:
+    """Records of two sizes in turn, so that each must be looked at."""
+    bodies = [b"\0\0" + slow_varint(place) + b"\1" + (b"\2v" if place % 2 else b"\1") + b"\0" for place in range(count)]
+    return b"".join(slow_varint(len(body)) + body for body in bodies)
+
+
+def many_headers(count: int) -> bytes:
+    return slow_record(Row(b"", None, (("", None),) * count), 0, 0)
+
+
+def peak_bytes(data: bytes) -> tuple[int, int]:
+    """The code with which the batch is refused, and what that took beside the batch."""
+    log = PartitionLog(LogConfig(message_bytes_max=len(data)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refusal) as caught:
+            log.append(data, wall_ms=1)
+        return caught.value.code, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
+def test_a_bomb_is_refused_and_takes_no_more_than_its_limit(monkeypatch: pytest.MonkeyPatch, codec: Codec) -> None:
+    monkeypatch.setattr(batch_checks, "DECODED_BYTES_MAX", 4 * MEGABYTE)
+    data = compressed(codec, zeros(64 * MEGABYTE), 1)
+    code, peak = peak_bytes(data)
+    assert code == error_codes.INVALID_RECORD
+    assert peak < 2 * 4 * MEGABYTE + 2 * len(data)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD], ids=lambda codec: codec.name)
+def test_what_is_noted_of_each_record_and_header_counts(monkeypatch: pytest.MonkeyPatch, codec: Codec) -> None:
+    for records, count in ((many_records(100_000), 100_000), (many_headers(100_000), 1)):
+        monkeypatch.setattr(batch_checks, "DECODED_BYTES_MAX", 4 * MEGABYTE)
+        data = compressed(codec, records, count)
+        code, peak = peak_bytes(data)
+        assert code == error_codes.INVALID_RECORD
+        assert peak < 2 * 4 * MEGABYTE
+
+
+def test_a_batch_at_the_limit_is_taken_and_takes_about_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    for records, count in ((zeros(4 * MEGABYTE - 100), 1), (many_records(38_000), 38_000), (many_headers(65_000), 1)):
+        monkeypatch.setattr(batch_checks, "DECODED_BYTES_MAX", 4 * MEGABYTE)
+        log = PartitionLog(LogConfig())
+        data = compressed(Codec.ZSTD, records, count)
+        tracemalloc.start()
+        log.append(data, wall_ms=1)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert log.records_appended == count
+        assert peak < 2 * 4 * MEGABYTE
+
+
+def test_one_batch_of_a_cluster_is_looked_into_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Broker().cluster
+    turns: list[bool] = []
+
+    def watched(*given: Any, **options: Any) -> Any:
+        turns.append(cluster._checks._turn.locked())
+        return check_body(*given, **options)
+
+    monkeypatch.setattr(batch_checks, "check_body", watched)
+    for partition in range(2):
+        cluster.log("t", partition).append(compressed(Codec.ZSTD, zeros(10), 1), wall_ms=1)
+    assert turns == [True, True]
+    assert not cluster._checks._turn.locked()
+
+
+def test_a_bomb_that_was_stored_unseen_is_not_built_to_find_an_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_checks, "DECODED_BYTES_MAX", 4 * MEGABYTE)
+    log = PartitionLog(LogConfig(check_records=False))
+    log.append(compressed(Codec.ZSTD, zeros(64 * MEGABYTE), 1), wall_ms=1)
+    tracemalloc.start()
+    assert log.offset_for_time(0) == log.max_timestamp() == (1000, 0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * 4 * MEGABYTE
+
+
+def test_a_stored_batch_keeps_nothing_else_of_its_request() -> None:
+    frame = bytearray(batch(b"a")) + bytes(1000)
+    log = PartitionLog(LogConfig())
+    log.append(memoryview(frame)[:-1000], wall_ms=1)
+    (stored,) = log.read(0, 10_000).batches
+    assert stored.nbytes == len(stored.obj) < 1000  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("producer_id", [-2, -(2**63)])
+def test_a_negative_producer_id_is_refused(producer_id: int) -> None:
+    broker = Broker()
+    refused = result(broker.ask(produce(batch(b"a", sequence=0, producer=(producer_id, 0))), 9))
+    assert refused.error_code == error_codes.INVALID_RECORD
+    assert str(producer_id) in (refused.error_message or "")
+    assert broker.values() == []
+
+
+def test_records_named_in_a_refusal_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_checks, "RECORD_ERRORS_MAX", 3)
+    data = memoryview(batch(*[b"a"] * 10))
+    with pytest.raises(Refusal) as caught:
+        RecordChecks().check(parse_header(data), data, keys_required=True)
+    assert list(caught.value.records) == [0, 1, 2]
