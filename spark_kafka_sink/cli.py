@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 BEGINNING = "beginning"
 WAIT_SECONDS = 0.5
+ROWS_AT_ONCE = 1_000
+"""As Python's objects, which take much more memory than columns."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -207,12 +209,13 @@ def _options(chosen: argparse.Namespace) -> dict[str, object]:
 
 
 def _value_lines(rows: pa.Table) -> Iterator[bytes]:
-    for value in rows.column("value").to_pylist():
-        yield (value or b"") + b"\n"
+    for part in rows.select(["value"]).to_batches(max_chunksize=ROWS_AT_ONCE):
+        for value in part.column(0).to_pylist():
+            yield (value or b"") + b"\n"
 
 
 def _json_lines(rows: pa.Table) -> Iterator[bytes]:
-    for row in rows.to_pylist():
+    for row in (row for part in rows.to_batches(max_chunksize=ROWS_AT_ONCE) for row in part.to_pylist()):
         row["timestamp"] = row["timestamp"].isoformat()
         row["key"], row["value"] = _readable(row["key"]), _readable(row["value"])
         row["headers"] = [

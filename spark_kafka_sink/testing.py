@@ -23,7 +23,7 @@ from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.embedded import EmbeddedBroker
 from spark_kafka_sink.broker.listener_security import ListenerSecurity
 from spark_kafka_sink.broker.listening import Listening
-from spark_kafka_sink.reader.reader import READ_COMMITTED, read_topic_table
+from spark_kafka_sink.reader.reader import READ_BYTES_MAX, READ_COMMITTED, read_topic_table
 
 __all__ = ["Control", "EmbeddedBroker", "ListenerSecurity", "embedded_broker", "read_topic"]
 
@@ -83,10 +83,12 @@ def read_topic(
     *,
     isolation: str = READ_COMMITTED,
     options: Mapping[str, object] | None = None,
+    bytes_max: int = READ_BYTES_MAX,
 ) -> pa.Table:
     """All that stands in a topic now, in the columns of Spark's Kafka source.
 
     key, value, topic, partition, offset, timestamp, timestampType, headers. `isolation` is read_committed or
-    read_uncommitted; `options` are client options, such as those of security, by their names.
+    read_uncommitted; `options` are client options, such as those of security, by their names. A topic whose rows take
+    more than `bytes_max` in memory is a DataError.
     """
-    return read_topic_table(bootstrap, topic, isolation=isolation, options=options)
+    return read_topic_table(bootstrap, topic, isolation=isolation, options=options, bytes_max=bytes_max)

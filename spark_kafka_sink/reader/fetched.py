@@ -1,16 +1,19 @@
-"""From the bytes of a fetch to the rows that a consumer may see: pure.
+"""From the bytes of a fetch to the rows that a consumer may see, a part of them at a time: pure.
 
 Three things are in a log that nobody may see: control batches, which mark the end of a transaction; for read_committed,
 the batches of transactions that were aborted; and rows outside of what was asked for, because brokers send whole
 batches. For read_committed a broker sends, with the batches, the aborted transactions among them: producer id and
 first offset. From that offset on, the producer's transactional batches are hidden until its abort marker.
+
+A fetch of some kilobytes can be gigabytes of rows. So batches are decoded one by one, each within BATCH_BYTES_MAX, and
+rows are handed out as soon as PART_BYTES of them are there.
 """
 
 from __future__ import annotations
 
 import heapq
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -35,6 +38,14 @@ ROWS_SCHEMA = pa.schema(
 """The columns of Spark's Kafka source. As there, a record without headers has a null, and 0 in timestampType is
 CreateTime, 1 LogAppendTime."""
 
+BATCH_BYTES_MAX = 128 << 20
+"""What decoding one batch may take. Brokers take batches of a megabyte by default, mostly compressed."""
+
+PART_BYTES = 16 << 20
+
+TIMES_MS = (-62_135_596_800_000, 253_402_300_799_999)
+"""The first millisecond of the year 1 and the last of the year 9999: no other time can be shown."""
+
 _CONTROL_KEY = struct.Struct(">hh")  # version, type
 _ABORT_MARKER = 0
 
@@ -43,7 +54,7 @@ _ABORT_MARKER = 0
 class FetchedRows:
     rows: pa.Table
     next_offset: int
-    """Where to go on: after the last batch, whether its rows were visible or not."""
+    """Where to go on: after the last batch so far, whether its rows were visible or not."""
 
 
 def visible_rows(
@@ -54,14 +65,17 @@ def visible_rows(
     partition: int,
     start: int,
     stop: int,
-) -> FetchedRows:
-    """The visible rows with start <= offset < stop. `aborted` is what came with the records; None: show all."""
+) -> Iterator[FetchedRows]:
+    """The visible rows with start <= offset < stop. `aborted` is what came with the records; None: show all.
+
+    The last part may have no rows; its `next_offset` counts all the same.
+    """
     hidden: set[int] = set()
     to_hide = [(transaction.first_offset, transaction.producer_id) for transaction in aborted or ()]
     heapq.heapify(to_hide)
     tables: list[pa.Table] = []
-    next_offset = start
-    for batch in decode_batches(records if records is not None else b""):
+    size, next_offset = 0, start
+    for batch in decode_batches(records if records is not None else b"", bytes_max=BATCH_BYTES_MAX):
         header = batch.header
         next_offset = max(next_offset, header.last_offset + 1)
         while to_hide and to_hide[0][0] <= header.last_offset:
@@ -70,10 +84,14 @@ def visible_rows(
             if _is_abort_marker(batch):
                 hidden.discard(header.producer_id)
         elif not (header.transactional and header.producer_id in hidden):
-            rows = _rows(batch, topic, partition, start, stop)
-            if rows.num_rows:
-                tables.append(rows)
-    return FetchedRows(pa.concat_tables(tables) if tables else ROWS_SCHEMA.empty_table(), next_offset)
+            tables.append(_rows(batch, topic, partition, start, stop))
+            size += tables[-1].nbytes
+        del batch  # or it stays while the next one is decoded
+        if size >= PART_BYTES:
+            yield FetchedRows(pa.concat_tables(tables), next_offset)
+            size = 0
+            tables.clear()
+    yield FetchedRows(pa.concat_tables(tables) if tables else ROWS_SCHEMA.empty_table(), next_offset)
 
 
 def _is_abort_marker(batch: DecodedBatch) -> bool:
@@ -86,6 +104,12 @@ def _is_abort_marker(batch: DecodedBatch) -> bool:
         raise DecodeError(f"the control record at offset {batch.header.base_offset} has a key of {len(key)} bytes")
     _, kind = _CONTROL_KEY.unpack_from(key)
     return bool(kind == _ABORT_MARKER)
+
+
+def _times(timestamps: pa.Array) -> pa.Array:
+    """A producer may have written any number: one that is no time becomes the nearest one that is."""
+    within = pc.min_element_wise(pc.max_element_wise(timestamps, TIMES_MS[0]), TIMES_MS[1])
+    return within.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
 
 
 def _rows(batch: DecodedBatch, topic: str, partition: int, start: int, stop: int) -> pa.Table:
@@ -103,7 +127,7 @@ def _rows(batch: DecodedBatch, topic: str, partition: int, start: int, stop: int
             pa.repeat(pa.scalar(topic, pa.string()), count),
             pa.repeat(pa.scalar(partition, pa.int32()), count),
             columns.column("offset"),
-            columns.column("timestamp").cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC")),
+            _times(columns.column("timestamp")),
             pa.repeat(pa.scalar(int(header.log_append_time), pa.int32()), count),
             pc.if_else(without, pa.scalar(None, HEADERS_TYPE), headers),
         ],

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID, Node
 from spark_kafka_sink.client.config import ClientConfig, client_config
-from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError, KafkaSinkError, NetworkError
+from spark_kafka_sink.errors import ConfigurationError, DataError, InvalidRecordError, KafkaSinkError, NetworkError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.api_keys import VersionRange
@@ -41,6 +41,8 @@ ISOLATION_LEVELS = {"read_uncommitted": 0, READ_COMMITTED: 1}
 FETCH_BYTES_MAX = 50 * 1024 * 1024
 PARTITION_BYTES_MAX = 8 * 1024 * 1024
 FETCH_WAIT_MS_MAX = 500
+READ_BYTES_MAX = 512 * 1024 * 1024
+"""Of rows in one table, unless the caller says otherwise."""
 
 _LATEST = -1
 _EARLIEST = -2
@@ -94,9 +96,22 @@ class TopicReader:
         partitions: Iterable[int] | None = None,
         start: Mapping[int, int] | None = None,
         stop: Mapping[int, int] | None = None,
+        bytes_max: int = READ_BYTES_MAX,
     ) -> pa.Table:
-        """All rows, by partition and offset, in the columns of Spark's Kafka source."""
-        tables = list(self.batches(topic, partitions=partitions, start=start, stop=stop))
+        """All rows, by partition and offset, in the columns of Spark's Kafka source.
+
+        DataError, if they take more than `bytes_max` in memory.
+        """
+        tables: list[pa.Table] = []
+        size = 0
+        for table in self.batches(topic, partitions=partitions, start=start, stop=stop):
+            size += table.nbytes
+            if size > bytes_max:
+                raise DataError(
+                    f"topic {topic} has more than {bytes_max} bytes of rows: raise bytes_max, or read a part of it "
+                    "(pykafka cat reads any topic)"
+                )
+            tables.append(table)
         tables.sort(key=lambda table: table.column("partition")[0].as_py())
         return pa.concat_tables(tables) if tables else ROWS_SCHEMA.empty_table()
 
@@ -108,7 +123,7 @@ class TopicReader:
         start: Mapping[int, int] | None = None,
         stop: Mapping[int, int] | None = None,
     ) -> Iterator[pa.Table]:
-        """The same as they come, each table from one partition. Where `start` or `stop` names no offset for a
+        """Rows as they come, each table of one partition. Where `start` or `stop` names no offset for a
         partition, that is its first one, or its end, at this moment."""
         chosen = self._chosen(topic, partitions)
         topic_id = self._client.topic(topic).topic_id
@@ -165,7 +180,7 @@ class TopicReader:
                 if isinstance(answer, NetworkError):
                     failure = answer
                 else:
-                    failure = _take_offsets(topic, answer, offsets) or failure
+                    failure = _take_offsets(topic, led, answer, offsets) or failure
             if len(offsets) > before:
                 patience.renew()
             else:
@@ -221,17 +236,17 @@ class _Fetching:
         for topic in answer.responses:
             for data in topic.partitions:
                 where = f"topic {self.topic}, partition {data.partition_index}"
+                if data.partition_index not in self._positions:
+                    continue  # it was not asked for
                 if data.error_code == error_codes.NONE:
-                    rows = self._rows(data)
-                    if rows.num_rows:
-                        yield rows
+                    yield from self._rows(data)
                 else:
                     self.failure = _failure(data.error_code, where)
 
-    def _rows(self, data: PartitionData) -> pa.Table:
+    def _rows(self, data: PartitionData) -> Iterator[pa.Table]:
         partition = data.partition_index
         assert not isinstance(data.records, list | tuple)
-        fetched = visible_rows(
+        parts = visible_rows(
             data.records,  # type: ignore[arg-type]  # segments are for writing only
             data.aborted_transactions if self._isolation else None,
             topic=self.topic,
@@ -239,8 +254,10 @@ class _Fetching:
             start=self._positions[partition],
             stop=self._ends[partition],
         )
-        self._positions[partition] = fetched.next_offset
-        return fetched.rows
+        for part in parts:
+            self._positions[partition] = part.next_offset
+            if part.rows.num_rows:
+                yield part.rows
 
 
 def read_topic_table(
@@ -249,13 +266,13 @@ def read_topic_table(
     *,
     isolation: str = READ_COMMITTED,
     options: Mapping[str, object] | None = None,
-    partitions: Iterable[int] | None = None,
+    bytes_max: int = READ_BYTES_MAX,
     system: System | None = None,
 ) -> pa.Table:
     """All that stands in a topic now. `options` are client and security options by their names."""
     config = client_config({**(options or {}), "bootstrap.servers": bootstrap})
     with TopicReader(config, isolation=isolation, system=system) as reader:
-        return reader.read(topic, partitions=partitions)
+        return reader.read(topic, bytes_max=bytes_max)
 
 
 def _list_offsets_request(topic: str, partitions: list[int], timestamp: int, isolation: int) -> ListOffsetsRequest:
@@ -267,10 +284,14 @@ def _list_offsets_request(topic: str, partitions: list[int], timestamp: int, iso
     )
 
 
-def _take_offsets(topic: str, answer: ListOffsetsResponse, offsets: dict[int, int]) -> KafkaSinkError | None:
+def _take_offsets(
+    topic: str, asked: list[int], answer: ListOffsetsResponse, offsets: dict[int, int]
+) -> KafkaSinkError | None:
     failure: KafkaSinkError | None = None
     for answered in answer.topics:
         for partition in answered.partitions:
+            if partition.partition_index not in asked:
+                continue
             if partition.error_code == error_codes.NONE:
                 offsets[partition.partition_index] = partition.offset
             else:

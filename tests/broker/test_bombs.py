@@ -14,10 +14,11 @@ from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.decoder import check_body
-from spark_kafka_sink.records.header import parse_header, stamp_header
+from spark_kafka_sink.records.header import parse_header
 from tests.broker.asked import Broker
 from tests.broker.wire import batch, produce, result
 from tests.records.slow_encoder import Row, slow_record, slow_varint
+from tests.records.stamping import stamped
 
 MEGABYTE = 1 << 20
 CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -25,7 +26,7 @@ CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 
 def compressed(codec: Codec, records: bytes, count: int) -> bytes:
     body = compress(codec, [records])
-    header = stamp_header(segments=[body], record_count=count, base_timestamp=1000, max_timestamp=1000, codec=codec)
+    header = stamped(segments=[body], record_count=count, base_timestamp=1000, max_timestamp=1000, codec=codec)
     return bytes(header) + bytes(body)
 
 

@@ -15,7 +15,8 @@ ALL = 1 << 40
 def show(
     *batches: bytes, aborted: list[AbortedTransaction] | None = None, start: int = 0, stop: int = ALL
 ) -> FetchedRows:
-    return visible_rows(b"".join(batches), aborted, topic="t", partition=3, start=start, stop=stop)
+    (fetched,) = visible_rows(b"".join(batches), aborted, topic="t", partition=3, start=start, stop=stop)
+    return fetched
 
 
 def values(fetched: FetchedRows) -> list[bytes]:
@@ -57,7 +58,7 @@ def test_batches_before_the_start_do_not_move_it_back() -> None:
 
 def test_nothing_gives_an_empty_table_of_the_same_columns() -> None:
     for records in (None, b""):
-        fetched = visible_rows(records, None, topic="t", partition=0, start=9, stop=ALL)
+        (fetched,) = visible_rows(records, None, topic="t", partition=0, start=9, stop=ALL)
         assert (fetched.rows.num_rows, fetched.next_offset) == (0, 9)
         assert fetched.rows.schema.equals(ROWS_SCHEMA)
 

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.client.config import ClientConfig
@@ -17,120 +14,11 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
-from spark_kafka_sink.protocol.messages.fetch import (
-    AbortedTransaction,
-    FetchableTopicResponse,
-    FetchRequest,
-    FetchResponse,
-    PartitionData,
-)
-from spark_kafka_sink.protocol.messages.list_offsets import (
-    ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopicResponse,
-)
-from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from spark_kafka_sink.reader.reader import TopicReader, read_topic_table
-from spark_kafka_sink.records.header import parse_header
-from tests.client.answers import ID_1, metadata_answer, partition, topic
-from tests.client.scripted_broker import Received, ScriptedBroker
+from tests.client.answers import metadata_answer, topic
 from tests.fake_system import FakeSystem
+from tests.reader.scripted_cluster import Cluster, Log, rows
 from tests.reader.stored_batches import batch, marker
-
-
-@dataclass
-class Log:
-    batches: list[bytes] = field(default_factory=list)
-    aborted: list[tuple[int, int, int]] = field(default_factory=list)
-    """Producer id, first and last offset of each aborted transaction."""
-    start: int = 0
-    stable: int | None = None
-    leader: int = 0
-    errors: list[int] = field(default_factory=list)
-    """Given as answers, one after the other, before anything else."""
-
-    @property
-    def end(self) -> int:
-        return parse_header(self.batches[-1]).last_offset + 1 if self.batches else self.start
-
-
-class Cluster:
-    """Brokers b0 and b1 with the topic t, one batch per partition and fetch."""
-
-    def __init__(self, *logs: Log) -> None:
-        self.logs = list(logs)
-        self.system = FakeSystem()
-        self.brokers = [ScriptedBroker(), ScriptedBroker()]
-        self.isolations: set[int] = set()
-        for number, broker in enumerate(self.brokers):
-            broker.on_request = lambda received, number=number: self.serve(number, received)  # type: ignore[misc]
-            self.system.listen(f"b{number}", 9092, broker)
-
-    def reader(self, **options: object) -> TopicReader:
-        return TopicReader(ClientConfig(("b0:9092",)), system=self.system, **options)  # type: ignore[arg-type]
-
-    def describe(self) -> MetadataResponse:
-        partitions = [partition(index, log.leader) for index, log in enumerate(self.logs)]
-        return metadata_answer(topic("t", partitions, topic_id=ID_1), nodes=2)
-
-    def serve(self, number: int, received: Received) -> bool:
-        message = received.message
-        if received.api_key is ApiKey.METADATA:
-            self.brokers[number].metadata = self.describe()
-        elif isinstance(message, ListOffsetsRequest):
-            received.answer(self.list_offsets(number, message))
-        elif isinstance(message, FetchRequest):
-            received.answer(self.fetch(number, message, received.header.api_version))
-        return isinstance(message, ListOffsetsRequest | FetchRequest)
-
-    def error(self, number: int, log: Log) -> int:
-        if log.errors:
-            return log.errors.pop(0)
-        return error_codes.NONE if log.leader == number else error_codes.NOT_LEADER_OR_FOLLOWER
-
-    def list_offsets(self, number: int, request: ListOffsetsRequest) -> ListOffsetsResponse:
-        assert request.replica_id == -1
-        self.isolations.add(request.isolation_level)
-        answered = []
-        for asked in request.topics[0].partitions:
-            log = self.logs[asked.partition_index]
-            end = log.stable if log.stable is not None and request.isolation_level else log.end
-            offset = log.start if asked.timestamp == -2 else end
-            code = self.error(number, log)
-            answered.append(
-                ListOffsetsPartitionResponse(partition_index=asked.partition_index, offset=offset, error_code=code)
-            )
-        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=answered)])
-
-    def fetch(self, number: int, request: FetchRequest, version: int) -> FetchResponse:
-        self.isolations.add(request.isolation_level)
-        (asked_topic,) = request.topics
-        assert (asked_topic.topic_id == ID_1) if version >= 13 else (asked_topic.topic == "t")
-        answered = []
-        for asked in asked_topic.partitions:
-            log = self.logs[asked.partition]
-            code = self.error(number, log)
-            found = [one for one in log.batches if parse_header(one).last_offset >= asked.fetch_offset][:1]
-            answered.append(
-                PartitionData(
-                    partition_index=asked.partition,
-                    error_code=code,
-                    records=b"".join(found) if code == 0 else None,
-                    aborted_transactions=[
-                        AbortedTransaction(producer_id=producer_id, first_offset=first)
-                        for producer_id, first, last in log.aborted
-                        if last >= asked.fetch_offset
-                    ]
-                    if request.isolation_level
-                    else None,
-                )
-            )
-        return FetchResponse(responses=[FetchableTopicResponse(topic="t", topic_id=ID_1, partitions=answered)])
-
-
-def rows(table: pa.Table) -> list[tuple[int, int, bytes]]:
-    return [(row["partition"], row["offset"], row["value"]) for row in table.to_pylist()]
 
 
 def test_all_that_stands_in_a_topic_is_read_by_partition_and_offset() -> None:

@@ -1,0 +1,142 @@
+"""What a reader makes of a broker, or of a topic, that means it no good."""
+
+from __future__ import annotations
+
+import io
+import json
+import tracemalloc
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink import cli
+from spark_kafka_sink.errors import DataError, DecodeError
+from spark_kafka_sink.protocol.messages.fetch import FetchResponse
+from spark_kafka_sink.protocol.messages.list_offsets import ListOffsetsResponse
+from spark_kafka_sink.reader import fetched
+from spark_kafka_sink.reader.fetched import visible_rows
+from spark_kafka_sink.records.compression import Codec, compress
+from tests.reader.scripted_cluster import Cluster, Log, rows
+from tests.reader.stored_batches import BASE_TIME, batch
+from tests.records.slow_encoder import Row, slow_record
+from tests.records.stamping import stamped
+
+MEGABYTE = 1 << 20
+ALL = 1 << 40
+
+
+def bomb(offset: int, size: int) -> bytes:
+    """One record of a value of zeros, in a few bytes."""
+    body = compress(Codec.ZSTD, [slow_record(Row(bytes(size)), 0, 0)])
+    header = stamped(
+        segments=[body],
+        record_count=1,
+        base_timestamp=BASE_TIME,
+        max_timestamp=BASE_TIME,
+        codec=Codec.ZSTD,
+        base_offset=offset,
+    )
+    return bytes(header) + bytes(body)
+
+
+def parts(records: bytes) -> list[tuple[int, int]]:
+    """Rows and next offset of each part; nothing of a part is kept."""
+    found = visible_rows(records, None, topic="t", partition=0, start=0, stop=ALL)
+    return [(part.rows.num_rows, part.next_offset) for part in found]
+
+
+def test_a_fetch_of_many_large_batches_is_handed_out_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetched, "PART_BYTES", 4 * MEGABYTE)
+    records = b"".join(bomb(offset, 2 * MEGABYTE) for offset in range(20))
+    assert len(records) < 10_000
+    parts(records[:500])  # what is allocated once
+    before = pa.total_allocated_bytes()
+    most = [0]
+    tracemalloc.start()
+    for part in visible_rows(records, None, topic="t", partition=0, start=0, stop=ALL):
+        most[0] = max(most[0], pa.total_allocated_bytes() - before)
+        assert part.rows.num_rows in (0, 2)
+        del part
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most[0] + peak < 3 * 4 * MEGABYTE
+
+
+def test_small_batches_come_together() -> None:
+    assert parts(b"".join(batch(offset, b"a") for offset in range(1000))) == [(1000, 1000)]
+
+
+def test_one_batch_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetched, "BATCH_BYTES_MAX", MEGABYTE)
+    assert parts(bomb(0, MEGABYTE - 100)) == [(1, 1)]
+    with pytest.raises(DecodeError, match="more than 1048576 bytes"):
+        parts(bomb(0, MEGABYTE))
+
+
+def test_a_topic_that_is_larger_than_asked_for_is_an_error_in_words() -> None:
+    log = Log([bomb(offset, MEGABYTE) for offset in range(10)])
+    with Cluster(log).reader() as reader:
+        assert reader.read("t", bytes_max=11 * MEGABYTE).num_rows == 10
+        with pytest.raises(DataError, match="topic t has more than 5242880 bytes of rows: raise bytes_max"):
+            reader.read("t", bytes_max=5 * MEGABYTE)
+        assert sum(table.num_rows for table in reader.batches("t")) == 10
+
+
+class Liar(Cluster):
+    """Answers about partitions that nobody asked for, too."""
+
+    def list_offsets(self, number: int, request: object) -> ListOffsetsResponse:
+        answer = super().list_offsets(number, request)  # type: ignore[arg-type]
+        (answered,) = answer.topics
+        other = type(answered.partitions[0])(partition_index=99, offset=5)
+        answered.partitions.append(other)
+        return answer
+
+    def fetch(self, number: int, request: object, version: int) -> FetchResponse:
+        answer = super().fetch(number, request, version)  # type: ignore[arg-type]
+        (answered,) = answer.responses
+        answered.partitions.append(type(answered.partitions[0])(partition_index=99, records=batch(0, b"unasked")))
+        return answer
+
+
+def test_partitions_that_were_not_asked_for_are_passed_over() -> None:
+    with Liar(Log([batch(0, b"a")])).reader() as reader:
+        assert reader.end_offsets("t") == {0: 1}
+        assert rows(reader.read("t")) == [(0, 0, b"a")]
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "shown"),
+    [
+        (2**63 - 1, "9999-12-31T23:59:59.999000+00:00"),
+        (-(2**63), "0001-01-01T00:00:00+00:00"),
+        (253_402_300_800_000, "9999-12-31T23:59:59.999000+00:00"),
+        (-1, "1969-12-31T23:59:59.999000+00:00"),
+    ],
+)
+def test_a_timestamp_that_is_no_time_is_shown_as_the_nearest_one(timestamp: int, shown: str) -> None:
+    record = slow_record(Row(b"a"), 0, 0)
+    header = stamped(segments=[record], record_count=1, base_timestamp=timestamp, max_timestamp=timestamp)
+    (part,) = visible_rows(bytes(header) + record, None, topic="t", partition=0, start=0, stop=ALL)
+    out = io.BytesIO()
+    out.writelines(cli._json_lines(part.rows))
+    assert json.loads(out.getvalue())["timestamp"] == shown
+
+
+@pytest.mark.parametrize("show", [cli._value_lines, cli._json_lines])
+def test_rows_are_made_into_objects_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, show: Callable[[pa.Table], Iterator[bytes]]
+) -> None:
+    def peak(rows_at_once: int) -> int:
+        monkeypatch.setattr(cli, "ROWS_AT_ONCE", rows_at_once)
+        tracemalloc.start()
+        assert sum(1 for _ in show(part.rows)) == 2000
+        taken = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return taken
+
+    values = [b"value %d" % number for number in range(2000)]
+    (part,) = visible_rows(batch(0, *values), None, topic="t", partition=0, start=0, stop=ALL)
+    peak(2000)  # and what is allocated once
+    assert 4 * peak(20) < peak(2000)
