@@ -34,6 +34,10 @@ $(JARS)/.up-to-date: conf/kafka/ivy.xml integration/support/artifacts.py | setup
 	$(BIN)/python -m integration.support.artifacts $(JARS)
 	touch $@
 
+# Compiled code is kept, whatever the environment says: else each process compiles everything again, in each run, and a
+# Spark has a dozen of them.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Everything that is started here listens on the loopback interface only.
 export SPARK_LOCAL_IP := 127.0.0.1
 
@@ -53,8 +57,6 @@ format: setup ## write the code the way `check` wants it
 # In a process for each core, but not in many: each reads all the tests first, which takes seconds.
 # The tests of a file stay together, and share what was set up for them.
 UNIT_TESTS := pytest tests --ignore tests/spark --numprocesses auto --maxprocesses 4 --dist loadfile
-# Compiled code is kept, whatever the environment says: else each process compiles everything again, in each run.
-test-unit test-minimums: export PYTHONDONTWRITEBYTECODE :=
 
 # The Spark tests share a JVM, those with a real Kafka another one and a cluster of each kind. With both the machine waits
 # most of the time, so the Spark tests on the oldest pyspark run beside the latter, and say what they have to say at the end.

@@ -1,8 +1,11 @@
 """Spark jobs that run in processes of their own, because a test kills them or their executors.
 
-`python -m integration.support.spark_jobs stream BOOTSTRAP TOPIC FOLDER LAST_BATCH`
-`python -m integration.support.spark_jobs batch BOOTSTRAP TOPIC MASTER ROWS`
+`python -m integration.support.spark_jobs stream BOOTSTRAP TOPIC FOLDER`
+`python -m integration.support.spark_jobs batch BOOTSTRAP TOPIC MASTER ROWS GATE`
 `python -m integration.support.spark_jobs speculation BOOTSTRAP TOPIC MASTER ROWS REPORT`
+
+A GATE is a file: the tasks stop in the middle of their rows until it exists, so that a test decides what happens while
+they write.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from tests.spark_session import start_spark
 ROWS_PER_BATCH = 2_000
 BATCH_MILLISECONDS = 300
 SLOW_SECONDS = 0.1
+GATE_SECONDS = 0.02
 TASKS = 4
 STUCK_TASK = 3
 STUCK_AFTER_BATCHES = 20
@@ -33,9 +37,33 @@ SMALL_EXECUTORS = {
 }
 
 
-def stream(bootstrap: str, topic: str, folder: str, last_batch: str) -> None:
-    """Micro-batches of numbered rows, the same ones however often a micro-batch is run; until `last_batch` is done."""
-    spark = start_spark({"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.log.level": "ERROR"})
+def half_behind(gate: Path, rows_per_task: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For mapInArrow, column `id`: passes the first half of a task's rows on, and the others once the gate exists.
+
+    They must be 20,000 or more: Spark holds back what is less than its buffers, of 64 kB each.
+    """
+
+    def passed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = 0
+        for each in batches:
+            while rows >= rows_per_task // 2 and not gate.exists():
+                time.sleep(GATE_SECONDS)
+            yield each
+            rows += each.num_rows
+
+    return passed
+
+
+def stream(bootstrap: str, topic: str, folder: str) -> None:
+    """Micro-batches of numbered rows, the same ones however often a micro-batch is run.
+
+    Prints `ready` when Spark is up, and begins when a line on stdin says after which micro-batch to end.
+    """
+    spark = start_spark({"spark.log.level": "ERROR"})
+    print("ready", flush=True)
+    last_batch = sys.stdin.readline().strip()
+    if not last_batch:
+        return
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS_PER_BATCH)
     numbered = (
         source.option("numPartitions", 2)
@@ -45,24 +73,17 @@ def stream(bootstrap: str, topic: str, folder: str, last_batch: str) -> None:
     writer = numbered.writeStream.format("pykafka").option("kafka.bootstrap.servers", bootstrap)
     writer = writer.option("topic", topic).option("checkpointLocation", f"{folder}/checkpoint")
     query = writer.trigger(processingTime=f"{BATCH_MILLISECONDS} milliseconds").start()
-    print("started", flush=True)
     while not (Path(folder) / "checkpoint" / "commits" / last_batch).exists():
         query.awaitTermination(1)
     query.stop()
 
 
-def batch(bootstrap: str, topic: str, master: str, rows: str) -> None:
-    """Numbered rows from tasks that take their time, so that something can happen while they write."""
+def batch(bootstrap: str, topic: str, master: str, rows: str, gate: str) -> None:
+    """Numbered rows; the second half of each task's waits for the gate."""
     spark = start_spark(SMALL_EXECUTORS, master)
-
-    def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for each in batches:
-            time.sleep(SLOW_SECONDS)
-            yield each
-
-    numbered = spark.range(0, int(rows), 1, TASKS).mapInArrow(slowly, "id LONG")
+    halves = half_behind(Path(gate), int(rows) // TASKS)
+    numbered = spark.range(0, int(rows), 1, TASKS).mapInArrow(halves, "id LONG")
     frame = numbered.selectExpr("CAST(id % 50 AS STRING) AS key", "CAST(id AS STRING) AS value")
-    print("started", flush=True)
     frame.write.format("pykafka").option("kafka.bootstrap.servers", bootstrap).option("topic", topic).save()
     spark.stop()
 

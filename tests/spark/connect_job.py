@@ -1,4 +1,4 @@
-"""Run by test_connect.py: `python -m tests.spark.connect_job BOOTSTRAP TOPIC` writes through Spark Connect."""
+"""Run by test_connect.py: `python -m tests.spark.connect_job ADDRESS BOOTSTRAP TOPIC` writes through Spark Connect."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from spark_kafka_sink.errors import ConfigurationError
-from tests.spark_session import CONNECT, start_spark
+from tests.spark_session import connect_session
 
 
 def refusal(frame: DataFrame, options: dict[str, str], mode: str) -> str:
@@ -20,8 +20,8 @@ def refusal(frame: DataFrame, options: dict[str, str], mode: str) -> str:
     return "it was not refused"
 
 
-def main(bootstrap: str, topic: str) -> None:
-    spark = start_spark({}, CONNECT)
+def main(address: str, bootstrap: str, topic: str) -> None:
+    spark = connect_session(address)
     print(f"session: {type(spark).__module__}")
     options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
     frame = spark.range(100).selectExpr("CAST(id AS STRING) AS key", "CAST(id * 2 AS STRING) AS value")

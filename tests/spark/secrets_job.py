@@ -1,13 +1,14 @@
 """Run by test_secrets.py in a process of its own: writes with secrets among the options, shown as Spark shows it all.
 
-`python -m tests.spark.secrets_job FOLDER classic` (or `connect`): Spark's log at level DEBUG, the event log, the
-checkpoints and, in classic Spark, the pages of the UI go to FOLDER. No broker is there: one write and one stream fail,
-another stream has no rows and goes on.
+`python -m tests.spark.secrets_job FOLDER`: Spark's log at level DEBUG, the event log, the checkpoints and the pages of
+the UI go to FOLDER. No broker is there: one write and one stream fail, another stream has no rows and goes on. All is
+done twice: by the process that has started Spark, and by a client of Spark Connect, `secrets_job FOLDER ADDRESS`.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 import urllib.request
@@ -17,7 +18,7 @@ from pathlib import Path
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark_session import CONNECT, MASTER, start_spark
+from tests.spark_session import CONNECT_SERVER, JVM, connect_address, connect_session, start_spark
 
 SECRET = "hush-hush"
 SECRETS = {
@@ -50,8 +51,17 @@ appender.file.layout.pattern = %d %p %c{{1}}: %m%n%ex
 """
 
 
-def main(folder: Path, kind: str) -> None:
-    spark = _spark(folder, kind)
+def main(folder: Path) -> None:
+    spark = _spark(folder)
+    write(spark, folder / "classic")
+    client = [sys.executable, "-m", "tests.spark.secrets_job", str(folder), connect_address(spark)]
+    subprocess.run(client, check=True)
+    _keep_pages(str(spark.sparkContext.uiWebUrl), folder)
+    spark.stop()
+
+
+def write(spark: SparkSession, folder: Path) -> None:
+    print(f"=== {type(spark).__module__}", flush=True)
     options = UNREACHABLE | SECRETS
     rows = spark.range(5).selectExpr("CAST(id AS STRING) AS value")
     _show("batch job", lambda: rows.write.format("pykafka").options(**options).save())
@@ -61,17 +71,15 @@ def main(folder: Path, kind: str) -> None:
     _show("stream with a misspelt option", lambda: _run(ticks, folder / "misspelt", options | {"tpoic": "t"}))
     _show("stream that fails", lambda: _run(ticks, folder / "failing", options))
     _show("stream without rows", lambda: _run(ticks.where("value = 'none'"), folder / "empty", options))
-    if kind == "classic":
-        _keep_pages(str(spark.sparkContext.uiWebUrl), folder)
-    spark.stop()
 
 
-def _spark(folder: Path, kind: str) -> SparkSession:
+def _spark(folder: Path) -> SparkSession:
     (folder / "log4j2.properties").write_text(LOG_SETTINGS.format(folder=folder))
     (folder / "events").mkdir()
     return start_spark(
-        {
-            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{folder}/log4j2.properties",
+        CONNECT_SERVER
+        | {
+            "spark.driver.extraJavaOptions": f"{JVM} -Dlog4j2.configurationFile=file:{folder}/log4j2.properties",
             "spark.eventLog.enabled": "true",
             "spark.eventLog.dir": (folder / "events").as_uri(),
             "spark.eventLog.compress": "false",
@@ -79,7 +87,6 @@ def _spark(folder: Path, kind: str) -> SparkSession:
             "spark.ui.enabled": "true",
             "spark.ui.port": "0",
         },
-        CONNECT if kind == "connect" else MASTER,
     )
 
 
@@ -122,4 +129,7 @@ def _run(frame: DataFrame, folder: Path, options: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    if len(sys.argv) > 2:
+        write(connect_session(sys.argv[2]), Path(sys.argv[1]) / "connect")
+    else:
+        main(Path(sys.argv[1]))

@@ -1,0 +1,117 @@
+"""A standalone Spark cluster on this machine, an environment with nothing but the wheel, and jobs submitted to both."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+import pyspark
+
+from integration.support.artifacts import ROOT
+from integration.support.processes import command_line, descendants, python_workers
+from tests.spark_session import JVM
+from tests.waiting import PATIENCE_SECONDS, wait_until
+
+
+def wheel_environment(folder: Path) -> Path:
+    """The interpreter of an environment with the wheel and what the wheel depends on; not even pyspark."""
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT)], check=True)
+    venv.create(folder / "environment", with_pip=False)
+    python = folder / "environment" / "bin" / "python"
+    (wheel,) = folder.glob("*.whl")
+    subprocess.run([*pip, "--python", str(python), "install", str(wheel)], check=True)
+    return python
+
+
+class StandaloneCluster:
+    """A master and two workers with one core each, as processes of their own, on free loopback ports."""
+
+    def __init__(self, folder: Path, python: Path) -> None:
+        """`python` is the interpreter of the executors."""
+        self.folder = folder
+        self.master = ""
+        home = Path(pyspark.__file__).parent
+        self._spark_class = str(home / "bin" / "spark-class")
+        self.environment = os.environ | {
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_MEMORY": "192m",
+            "SPARK_DAEMON_JAVA_OPTS": JVM,
+            "SPARK_NO_DAEMONIZE": "1",
+            "PYSPARK_PYTHON": str(python),
+        }
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> StandaloneCluster:
+        log = self._start("Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        wait_until(lambda: "Starting Spark master at " in log.read_text(), log.read_text)
+        (self.master,) = re.findall(r"Starting Spark master at (\S+)", log.read_text())
+        # Two names for one machine: Spark starts no speculative attempt on the host of the first.
+        for host in ("127.0.0.1", "localhost"):
+            size = ["-c", "1", "-m", "1g", "-d", str(self.folder / f"work-{host}")]
+            self._start("Worker", "--host", host, *size, "--webui-port", "0", self.master)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in reversed(self._processes):
+            process.terminate()
+        for process in self._processes:
+            process.wait()
+
+    def _start(self, role: str, *arguments: str) -> Path:
+        """Returns its log."""
+        path = self.folder / f"{role}-{len(self._processes)}.log"
+        with path.open("wb") as log:
+            command = [self._spark_class, f"org.apache.spark.deploy.{role.lower()}.{role}", *arguments]
+            self._processes.append(subprocess.Popen(command, stdout=log, stderr=log, env=self.environment))
+        return path
+
+    def executors(self) -> list[int]:
+        below = [pid for process in self._processes for pid in descendants(process.pid)]
+        return [pid for pid in below if any("CoarseGrainedExecutorBackend" in word for word in command_line(pid))]
+
+    def python_workers(self) -> list[int]:
+        return [pid for executor in self.executors() for pid in python_workers(executor)]
+
+
+class Job:
+    """One of integration/support/spark_jobs.py on the cluster; it is killed when the `with` ends."""
+
+    def __init__(self, cluster: StandaloneCluster, *arguments: str) -> None:
+        self._log = cluster.folder / f"driver-of-{arguments[0]}.log"
+        command = [sys.executable, "-m", "integration.support.spark_jobs", *arguments]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log, env=cluster.environment
+            )
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._process:
+            self._process.kill()
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def wait_until(self, holds: Callable[[], bool]) -> None:
+        def holds_while_it_runs() -> bool:
+            assert self._process.poll() is None, self.log()
+            return holds()
+
+        wait_until(holds_while_it_runs, self.log)
+
+    def go_on(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"\n")
+        self._process.stdin.flush()
+
+    def wait(self) -> None:
+        assert self._process.wait(PATIENCE_SECONDS) == 0, self.log()
