@@ -10,9 +10,9 @@ from confluent_kafka import KafkaException, Producer
 
 from integration.support.kafka_cluster import USERS, KafkaCluster
 from integration.support.librdkafka import create_topic, delete_topic, read_topic
-from spark_kafka_sink.client.config import client_config
 from spark_kafka_sink.client.metadata import Metadata, new_metadata
 from spark_kafka_sink.client.network_client import NetworkClient, new_network_client
+from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.errors import AuthenticationError, BrokerError, MetadataTimeoutError
 from spark_kafka_sink.network.system import OperatingSystem
 from spark_kafka_sink.protocol.api_keys import ApiKey

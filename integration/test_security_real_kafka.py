@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from integration.support.kafka_cluster import KafkaCluster
-from spark_kafka_sink.client.config import client_config
+from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.errors import AuthenticationError, DisconnectedError, TlsError
 from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind
 from spark_kafka_sink.network.channels import client_channels

@@ -159,7 +159,7 @@ def _add_cat(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def run_cat(chosen: argparse.Namespace) -> int:
-    from spark_kafka_sink.client.config import client_config
+    from spark_kafka_sink.client.options import client_config
     from spark_kafka_sink.reader.reader import TopicReader
 
     options = {**_options(chosen), "bootstrap.servers": chosen.bootstrap_server}

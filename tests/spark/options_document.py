@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from spark_kafka_sink.client.option_parsing import Option
 from spark_kafka_sink.network.security.config import SECURITY_OPTIONS
-from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerOption
+from spark_kafka_sink.producer.config import PRODUCER_OPTIONS
 from spark_kafka_sink.spark.options import BULK_DEFAULTS, CONSUMER_OPTIONS, OPTIONS, SOURCE_OPTIONS
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "options.md"
@@ -61,7 +62,7 @@ def _refused() -> dict[str, str]:
     return {name: reason for name, reason in reasons.items() if reason}
 
 
-def _default(option: ProducerOption) -> str:
+def _default(option: Option) -> str:
     if option.name == "acks":
         return "all"
     return _shown(BULK_DEFAULTS.get(option.name, option.default))

@@ -1,0 +1,156 @@
+"""How an option is read: one row of a table, the parsers of values, and the reading of all that a user gave.
+
+Every value may come as text, as Spark and the command line give it, or as what it means. A parser raises ValueError
+with the end of a sentence that begins with the option's name: "must be ...".
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+_NUMBER = re.compile("[+-]?[0-9]+")
+
+Parser = Callable[[object], object]
+"""From what the user gave to the value used."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of the Java client."""
+
+    name: str
+    default: object
+    parse: Parser
+    meaning: str
+    """The sentence that a user reads; docs/options.md is compared with it."""
+    importance: Literal["high", "medium", "low"] = "low"
+    refused: str = ""
+    """Why another value than the default is refused; empty for an option that is honoured."""
+
+    @property
+    def field(self) -> str:
+        """The name of the field of ClientConfig or ProducerConfig."""
+        return self.name.replace(".", "_")
+
+
+@dataclass
+class Reading:
+    """What became of the options that a user gave."""
+
+    given: dict[str, object]
+    """Those that have a value; None is none."""
+    values: dict[str, Any]
+    """By the names of fields; the default of what was not given, or is wrong."""
+    faults: list[str] = field(default_factory=list)
+    wrong: set[str] = field(default_factory=set)
+    """Fields whose option is at fault: what it was meant to be is not known, so nothing is compared with it."""
+
+
+def read_options(
+    table: Mapping[str, Option], options: Mapping[str, object], others: Iterable[str], reader: str
+) -> Reading:
+    """Read all options of the table. The `others` are read elsewhere; each further name is a fault.
+
+    `reader` is who reads them, for error messages. What is unknown is not shown: it may be a secret.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    reading = Reading(given, {option.field: option.default for option in table.values()})
+    elsewhere = frozenset(others)
+    for name, value in given.items():
+        option = table.get(name)
+        if option is not None:
+            _read_one(option, value, reading)
+        elif name not in elsewhere:
+            near = difflib.get_close_matches(str(name), [*table, *elsewhere], n=1)
+            meant = f" Is {near[0]} meant?" if near else ""
+            reading.faults.append(f"{name} is not an option of the Kafka {reader}.{meant}")
+    return reading
+
+
+def _read_one(option: Option, value: object, reading: Reading) -> None:
+    fault = ""
+    try:
+        parsed = option.parse(value)
+    except ValueError as error:
+        fault = str(error)
+    else:
+        if not option.refused or parsed == option.default:
+            reading.values[option.field] = parsed
+            return
+    reading.wrong.add(option.field)
+    reading.faults.append(f"{option.name} {f'cannot be set: {option.refused}' if option.refused else fault}.")
+
+
+# -- parsers ----------------------------------------------------------------------------------------------------------
+
+
+def text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be a string")
+    return value.strip()
+
+
+def non_empty_text(value: object) -> str:
+    stripped = text(value)
+    if not stripped:
+        raise ValueError("must not be empty")
+    return stripped
+
+
+def boolean(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+        return value.strip().lower() == "true"
+    raise ValueError("must be true or false")
+
+
+def whole(lowest: int, highest: int) -> Parser:
+    """A whole number in these bounds."""
+
+    def parse(value: object) -> int:
+        words = f"must be a whole number from {lowest} to {highest}"
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise ValueError(words)
+        if isinstance(value, str) and not _NUMBER.fullmatch(value.strip()):
+            raise ValueError(words)
+        number = int(value)
+        if not lowest <= number <= highest:
+            raise ValueError(words)
+        return number
+
+    return parse
+
+
+def one_of(*choices: str) -> Parser:
+    """One of these words, in upper or lower case; as it stands here."""
+
+    def parse(value: object) -> str:
+        word = str(value).strip().lower() if isinstance(value, str | int) and not isinstance(value, bool) else ""
+        for choice in choices:
+            if choice.lower() == word:
+                return choice
+        raise ValueError(f"must be one of {', '.join(choices)}")
+
+    return parse
+
+
+def names(value: object) -> tuple[str, ...]:
+    """A list, or text with commas."""
+    if isinstance(value, str):
+        items = value.split(",")
+    elif isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        items = list(value)
+    else:
+        raise ValueError("must be a list, or a string with commas")
+    return tuple(item.strip() for item in items if item.strip())
+
+
+natural_int = whole(0, INT_MAX)
+natural_long = whole(0, LONG_MAX)

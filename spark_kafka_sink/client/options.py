@@ -1,0 +1,194 @@
+"""The options of the Java client that concern connections, requests and metadata: the one table, and the one reader.
+
+A producer has these, all but receive.message.max.bytes, and more (producer/option_table.py). The rows of TLS and SASL
+are in network/security. The defaults are those of ClientConfig.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from spark_kafka_sink.client.bootstrap import RESOLVE_CANONICAL, USE_ALL_DNS_IPS, parse_bootstrap_servers
+from spark_kafka_sink.client.config import NO_RECOVERY, REBOOTSTRAP, ClientConfig
+from spark_kafka_sink.client.option_parsing import (
+    INT_MAX,
+    LONG_MAX,
+    Option,
+    Reading,
+    names,
+    natural_int,
+    natural_long,
+    one_of,
+    read_options,
+    text,
+    whole,
+)
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.network.security.config import SECURITY_OPTIONS, SecurityConfig, security_config
+
+CONNECTION_OPTIONS = (
+    Option("bootstrap.servers", (), names, "host:port of a few brokers; the others are learnt from them", "high"),
+    Option("client.id", "", text, "the name in the brokers' logs and quotas; producer-<number> if not set", "medium"),
+    Option(
+        "client.dns.lookup",
+        ClientConfig.client_dns_lookup,
+        one_of(USE_ALL_DNS_IPS, RESOLVE_CANONICAL),
+        "use_all_dns_ips tries every address of a name; the other value expands bootstrap names to canonical ones",
+        "medium",
+    ),
+    Option(
+        "send.buffer.bytes",
+        ClientConfig.send_buffer_bytes,
+        whole(-1, INT_MAX),
+        "SO_SNDBUF; -1 leaves it to the system",
+        "medium",
+    ),
+    Option(
+        "receive.buffer.bytes",
+        ClientConfig.receive_buffer_bytes,
+        whole(-1, INT_MAX),
+        "SO_RCVBUF; -1 leaves it to the system",
+        "medium",
+    ),
+    Option(
+        "reconnect.backoff.ms",
+        ClientConfig.reconnect_backoff_ms,
+        natural_long,
+        "the first wait before a broker is connected to again",
+    ),
+    Option(
+        "reconnect.backoff.max.ms",
+        ClientConfig.reconnect_backoff_max_ms,
+        natural_long,
+        "the wait doubles up to this, give or take a fifth",
+    ),
+    Option(
+        "socket.connection.setup.timeout.ms",
+        ClientConfig.socket_connection_setup_timeout_ms,
+        natural_long,
+        "the first time allowed for a connection",
+        "medium",
+    ),
+    Option(
+        "socket.connection.setup.timeout.max.ms",
+        ClientConfig.socket_connection_setup_timeout_max_ms,
+        natural_long,
+        "the time allowed doubles up to this",
+        "medium",
+    ),
+    Option(
+        "connections.max.idle.ms",
+        ClientConfig.connections_max_idle_ms,
+        whole(-1, LONG_MAX),
+        "an idle connection is closed after this",
+        "medium",
+    ),
+    Option(
+        "metadata.max.age.ms",
+        ClientConfig.metadata_max_age_ms,
+        natural_long,
+        "leaders and partitions are asked for again after this",
+    ),
+    Option(
+        "metadata.max.idle.ms",
+        ClientConfig.metadata_max_idle_ms,
+        whole(5000, LONG_MAX),
+        "a topic not written to for this long is forgotten",
+    ),
+    Option(
+        "metadata.recovery.strategy",
+        ClientConfig.metadata_recovery_strategy,
+        one_of(REBOOTSTRAP, NO_RECOVERY),
+        "rebootstrap: when no known broker answers, the bootstrap servers are resolved and asked again",
+    ),
+    Option(
+        "metadata.recovery.rebootstrap.trigger.ms",
+        ClientConfig.metadata_recovery_rebootstrap_trigger_ms,
+        natural_int,
+        "how long no broker answers before that happens",
+    ),
+)
+
+_REQUEST_OPTIONS = (
+    Option(
+        "retry.backoff.ms", ClientConfig.retry_backoff_ms, natural_long, "the first wait before a batch is sent again"
+    ),
+    Option(
+        "retry.backoff.max.ms",
+        ClientConfig.retry_backoff_max_ms,
+        natural_long,
+        "the wait doubles up to this, give or take a fifth",
+    ),
+    Option(
+        "request.timeout.ms",
+        ClientConfig.request_timeout_ms,
+        natural_int,
+        "a connection that does not answer for this long is closed",
+        "medium",
+    ),
+    Option(
+        "max.in.flight.requests.per.connection",
+        ClientConfig.max_in_flight_requests_per_connection,
+        whole(1, INT_MAX),
+        "unanswered requests per broker; at most 5 with idempotence",
+    ),
+    Option(
+        "receive.message.max.bytes",
+        ClientConfig.receive_message_max_bytes,
+        whole(1024, INT_MAX),
+        "the longest answer that is taken from a broker",
+    ),
+)
+
+CLIENT_OPTIONS: dict[str, Option] = {option.name: option for option in (*CONNECTION_OPTIONS, *_REQUEST_OPTIONS)}
+
+
+def client_config(options: Mapping[str, object]) -> ClientConfig:
+    """Read client and security options; ConfigurationError with everything that is wrong with them."""
+    reading = read_options(CLIENT_OPTIONS, options, SECURITY_OPTIONS, "client")
+    settle_connections(reading)
+    if reading.faults:
+        raise ConfigurationError(reading.faults)
+    known: dict[str, Any] = {one.name: reading.values[one.name] for one in fields(ClientConfig)}
+    return ClientConfig(**known)
+
+
+def settle_connections(reading: Reading) -> None:
+    """What is checked together, and the security options."""
+    reading.values["security"] = _security(reading)
+    if "bootstrap_servers" not in reading.wrong:
+        _check_servers(reading)
+    _settle_backoffs(reading)
+
+
+def _security(reading: Reading) -> SecurityConfig | None:
+    try:
+        return security_config({name: value for name, value in reading.given.items() if name in SECURITY_OPTIONS})
+    except ConfigurationError as error:
+        reading.faults.extend(error.faults)
+        return None
+
+
+def _check_servers(reading: Reading) -> None:
+    servers = reading.values["bootstrap_servers"]
+    if not servers:
+        reading.faults.append("bootstrap.servers is not set: give host:port of at least one broker.")
+        return
+    try:
+        parse_bootstrap_servers(servers)
+    except ConfigurationError as error:
+        reading.faults.extend(error.faults)
+
+
+def _settle_backoffs(reading: Reading) -> None:
+    """A first wait above the longest one: the Java client lowers it, or raises the other if only the first was set."""
+    values = reading.values
+    for name in ("reconnect_backoff", "retry_backoff"):
+        first, longest = f"{name}_ms", f"{name}_max_ms"
+        if values[first] > values[longest]:
+            if longest.replace("_", ".") in reading.given:
+                values[first] = values[longest]
+            else:
+                values[longest] = values[first]

@@ -1,0 +1,78 @@
+"""Values of options come as text or as what they mean, and a wrong one says what it must be."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.client.option_parsing import (
+    Option,
+    Parser,
+    boolean,
+    names,
+    non_empty_text,
+    one_of,
+    read_options,
+    text,
+    whole,
+)
+
+
+@pytest.mark.parametrize(
+    ("parse", "given", "meant"),
+    [
+        (text, " a b ", "a b"),
+        (non_empty_text, " a ", "a"),
+        (boolean, " True ", True),
+        (boolean, False, False),
+        (whole(-1, 9), " -1 ", -1),
+        (whole(-1, 9), "+9", 9),
+        (one_of("all", "1"), 1, "1"),
+        (one_of("GSSAPI"), "gssapi ", "GSSAPI"),
+        (names, "a, b,,", ("a", "b")),
+        (names, ["a ", " "], ("a",)),
+    ],
+)
+def test_a_value_is_read_as_it_is_meant(parse: Parser, given: object, meant: object) -> None:
+    assert parse(given) == meant
+
+
+@pytest.mark.parametrize(
+    ("parse", "given", "words"),
+    [
+        (text, 5, "must be a string"),
+        (non_empty_text, "  ", "must not be empty"),
+        (boolean, "yes", "must be true or false"),
+        (boolean, 1, "must be true or false"),
+        (whole(0, 9), True, "must be a whole number from 0 to 9"),
+        (whole(0, 9), "1e0", "must be a whole number from 0 to 9"),
+        (whole(0, 9), "\u0661", "must be a whole number from 0 to 9"),
+        (whole(0, 9), 10, "must be a whole number from 0 to 9"),
+        (one_of("all", "1"), True, "must be one of all, 1"),
+        (names, 5, "must be a list, or a string with commas"),
+        (names, ["a", 5], "must be a list, or a string with commas"),
+    ],
+)
+def test_a_wrong_value_says_what_it_must_be(parse: Parser, given: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        parse(given)
+
+
+def test_all_options_are_read_and_each_fault_begins_with_the_option_s_name_and_shows_no_unknown_value() -> None:
+    table = {
+        option.name: option
+        for option in (
+            Option("a.ms", 1, whole(0, 9), "time"),
+            Option("b.ms", 2, whole(0, 9), "time"),
+            Option("c", "x", text, "word", refused="it is a Java class"),
+        )
+    }
+    given = {"a.ms": 5, "b.ms": "ten", "c": "y", "b.mss": "hunter2", "elsewhere": "z", "nothing": None}
+    reading = read_options(table, given, ["elsewhere"], "client")
+    assert reading.values == {"a_ms": 5, "b_ms": 2, "c": "x"}
+    assert reading.wrong == {"b_ms", "c"}
+    assert reading.faults == [
+        "b.ms must be a whole number from 0 to 9.",
+        "c cannot be set: it is a Java class.",
+        "b.mss is not an option of the Kafka client. Is b.ms meant?",
+    ]
+    assert read_options(table, {"c": "x"}, (), "client").faults == []

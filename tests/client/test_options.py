@@ -1,0 +1,112 @@
+"""What a user gives as options becomes a ClientConfig, or all its faults at once."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.options import CLIENT_OPTIONS, client_config
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerConfig
+
+
+def test_options_have_the_java_clients_names_and_defaults() -> None:
+    config = client_config({"bootstrap.servers": "a:1,b:2"})
+    assert config == ClientConfig(("a:1", "b:2"))
+    assert config.metadata_max_age_ms == ClientConfig.metadata_max_age_ms == 300_000
+    option = CLIENT_OPTIONS["socket.connection.setup.timeout.max.ms"]
+    assert option.field == "socket_connection_setup_timeout_max_ms"
+    assert config.metadata_recovery_strategy == "rebootstrap"
+
+
+def test_values_come_as_texts_or_as_values() -> None:
+    texts = client_config({"bootstrap.servers": "a:1", "request.timeout.ms": "5000", "client.id": "me"})
+    values = client_config({"bootstrap.servers": ["a:1"], "request.timeout.ms": 5000, "client.id": "me"})
+    assert texts == values
+    assert texts.request_timeout_ms == 5_000
+
+
+def test_all_faults_are_told_at_once_with_the_names_of_the_options() -> None:
+    with pytest.raises(ConfigurationError) as failure:
+        client_config(
+            {
+                "bootstrap.servers": "nonsense",
+                "request.timeout.ms": "soon",
+                "retry.backoff.ms": -1,
+                "max.in.flight.requests.per.connection": True,
+                "client.dns.lookup": "guess",
+                "metadata.max.age": 1,
+                "security.protocol": "ROT13",
+            }
+        )
+    told = str(failure.value)
+    assert len(failure.value.faults) == 7
+    for name in ("bootstrap.servers", "request.timeout.ms", "retry.backoff.ms", "max.in.flight", "client.dns.lookup"):
+        assert name in told
+    assert "metadata.max.age is not an option of the Kafka client. Is metadata.max.age.ms meant?" in told
+
+
+def test_without_an_address_there_is_nothing_to_do() -> None:
+    with pytest.raises(ConfigurationError, match=r"bootstrap\.servers is not set"):
+        client_config({})
+
+
+def test_a_configuration_travels_and_shows_no_secret() -> None:
+    jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="hunter2";'
+    config = client_config(
+        {
+            "bootstrap.servers": "a:1",
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": jaas,
+        }
+    )
+    assert "hunter2" not in repr(config)
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+READINGS = [
+    ("request.timeout.ms", " 5000 "),
+    ("request.timeout.ms", "5_000"),
+    ("request.timeout.ms", None),
+    ("request.timeout.ms", 2**31),
+    ("request.timeout.ms", 5.0),
+    ("retry.backoff.ms", 5_000),
+    ("reconnect.backoff.max.ms", 10),
+    ("client.dns.lookup", "USE_ALL_DNS_IPS"),
+    ("metadata.recovery.strategy", "None"),
+    ("client.id", 7),
+    ("client.id", " me "),
+    ("bootstrap.servers", "a:1, b:2,"),
+    ("bootstrap.servers", [" a:1", "b:2 "]),
+    ("bootstrap.servers", 5),
+    ("bootstrap.servers", None),
+    ("send.buffer.bytes", -2),
+    ("metadata.max.idle.ms", 4_999),
+    ("security.protocol", "ssl"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), READINGS)
+def test_a_producer_and_another_client_read_an_option_alike(name: str, value: object) -> None:
+    options = {"bootstrap.servers": "z:1", name: value}
+    assert read(client_config, options) == read(lambda given: ProducerConfig.parse(given).client_config(), options)
+
+
+def read(reader: Callable[[Mapping[str, object]], ClientConfig], options: Mapping[str, object]) -> object:
+    try:
+        return reader(options)
+    except ConfigurationError as error:
+        return error.faults
+
+
+def test_every_option_of_the_client_is_one_of_the_producer_but_for_the_length_of_answers() -> None:
+    assert set(CLIENT_OPTIONS) - set(PRODUCER_OPTIONS) == {"receive.message.max.bytes"}
+    assert all(PRODUCER_OPTIONS[name] is CLIENT_OPTIONS[name] for name in PRODUCER_OPTIONS if name in CLIENT_OPTIONS)
+    defaults = {
+        option.field: option.default for option in CLIENT_OPTIONS.values() if option.name != "bootstrap.servers"
+    }
+    assert ClientConfig((), **defaults) == ClientConfig(())  # type: ignore[arg-type]
