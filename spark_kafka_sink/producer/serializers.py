@@ -2,14 +2,30 @@
 
 A serializer is any callable of (topic, object) that returns bytes, or None for null. Without one, bytes go as they are,
 a str as UTF-8, None as null; everything else is an error at the call, because a guess would be read wrongly for years.
+
+The serializers of numbers and UUIDs write the bytes of the Java client's serializers of these names, so that its
+deserializers read them: numbers in big-endian, a UUID as its text.
+
+    serialize_short     16 bits     ShortSerializer
+    serialize_integer   32 bits     IntegerSerializer
+    serialize_long      64 bits     LongSerializer
+    serialize_float     32 bits     FloatSerializer
+    serialize_double    64 bits     DoubleSerializer
+    serialize_uuid      36 letters  UUIDSerializer
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from operator import index
+from struct import Struct
+from typing import SupportsFloat, SupportsIndex
+from uuid import UUID
 
 from spark_kafka_sink.errors import InvalidRecordError
+
+_FLOAT, _DOUBLE = Struct(">f"), Struct(">d")
 
 Serializer = Callable[[str, object], "bytes | None"]
 
@@ -35,6 +51,63 @@ def serialize_json(topic: str, value: object) -> bytes | None:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     except (TypeError, ValueError) as error:
         raise InvalidRecordError(f"Topic {topic}: the object cannot be written as JSON: {error}") from error
+
+
+def serialize_short(topic: str, value: object) -> bytes | None:
+    """A whole number of 16 bits."""
+    return _whole_number(topic, value, 2)
+
+
+def serialize_integer(topic: str, value: object) -> bytes | None:
+    """A whole number of 32 bits."""
+    return _whole_number(topic, value, 4)
+
+
+def serialize_long(topic: str, value: object) -> bytes | None:
+    """A whole number of 64 bits."""
+    return _whole_number(topic, value, 8)
+
+
+def serialize_float(topic: str, value: object) -> bytes | None:
+    """A number of 32 bits, rounded to what it can hold."""
+    return _floating_number(topic, value, _FLOAT)
+
+
+def serialize_double(topic: str, value: object) -> bytes | None:
+    """A number of 64 bits."""
+    return _floating_number(topic, value, _DOUBLE)
+
+
+def serialize_uuid(topic: str, value: object) -> bytes | None:
+    """A uuid.UUID as text."""
+    if value is None:
+        return None
+    if not isinstance(value, UUID):
+        raise InvalidRecordError(f"Topic {topic}: {type(value).__name__} is not a uuid.UUID.")
+    return str(value).encode()
+
+
+def _whole_number(topic: str, value: object, size: int) -> bytes | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise InvalidRecordError(f"Topic {topic}: {type(value).__name__} is not a whole number.")
+    number = index(value)
+    try:
+        return number.to_bytes(size, "big", signed=True)
+    except OverflowError:
+        raise InvalidRecordError(f"Topic {topic}: {number} does not fit into {8 * size} bits.") from None
+
+
+def _floating_number(topic: str, value: object, layout: Struct) -> bytes | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, SupportsFloat):
+        raise InvalidRecordError(f"Topic {topic}: {type(value).__name__} is not a number.")
+    try:
+        return layout.pack(float(value))
+    except OverflowError:
+        raise InvalidRecordError(f"Topic {topic}: {value} does not fit into {8 * layout.size} bits.") from None
 
 
 def apply(serializer: Serializer, part: str, topic: str, value: object) -> bytes | None:

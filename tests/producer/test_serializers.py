@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 
 from spark_kafka_sink.errors import InvalidRecordError
 from spark_kafka_sink.producer.interceptors import Interceptors
-from spark_kafka_sink.producer.serializers import apply, serialize_json, serialize_plain
+from spark_kafka_sink.producer.serializers import (
+    Serializer,
+    apply,
+    serialize_double,
+    serialize_float,
+    serialize_integer,
+    serialize_json,
+    serialize_long,
+    serialize_plain,
+    serialize_short,
+    serialize_uuid,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +37,56 @@ def test_bytes_and_text_need_no_serializer(value: object, wire: bytes | None) ->
 def test_other_types_are_not_guessed_at(value: object) -> None:
     with pytest.raises(InvalidRecordError, match=f"{type(value).__name__} is neither bytes nor str"):
         serialize_plain("t", value)
+
+
+UUID = uuid.UUID("123e4567-e89b-12d3-a456-426614174000")
+
+
+@pytest.mark.parametrize(
+    ("serializer", "value", "wire"),
+    [
+        (serialize_short, 258, b"\x01\x02"),
+        (serialize_short, -32768, b"\x80\x00"),
+        (serialize_integer, 1, b"\x00\x00\x00\x01"),
+        (serialize_integer, -2, b"\xff\xff\xff\xfe"),
+        (serialize_integer, np.int64(2**31 - 1), b"\x7f\xff\xff\xff"),
+        (serialize_long, 2**40, b"\x00\x00\x01\x00\x00\x00\x00\x00"),
+        (serialize_long, -(2**63), b"\x80\x00\x00\x00\x00\x00\x00\x00"),
+        (serialize_float, 1.1, b"\x3f\x8c\xcc\xcd"),
+        (serialize_float, np.float32(-0.5), b"\xbf\x00\x00\x00"),
+        (serialize_double, 1.1, b"\x3f\xf1\x99\x99\x99\x99\x99\x9a"),
+        (serialize_double, 3, b"\x40\x08\x00\x00\x00\x00\x00\x00"),
+        (serialize_double, float("-inf"), b"\xff\xf0\x00\x00\x00\x00\x00\x00"),
+        (serialize_uuid, UUID, b"123e4567-e89b-12d3-a456-426614174000"),
+    ],
+)
+def test_numbers_and_uuids_have_the_bytes_of_the_java_client_s_serializers(
+    serializer: Serializer, value: object, wire: bytes
+) -> None:
+    assert serializer("t", value) == wire
+    assert serializer("t", None) is None
+
+
+@pytest.mark.parametrize(
+    ("serializer", "value", "words"),
+    [
+        (serialize_short, 32768, "32768 does not fit into 16 bits"),
+        (serialize_integer, 2**31, "does not fit into 32 bits"),
+        (serialize_long, -(2**63) - 1, "does not fit into 64 bits"),
+        (serialize_float, 1e39, "does not fit into 32 bits"),
+        (serialize_double, 10**400, "does not fit into 64 bits"),
+        (serialize_integer, 1.0, "float is not a whole number"),
+        (serialize_long, True, "bool is not a whole number"),
+        (serialize_double, "1", "str is not a number"),
+        (serialize_float, False, "bool is not a number"),
+        (serialize_uuid, str(UUID), "str is not a uuid.UUID"),
+    ],
+)
+def test_what_a_serializer_cannot_write_is_an_error_that_names_topic_and_reason(
+    serializer: Serializer, value: object, words: str
+) -> None:
+    with pytest.raises(InvalidRecordError, match=f"Topic orders: .*{words}"):
+        apply(serializer, "value", "orders", value)
 
 
 def test_json_is_compact_and_none_is_a_tombstone() -> None:
