@@ -1,0 +1,137 @@
+"""What a call waits for, and how long: full batches do not linger, max.block.ms is one budget, callbacks never wait."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import BufferExhaustedError
+from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
+from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.testing import embedded_broker
+from tests.fake_system import FakeSystem
+from tests.producer.virtual_time import outcome, run_until, simulated_producer
+from tests.simulated_cluster import SimulatedCluster
+
+MAX_BLOCK_MS = 2000
+
+
+def simulated(partitions: int = 1, **options: object) -> tuple[SimulatedCluster, KafkaProducer]:
+    cluster = SimulatedCluster(FakeSystem(latency_ms=1), nodes=1, topics={"t": partitions})
+    return cluster, simulated_producer(cluster, max_block_ms=MAX_BLOCK_MS, **options)
+
+
+def test_full_batches_leave_at_once_however_thin_the_other_partitions_are() -> None:
+    cluster, producer = simulated(101, linger_ms=3000, batch_size=16_384)
+    outcome(producer, producer.send(ProducerRecord("t", b"first", partition=0)))
+    began_ms = cluster.system.now()
+    value = b"v" * 1_000
+    for partition in range(1, 101):
+        producer.send(ProducerRecord("t", b"thin", partition=partition))
+    full = [producer.send(ProducerRecord("t", value, partition=0)) for _ in range(12 * 17)]
+    run_until(producer, full[0].done)
+    assert cluster.system.now() - began_ms < 100
+    run_until(producer, full[11 * 16].done)
+    assert cluster.system.now() - began_ms < 100
+    producer.close()
+
+
+def test_full_batches_of_columns_leave_at_once_however_thin_the_other_partitions_are() -> None:
+    cluster, producer = simulated(101, linger_ms=3000, batch_size=16_384)
+    outcome(producer, producer.send(ProducerRecord("t", b"first", partition=0)))
+    began_ms = cluster.system.now()
+    partitions = [0] * (12 * 17) + list(range(1, 101))
+    columns = RecordColumns(pa.array([b"v" * 1_000] * len(partitions)))
+    producer.send_columns("t", columns, pa.array(partitions, pa.int32()))
+    run_until(producer, lambda: len(cluster.values("t", 0)) > 11 * 16)
+    assert cluster.system.now() - began_ms < 100
+    producer.close()
+
+
+@pytest.mark.parametrize("spent_ms", [0, 1500])
+def test_send_has_one_budget_for_the_topic_and_for_memory(spent_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, producer = simulated()
+    outcome(producer, producer.send(ProducerRecord("t", b"first")))
+    await_topic = producer._await_topic
+
+    def slow(*arguments: object) -> object:
+        snapshot = await_topic(*arguments)  # type: ignore[arg-type]
+        cluster.system.advance(spent_ms)
+        return snapshot
+
+    budgets: list[float] = []
+
+    def reserve(
+        pool: BufferPool, count: int, block_ms: float, waiting: Callable[[], None], into: list[int] | None = None
+    ) -> None:
+        budgets.append(block_ms)
+        raise BufferExhaustedError("full")
+
+    monkeypatch.setattr(producer, "_await_topic", slow)
+    monkeypatch.setattr(BufferPool, "try_reserve", lambda *_: False)
+    monkeypatch.setattr(BufferPool, "reserve", reserve)
+    assert isinstance(producer.send(ProducerRecord("t", b"v")).exception(0), BufferExhaustedError)
+    assert budgets == [MAX_BLOCK_MS - spent_ms]
+    monkeypatch.undo()
+    producer.close()
+
+
+@pytest.mark.parametrize("way", ["send", "send_columns"])
+def test_a_callback_that_finds_no_memory_is_refused_at_once_in_words(way: str) -> None:
+    cluster, producer = simulated(linger_ms=0, buffer_memory=20_000)
+    outcome(producer, producer.send(ProducerRecord("t", b"first")))
+    found: list[tuple[float, Exception | None]] = []
+
+    def more(*_: object) -> None:
+        free = producer._pool.free_bytes
+        assert producer._pool.try_reserve(free)
+        began_ms = cluster.system.now()
+        if way == "send":
+            error = producer.send(ProducerRecord("t", b"v")).exception(0)
+        else:
+            (failure,) = producer.send_columns("t", RecordColumns(pa.array([b"v"]))).result(0).failures
+            error = failure.error
+        found.append((cluster.system.now() - began_ms, error))
+        producer._pool.release(free)
+
+    outcome(producer, producer.send(ProducerRecord("t", b"second"), more))
+    ((waited_ms, error),) = found
+    assert waited_ms == 0
+    assert isinstance(error, BufferExhaustedError)
+    assert "in a callback" in str(error)
+    assert "Send from another thread" in str(error)
+    producer.close()
+
+
+def test_a_flush_in_a_signal_handler_ends_with_its_time_although_the_call_that_it_interrupts_has_the_locks() -> None:
+    caught: list[BaseException] = []
+    with embedded_broker(topics={"t": 1}) as broker:
+        producer = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers})
+        producer.send(ProducerRecord("t", b"first")).result(60)
+        accumulator: RecordAccumulator = producer._accumulator
+
+        def handler(number: int, frame: object) -> None:
+            try:
+                producer.flush(0.05)
+            except TimeoutError as error:
+                caught.append(error)
+
+        before = signal.signal(signal.SIGUSR1, handler)
+        try:
+            with accumulator._filler.fill_lock("t"), accumulator._lock:  # as inside of send()
+                signal.raise_signal(signal.SIGUSR1)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert [type(error) for error in caught] == [TimeoutError]
+        assert not accumulator._incomplete.flushing
+        producer.send(ProducerRecord("t", b"second")).result(60)
+        producer.flush(60)
+        producer.close()
+    assert threading.current_thread() is threading.main_thread()
