@@ -48,7 +48,7 @@ class IncompleteBatches:
             self._deadlines.pop(batch, None)
         if not self._deadlines:
             self.next_deadline_ms = INFINITE_MS
-        for flush, batches in list(self._flushes.items()):
+        for flush, batches in list(self._flushes.items()) if self._flushes else ():
             if not batches.isdisjoint(done):
                 batches.difference_update(done)
                 batches.update(successors)
