@@ -87,7 +87,7 @@ def test_send_has_one_budget_for_the_topic_and_for_memory(spent_ms: int, monkeyp
 def test_a_callback_that_finds_no_memory_is_refused_at_once_in_words(way: str) -> None:
     cluster, producer = simulated(linger_ms=0, buffer_memory=20_000)
     outcome(producer, producer.send(ProducerRecord("t", b"first")))
-    found: list[tuple[float, Exception | None]] = []
+    found: list[tuple[float, BaseException | None]] = []
 
     def more(*_: object) -> None:
         free = producer._pool.free_bytes
