@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,8 +38,10 @@ from pyspark.sql.types import (
 )
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.records.columns import RecordColumns
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.formats.encoder import ColumnsEncoder
 
 _TEXT = (StringType, CharType, VarcharType)
 _EXPECTED = {

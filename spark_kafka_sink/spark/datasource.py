@@ -14,7 +14,8 @@ from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.spark.bootstrap import check_connection
 from spark_kafka_sink.spark.columns import ColumnPlan, plan_columns
 from spark_kafka_sink.spark.format_options import encoded_sides
-from spark_kafka_sink.spark.options import SinkOptions, parse_options
+from spark_kafka_sink.spark.options import parse_options
+from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.value_formats import plan_encoders, with_schema_ids
 from spark_kafka_sink.spark.worker_log import show_log
 from spark_kafka_sink.spark.writer import KafkaBatchWriter, KafkaStreamWriter

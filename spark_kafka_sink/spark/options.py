@@ -17,14 +17,15 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.security.config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerConfig
 from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
-from spark_kafka_sink.spark.format_options import FORMAT_OPTIONS, FormatOptions, parse_formats
-from spark_kafka_sink.spark.registry_options import REGISTRY_OPTIONS, RegistryOptions, parse_registry
+from spark_kafka_sink.spark.format_options import FORMAT_OPTIONS, parse_formats
+from spark_kafka_sink.spark.registry_options import REGISTRY_OPTIONS, parse_registry
+from spark_kafka_sink.spark.sink_options import SinkOptions
 
 KAFKA_PREFIX = "kafka."
 _MEANT = re.compile(r"Is (\S+) meant\?")
@@ -107,24 +108,6 @@ _REFUSED = {
         "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer."
     ),
 }
-
-
-@dataclass(frozen=True)
-class SinkOptions:
-    """What a write needs to know. `producer` is KafkaProducer's configuration, as given."""
-
-    producer: Mapping[str, str] = field(repr=False)
-    topic: str | None = None
-    dead_letter_topic: str | None = None
-    check_connection: bool = True
-    report_path: str | None = None
-    formats: tuple[FormatOptions, ...] = ()
-    registry: RegistryOptions | None = None
-    """For the driver only: it is not pickled to the tasks, which need none of its secrets."""
-
-    def producer_config(self) -> ProducerConfig:
-        """The parsed configuration; cannot fail after parse_options."""
-        return ProducerConfig.parse(self.producer)
 
 
 def parse_options(options: Mapping[str, str]) -> SinkOptions:

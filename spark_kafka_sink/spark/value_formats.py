@@ -19,8 +19,8 @@ from spark_kafka_sink.formats.schema_registry import schema_registry
 from spark_kafka_sink.spark.arrow_types import arrow_field
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.format_options import FormatOptions
-from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.registry_options import RegistryOptions
+from spark_kafka_sink.spark.sink_options import SinkOptions
 
 ROLES = ("key", "topic", "partition", "headers", "timestamp")
 """Columns that say where a record goes; they are no part of its value unless `valueColumns` names them."""

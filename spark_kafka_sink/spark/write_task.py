@@ -38,9 +38,9 @@ from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.spark.columns import ColumnPlan, TopicRows, split_by_topic
 from spark_kafka_sink.spark.dead_letters import cut, dead_letters, is_about_the_record
 from spark_kafka_sink.spark.failures import Failures
-from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.pool import POOL, ProducerPool
 from spark_kafka_sink.spark.report import OffsetRange, TaskIdentity, TaskReport, add_range
+from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.worker_log import show_log
 
 NULL_TOPIC = "null topic present in the data. Use the topic option for setting a default topic."

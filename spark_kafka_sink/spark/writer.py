@@ -13,8 +13,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.spark.columns import ColumnPlan
-from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.report import TaskReport, WriteReport, add_up
+from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.worker_log import LOGGER, show_log
 from spark_kafka_sink.spark.write_task import write_rows
 

@@ -9,7 +9,8 @@ import pytest
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.security.config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS
-from spark_kafka_sink.spark.options import BULK_DEFAULTS, CONSUMER_OPTIONS, SOURCE_OPTIONS, SinkOptions, parse_options
+from spark_kafka_sink.spark.options import BULK_DEFAULTS, CONSUMER_OPTIONS, SOURCE_OPTIONS, parse_options
+from spark_kafka_sink.spark.sink_options import SinkOptions
 
 NEEDED = {"kafka.bootstrap.servers": "broker:9092"}
 

@@ -20,8 +20,9 @@ from spark_kafka_sink.formats.schema_registry import schema_registry
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.drop_in import _REDACTION
-from spark_kafka_sink.spark.options import SinkOptions, parse_options
+from spark_kafka_sink.spark.options import parse_options
 from spark_kafka_sink.spark.registry_options import REGISTRY_OPTIONS
+from spark_kafka_sink.spark.sink_options import SinkOptions
 from tests.formats.fake_registry import FakeRegistry, fake_registry
 
 SCHEMA = StructType([StructField("id", LongType(), False), StructField("name", StringType())])

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink.errors import DeliveryError
-from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.report import OffsetRange, TaskIdentity, TaskReport, add_up, read_reports
+from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.writer import abort, commit
 
 OPTIONS = SinkOptions(producer={})

@@ -44,7 +44,6 @@ from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.batching.incomplete import IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS, Admit, PartitionQueues
 from spark_kafka_sink.producer.batching.row_origins import FUTURE_BYTES
-from spark_kafka_sink.producer.batching.split import split_batch
 from spark_kafka_sink.producer.batching.staging import Entry, Stage, StagedRecord, StagedRows, chunks
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.node_latency import NodeLatency
@@ -266,6 +265,8 @@ class RecordAccumulator:
         """Replace a batch that was refused as too large by smaller ones, from which its rows get their results."""
         self._filler.forget_ratio(batch)
         limit = batch.uncompressed_bytes // 2 if batch.is_split else self._config.batch_size
+        from spark_kafka_sink.producer.batching.split import split_batch  # rare, and it needs the decoder
+
         children = split_batch(batch, limit, self._config.compression_level)
         with self._lock:
             for child in children:

@@ -1,0 +1,31 @@
+"""SinkOptions: what the options of a write come to. Tasks import this, and not how options are parsed (options.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from spark_kafka_sink.producer.config import ProducerConfig
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.spark.format_options import FormatOptions
+    from spark_kafka_sink.spark.registry_options import RegistryOptions
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """What a write needs to know. `producer` is KafkaProducer's configuration, as given."""
+
+    producer: Mapping[str, str] = field(repr=False)
+    topic: str | None = None
+    dead_letter_topic: str | None = None
+    check_connection: bool = True
+    report_path: str | None = None
+    formats: tuple[FormatOptions, ...] = ()
+    registry: RegistryOptions | None = None
+    """For the driver only: it is not pickled to the tasks, which need none of its secrets."""
+
+    def producer_config(self) -> ProducerConfig:
+        """The parsed configuration; cannot fail after parse_options."""
+        return ProducerConfig.parse(self.producer)
