@@ -142,7 +142,8 @@ class Connections:
         if ended.kind is ChannelStateKind.AUTHENTICATE:
             detail += f" ({broker} ended the connection during the TLS or SASL handshake: a wrong security.protocol?)"
         elif node_id not in self.versions and ended.kind is ChannelStateKind.READY:
-            detail += f" ({broker} ended the connection before any answer: a wrong security.protocol, or no Kafka?)"
+            why = "the listener may expect SASL or TLS, see security.protocol"
+            detail += f" ({broker} ended the connection before any answer: {why})"
         return Loss(detail, served=node_id in self.versions)
 
     def lost(self, node_id: int, loss: Loss, now: float) -> None:

@@ -118,6 +118,7 @@ class Metadata:
         self._pause_ms = 0.0
         self._fatal: KafkaSinkError | None = None
         self._unreachable: dict[str, str] = {}
+        self._lost_nodes: dict[int, str] = {}
         self._closed = False
 
     # --- for those who need a topic (any thread)
@@ -212,6 +213,10 @@ class Metadata:
         with self._lock:
             return self._unreachable_words()
 
+    def why_unreachable(self, node_id: int) -> str | None:
+        """Why the last attempt to reach a broker failed, however often other brokers have answered since."""
+        return self._lost_nodes.get(node_id)
+
     # --- for the network client (sender thread)
 
     def time_to_next_update(self, now: float) -> float:
@@ -260,6 +265,7 @@ class Metadata:
             self._set_pause()
             self._fatal = None
             self._unreachable.clear()
+            self._lost_nodes = {node: why for node, why in self._lost_nodes.items() if node in self.snapshot.nodes}
             self._version += 1
             self._changed.notify_all()
 
@@ -305,12 +311,17 @@ class Metadata:
             self._fatal = error
             self._changed.notify_all()
 
-    def connection_failed(self, address: str, reason: str) -> None:
+    def connection_failed(self, node_id: int, address: str, reason: str) -> None:
         with self._lock:
+            self._lost_nodes[node_id] = reason
             self._unreachable.pop(address, None)
             self._unreachable[address] = reason
             if len(self._unreachable) > ADDRESSES_REMEMBERED:
                 del self._unreachable[next(iter(self._unreachable))]
+
+    def connected(self, node_id: int) -> None:
+        with self._lock:
+            self._lost_nodes.pop(node_id, None)
 
     def close(self) -> None:
         with self._lock:

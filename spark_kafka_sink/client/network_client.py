@@ -349,6 +349,8 @@ class NetworkClient:
     ) -> None:
         node_id = in_flight.request.node_id
         loss = self._connections.introduced(node_id, answer, in_flight.version, now)
+        if self._states.is_ready(node_id, now):
+            self._metadata.connected(node_id)
         if loss is not None:
             if answer.error_code == error_codes.REBOOTSTRAP_REQUIRED:
                 self._fetch.demand_rebootstrap()
@@ -370,7 +372,7 @@ class NetworkClient:
         self._connections.lost(node_id, loss, now)
         self._cancel_requests(responses, node_id, loss, now)
         if not loss.expected:
-            self._metadata.connection_failed(self._connections.address(node_id), loss.reason)
+            self._metadata.connection_failed(node_id, self._connections.address(node_id), loss.reason)
         self._fetch.disconnected(now, loss.authentication_error)
 
     def _cancel_requests(self, responses: list[ClientResponse], node_id: int, loss: Loss, now: float) -> None:

@@ -289,9 +289,9 @@ def test_a_wait_ends_when_the_answer_comes_to_another_thread(metadata: Metadata)
 def test_a_wait_in_vain_tells_which_addresses_failed_and_why(metadata: Metadata) -> None:
     with pytest.raises(MetadataTimeoutError, match="No broker has answered"):
         metadata.await_update(metadata.version, 0)
-    metadata.connection_failed("b:9092 (10.0.0.1)", "refused once")
-    metadata.connection_failed("b:9092 (10.0.0.2)", "timed out")
-    metadata.connection_failed("b:9092 (10.0.0.1)", "refused again")
+    metadata.connection_failed(0, "b:9092 (10.0.0.1)", "refused once")
+    metadata.connection_failed(0, "b:9092 (10.0.0.2)", "timed out")
+    metadata.connection_failed(0, "b:9092 (10.0.0.1)", "refused again")
     with pytest.raises(MetadataTimeoutError) as failure:
         metadata.await_update(metadata.version, 0)
     assert "b:9092 (10.0.0.2): timed out; b:9092 (10.0.0.1): refused again" in str(failure.value)
@@ -302,7 +302,7 @@ def test_a_wait_in_vain_tells_which_addresses_failed_and_why(metadata: Metadata)
 
 def test_failed_addresses_are_remembered_within_a_bound(metadata: Metadata) -> None:
     for index in range(1_000):
-        metadata.connection_failed(f"host{index}:1", "gone")
+        metadata.connection_failed(index, f"host{index}:1", "gone")
     assert metadata.unreachable_words().count("gone") == ADDRESSES_REMEMBERED
     assert "host999" in metadata.unreachable_words()
 

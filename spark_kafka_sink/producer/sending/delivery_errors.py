@@ -112,6 +112,13 @@ def why_not_stored(batch: ProducerBatch, metadata: Metadata) -> Exception | None
     known = metadata.topic_error(batch.topic_partition.topic) or batch.error
     if known is not None or batch.ever_sent:
         return known
+    leader = metadata.snapshot.leader(*batch.topic_partition)
+    reason = None if leader is None else metadata.why_unreachable(leader.id)
+    if leader is not None and reason is not None:
+        return DisconnectedError(
+            f"The partition's leader, {leader}, cannot be reached: {reason.rstrip('.')}. The broker advertises "
+            f"{leader.host}:{leader.port} (advertised.listeners): clients must be able to reach it there."
+        )
     if metadata.has_unreachable:
         return DisconnectedError(metadata.unreachable_words())
     partition = metadata.snapshot.partition(*batch.topic_partition)

@@ -1,0 +1,78 @@
+"""The advertised.listeners trap: bootstrap answers, and the address that it tells leads nowhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.errors import DeliveryTimeoutError
+from spark_kafka_sink.producer.record import ProducerRecord
+from tests.fake_system import FakeConnection, FakeSystem, Peer
+from tests.producer.virtual_time import outcome, run_until, simulated_producer
+from tests.simulated_cluster import SimulatedCluster
+
+REASONS = {
+    "unknown name": "kafka-internal:9092: the name cannot be resolved",
+    "refused": "Connection refused",
+    "swallowed": "no connection within",
+}
+
+
+class HangsUp(Peer):
+    """As a SASL or TLS listener does it with a request in clear."""
+
+    def on_bytes(self, connection: FakeConnection, data: bytes) -> None:
+        connection.close()
+
+
+def cluster_that_advertises_an_internal_name() -> SimulatedCluster:
+    cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
+    cluster.core.nodes[0].host = "kafka-internal"
+    return cluster
+
+
+@pytest.mark.parametrize("why", REASONS)
+def test_records_that_were_never_sent_name_the_leader_s_address_the_reason_and_who_advertises_it(why: str) -> None:
+    cluster = cluster_that_advertises_an_internal_name()
+    if why == "unknown name":
+        cluster.system.names["kafka-internal"] = []
+    elif why == "swallowed":
+        cluster.system.swallow("kafka-internal", 9092)
+    producer = simulated_producer(
+        cluster,
+        bootstrap_servers="broker0:9092",
+        delivery_timeout_ms=30_000,
+        request_timeout_ms=5_000,
+        metadata_max_age_ms=1_000,
+        socket_connection_setup_timeout_ms=2_000,
+    )
+    future = producer.send(ProducerRecord("t", b"v"))
+    run_until(producer, future.done, 40_000)
+    error = future.exception(0)
+    assert isinstance(error, DeliveryTimeoutError)
+    for words in (
+        "never sent",
+        "broker 0 (kafka-internal:9092)",
+        REASONS[why],
+        "The broker advertises kafka-internal:9092",
+    ):
+        assert words in str(error)
+    producer.close()
+
+
+def test_a_listener_that_hangs_up_on_a_request_in_clear_may_expect_sasl_or_tls() -> None:
+    cluster = cluster_that_advertises_an_internal_name()
+    cluster.system.listen("kafka-internal", 9092, HangsUp())
+    producer = simulated_producer(cluster, bootstrap_servers="broker0:9092", delivery_timeout_ms=40_000)
+    future = producer.send(ProducerRecord("t", b"v"))
+    run_until(producer, future.done, 50_000)
+    assert "the listener may expect SASL or TLS, see security.protocol" in str(future.exception(0))
+
+
+def test_a_leader_that_is_reached_after_all_is_not_spoken_of_any_more() -> None:
+    cluster = cluster_that_advertises_an_internal_name()
+    producer = simulated_producer(cluster, bootstrap_servers="broker0:9092")
+    future = producer.send(ProducerRecord("t", b"v"))
+    run_until(producer, lambda: producer._metadata.why_unreachable(0) is not None)
+    cluster.accept(0)
+    assert outcome(producer, future).offset == 0
+    assert producer._metadata.why_unreachable(0) is None
