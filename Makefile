@@ -30,7 +30,7 @@ $(VENV)/.up-to-date: pyproject.toml
 .PHONY: kafka
 kafka: $(JARS)/.up-to-date ## fetch a real Apache Kafka and Spark's own connector, once (Java needed)
 
-$(JARS)/.up-to-date: conf/kafka/ivy.xml integration/support/artifacts.py | setup
+$(JARS)/.up-to-date: conf/kafka/ivy.xml conf/kafka/jars.sha256 integration/support/artifacts.py | setup
 	$(BIN)/python -m integration.support.artifacts $(JARS)
 	touch $@
 

@@ -7,6 +7,7 @@ the jars.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pyspark
 
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / ".jars"
+DIGESTS = ROOT / "conf" / "kafka" / "jars.sha256"
 ATTEMPTS = 3
 
 
@@ -50,10 +52,31 @@ def fetch(folder: Path) -> None:
             shutil.rmtree(folder / name, ignore_errors=True)
         result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if result.returncode == 0 and list((folder / "connector").glob("*.jar")):
+            check_digests(folder)
             _unpack(folder / "registry")
             return
         print(f"attempt {attempt} of {ATTEMPTS} to fetch the jars failed", file=sys.stderr)
     sys.exit(f"{result.stdout}\nThe jars could not be fetched from Maven Central; the lines above say which and why.")
+
+
+def check_digests(folder: Path, expected: str | None = None) -> None:
+    """Ends the program unless exactly the pinned files are there; jars with other bytes would be run by the tests.
+
+    Whoever changes conf/kafka/ivy.xml writes the new digests: `cd .jars && sha256sum */*.jar registry/*.tar.gz`, before
+    the archive is unpacked.
+    """
+    lines = (DIGESTS.read_text() if expected is None else expected).splitlines()
+    pinned = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
+    found = {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.glob("*/*"))
+        if path.is_file()
+    }
+    wrong = sorted(name for name in pinned.keys() | found.keys() if pinned.get(name) != found.get(name))
+    if wrong:
+        for name in wrong:
+            (folder / name).unlink(missing_ok=True)
+        sys.exit(f"These files are not what {DIGESTS.name} pins, or are missing, and were removed: {', '.join(wrong)}")
 
 
 def _unpack(folder: Path) -> None:

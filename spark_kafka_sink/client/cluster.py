@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from uuid import UUID
 
+from spark_kafka_sink.words import cleaned
+
 NO_TOPIC_ID = UUID(int=0)
 
 
@@ -23,7 +25,8 @@ class Node:
     rack: str | None = None
 
     def __str__(self) -> str:
-        where = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        host = cleaned(self.host)
+        where = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
         return f"bootstrap server {where}" if self.id < 0 else f"broker {self.id} ({where})"
 
 

@@ -11,6 +11,7 @@ at INFO, as in the Java client: brokers close idle ones, and restart.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from random import Random
 
 from spark_kafka_sink.client.cluster import Node
@@ -24,17 +25,28 @@ from spark_kafka_sink.client.versions import (
     node_versions,
     older_api_versions_version,
 )
-from spark_kafka_sink.errors import AuthenticationError, NetworkError
+from spark_kafka_sink.errors import AuthenticationError, DisconnectedError, NetworkError
 from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind
 from spark_kafka_sink.network.selector import Selector
-from spark_kafka_sink.network.system import System
+from spark_kafka_sink.network.system import SocketAddress, System
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import error_code
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from spark_kafka_sink.words import cleaned, host_fault
 
 ADDRESSES_WARNED_MAX = 1_000
 
 _log = logging.getLogger(__name__)
+
+
+def _resolve(system: System, host: str, port: int) -> list[SocketAddress]:
+    """The addresses of a broker. What it advertises may be no name at all: no resolver and no TLS should see that."""
+    fault = host_fault(host)
+    if fault is not None:
+        raise DisconnectedError(
+            f"{cleaned(host)!r} is no name of a host: {fault}; a broker advertises it, correct its advertised.listeners"
+        )
+    return system.resolve(host, port)
 
 
 class Connections:
@@ -46,7 +58,7 @@ class Connections:
             reconnect_backoff_max_ms=config.reconnect_backoff_max_ms,
             setup_timeout_ms=config.socket_connection_setup_timeout_ms,
             setup_timeout_max_ms=config.socket_connection_setup_timeout_max_ms,
-            resolve=system.resolve,
+            resolve=partial(_resolve, system),
             random=random,
         )
         self.versions: dict[int, NodeVersions] = {}
@@ -63,7 +75,7 @@ class Connections:
     def connect(self, node: Node, now: float) -> Loss | None:
         """Begin; a Loss if that failed on the spot."""
         self._nodes[node.id] = node
-        self._addresses[node.id] = f"{node.host}:{node.port}"
+        self._addresses[node.id] = f"{cleaned(node.host)}:{node.port}"
         try:
             address = self.states.connecting(node, now)
             self._addresses[node.id] = str(address)

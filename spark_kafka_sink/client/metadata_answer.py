@@ -23,6 +23,7 @@ from spark_kafka_sink.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from spark_kafka_sink.words import cleaned
 
 RELIABLE_EPOCHS_FROM_VERSION = 9
 """Brokers that do not speak this version may give an old leader together with a new epoch (KAFKA-9212)."""
@@ -81,7 +82,7 @@ def merge_answer(
         },
         topics=topics,
         controller_id=answer.controller_id if answer.controller_id >= 0 else None,
-        cluster_id=answer.cluster_id,
+        cluster_id=None if answer.cluster_id is None else cleaned(answer.cluster_id),
     )
     return merged
 

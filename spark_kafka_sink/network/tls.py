@@ -22,6 +22,7 @@ from spark_kafka_sink.errors import DisconnectedError, NetworkError, TlsError
 from spark_kafka_sink.network.security.tls_errors import explain
 from spark_kafka_sink.network.system import Buffer, ByteSocket
 from spark_kafka_sink.network.transport import receive, send
+from spark_kafka_sink.words import cleaned
 
 RECORD_BYTES = 16 * 1024
 """The most plaintext that one TLS record holds."""
@@ -117,8 +118,9 @@ class TlsTransport:
         try:
             # A name may end in a dot; certificates never do.
             return context.wrap_bio(self._incoming, self._outgoing, server_hostname=hostname.rstrip("."))
-        except ValueError as error:
-            raise DisconnectedError(f"{hostname!r} is not a host name that TLS can check: {error}") from error
+        except (ValueError, TypeError) as error:
+            # TypeError: a NUL in it.
+            raise DisconnectedError(f"{cleaned(hostname)!r} is not a host name that TLS can check: {error}") from error
 
     def _handshake_step(self) -> bool:
         """Whether it is worth to go on: done, or more bytes have come."""

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from spark_kafka_sink.errors import AuthenticationError, MissingDependencyError
+from spark_kafka_sink.words import cleaned
 
 _NO_LAYER = 1
 
@@ -81,4 +82,6 @@ def _translated(gssapi: Any) -> Iterator[None]:
     try:
         yield
     except gssapi.exceptions.GSSError as error:
-        raise AuthenticationError(f"GSSAPI: {error}; has `kinit` been run, and is the ticket still valid?") from error
+        raise AuthenticationError(
+            f"GSSAPI: {cleaned(str(error))}; has `kinit` been run, and is the ticket still valid?"
+        ) from error

@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from spark_kafka_sink.errors import AuthenticationError
+from spark_kafka_sink.words import cleaned
 
 MESSAGE_BYTES_MAX = 64 * 1024
 _TOKEN = re.compile(r"[-._~+/A-Za-z0-9]+=*")
 _EXTENSION_NAME = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE = re.compile(r"[\x21-\x7e \t\r\n]+")
 _CLIENT_FIRST = re.compile(r"n,(?:a=(?P<authzid>[^,]*))?,\x01(?P<pairs>(?:[^\x01]+\x01)*)\x01")
-_REFUSAL_CHARACTERS_MAX = 200
 _LATEST_EXPIRY_S = 1e12
 
 
@@ -58,8 +58,7 @@ class OauthBearerClient:
         if not challenge:
             self.complete = True
             return None
-        words = challenge[:_REFUSAL_CHARACTERS_MAX].decode(errors="replace")
-        self._refusal = "".join(character for character in words if character.isprintable())
+        self._refusal = cleaned(challenge.decode(errors="replace"))
         return b"\x01"
 
 

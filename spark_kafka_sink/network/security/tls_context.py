@@ -1,17 +1,19 @@
 """TlsConfig, and the SSLContext that OpenSSL needs for it.
 
 Nothing below TLS 1.2, certificates are always verified, and the name unless the user has switched that off. OpenSSL
-takes a private key from a file only: it gets one of its own, readable by nobody else, removed as soon as it is read.
+takes a private key from a path only: it gets that of an open descriptor, whose file has no name in any directory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import ssl
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import IO
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.security.keystores import KEYSTORE_BYTES_MAX, Store, read_pem, read_store
@@ -133,18 +135,19 @@ def _identify(context: ssl.SSLContext, store: StoreConfig) -> None:
     content = store.read(option)
     if not content.private_key or not content.chain:
         raise ConfigurationError(f"{option} needs a private key and its certificate chain.")
-    _with_private_file(
-        content.private_key + content.chain, lambda path: _load_identity(context, path, content.key_password, option)
-    )
+    with _nameless_file(content.chain) as chain, _nameless_file(content.private_key) as key:
+        _load_identity(context, (chain, key), content.key_password, option)
 
 
-def _load_identity(context: ssl.SSLContext, path: str, password: str | None, option: str) -> None:
+def _load_identity(context: ssl.SSLContext, paths: tuple[str, str], password: str | None, option: str) -> None:
+    """`paths` of the chain and of the key."""
+
     def answer() -> str:
         # OpenSSL asks only for an encrypted key. Without this it would ask on the terminal.
         return password or ""
 
     try:
-        context.load_cert_chain(path, password=answer)
+        context.load_cert_chain(*paths, password=answer)
     except (ssl.SSLError, ValueError) as error:
         fault = (
             "is for another certificate than the chain's first"
@@ -154,14 +157,21 @@ def _load_identity(context: ssl.SSLContext, path: str, password: str | None, opt
         raise ConfigurationError(f"{option}: the private key {fault}.") from error
 
 
-def _with_private_file(text: str, use: Callable[[str], None]) -> None:
-    handle, path = tempfile.mkstemp(prefix="identity-", suffix=".pem")  # mode 0600
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        use(path)
-    finally:
-        os.unlink(path)
+@contextlib.contextmanager
+def _nameless_file(text: str) -> Iterator[str]:
+    """A path that OpenSSL can open once, to a file in memory; where there are none, to one whose name is gone before
+    anything is written."""
+    with _in_memory() as file:
+        file.write(text.encode())
+        file.flush()
+        file.seek(0)
+        yield f"/dev/fd/{file.fileno()}"
+
+
+def _in_memory() -> IO[bytes]:
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("identity", os.MFD_CLOEXEC), "wb+")
+    return tempfile.TemporaryFile()
 
 
 def _content(location: str) -> bytes:

@@ -24,6 +24,7 @@ from spark_kafka_sink.producer.sending.produce_request import SentBatches
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import broker_error, error_code
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
+from spark_kafka_sink.words import cleaned
 
 _DOUBT = "The records may be stored all the same."
 _AT_FAULT: dict[int, type[DataError]] = {
@@ -65,8 +66,8 @@ def answers_of(response: ClientResponse, sent: SentBatches, acks: int) -> Iterat
 
 def answer_of(row: PartitionProduceResponse) -> Answer:
     errors = row.record_errors
-    named = {one.batch_index: one.batch_index_error_message or "" for one in errors} if errors else {}
-    words = row.error_message or ""
+    named = {one.batch_index: cleaned(one.batch_index_error_message) for one in errors} if errors else {}
+    words = cleaned(row.error_message)
     return Answer(row.error_code, row.base_offset, row.log_append_time_ms, row.log_start_offset, words, named)
 
 

@@ -10,7 +10,7 @@ from random import Random
 from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.client.requests import ClientResponse
-from spark_kafka_sink.errors import KafkaSinkError
+from spark_kafka_sink.errors import DecodeError, KafkaSinkError
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.sending.producer_ids import ProducerIdAndEpoch
@@ -58,6 +58,11 @@ class ProducerIdRequest:
             return response.version_error
         if isinstance(message, InitProducerIdResponse):
             if message.error_code == codes.NONE:
+                if message.producer_id < 0 or message.producer_epoch < 0:
+                    return DecodeError(
+                        f"a broker gave the producer id {message.producer_id} with the epoch {message.producer_epoch}: "
+                        "neither can be negative"
+                    )
                 self._failures = 0
                 self._idempotence.adopt(ProducerIdAndEpoch(message.producer_id, message.producer_epoch))
                 return None

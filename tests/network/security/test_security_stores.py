@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import os
 import ssl
-import stat
 import struct
 import tempfile
 from pathlib import Path
@@ -65,14 +64,14 @@ def test_keystores_of_java_identify_the_client(
     loaded: list[str] = []
     real = ssl.SSLContext.load_cert_chain
 
-    def spy(self: ssl.SSLContext, path: str, **given: Any) -> None:
-        real(self, path, **given)
-        loaded.append(Path(path).read_text())
+    def spy(self: ssl.SSLContext, chain: str, key: str, **given: Any) -> None:
+        real(self, chain, key, **given)
+        loaded.extend(Path(path).read_text() for path in (chain, key))
 
     monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", spy)
     store = StoreConfig(str(STORES / name), None, STORE_PASSWORD, key_password)
     client_context(TlsConfig(identity=store))
-    (pem,) = loaded
+    pem = "".join(loaded)
     assert pem.count("BEGIN PRIVATE KEY") == 1
     assert pem.count("BEGIN CERTIFICATE") == 1
 
@@ -114,24 +113,27 @@ def test_an_encrypted_key_is_opened_with_its_password_only(form: serialization.P
     assert "ssl.key.password is wrong or missing" in failure(given | {"ssl.key.password": None})
 
 
-def test_the_file_that_openssl_reads_is_private_and_short_lived(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_private_key_never_lies_in_a_file_with_a_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, in_memory: bool
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    modes: list[int] = []
+    if not in_memory:
+        monkeypatch.delattr(os, "memfd_create")
+    seen: list[tuple[str, list[Path]]] = []
     real = ssl.SSLContext.load_cert_chain
 
-    def spy(self: ssl.SSLContext, path: str, **given: Any) -> None:
-        assert Path(path).parent == tmp_path
-        modes.append(stat.S_IMODE(os.stat(path).st_mode))
-        real(self, path, **given)
+    def spy(self: ssl.SSLContext, chain: str, key: str, **given: Any) -> None:
+        seen.extend((os.readlink(path), list(tmp_path.iterdir())) for path in (chain, key))
+        real(self, chain, key, **given)
 
     monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", spy)
     good = options(keystore_key=KEY, keystore_certificate_chain=CHAIN)
     security_config(good).ssl_context()
     assert "damaged" in failure(good | {"ssl.keystore.certificate.chain": CHAIN.replace("M", "N")})
-    assert modes == [0o600, 0o600]
-    assert list(tmp_path.iterdir()) == []
+    assert len(seen) == 4
+    assert all(name.endswith("(deleted)") and not files for name, files in seen)
+    assert not in_memory or all(name.startswith("/memfd:identity") for name, _ in seen)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 
 from spark_kafka_sink.errors import (
     AuthorizationError,
+    DecodeError,
     DeliveryTimeoutError,
     ProducerClosedError,
     RecordTooLargeError,
@@ -147,6 +148,14 @@ def test_a_refused_producer_id_fails_everything_at_once_with_the_reason() -> Non
     assert isinstance(error, AuthorizationError)
     with pytest.raises(ProducerClosedError, match="CLUSTER_AUTHORIZATION_FAILED"):
         producer.send(ProducerRecord("t", b"2"))
+
+
+def test_a_negative_producer_id_is_refused_with_words() -> None:
+    cluster, producer = simulated()
+    cluster.core.coordinator.next_producer_id = -5
+    error = send_each(producer, b"1")[0]
+    assert isinstance(error, DecodeError)
+    assert "a broker gave the producer id -5" in str(error)
 
 
 def test_a_producer_id_is_asked_for_again_after_a_passing_error() -> None:

@@ -1,0 +1,26 @@
+"""Words that come from the other end of a connection, on their way into a log or an error."""
+
+from __future__ import annotations
+
+CHARACTERS_MAX = 300
+HOST_CHARACTERS_MAX = 255
+"""As long as a name can be in the DNS."""
+
+
+def cleaned(words: str | None, characters_max: int = CHARACTERS_MAX) -> str:
+    """On one line, of bounded length, and without characters that a terminal would act on or a reader not see."""
+    words = words or ""
+    shown = "".join(
+        character if character.isprintable() else " " if character.isspace() else "?"
+        for character in words[:characters_max]
+    )
+    return shown + "..." if len(words) > characters_max else shown
+
+
+def host_fault(host: str) -> str | None:
+    """Why this is no name of a host, if it is none."""
+    if not host:
+        return "it is empty"
+    if len(host) > HOST_CHARACTERS_MAX:
+        return f"it has {len(host)} characters, and at most {HOST_CHARACTERS_MAX} are possible"
+    return None if host.isprintable() and " " not in host else "it has characters that no name has"

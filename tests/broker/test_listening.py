@@ -1,0 +1,55 @@
+"""Which name a broker gives to its clients."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from spark_kafka_sink.broker.listener_security import ListenerSecurity
+from spark_kafka_sink.broker.listening import Listening
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
+from spark_kafka_sink.testing import embedded_broker
+from tests.broker.loopback import LoopbackClient
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
+def test_all_interfaces_are_no_address_and_a_warning_says_who_may_write(
+    host: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "this-machine")
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [])
+    assert Listening(host).name_for_clients() == "this-machine"
+    (warning,) = caplog.messages
+    assert "whoever reaches this machine may read and write" in warning
+    assert "this-machine; if that is wrong, give the advertised host" in warning
+
+
+def test_a_name_that_nobody_can_resolve_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object) -> None:
+        raise socket.gaierror("unknown")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    assert Listening("0.0.0.0").name_for_clients() == "localhost"
+
+
+def test_the_advertised_host_is_given_and_with_users_nobody_is_said_to_be_let_in(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    security = ListenerSecurity("SASL_PLAINTEXT", users={"alice": "secret"})
+    assert Listening("0.0.0.0", "broker.example", security=security).name_for_clients() == "broker.example"
+    assert "read and write" not in caplog.text
+
+
+def test_one_interface_is_its_own_name_and_needs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert Listening("127.0.0.1").name_for_clients() == "127.0.0.1"
+    assert caplog.messages == []
+
+
+def test_a_client_can_connect_to_what_metadata_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
+    with embedded_broker({"t": 1}, host="0.0.0.0") as broker:
+        with LoopbackClient(broker.bootstrap_servers) as client:
+            (node,) = client.ask(MetadataRequest(topics=None), 9).brokers
+        with LoopbackClient(f"{node.host}:{node.port}") as client:
+            assert client.ask(MetadataRequest(topics=None), 9) is not None

@@ -1,0 +1,42 @@
+"""Host names that are none: a broker that advertises one cannot be reached, and that is all that happens."""
+
+from __future__ import annotations
+
+import ssl
+
+import pytest
+
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.errors import DisconnectedError
+from spark_kafka_sink.network.tls import TlsTransport
+from tests.client.rig import Rig
+from tests.fake_system import FakeSystem, Peer
+
+HOSTS = ["b1\0.evil", "b1\n", "b" * 300, "", "\x1b[2J"]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_no_resolver_and_no_tls_sees_it_and_the_error_names_it(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(bootstrap=(Node(-1, host, 9092),))
+    asked: list[str] = []
+    monkeypatch.setattr(rig.system, "resolve", lambda name, port: asked.append(name))
+    for _ in range(10):
+        rig.poll(1_000)
+    words = rig.metadata.unreachable_words()
+    assert "advertised.listeners" in words
+    assert words.isprintable()
+    assert asked == []
+
+
+def test_the_other_brokers_are_used_meanwhile() -> None:
+    rig = Rig(bootstrap=(Node(-1, "b0\0", 9092), Node(-2, "b0", 9092))).bootstrapped()
+    assert set(rig.metadata.snapshot.nodes) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("host", ["b1\0.evil", "..", "x" * 300])
+def test_tls_refuses_what_it_cannot_check(host: str) -> None:
+    system = FakeSystem()
+    system.listen(host, 9092, Peer())
+    sock = system.connect(system.resolve(host, 9092)[0], -1, -1)
+    with pytest.raises(DisconnectedError, match="not a host name that TLS can check"):
+        TlsTransport(sock, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), server_hostname=host)

@@ -1,0 +1,68 @@
+"""Words of the other end: one function cleans them, and wherever they reach a log or an error they went through it."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
+from spark_kafka_sink.client.metadata_answer import merge_answer
+from spark_kafka_sink.errors import AuthenticationError
+from spark_kafka_sink.producer.sending.delivery_errors import answer_of
+from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
+from spark_kafka_sink.protocol.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse
+from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient
+from spark_kafka_sink.sasl.scram import ScramClient
+from spark_kafka_sink.words import cleaned, host_fault
+
+EVIL = "no\n2026-01-01 ERROR all is well\x1b[2J\x00\u202e" + "x" * 10_000
+
+
+def is_clean(words: str) -> bool:
+    return words.isprintable() and len(words) < 600
+
+
+def test_words_become_one_line_of_bounded_length_without_characters_that_act() -> None:
+    assert cleaned("No space left: straße, 日本") == "No space left: straße, 日本"
+    assert cleaned("a\r\nb\tc") == "a  b c"
+    assert cleaned("\x1b[31mred\x00\x9b\u202e\udc80") == "?[31mred????"
+    assert cleaned("x" * 301) == "x" * 300 + "..."
+    assert cleaned(None) == ""
+    assert is_clean(cleaned(EVIL))
+
+
+def test_what_a_broker_says_of_a_batch_and_its_records_is_cleaned() -> None:
+    errors = [BatchIndexAndErrorMessage(batch_index=3, batch_index_error_message=EVIL)]
+    answer = answer_of(PartitionProduceResponse(error_code=87, error_message=EVIL, record_errors=errors))
+    assert is_clean(answer.words)
+    assert is_clean(answer.record_words[3])
+
+
+def test_names_of_hosts_and_of_the_cluster_are_cleaned() -> None:
+    assert is_clean(str(Node(1, EVIL, 9092)))
+    answer = MetadataResponse(cluster_id=EVIL)
+    merged = merge_answer(ClusterSnapshot(), {}, answer, version=12, partial=False, retain=lambda _: True)
+    assert is_clean(merged.snapshot.cluster_id or EVIL)
+
+
+def test_what_a_broker_says_of_credentials_is_cleaned() -> None:
+    scram = ScramClient("SCRAM-SHA-256", "alice", "secret")
+    scram.start()
+    bearer = OauthBearerClient("token")
+    bearer.start()
+    bearer.step(EVIL.encode())
+    with pytest.raises(AuthenticationError) as caught:
+        scram.step(b"e=" + EVIL.encode()[:9_000])
+    assert is_clean(str(caught.value))
+    with pytest.raises(AuthenticationError) as caught:
+        bearer.step(b"")
+    assert is_clean(str(caught.value))
+
+
+@pytest.mark.parametrize("host", ["broker-1.example", "127.0.0.1", "::1", "fe80::1%eth0", "straße.example", "x" * 255])
+def test_names_of_hosts(host: str) -> None:
+    assert host_fault(host) is None
+
+
+@pytest.mark.parametrize("host", ["", "a\0b", "a\nb", "a b", "\x1b[2J", "a\u202e", "x" * 256])
+def test_what_is_no_name_of_a_host(host: str) -> None:
+    assert host_fault(host) is not None
