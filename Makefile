@@ -58,14 +58,10 @@ format: setup ## write the code the way `check` wants it
 # The tests of a file stay together, and share what was set up for them.
 UNIT_TESTS := pytest tests --ignore tests/spark --numprocesses auto --maxprocesses 4 --dist loadfile
 
-# The Spark tests share a JVM, those with a real Kafka another one and a cluster of each kind. With both the machine waits
-# most of the time, so the Spark tests on the oldest pyspark run beside the latter, and say what they have to say at the end.
+# Several parts at a time (PARTS=n, one more than there are cores where it is not given): see tests/parts.py.
 .PHONY: test
-test: test-unit test-prepare $(OLDEST)/.up-to-date ## everything that must hold: unit, Spark (newest and oldest), real Kafka
-	$(BIN)/python -m pytest tests/spark
-	@$(OLDEST_TESTS) >$(OLDEST)/tests.log 2>&1 & oldest=$$!; \
-	$(BIN)/python -m pytest integration; real=$$?; \
-	wait $$oldest; oldest=$$?; cat $(OLDEST)/tests.log; exit $$((real | oldest))
+test: setup ## everything that must hold: unit, Spark (newest and oldest), real Kafka
+	$(BIN)/python -m tests.parts
 
 OLDEST_TESTS = PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(OLDEST)/bin/python \
 	$(OLDEST)/bin/python -m pytest tests/spark
