@@ -185,7 +185,7 @@ class TransactionCoordinator:
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             return ProducerIdentity(error=error_codes.INVALID_PRODUCER_ID_MAPPING)
-        error = _end_error(transaction, identity, commit)
+        error = _end_error(transaction, identity, commit=commit, version=version)
         if error is not None:
             if error:
                 return ProducerIdentity(error=error)
@@ -254,7 +254,7 @@ def _may_continue(transaction: Transaction, expected: ProducerIdentity) -> bool:
     )
 
 
-def _end_error(transaction: Transaction, identity: ProducerIdentity, commit: bool) -> int | None:
+def _end_error(transaction: Transaction, identity: ProducerIdentity, *, commit: bool, version: int) -> int | None:
     """None: end it now. 0: it has ended so already, and this is a repetition."""
     state = transaction.state
     ended = state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
@@ -267,10 +267,13 @@ def _end_error(transaction: Transaction, identity: ProducerIdentity, commit: boo
     if transaction.producer_id != identity.producer_id and not rotated:
         return error_codes.INVALID_PRODUCER_ID_MAPPING
     # In version 2 the epoch of an ended transaction has moved on: only the one before it can be a repetition.
-    expected_epoch = transaction.epoch - 1 if bumped else transaction.epoch
-    if identity.epoch != expected_epoch and not rotated:
+    repeated = rotated or (ended and identity.epoch == (transaction.epoch - 1 if bumped else transaction.epoch))
+    if identity.epoch != transaction.epoch and not repeated:
         return error_codes.PRODUCER_FENCED
     if state is TransactionState.ONGOING:
         return None
-    same = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
-    return 0 if state is same else error_codes.INVALID_TXN_STATE
+    if repeated:
+        same = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
+        return 0 if state is same else error_codes.INVALID_TXN_STATE
+    # Nothing was begun. A producer of version 2 cannot know that: what it wrote may have been refused.
+    return None if version >= 2 and not commit else error_codes.INVALID_TXN_STATE

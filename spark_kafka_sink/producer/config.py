@@ -125,8 +125,14 @@ def _check_delivery_timeout(reading: Reading) -> None:
 
 
 def _check_idempotence(reading: Reading) -> None:
-    values, asked = reading.values, "enable.idempotence" in reading.given
-    if not values["enable_idempotence"] or reading.wrong & _OF_IDEMPOTENCE:
+    values = reading.values
+    transactional = values["transactional_id"] is not None
+    asked = transactional or "enable.idempotence" in reading.given
+    if reading.wrong & _OF_IDEMPOTENCE:
+        return
+    if not values["enable_idempotence"]:
+        if transactional:
+            reading.faults.append("enable.idempotence must not be false, because transactional.id is set.")
         return
     conflicts: list[str] = []
     if values["acks"] != -1:
@@ -139,7 +145,8 @@ def _check_idempotence(reading: Reading) -> None:
             reading.faults.append(f"{words}, or enable.idempotence must be set to false.")
         conflicts.append(words)
     if asked:
-        reading.faults.extend(f"enable.idempotence is true: {conflict}." for conflict in conflicts)
+        why = "transactional.id is set" if transactional else "enable.idempotence is true"
+        reading.faults.extend(f"{why}: {conflict}." for conflict in conflicts)
     elif conflicts:
         _log.warning("Idempotence is off, because %s for it: a retry may double records.", " and ".join(conflicts))
         values["enable_idempotence"] = False

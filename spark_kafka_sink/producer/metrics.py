@@ -27,6 +27,15 @@ from spark_kafka_sink.producer.network_metrics import NetworkMetrics
 from spark_kafka_sink.producer.windows import Gauge, Meter, Windowed
 from spark_kafka_sink.records.header import HEADER_BYTES
 
+WAITS = (
+    "flush-time",
+    "metadata-wait-time",
+    "txn-init-time",
+    "txn-begin-time",
+    "txn-send-offsets-time",
+    "txn-commit-time",
+    "txn-abort-time",
+)
 _COUNT_EVERY_MS = 100.0
 _WITHOUT_MAXIMUM = frozenset({"compression-rate", "records-per-request"})
 _TOPIC_PART = re.compile(r"\{topic=(.*)\}$")
@@ -93,7 +102,7 @@ class ProducerMetrics:
             name: Meter(Windowed(window_ms, samples_max))
             for name in ("record-send", "record-retry", "record-error", "batch-split")
         }
-        self._nanoseconds = {"flush-time-ns-total": 0.0, "metadata-wait-time-ns-total": 0.0}
+        self._nanoseconds = {f"{name}-ns-total": 0.0 for name in WAITS}
         self._network = NetworkMetrics(io, window_ms, samples_max)
         self._topics: dict[str, _TopicMetrics] = {}
         self._sent: defaultdict[str, _Sent] = defaultdict(_Sent)  # by topic, not counted yet
@@ -157,7 +166,7 @@ class ProducerMetrics:
             self._meters["batch-split"].mark(1, now)
 
     def waited(self, name: str, milliseconds: float) -> None:
-        """Time that callers spent in "flush-time" or "metadata-wait-time"."""
+        """Time that callers spent in one of WAITS."""
         with self._lock:
             self._nanoseconds[f"{name}-ns-total"] += milliseconds * 1_000_000
 

@@ -91,15 +91,14 @@ _DELIVERY = (
         "transactional.id",
         None,
         non_empty_text,
-        "the identity of a producer that writes in transactions",
-        refused="transactions are not available yet",
+        "the identity of a producer that writes in transactions; it fences earlier ones",
     ),
     Option(
         "transaction.two.phase.commit.enable",
         False,
         boolean,
         "transactions that stay open until an external coordinator decides",
-        refused="transactions are not available yet",
+        refused="no released broker offers it",
     ),
 )
 

@@ -60,6 +60,7 @@ from spark_kafka_sink.producer.sending.sender import DROPPED, Sender
 from spark_kafka_sink.producer.sending.sender_thread import SenderLoop, SenderThread
 from spark_kafka_sink.producer.serializers import Serializer, apply, serialize_plain
 from spark_kafka_sink.producer.topics import Topics
+from spark_kafka_sink.producer.transactional import Calls, TransactionalProducer, new_transactions
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.joined_rows import reuse_freed_memory
@@ -74,7 +75,7 @@ RecordPartitioner = Callable[[str, "bytes | None", "bytes | None", Sequence[Part
 """(topic, key, value, partitions) -> partition: a user's own, for send()."""
 
 
-class KafkaProducer:
+class KafkaProducer(TransactionalProducer):
     """Thread-safe. The options are the Java producer's, by their names; see producer/config.py."""
 
     def __init__(  # noqa: PLR0913 - what users can put in, and what tests can, each by its name
@@ -120,6 +121,9 @@ class KafkaProducer:
             wakeup=lambda: wake(client),
             random=random,
         )
+        self._transactions = new_transactions(
+            self.config, self._client, self._accumulator, Calls(self._loop, self._metrics, self._system), random
+        )
         self._sender = Sender(
             self.config,
             self._client,
@@ -128,6 +132,7 @@ class KafkaProducer:
             self._metrics,
             system=self._system,
             random=random,
+            transactions=None if self._transactions is None else self._transactions.manager,
         )
         self._topics = Topics(
             self._metadata,
@@ -159,7 +164,7 @@ class KafkaProducer:
 
     def send(self, record: ProducerRecord, callback: Callback | None = None) -> Future[RecordMetadata]:
         """Send one record. What is wrong with the record is told by the future, wrong types and use by the call."""
-        self._ensure_usable()
+        self._ensure_can_send()
         record = check_record(record)
         callbacks = () if callback is None else (callback,)
         if self._interceptors:
@@ -170,7 +175,7 @@ class KafkaProducer:
         except KafkaSinkError as error:
             if isinstance(error, ProducerClosedError | IllegalStateError):
                 raise
-            self._metrics.rows_refused(1, self._system.now())
+            self._not_taken(1, error)
             partition = -1 if record.partition is None else record.partition
             future = SendFuture(record.topic, partition, -1, (-1, -1), callbacks)
             raised = future.failed(error)
@@ -182,7 +187,7 @@ class KafkaProducer:
         self, topic: str, columns: RecordColumns, partition: int | pa.Array | None = None
     ) -> Future[ColumnsResult]:
         """Send all rows of the columns. Rows that cannot be written are in the result; the others go on."""
-        self._ensure_usable()
+        self._ensure_can_send()
         check_topic(topic)
         if not isinstance(columns, RecordColumns):
             raise InvalidRecordError(f"send_columns() takes RecordColumns, not {type(columns).__name__}.")
@@ -195,8 +200,8 @@ class KafkaProducer:
             ensure_named(rows)
         try:
             snapshot = self._await_topic(topic, now)
-        except KafkaSinkError:
-            self._metrics.rows_refused(len(rows), now)
+        except KafkaSinkError as error:
+            self._not_taken(len(rows), error)
             raise
         rows = self._refuse(call, rows, wrong_in_themselves(topic, rows, self.config))
         snapshot = self._await_named_partitions(topic, rows, snapshot, now)
@@ -207,7 +212,7 @@ class KafkaProducer:
 
     def _refuse(self, call: ColumnsFuture, rows: Rows, bad: list[BadRows]) -> Rows:
         for refused in bad:
-            self._metrics.rows_refused(len(refused.rows), self._system.now())
+            self._not_taken(len(refused.rows), refused.error)
             call.failed(refused.rows, None, refused.error)
         return rows.without(bad)
 
@@ -233,7 +238,7 @@ class KafkaProducer:
             topic, columns, sizes, partitions, positions, call, block_ms=block_ms
         )
         if error is not None:
-            self._metrics.rows_refused(len(rows) - taken, self._system.now())
+            self._not_taken(len(rows) - taken, error)
             call.failed(positions[taken:], None, self._in_callback(error))
 
     def _send(self, record: ProducerRecord, callbacks: tuple[Callback, ...]) -> SendFuture:
@@ -317,13 +322,18 @@ class KafkaProducer:
             raise TimeoutError(f"flush: not everything had an outcome within {timeout} seconds.")
 
     def close(self, timeout: float | None = None) -> None:
-        """Wait until everything has its outcome, for at most so many seconds; fail the rest, and end the thread."""
+        """Wait until everything has its outcome, for at most so many seconds; fail the rest, and end the thread.
+
+        A transaction that is open is aborted, unless the timeout is 0.
+        """
         self._closed = True
         if os.getpid() != self._pid:
             return  # a forked child: thread and sockets are the parent's
         self._finalizer.detach()
-        self._accumulator.close()
         in_callback = self._loop.is_current()
+        if self._transactions is not None and not in_callback and timeout != 0:
+            timeout = self._transactions.close(timeout)
+        self._accumulator.close()
         self._sender.initiate_close(force=in_callback or timeout == 0)
         if in_callback:
             return  # the thread ends by itself when the callback has returned
@@ -347,24 +357,6 @@ class KafkaProducer:
             return self._topics.await_partitions(topic, now, partition)
         except ProducerClosedError:
             raise self._closed_error() from None
-
-    # --- state
-
-    def _ensure_usable(self) -> None:
-        if os.getpid() != self._pid:
-            raise IllegalStateError(
-                "This producer was made in another process, before a fork: its thread and its connections did not come "
-                "along. Make a producer in each process."
-            )
-        if self._closed or self._sender.fatal_error is not None:
-            raise self._closed_error()
-
-    def _closed_error(self) -> ProducerClosedError:
-        cause = self._sender.fatal_error
-        words = f"failed for good: {cause}" if cause is not None else "was closed."
-        error = ProducerClosedError(f"The producer {words}")
-        error.__cause__ = cause
-        return error
 
 
 def _wall_clock_ms() -> int:

@@ -107,6 +107,7 @@ _REFUSED = {
     "value.serializer": (
         "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer."
     ),
+    "transactional.id": "Kafka option 'transactional.id' cannot be set: each task needs one of its own.",
 }
 
 

@@ -103,9 +103,22 @@ def test_in_version_2_every_end_bumps_the_epoch_and_a_repetition_gets_the_same_o
     assert ended == ProducerIdentity(identity.producer_id, identity.epoch + 1)
     assert end(coordinator, identity, version=2) == ended
     assert markers.written == [(PARTITION, identity.producer_id, identity.epoch + 1, True)]
-    assert end(coordinator, ended, version=2).error == FENCED
+    assert end(coordinator, ended, version=2).error == error_codes.INVALID_TXN_STATE
     assert add(coordinator, identity, version=2) == FENCED
     assert add(coordinator, ended, version=2) == 0
+
+
+def test_in_version_2_a_transaction_that_never_began_can_be_aborted(
+    coordinator: TransactionCoordinator, markers: Markers
+) -> None:
+    identity = init(coordinator)
+    for _ in range(3):
+        ended = end(coordinator, identity, commit=False, version=2)
+        assert ended == ProducerIdentity(identity.producer_id, identity.epoch + 1)
+        identity = ended
+    assert markers.written == []
+    assert end(coordinator, identity, commit=True, version=2).error == error_codes.INVALID_TXN_STATE
+    assert end(coordinator, init(coordinator), commit=False, version=1).error == error_codes.INVALID_TXN_STATE
 
 
 def test_a_new_holder_aborts_what_the_old_one_left_open_and_comes_again(

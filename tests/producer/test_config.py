@@ -83,6 +83,15 @@ def test_what_is_not_a_whole_number_in_bounds_is_refused(value: object) -> None:
     assert fault == "request.timeout.ms must be a whole number from 0 to 2147483647."
 
 
+def test_transactions_need_what_idempotence_needs() -> None:
+    assert faults_of(transactional_id="x", enable_idempotence=False) == (
+        "enable.idempotence must not be false, because transactional.id is set.",
+    )
+    assert faults_of(transactional_id="x", acks=1) == ("transactional.id is set: acks must be all.",)
+    assert faults_of(transactional_id="x", retries=0) == ("transactional.id is set: retries must not be 0.",)
+    assert parse(transactional_id="x").enable_idempotence
+
+
 def test_a_misspelt_name_is_refused_with_the_one_that_is_meant() -> None:
     assert faults_of(linger_msec=3) == ("linger.msec is not an option of the Kafka producer. Is linger.ms meant?",)
     (fault,) = faults_of(xyzzy="hunter2")
@@ -92,7 +101,7 @@ def test_a_misspelt_name_is_refused_with_the_one_that_is_meant() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("transactional.id", "job", "transactions are not available yet"),
+        ("transaction.two.phase.commit.enable", "true", "no released broker offers it"),
         ("key.serializer", "org.apache.kafka.common.serialization.StringSerializer", "key_serializer="),
         ("value.serializer", str, "value_serializer="),
         ("interceptor.classes", "com.example.Audit", "interceptors="),

@@ -20,7 +20,7 @@ def sections() -> dict[str, str]:
         "producer": _table(
             (f"kafka.{option.name}", _default(option), option.meaning)
             for option in PRODUCER_OPTIONS.values()
-            if not option.refused
+            if option.name not in _refused()
         ),
         "security": _table(
             (f"kafka.{option.name}", _shown(option.default), option.doc + (" **Secret.**" if option.secret else ""))
@@ -59,6 +59,7 @@ def _list(items: Iterable[str]) -> str:
 def _refused() -> dict[str, str]:
     reasons = {option.name: option.refused for option in PRODUCER_OPTIONS.values()}
     reasons |= {option.name: option.refused for option in SECURITY_OPTIONS.values()}
+    reasons["transactional.id"] = "each task needs one of its own"
     return {name: reason for name, reason in reasons.items() if reason}
 
 

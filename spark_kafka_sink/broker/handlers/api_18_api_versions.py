@@ -28,7 +28,7 @@ def describe(cluster: EmbeddedCluster) -> ApiVersionsResponse:
     response = ApiVersionsResponse(
         api_keys=_api_keys(cluster),
         supported_features=[SupportedFeatureKey(name=TRANSACTION_VERSION, min_version=0, max_version=2)],
-        finalized_features_epoch=1,
+        finalized_features_epoch=level + 1,  # grows when the level is raised
     )
     if level > 0:
         response.finalized_features = [

@@ -47,6 +47,7 @@ from spark_kafka_sink.producer.sending.outcome import (
     decide,
 )
 from spark_kafka_sink.producer.sending.produce_request import SentBatches
+from spark_kafka_sink.producer.sending.transaction_failures import fail_transaction
 from spark_kafka_sink.protocol.error_codes import error_code
 from spark_kafka_sink.protocol.messages.produce import ProduceResponse
 
@@ -116,6 +117,7 @@ class Deliveries:
             idempotent=batch.has_sequence,
             is_head=self._idempotence.is_head(batch),
             in_doubt=self._idempotence.is_in_doubt(batch),
+            transactional=batch.transactional,
         )
 
     def _answered_late(self, batch: ProducerBatch, outcome: Outcome) -> None:
@@ -169,6 +171,8 @@ class Deliveries:
         by_record: Mapping[int, KafkaSinkError] | None = None,
     ) -> None:
         """A batch will not be sent again: its records fail, those in `by_record` with errors of their own."""
+        if self._idempotence.transactions is not None:
+            fail_transaction(self._idempotence.transactions, batch, error, by_record)
         if not batch.done:  # the accumulator has failed those that it gives up itself
             batch.fail(error)
         self._idempotence.failed(batch, in_doubt=in_doubt)

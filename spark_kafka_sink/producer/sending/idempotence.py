@@ -7,6 +7,7 @@ when it knows nothing of the producer, and then takes any sequence. All rules be
 `admit` is the gate through which every batch leaves (see partition_queues.Admit). A batch may go when
 
     a producer id is known                                          else one is asked for
+    its partition is part of the transaction, if there are any      else it is added first
     the partition's earlier requests are all at the same leader     rule 2: else two logs would be filled at once
     fewer than max.in.flight of them are open, over all brokers     rule 2: the broker remembers five
     none is open, unless the partition is PIPELINED                 rule 1: a broker that knows nothing takes the
@@ -20,7 +21,8 @@ partition_states.py has the states of a partition, and what is a gap, unresolved
 Batches get other sequences in one place only, `_begin_again` (rule 3): they were refused by every broker that answered
 for them, and nothing before them is in flight. A batch behind the gap whose answer was lost is not among them. A broker
 that knows the producer has refused it too, but one that has forgotten it (its records were deleted, or were too old)
-took it. It is abandoned: the sender fails it, with the words that it may be stored.
+took it. It is abandoned: the sender fails it, with the words that it may be stored. In a transaction there is no other
+sequence: what is behind a gap is abandoned, and the transaction is aborted, which brings the next epoch.
 
 A partition's state is kept under the topic's name for as long as the producer lives, whatever metadata says of the
 topic (rule 4). A topic that was deleted and created again has a log that knows nothing of us, and takes the sequences
@@ -44,6 +46,7 @@ from spark_kafka_sink.producer.sending.partition_states import (
     violations,
 )
 from spark_kafka_sink.producer.sending.producer_ids import EPOCH_MAX, NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.producer.sending.transactions import TransactionManager
 from spark_kafka_sink.records.sequences import follows
 
 _TAKING_NEW = (PROBING, PIPELINED)
@@ -77,21 +80,33 @@ def may_be_stored(state: PartitionState, batch: ProducerBatch) -> bool:
 class _States(dict[TopicPartition, PartitionState]):
     """One for each partition that was ever asked for."""
 
+    def __init__(self, *, transactional: bool) -> None:
+        super().__init__()
+        self._transactional = transactional
+
     def __missing__(self, topic_partition: TopicPartition) -> PartitionState:
-        state = self[topic_partition] = PartitionState(topic_partition)
+        state = self[topic_partition] = PartitionState(topic_partition, transactional=self._transactional)
         return state
 
 
 class Idempotence:
     """See the module's docstring. When idempotence is off, rule 2 still holds, and there are no sequences."""
 
-    def __init__(self, *, enabled: bool, in_flight_max: int, connection_of: Callable[[int], object]) -> None:
+    def __init__(
+        self,
+        *,
+        enabled: bool,
+        in_flight_max: int,
+        connection_of: Callable[[int], object],
+        transactions: TransactionManager | None = None,
+    ) -> None:
         """`connection_of` gives a node's present connection: an object that is another one after a reconnect."""
         self.enabled = enabled
+        self.transactions = transactions
         self.id_and_epoch = NO_PRODUCER_ID
         self.connection = connection_of
         self._in_flight_max = in_flight_max
-        self._partitions = _States()
+        self._partitions = _States(transactional=transactions is not None)
         self._abandoned: list[ProducerBatch] = []
 
     # --- the producer id
@@ -118,6 +133,8 @@ class Idempotence:
         """May this batch, the first of its partition's queue, be sent now? If so, it is counted as sent."""
         state = self._partitions[batch.topic_partition]
         if state.on_wire and not may_go_to(state, leader_id, self._in_flight_max):
+            return False
+        if self.transactions and not self.transactions.admits(batch.topic_partition, is_retry=batch.has_sequence):
             return False
         if self.enabled and not self._may_leave(state, batch, self.connection(leader_id)):
             return False
@@ -221,7 +238,9 @@ class Idempotence:
         return may_be_stored(self._partitions[batch.topic_partition], batch)
 
     def is_head(self, batch: ProducerBatch) -> bool:
-        return self._partitions[batch.topic_partition].is_head(batch)
+        state = self._partitions[batch.topic_partition]
+        # Behind a gap of its transaction, that records are missing before it is no news.
+        return state.is_head(batch) and not (state.transactional and state.gap is not None)
 
     def violations(self) -> list[str]:
         """What does not hold in the states of the partitions, though it should."""
@@ -245,6 +264,9 @@ class Idempotence:
     def _begin_again(self, state: PartitionState) -> None:
         """Go on under the next epoch, as soon as there is one."""
         if state.id_and_epoch == self.id_and_epoch:
+            if self.transactions is not None:
+                self._await_end_of_transaction(state)
+                return
             self._next_epoch()
         if self.id_and_epoch == NO_PRODUCER_ID:
             state.move(AWAITING_EPOCH)
@@ -253,3 +275,10 @@ class Idempotence:
         state.pending = [batch for batch in state.pending if not may_be_stored(state, batch)]
         state.in_doubt.clear()
         state.begin(self.id_and_epoch)
+
+    def _await_end_of_transaction(self, state: PartitionState) -> None:
+        """Brokers alone change its epoch. A record is missing, so it will be aborted, with all that is pending."""
+        self._abandoned += state.pending
+        state.pending.clear()
+        state.in_doubt.clear()
+        state.move(AWAITING_EPOCH)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.batching.batch import TopicPartition
+from spark_kafka_sink.producer.sending import transaction_requests as requests
 from spark_kafka_sink.producer.sending.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.sending.transaction_calls import Operation
-from spark_kafka_sink.producer.sending.transaction_requests import GroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.producer.sending.transaction_requests import (
+    GroupMetadata,
+    Kind,
+    OffsetAndMetadata,
+    VersionedMessage,
+)
 from spark_kafka_sink.protocol import error_codes as codes
 
 
@@ -25,6 +32,14 @@ class PreparedTransaction:
     @property
     def id_and_epoch(self) -> ProducerIdAndEpoch:
         return ProducerIdAndEpoch(self.producer_id, self.epoch)
+
+
+class TransactionSubject(NamedTuple):
+    """Whose transaction a request is about, and whether it is to be committed."""
+
+    transactional_id: str
+    id_and_epoch: ProducerIdAndEpoch
+    commit: bool
 
 
 @dataclass
@@ -58,6 +73,17 @@ class OpenTransaction:
         """Brokers know nothing of it, and nothing is to join it before the end."""
         joining = not aborting and bool(self.waiting or self.groups)
         return not (self.started or self.in_doubt or joining)
+
+    def message(self, kind: Kind, subject: TransactionSubject) -> VersionedMessage:
+        name, id_and_epoch, commit = subject
+        if kind is Kind.ADD_PARTITIONS:
+            return requests.add_partitions(name, id_and_epoch, self.waiting)
+        if kind is Kind.END:
+            return requests.end(name, id_and_epoch, self.version, commit=commit)
+        first = self.groups[0]
+        if kind is Kind.ADD_OFFSETS:
+            return requests.add_offsets(name, id_and_epoch, first.group.group_id)
+        return requests.commit_offsets(name, id_and_epoch, first.group, first.offsets, self.version)
 
     def partitions_added(self, partitions: set[TopicPartition]) -> None:
         self.partitions |= partitions

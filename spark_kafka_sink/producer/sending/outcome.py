@@ -32,6 +32,8 @@ class BatchFacts(NamedTuple):
     is_head: bool
     in_doubt: bool
     """An earlier attempt, or this one, may have stored it."""
+    transactional: bool = False
+    """It is part of a transaction, whose epoch brokers alone change."""
 
 
 @dataclass(frozen=True)
@@ -102,5 +104,10 @@ def _about_sequence(facts: BatchFacts, code: int, log_start_offset: int) -> Outc
 
 
 def _from_here(facts: BatchFacts) -> Outcome:
-    """Begin again with this batch under a new epoch, unless it may be stored: then it would be stored twice."""
+    """Begin again with this batch under a new epoch, unless it may be stored: then it would be stored twice.
+
+    In a transaction there is no new epoch before the end: the transaction must be aborted.
+    """
+    if facts.transactional:
+        return Fail(in_doubt=facts.in_doubt)
     return Fail(in_doubt=True) if facts.in_doubt else Retry(new_sequence=True)

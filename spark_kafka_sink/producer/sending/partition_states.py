@@ -8,7 +8,8 @@
     DRAINING         nothing                               no request is open any more -> PROBING or REPAIRING
     REPAIRING        one batch at a time: the oldest       every pending batch before the gap has its outcome
                      pending one, if before the gap        -> PROBING, under the next epoch if records are missing
-    AWAITING_EPOCH   nothing                               a broker has given the producer an id -> PROBING
+    AWAITING_EPOCH   nothing                               a broker has given the producer an id, or the end of a
+                                                           transaction has -> PROBING
 
 A pending batch has a sequence, and is neither acknowledged nor failed. A partition is PROBING at its beginning, after
 each failure, and with each new connection, leader and epoch: one request at a time is open until one has succeeded.
@@ -71,11 +72,13 @@ class PartitionState:
         "phase",
         "sent_to",
         "topic_partition",
+        "transactional",
         "unresolved",
     )
 
-    def __init__(self, topic_partition: TopicPartition) -> None:
+    def __init__(self, topic_partition: TopicPartition, *, transactional: bool = False) -> None:
         self.topic_partition = topic_partition
+        self.transactional = transactional
         self.on_wire: dict[ProducerBatch, int] = {}  # open requests, and their node; also of batches that have failed
         self.sent_to = -1  # the node of those requests: one for all of them
         self.phase = PROBING
@@ -164,7 +167,7 @@ class PartitionState:
 
     def _number(self, batch: ProducerBatch) -> None:
         sequence = self.next_sequence
-        batch.set_producer_state(*self.id_and_epoch, sequence)
+        batch.set_producer_state(*self.id_and_epoch, sequence, transactional=self.transactional)
         self.next_sequence = sequences.add(sequence, batch.record_count)
 
 

@@ -17,8 +17,17 @@ from spark_kafka_sink.protocol.messages.produce import (
     TopicProduceResponse,
 )
 
-_NAMES_ONLY = VersionRange(ProduceRequest.VERSIONS.min, 12)
+_NAMES_ONLY_TO = 12
 """Later versions name topics by their ids alone."""
+_ADDS_PARTITIONS_FROM = 12
+"""In a transaction, what is written adds its partition from this version on (KIP-890), and must not before."""
+
+
+class TransactionInUse(NamedTuple):
+    """The transaction that the batches of a request belong to."""
+
+    transactional_id: str
+    version: int
 
 
 class SentBatches(NamedTuple):
@@ -33,19 +42,37 @@ class SentBatches(NamedTuple):
 
 
 def produce_request(
-    batches: Sequence[ProducerBatch], snapshot: ClusterSnapshot, config: ProducerConfig
-) -> tuple[ProduceRequest, SentBatches, VersionRange | None]:
-    """The message, what is to be kept until the answer, and the versions that will do (None: any)."""
+    batches: Sequence[ProducerBatch],
+    snapshot: ClusterSnapshot,
+    config: ProducerConfig,
+    transaction: TransactionInUse | None = None,
+) -> tuple[ProduceRequest, SentBatches, VersionRange]:
+    """The message, what is to be kept until the answer, and the versions that will do."""
     by_topic: defaultdict[str, dict[int, ProducerBatch]] = defaultdict(dict)
     for batch in batches:
         name, partition = batch.topic_partition
         by_topic[name][partition] = batch
-    topics, versions = [], None
+    topics, by_name_only = [], False
     for name, its_batches in by_topic.items():
         topic_id = snapshot.topic_id(name)
-        if topic_id is None:
-            versions = _NAMES_ONLY
+        by_name_only |= topic_id is None
         data = [PartitionProduceData(partition, batch.wire_segments()) for partition, batch in its_batches.items()]
         topics.append(TopicProduceData(name=name, topic_id=topic_id or NO_TOPIC_ID, partition_data=data))
-    message = ProduceRequest(acks=config.acks, timeout_ms=config.request_timeout_ms, topic_data=topics)
-    return message, SentBatches(by_topic, snapshot), versions
+    message = ProduceRequest(
+        transactional_id=transaction and transaction.transactional_id,
+        acks=config.acks,
+        timeout_ms=config.request_timeout_ms,
+        topic_data=topics,
+    )
+    return message, SentBatches(by_topic, snapshot), _versions(transaction, by_name_only=by_name_only)
+
+
+def _versions(transaction: TransactionInUse | None, *, by_name_only: bool) -> VersionRange:
+    least, most = ProduceRequest.VERSIONS.min, ProduceRequest.VERSIONS.max
+    if by_name_only:
+        most = _NAMES_ONLY_TO
+    if transaction is not None and transaction.version >= 2:
+        least = _ADDS_PARTITIONS_FROM
+    elif transaction is not None:
+        most = min(most, _ADDS_PARTITIONS_FROM - 1)
+    return VersionRange(least, most)

@@ -33,6 +33,10 @@ from spark_kafka_sink.producer.sending.delivery_errors import (
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.sending.produce_request import SentBatches, produce_request
 from spark_kafka_sink.producer.sending.producer_id_request import ProducerIdRequest
+from spark_kafka_sink.producer.sending.transaction_failures import not_sent_error
+from spark_kafka_sink.producer.sending.transaction_requests import TransactionRequest
+from spark_kafka_sink.producer.sending.transaction_talk import TransactionTalk
+from spark_kafka_sink.producer.sending.transactions import TransactionManager
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +57,7 @@ class Sender:
         *,
         system: System,
         random: Random,
+        transactions: TransactionManager | None = None,
     ) -> None:
         self._config = config
         self._client = client
@@ -64,6 +69,11 @@ class Sender:
             enabled=config.enable_idempotence,
             in_flight_max=config.max_in_flight_requests_per_connection,
             connection_of=client.versions,  # made anew for each connection
+            transactions=transactions,
+        )
+        self._transactions = transactions
+        self._transaction_talk = (
+            None if transactions is None else TransactionTalk(transactions, client, accumulator, self.idempotence)
         )
         self._deliveries = Deliveries(config, accumulator, self.idempotence, metadata, metrics)
         self._producer_id_request = ProducerIdRequest(config, client, self.idempotence, random)
@@ -111,6 +121,8 @@ class Sender:
         if self._abandoned and self._accumulator.has_incomplete():
             _log.warning(DROPPED)
         now = self._system.now()
+        if self._transactions is not None:
+            self._transactions.close(error)
         self._deliveries.fail_all(self._accumulator.abort_incomplete(error), error, now)
         self._fail_what_was_not_encoded(now)
         self._client.close()
@@ -124,6 +136,7 @@ class Sender:
     def run_once(self, now: float) -> None:
         snapshot = self._metadata.snapshot
         self._fail_all_after_a_fatal_error(now)
+        self._fail_what_leaves_a_transaction(now)
         ready = self._accumulator.ready(snapshot, now)
         self._fail_what_was_not_encoded(now)
         self._expire(now)
@@ -135,6 +148,7 @@ class Sender:
         drained = self._accumulator.drain(snapshot, node_ids, size_max, now, admit)
         for node_id, batches in drained.items():
             self._send(node_id, batches, snapshot, now)
+        wait_ms = min(wait_ms, self._talk_about_transactions(now))
         expiry_ms = self._accumulator.next_expiry_ms() - now
         timeout_ms = min(wait_ms, delay_ms, ready.next_check_delay_ms, expiry_ms, _POLL_MS_MAX)
         for response in self._client.poll(max(0.0, timeout_ms), now):
@@ -152,14 +166,29 @@ class Sender:
         if error is not None:
             self._deliveries.fail_all(self._accumulator.abort_incomplete(error, in_flight_too=False), error, now)
 
+    def _fail_what_leaves_a_transaction(self, now: float) -> None:
+        """Records that have not left when their transaction is aborted, or can only be aborted."""
+        if self._transactions is not None and self._transactions.drops_unsent:
+            error = not_sent_error(self._transactions)
+            self._deliveries.fail_all(self._accumulator.abort_incomplete(error, in_flight_too=False), error, now)
+
     def _fail_what_was_not_encoded(self, now: float) -> None:
         for batch in self._accumulator.failed_batches():
             self._deliveries.fail_all([batch], encoding_error(batch), now)
 
     def _ask_for_producer_id(self, now: float) -> float:
-        if self.fatal_error is not None or not self._producer_id_request.due or not self._accumulator.has_undrained():
+        if self.fatal_error is not None or self._transactions is not None:
+            return _POLL_MS_MAX
+        if not self._producer_id_request.due or not self._accumulator.has_undrained():
             return _POLL_MS_MAX
         return min(self._producer_id_request.ask(now), _POLL_MS_MAX)
+
+    def _talk_about_transactions(self, now: float) -> float:
+        if self._transaction_talk is None or self.fatal_error is not None:
+            return _POLL_MS_MAX
+        wait_ms = self._transaction_talk.ask(now)
+        self.fatal_error = self._transaction_talk.fatal_error
+        return 0.0 if self.fatal_error is not None else wait_ms
 
     def _ask_for_leaders(self, topics: Collection[str], now: float) -> None:
         for topic in topics:
@@ -194,7 +223,8 @@ class Sender:
                 self._deliveries.fail(batch, abandoned_error(batch, batch.error), now, in_doubt=True)
 
     def _send(self, node_id: int, batches: list[ProducerBatch], snapshot: ClusterSnapshot, now: float) -> None:
-        message, sent, versions = produce_request(batches, snapshot, self._config)
+        transaction = None if self._transactions is None else self._transactions.in_use
+        message, sent, versions = produce_request(batches, snapshot, self._config, transaction)
         expect_response = self._config.acks != 0
         request = self._client.new_client_request(
             node_id, message, now, expect_response=expect_response, tag=sent, versions=versions
@@ -207,6 +237,11 @@ class Sender:
         sent = response.request.tag
         if isinstance(sent, SentBatches):
             fatal = self._deliveries.answered(response, sent)
+            if fatal is not None and self._transactions is not None:
+                self._transactions.fail_for_good(fatal)
+        elif isinstance(sent, TransactionRequest) and self._transaction_talk is not None:
+            self._transaction_talk.answered(response, sent)
+            fatal = self._transaction_talk.fatal_error
         else:
             fatal = self._producer_id_request.answered(response)
             self._accumulator.recheck()

@@ -67,10 +67,15 @@ class TransactionCalls:
         self.move(target)
         self.error = error
 
+    @property
+    def pending(self) -> Operation | None:
+        operation = self._operation
+        return None if operation is None or operation.taken else operation
+
     def operate(self, name: str, begin: Callable[[], None]) -> Operation:
         """The operation that is pending, if it is this one, else a new one."""
-        pending = self._operation
-        if pending is not None and not pending.taken and pending.name == name:
+        pending = self.pending
+        if pending is not None and pending.name == name:
             return pending
         self.refuse_while_pending(name)
         if name != ABORT or self.state is _S.FATAL_ERROR:
@@ -85,8 +90,8 @@ class TransactionCalls:
             self._operation.finish(error)
 
     def refuse_while_pending(self, call: str) -> None:
-        pending = self._operation
-        if pending is not None and not pending.taken and self.state is not _S.FATAL_ERROR:
+        pending = self.pending
+        if pending is not None and self.state is not _S.FATAL_ERROR:
             raise IllegalStateError(
                 f"transactional id {self.transactional_id}: {call}() cannot begin, because it is not known how "
                 f"{pending.name}() ended: call {pending.name}() again."

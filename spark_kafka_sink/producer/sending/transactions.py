@@ -25,25 +25,19 @@ from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError, TransactionAbortableError
 from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.sending import transaction_answers as answers
+from spark_kafka_sink.producer.sending import transaction_calls as calls
 from spark_kafka_sink.producer.sending import transaction_requests as requests
 from spark_kafka_sink.producer.sending.coordinators import Coordinators
 from spark_kafka_sink.producer.sending.open_transaction import (
     GroupOffsets,
     OpenTransaction,
     PreparedTransaction,
+    TransactionSubject,
 )
+from spark_kafka_sink.producer.sending.produce_request import TransactionInUse
 from spark_kafka_sink.producer.sending.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.producer.sending.transaction_answers import Verdict
-from spark_kafka_sink.producer.sending.transaction_calls import (
-    ABORT,
-    BEGIN,
-    COMMIT,
-    INIT,
-    PREPARE,
-    SEND_OFFSETS,
-    Operation,
-    TransactionCalls,
-)
+from spark_kafka_sink.producer.sending.transaction_calls import Operation, TransactionCalls
 from spark_kafka_sink.producer.sending.transaction_requests import (
     GROUP,
     TRANSACTION,
@@ -52,7 +46,6 @@ from spark_kafka_sink.producer.sending.transaction_requests import (
     Kind,
     OffsetAndMetadata,
     TransactionRequest,
-    VersionedMessage,
 )
 from spark_kafka_sink.producer.sending.transaction_states import ENDING, WRITING, TransactionState
 from spark_kafka_sink.protocol import error_codes as codes
@@ -108,7 +101,7 @@ class TransactionManager:
         A producer that is ready, or whose prepared transaction others have ended, may do so again, under any id.
         """
         with self._lock:
-            return self._calls.operate(INIT, lambda: self._begin_init(transactional_id or self.transactional_id))
+            return self._calls.operate(calls.INIT, lambda: self._begin_init(transactional_id or self.transactional_id))
 
     def resume(self, id_and_epoch: ProducerIdAndEpoch, version: int) -> None:
         """Go on under an id and an epoch that another process was given; no broker is asked."""
@@ -129,7 +122,7 @@ class TransactionManager:
     def begin(self, version: int | None) -> None:
         """`version` is what the cluster has agreed on now; None if that is not known."""
         with self._lock:
-            self._calls.refuse_while_pending(BEGIN)
+            self._calls.refuse_while_pending(calls.BEGIN)
             self._calls.raise_if_failed()
             self._calls.move(_S.IN_TRANSACTION)
             version = (self._version or 1) if version is None else version
@@ -141,11 +134,11 @@ class TransactionManager:
 
     def commit(self) -> Operation:
         with self._lock:
-            return self._calls.operate(COMMIT, lambda: self._calls.move(_S.COMMITTING))
+            return self._calls.operate(calls.COMMIT, lambda: self._calls.move(_S.COMMITTING))
 
     def abort(self) -> Operation:
         with self._lock:
-            return self._calls.operate(ABORT, self._begin_abort)
+            return self._calls.operate(calls.ABORT, self._begin_abort)
 
     def prepare(self) -> PreparedTransaction | None:
         """Leave the transaction open for another process to end. None, and it is over, if it is empty.
@@ -153,7 +146,7 @@ class TransactionManager:
         To be called when all records are acknowledged.
         """
         with self._lock:
-            self._calls.ensure_in_transaction(PREPARE)
+            self._calls.ensure_in_transaction(calls.PREPARE)
             transaction = self._open()
             if not transaction.started:
                 self._calls.move(_S.COMMITTING)
@@ -164,8 +157,8 @@ class TransactionManager:
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> Operation:
         with self._lock:
-            self._calls.ensure_in_transaction(SEND_OFFSETS)
-            operation = Operation(SEND_OFFSETS)
+            self._calls.ensure_in_transaction(calls.SEND_OFFSETS)
+            operation = Operation(calls.SEND_OFFSETS)
             if offsets:
                 self._open().groups.append(GroupOffsets(group, dict(offsets), operation))
             else:
@@ -175,6 +168,11 @@ class TransactionManager:
     def ensure_can_send(self) -> None:
         with self._lock:
             self._calls.ensure_in_transaction("send")
+
+    @property
+    def pending(self) -> Operation | None:
+        """The call whose outcome nobody has seen yet."""
+        return self._calls.pending
 
     @property
     def is_open(self) -> bool:
@@ -206,11 +204,17 @@ class TransactionManager:
             transaction.started = True
             return True
 
-    def batch_failed(self, error: KafkaSinkError) -> None:
+    @property
+    def in_use(self) -> TransactionInUse:
+        """What a request of batches must say of the transaction that they belong to."""
+        with self._lock:
+            return TransactionInUse(self.transactional_id, self._open().version)
+
+    def batch_failed(self, error: KafkaSinkError, *, has_sequence: bool) -> None:
         """Records of the transaction are not stored, or it is not known whether they are."""
         with self._lock:
             if self._transaction is not None:
-                self._transaction.needs_new_epoch = True
+                self._transaction.needs_new_epoch |= has_sequence
                 self._abortable(error)
 
     def next_request(self, now: float, *, quiet: bool) -> TransactionRequest | None:
@@ -267,6 +271,11 @@ class TransactionManager:
             if self.state is not _S.FATAL_ERROR:
                 _log.error("%r cannot go on: %s", self, error)
                 self._calls.fail(_S.FATAL_ERROR, error)
+            self.close(error)
+
+    def close(self, error: KafkaSinkError) -> None:
+        """No call gets an answer any more."""
+        with self._lock:
             self._calls.finish(error)
             if self._transaction is not None:
                 self._transaction.fail_offsets(error)
@@ -311,22 +320,12 @@ class TransactionManager:
         node = self._coordinators.node(key)
         if node is None:
             return requests.find_coordinator(key)
-        message, versions = self._message(kind)
-        return TransactionRequest(kind, message.API_KEY, lambda _: message, versions, node, key)
-
-    def _message(self, kind: Kind) -> VersionedMessage:
-        name, id_and_epoch = self.transactional_id, self.id_and_epoch
         if kind is Kind.INIT:
-            return requests.init(name, self._timeout_ms, self._expected)
-        transaction = self._open()
-        if kind is Kind.ADD_PARTITIONS:
-            return requests.add_partitions(name, id_and_epoch, transaction.waiting)
-        if kind is Kind.END:
-            return requests.end(name, id_and_epoch, transaction.version, commit=self.state is _S.COMMITTING)
-        first = transaction.groups[0]
-        if kind is Kind.ADD_OFFSETS:
-            return requests.add_offsets(name, id_and_epoch, first.group.group_id)
-        return requests.commit_offsets(name, id_and_epoch, first.group, first.offsets, transaction.version)
+            message, versions = requests.init(self.transactional_id, self._timeout_ms, self._expected)
+        else:
+            subject = TransactionSubject(self.transactional_id, self.id_and_epoch, self.state is _S.COMMITTING)
+            message, versions = self._open().message(kind, subject)
+        return TransactionRequest(kind, message.API_KEY, lambda _: message, versions, node, key)
 
     # --- what came of it
 

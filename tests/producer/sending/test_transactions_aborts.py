@@ -32,7 +32,7 @@ FAILURE = DeliveryTimeoutError("topic t, partition 0: 3 records were not acknowl
 @BOTH
 def test_a_failed_batch_makes_the_transaction_abortable_and_commit_says_which(version: int) -> None:
     talk = Talk(version).started()
-    talk.manager.batch_failed(FAILURE)
+    talk.manager.batch_failed(FAILURE, has_sequence=True)
     assert talk.state() is S.ABORTABLE_ERROR
     assert talk.manager.drops_unsent
     for call in (talk.manager.commit, talk.manager.ensure_can_send, lambda: talk.manager.begin(version)):
@@ -48,7 +48,7 @@ def test_a_batch_that_fails_while_the_commit_waits_fails_the_commit(version: int
     talk = Talk(version).started()
     talk.quiet = False
     operation = talk.manager.commit()
-    talk.manager.batch_failed(FAILURE)
+    talk.manager.batch_failed(FAILURE, has_sequence=True)
     error = error_of(operation)
     assert isinstance(error, TransactionAbortableError)
     assert error.__cause__ is FAILURE
@@ -61,8 +61,8 @@ def test_a_batch_that_fails_while_the_commit_waits_fails_the_commit(version: int
 
 def test_of_several_failures_the_first_is_told() -> None:
     talk = Talk(2).started()
-    talk.manager.batch_failed(FAILURE)
-    talk.manager.batch_failed(DeliveryTimeoutError("another"))
+    talk.manager.batch_failed(FAILURE, has_sequence=True)
+    talk.manager.batch_failed(DeliveryTimeoutError("another"), has_sequence=True)
     with pytest.raises(TransactionAbortableError, match="partition 0: 3 records"):
         talk.manager.commit()
 
@@ -70,7 +70,7 @@ def test_of_several_failures_the_first_is_told() -> None:
 def test_a_failure_while_the_abort_is_under_way_changes_nothing() -> None:
     talk = Talk(2).started()
     operation = talk.manager.abort()
-    talk.manager.batch_failed(FAILURE)
+    talk.manager.batch_failed(FAILURE, has_sequence=True)
     assert talk.state() is S.ABORTING
     talk.answer(Kind.END)
     assert error_of(operation) is None
@@ -78,14 +78,14 @@ def test_a_failure_while_the_abort_is_under_way_changes_nothing() -> None:
 
 def test_a_failure_outside_of_a_transaction_changes_nothing() -> None:
     talk = Talk(2).init()
-    talk.manager.batch_failed(FAILURE)
+    talk.manager.batch_failed(FAILURE, has_sequence=True)
     assert talk.state() is S.READY
 
 
 def test_in_version_1_a_new_epoch_follows_the_abort_of_what_failed() -> None:
     talk = Talk(1).started()
     before = talk.manager.id_and_epoch
-    talk.manager.batch_failed(FAILURE)
+    talk.manager.batch_failed(FAILURE, has_sequence=True)
     operation = talk.manager.abort()
     talk.answer(Kind.END)
     assert talk.state() is S.INITIALIZING
@@ -104,7 +104,7 @@ def test_in_version_1_a_new_epoch_follows_the_abort_of_what_failed() -> None:
 def test_in_version_2_the_end_of_what_failed_brings_the_new_epoch() -> None:
     talk = Talk(2).started()
     before = talk.manager.id_and_epoch
-    talk.manager.batch_failed(FAILURE)
+    talk.manager.batch_failed(FAILURE, has_sequence=True)
     talk.manager.abort()
     talk.answer(Kind.END)
     assert talk.manager.id_and_epoch == ProducerIdAndEpoch(before.producer_id, before.epoch + 1)
@@ -122,7 +122,7 @@ def test_an_abort_without_a_failure_keeps_the_epoch_in_version_1() -> None:
 
 def test_the_new_epoch_survives_a_lost_connection() -> None:
     talk = Talk(1).started()
-    talk.manager.batch_failed(FAILURE)
+    talk.manager.batch_failed(FAILURE, has_sequence=True)
     operation = talk.manager.abort()
     talk.answer(Kind.END)
     talk.lose(Kind.INIT)
@@ -209,7 +209,7 @@ def test_a_partition_that_waits_is_not_added_after_an_error(fatal: bool) -> None
     if fatal:
         talk.manager.fail_for_good(KafkaSinkError("over"))
     else:
-        talk.manager.batch_failed(FAILURE)
+        talk.manager.batch_failed(FAILURE, has_sequence=True)
     assert talk.next() is None
     assert not talk.manager.admits(T0, is_retry=False)
     assert not talk.manager.admits(T0, is_retry=True)
@@ -222,7 +222,7 @@ def test_a_partition_whose_addition_was_under_way_takes_no_new_batches_after_an_
     if fatal:
         talk.manager.fail_for_good(KafkaSinkError("over"))
     else:
-        talk.manager.batch_failed(FAILURE)
+        talk.manager.batch_failed(FAILURE, has_sequence=True)
     talk.reply(request)
     assert not talk.manager.admits(T0, is_retry=False)
     assert talk.manager.admits(T0, is_retry=True) == (not fatal)

@@ -1,0 +1,149 @@
+"""KafkaProducer in transactions against a real Kafka, of both versions; librdkafka reads what is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from integration.support.kafka_cluster import KafkaCluster
+from integration.support.librdkafka import create_topic, read_topic
+from spark_kafka_sink.errors import ProducerFencedError, TransactionAbortableError
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.record import ProducerRecord
+
+pytestmark = pytest.mark.needs("kafka")
+
+TRANSACTIONS_TOOL = "org.apache.kafka.tools.TransactionsCommand"
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """One node with transaction.version 1, one with 2, which is what Kafka 4 has by itself."""
+    if request.param == 2:
+        yield request.getfixturevalue("kafka")
+        return
+    folder = tmp_path_factory.mktemp("kafka-txn-1") / "cluster"
+    with KafkaCluster(folder, features=("transaction.version=1",)) as of_version_1:
+        yield of_version_1
+
+
+def producer_of(cluster: KafkaCluster, transactional_id: str, **options: object) -> KafkaProducer:
+    given = {name.replace("_", "."): value for name, value in options.items()}
+    return KafkaProducer(
+        {"bootstrap.servers": cluster.bootstrap(), "transactional.id": transactional_id, "linger.ms": 0, **given}
+    )
+
+
+def values(cluster: KafkaCluster, topic: str, isolation: str = "read_committed") -> list[int]:
+    return sorted(int(record.value or b"") for record in read_topic(cluster.bootstrap(), topic, isolation=isolation))
+
+
+def send(producer: KafkaProducer, topic: str, *numbers: int) -> None:
+    for number in numbers:
+        producer.send(ProducerRecord(topic, b"%d" % number, partition=number % 2))
+
+
+def test_readers_see_what_was_committed_and_nothing_else(cluster: KafkaCluster) -> None:
+    topic = create_topic(cluster.bootstrap(), partitions=2)
+    with producer_of(cluster, topic) as producer:
+        producer.init_transactions()
+        for round_ in range(20):
+            producer.begin_transaction()
+            send(producer, topic, *range(10 * round_, 10 * round_ + 10))
+            if round_ % 4 == 3:
+                producer.abort_transaction()
+            else:
+                producer.commit_transaction()
+    expected = [number for number in range(200) if (number // 10) % 4 != 3]
+    assert values(cluster, topic) == expected
+    assert len(values(cluster, topic, "read_uncommitted")) >= len(expected)
+
+
+def test_the_version_on_the_wire_is_that_of_the_cluster(cluster: KafkaCluster) -> None:
+    topic = create_topic(cluster.bootstrap(), partitions=2)
+    level = 1 if cluster.features else 2
+    with producer_of(cluster, topic) as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            send(producer, topic, 1)
+        epochs = [producer._sender.idempotence.id_and_epoch.epoch]
+        with producer.transaction():
+            send(producer, topic, 2)
+        epochs.append(producer._sender.idempotence.id_and_epoch.epoch)
+    assert epochs[1] - epochs[0] == (0 if level == 1 else 1)
+
+
+def test_23_a_second_producer_fences_the_first(cluster: KafkaCluster) -> None:
+    topic = create_topic(cluster.bootstrap(), partitions=2)
+    first, second = producer_of(cluster, topic), producer_of(cluster, topic)
+    first.init_transactions()
+    first.begin_transaction()
+    send(first, topic, 1)
+    first.flush()
+    second.init_transactions()
+    with second.transaction():
+        send(second, topic, 2)
+    with pytest.raises(ProducerFencedError):
+        first.commit_transaction()
+    first.close()
+    second.close()
+    assert values(cluster, topic) == [2]
+
+
+def test_a_transaction_of_which_the_broker_took_nothing_can_be_aborted(cluster: KafkaCluster) -> None:
+    topic = create_topic(cluster.bootstrap(), partitions=2, max_message_bytes="2000")
+    with producer_of(cluster, topic) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(ProducerRecord(topic, b"x" * 5000, key=b"big", partition=0))
+        with pytest.raises(TransactionAbortableError, match="with the key 'big' for topic"):
+            producer.commit_transaction()
+        producer.abort_transaction()
+        with producer.transaction():
+            send(producer, topic, 1, 2)
+    assert values(cluster, topic) == [1, 2]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_prepared_transaction_is_ended_by_another_producer_and_kafkas_tool_sees_it(
+    cluster: KafkaCluster, commit: bool
+) -> None:
+    topic = create_topic(cluster.bootstrap(), partitions=2)
+    producer = producer_of(cluster, topic)
+    producer.init_transactions()
+    producer.begin_transaction()
+    send(producer, topic, 1, 2)
+    prepared = producer.prepare_transaction()
+    assert prepared is not None
+    producer.close()
+    described = cluster.tool(
+        TRANSACTIONS_TOOL, "--bootstrap-server", cluster.bootstrap(), "describe", "--transactional-id", topic
+    )
+    assert "Ongoing" in described
+    assert f"{prepared.producer_id}" in described
+    with producer_of(cluster, topic) as other:
+        other.take_over_transaction(prepared)
+        if commit:
+            other.commit_transaction()
+        else:
+            other.abort_transaction()
+    assert values(cluster, topic) == ([1, 2] if commit else [])
+
+
+def test_offsets_are_part_of_the_transaction(cluster: KafkaCluster) -> None:
+    from confluent_kafka import Consumer, TopicPartition
+
+    topic = create_topic(cluster.bootstrap(), partitions=2)
+    with producer_of(cluster, topic) as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            send(producer, topic, 1)
+            producer.send_offsets_to_transaction({(topic, 0): 17}, topic)
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction({(topic, 0): 99}, topic)
+        producer.abort_transaction()
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap(), "group.id": topic})
+    (committed,) = consumer.committed([TopicPartition(topic, 0)], timeout=30)
+    consumer.close()
+    assert committed.offset == 17

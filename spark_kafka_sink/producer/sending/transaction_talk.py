@@ -1,0 +1,89 @@
+"""TransactionTalk: sends what the TransactionManager wants to ask, and hands it the answers. Sender thread only."""
+
+from __future__ import annotations
+
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.network_client import NetworkClient
+from spark_kafka_sink.client.requests import ClientResponse
+from spark_kafka_sink.errors import KafkaSinkError, UnsupportedVersionError
+from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
+from spark_kafka_sink.producer.sending.idempotence import Idempotence
+from spark_kafka_sink.producer.sending.transaction_requests import TransactionRequest
+from spark_kafka_sink.producer.sending.transaction_states import ENDING, TransactionState
+from spark_kafka_sink.producer.sending.transactions import TransactionManager
+from spark_kafka_sink.protocol.api_keys import VersionRange
+
+_LOOK_AGAIN_MS = 10.0
+"""While a broker cannot be asked yet."""
+
+
+class TransactionTalk:
+    def __init__(
+        self,
+        manager: TransactionManager,
+        client: NetworkClient,
+        accumulator: RecordAccumulator,
+        idempotence: Idempotence,
+    ) -> None:
+        self._manager = manager
+        self._client = client
+        self._accumulator = accumulator
+        self._idempotence = idempotence
+
+    def ask(self, now: float) -> float:
+        """Ask what is due, if it can be asked now. Returns how long until this must be looked at again."""
+        if self._manager.id_and_epoch != self._idempotence.id_and_epoch:  # of another process
+            self._adopt()
+            return 0.0
+        request = self._manager.next_request(now, quiet=self._is_quiet())
+        if request is None:
+            return self._manager.next_delay_ms(now)
+        node = self._ready_node(request, now)
+        if node is None:
+            return min(_LOOK_AGAIN_MS, self._manager.next_delay_ms(now))
+        try:
+            version = self._client.version_for(node.id, request.api_key, request.versions)
+        except UnsupportedVersionError as error:
+            self._manager.fail_for_good(error)
+            return 0.0
+        message, versions = request.build(version), VersionRange(version, version)
+        self._client.send(self._client.new_client_request(node.id, message, now, tag=request, versions=versions), now)
+        self._manager.sent(request)
+        return float("inf")
+
+    def answered(self, response: ClientResponse, request: TransactionRequest) -> None:
+        failure = response.version_error or response.authentication_error
+        if failure is not None:
+            self._manager.fail_for_good(failure)
+        elif response.message is None:
+            self._manager.lost(request, response.received_ms)
+        else:
+            self._manager.answered(request, response.message, response.received_ms)
+        self._adopt()
+
+    @property
+    def fatal_error(self) -> KafkaSinkError | None:
+        return self._manager.error if self._manager.state is TransactionState.FATAL_ERROR else None
+
+    def _adopt(self) -> None:
+        """A new epoch may have begun, and what had to wait may leave."""
+        if self._manager.id_and_epoch != self._idempotence.id_and_epoch:
+            self._idempotence.adopt(self._manager.id_and_epoch)
+        self._accumulator.recheck()
+
+    def _is_quiet(self) -> bool:
+        """Nothing is on its way into the transaction, not even what has failed for its caller."""
+        if self._manager.state not in ENDING or self._accumulator.has_incomplete():
+            return False
+        return not any(state.on_wire for state in self._idempotence)
+
+    def _ready_node(self, request: TransactionRequest, now: float) -> Node | None:
+        node = request.node or self._client.least_loaded_node(now)
+        if node is None or self._client.ready(node, now):
+            return node
+        failure = self._client.authentication_exception(node.id)
+        if failure is not None:
+            self._manager.fail_for_good(failure)
+        elif request.node is not None and self._client.connection_failed(node.id):
+            self._manager.lost(request, now)  # another broker may coordinate by now
+        return None

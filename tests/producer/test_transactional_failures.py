@@ -1,0 +1,200 @@
+"""Records that fail within a transaction: the commit names them, an abort makes an end, the next one goes well."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import (
+    DeliveryTimeoutError,
+    InvalidRecordError,
+    RecordTooLargeError,
+    TransactionAbortableError,
+    TransactionAbortedError,
+)
+from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
+from spark_kafka_sink.records.columns import RecordColumns
+from tests.producer.transactional_cases import (
+    BOTH,
+    begun,
+    committed,
+    pass_time,
+    requests_of,
+    send,
+    sent,
+)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "code",
+    [codes.INVALID_RECORD, codes.TOPIC_AUTHORIZATION_FAILED, codes.INVALID_TXN_STATE, codes.TRANSACTION_ABORTABLE],
+)
+def test_a_refused_record_is_named_by_the_commit_and_the_next_transaction_goes_well(version: int, code: int) -> None:
+    cluster, producer = begun(version)
+    sent(producer, b"0", partition=1)
+    cluster.control.when(api=ApiKey.PRODUCE, topic="t", partition=0).fail(code)
+    send(producer, b"1", key=b"order-17")
+    with pytest.raises(TransactionAbortableError) as caught:
+        producer.commit_transaction()
+    words = str(caught.value)
+    assert "1 record with the key 'order-17' for topic t, partition 0, failed" in words
+    assert codes.error_code(code).name in words
+    producer.abort_transaction()
+    assert [committed(cluster, partition) for partition in (0, 1)] == [[], []]
+    with producer.transaction():
+        send(producer, b"2")
+        send(producer, b"3", 1)
+    assert [committed(cluster, partition) for partition in (0, 1)] == [[b"2"], [b"3"]]
+
+
+@BOTH
+def test_a_transaction_of_which_brokers_took_nothing_can_be_aborted(version: int) -> None:
+    cluster, producer = begun(version)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.INVALID_RECORD)
+    send(producer, b"1")
+    with pytest.raises(TransactionAbortableError):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    with producer.transaction():
+        send(producer, b"2")
+    assert committed(cluster) == [b"2"]
+
+
+@BOTH
+def test_of_a_batch_the_record_that_the_broker_names_is_the_one_that_is_told(version: int) -> None:
+    cluster, producer = begun(version, linger_ms=50)
+    cluster.control.create_topic("c", config={"cleanup.policy": "compact"})
+    futures = [producer.send(ProducerRecord("c", b"v", key=key)) for key in (b"a", None)]
+    with pytest.raises(TransactionAbortableError, match="1 record for topic c, partition 0, failed"):
+        producer.commit_transaction()
+    assert all(future.exception(0) is not None for future in futures)
+
+
+@BOTH
+def test_a_record_that_is_too_large_to_be_sent_must_not_be_missed_by_the_commit(version: int) -> None:
+    _, producer = begun(version, max_request_size=1000)
+    future = send(producer, b"x" * 2000)
+    assert isinstance(future.exception(0), RecordTooLargeError)
+    with pytest.raises(TransactionAbortableError, match=r"max\.request\.size"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    producer.begin_transaction()
+
+
+@BOTH
+def test_a_row_that_cannot_be_written_must_not_be_missed_by_the_commit(version: int) -> None:
+    _, producer = begun(version)
+    producer.send_columns("t", RecordColumns(pa.array([b"1", b"2"])), pa.array([0, 9], pa.int32()))
+    with pytest.raises(TransactionAbortableError) as caught:
+        producer.commit_transaction()
+    assert isinstance(caught.value.__cause__, InvalidRecordError)
+
+
+@BOTH
+def test_what_is_behind_a_record_that_failed_is_not_stored_and_says_why(version: int) -> None:
+    cluster, producer = begun(version, batch_size=0)
+    sent(producer, b"0")
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.INVALID_RECORD)
+    futures = [send(producer, b"%d" % number) for number in (1, 2, 3)]
+    producer.flush()
+    assert all(future.exception(0) is not None for future in futures)
+    assert isinstance(futures[-1].exception(0), TransactionAbortedError)
+    producer.abort_transaction()
+    with producer.transaction():
+        send(producer, b"4")
+    assert committed(cluster) == [b"4"]
+
+
+@BOTH
+def test_batches_in_flight_behind_a_refused_one_end_with_the_transaction(version: int) -> None:
+    cluster, producer = begun(version, batch_size=0)
+    sent(producer, b"0")
+    sent(producer, b"0")
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.INVALID_RECORD)
+    futures = [send(producer, b"%d" % number) for number in range(1, 6)]
+    pass_time(producer, 1)
+    started = cluster.system.now()
+    with pytest.raises(TransactionAbortableError):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    assert cluster.system.now() - started < 2000
+    assert all(future.done() for future in futures)
+    with producer.transaction():
+        send(producer, b"6")
+    assert committed(cluster) == [b"6"]
+
+
+@BOTH
+def test_an_expired_batch_makes_the_transaction_abortable_and_brings_a_new_epoch(version: int) -> None:
+    cluster, producer = begun(version, delivery_timeout_ms=500, request_timeout_ms=100)
+    sent(producer, b"0")
+    before = producer._sender.idempotence.id_and_epoch
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    future = send(producer, b"1")
+    with pytest.raises(TransactionAbortableError, match="not acknowledged within 500 ms"):
+        producer.commit_transaction()
+    assert isinstance(future.exception(0), DeliveryTimeoutError)
+    cluster.control.clear()
+    producer.abort_transaction()
+    assert producer._sender.idempotence.id_and_epoch.epoch == before.epoch + 1
+    with producer.transaction():
+        send(producer, b"2")
+    assert committed(cluster) == [b"2"]
+
+
+@BOTH
+@pytest.mark.parametrize("code", [codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID])
+def test_a_sequence_that_does_not_fit_ends_the_transaction_and_is_never_changed(version: int, code: int) -> None:
+    cluster, producer = begun(version)
+    sent(producer, b"0")
+    cluster.control.when(api=ApiKey.PRODUCE).fail(code)
+    future = send(producer, b"1")
+    with pytest.raises(TransactionAbortableError):
+        producer.commit_transaction()
+    assert future.exception(0) is not None
+    producer.abort_transaction()
+    with producer.transaction():
+        send(producer, b"2")
+    assert committed(cluster) == [b"2"]
+    ends = [request for _, request in requests_of(cluster, EndTxnRequest)]
+    assert [getattr(end, "committed", None) for end in ends] == [False, True]
+    asked = [getattr(request, "producer_epoch", None) for _, request in requests_of(cluster, InitProducerIdRequest)]
+    assert asked == ([-1, 0] if version == 1 else [-1])
+
+
+@BOTH
+def test_a_batch_that_is_too_large_is_split_within_the_transaction(version: int) -> None:
+    cluster, producer = begun(version, linger_ms=20, batch_size=100_000)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.MESSAGE_TOO_LARGE)
+    for number in range(20):
+        send(producer, b"%02d" % number * 100)
+    producer.commit_transaction()
+    assert committed(cluster) == [b"%02d" % number * 100 for number in range(20)]
+
+
+@BOTH
+def test_a_leader_that_moves_within_the_transaction_loses_and_doubles_nothing(version: int) -> None:
+    cluster, producer = begun(version, nodes=3)
+    for number in range(6):
+        send(producer, b"%d" % number)
+        if number == 2:
+            cluster.control.move_leader("t", 0, 2)
+        pass_time(producer, 3)
+    producer.commit_transaction()
+    assert committed(cluster) == [b"%d" % number for number in range(6)]
+
+
+@BOTH
+def test_an_error_that_ends_the_producer_is_raised_by_every_call(version: int) -> None:
+    cluster, producer = begun(version)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    send(producer, b"1")
+    for call in (producer.commit_transaction, producer.abort_transaction, producer.begin_transaction):
+        with pytest.raises(Exception, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
+            call()
+    producer.close()

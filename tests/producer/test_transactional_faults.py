@@ -1,0 +1,241 @@
+"""What goes wrong around transactions, scripted: lost and late answers, coordinators that move, zombies, timeouts.
+
+The numbers in the names are those of the faults in docs/guarantees.md.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.broker.transactions import TransactionState
+from spark_kafka_sink.errors import (
+    DeliveryTimeoutError,
+    ProducerClosedError,
+    ProducerFencedError,
+    TransactionAbortableError,
+)
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from tests.producer.transactional_cases import (
+    BOTH,
+    begun,
+    brokers,
+    committed,
+    initialised,
+    pass_time,
+    producer_of,
+    send,
+    sent,
+    state,
+)
+
+TALK = [ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.END_TXN]
+GROUP_TALK = [ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT]
+EVERY_REQUEST = pytest.mark.parametrize("api", [*TALK, *GROUP_TALK, ApiKey.PRODUCE])
+
+
+def two_transactions(producer_options: dict[str, object], version: int, api: ApiKey, fault: object) -> None:
+    """Something befalls the first request of a kind, and later the first one of the second transaction."""
+    cluster = brokers(version)
+    producer = producer_of(cluster, **producer_options)
+    for value in (b"1", b"2"):
+        fault(cluster.control.when(api=api))  # type: ignore[operator]
+        producer.init_transactions()
+        producer.begin_transaction()
+        send(producer, value)
+        producer.send_offsets_to_transaction({("t", 0): int(value)}, "g")
+        producer.commit_transaction()
+    assert committed(cluster) == [b"1", b"2"]
+    assert cluster.core.offsets.committed["g"]["t", 0].offset == 2
+    assert cluster.log("t").open_transactions() == []
+
+
+# --- answers
+
+
+@BOTH
+@EVERY_REQUEST
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_request_whose_answer_is_lost_is_asked_again(version: int, api: ApiKey, applied: bool) -> None:
+    two_transactions({}, version, api, lambda rule: rule.drop(applied=applied))
+
+
+@BOTH
+@EVERY_REQUEST
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_broker_that_never_answers_is_given_up_and_asked_again(version: int, api: ApiKey, applied: bool) -> None:
+    two_transactions({"request_timeout_ms": 500}, version, api, lambda rule: rule.never_answer(applied=applied))
+
+
+@BOTH
+@EVERY_REQUEST
+def test_an_answer_that_comes_too_late_changes_nothing(version: int, api: ApiKey) -> None:
+    two_transactions({"request_timeout_ms": 500}, version, api, lambda rule: rule.delay(2000))
+
+
+@BOTH
+@EVERY_REQUEST
+def test_a_request_that_is_carried_out_too_late_does_no_harm(version: int, api: ApiKey) -> None:
+    two_transactions({"request_timeout_ms": 500}, version, api, lambda rule: rule.delay(2000, before_applying=True))
+
+
+@BOTH
+@pytest.mark.parametrize("api", [*TALK, *GROUP_TALK])
+@pytest.mark.parametrize(
+    "code", [codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR, codes.COORDINATOR_LOAD_IN_PROGRESS]
+)
+def test_22_a_coordinator_that_says_that_it_has_moved_is_looked_up(version: int, api: ApiKey, code: int) -> None:
+    two_transactions({}, version, api, lambda rule: rule.fail(code))
+
+
+@BOTH
+@pytest.mark.parametrize("api", [ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.END_TXN, ApiKey.PRODUCE])
+def test_a_transaction_that_is_still_being_completed_is_waited_for(version: int, api: ApiKey) -> None:
+    two_transactions({}, version, api, lambda rule: rule.fail(codes.CONCURRENT_TRANSACTIONS))
+
+
+# --- 22: coordinators that move
+
+
+@BOTH
+@pytest.mark.parametrize("step", ["begin", "write", "commit", "next"])
+def test_22_the_coordinator_moves_at_each_step_and_the_commit_is_one(version: int, step: str) -> None:
+    cluster, producer = initialised(version, nodes=3)
+
+    def move(at: str) -> None:
+        if at == step:
+            now_at = cluster.core.coordinator_for("x")
+            assert now_at is not None
+            cluster.control.move_coordinator("x", (now_at.id + 1) % 3)
+
+    producer.begin_transaction()
+    move("begin")
+    sent(producer, b"1", partition=0)
+    move("write")
+    sent(producer, b"2", partition=1)
+    move("commit")
+    producer.commit_transaction()
+    move("next")
+    with producer.transaction():
+        send(producer, b"3")
+    assert (committed(cluster, 0), committed(cluster, 1)) == ([b"1", b"3"], [b"2"])
+
+
+@BOTH
+@pytest.mark.parametrize("applied", [True, False])
+def test_22_the_coordinator_dies_while_it_ends_the_transaction_and_the_commit_is_one(
+    version: int, applied: bool
+) -> None:
+    cluster, producer = begun(version, nodes=3)
+    sent(producer, b"1")
+    sent(producer, b"2", partition=1)
+    node = cluster.core.coordinator_for("x")
+    assert node is not None
+    cluster.control.when(api=ApiKey.END_TXN).never_answer(applied=applied)
+    cluster.system.after(20, lambda: cluster.control.stop_node(node.id))
+    cluster.system.after(3000, lambda: cluster.control.start_node(node.id))
+    producer.commit_transaction()
+    assert (committed(cluster, 0), committed(cluster, 1)) == ([b"1"], [b"2"])
+    with producer.transaction():
+        send(producer, b"3")
+    assert committed(cluster, 0) == [b"1", b"3"]
+
+
+# --- 23: two producers of one id
+
+
+@BOTH
+def test_23_a_second_producer_of_the_id_fences_the_first_and_nothing_of_the_first_is_seen(version: int) -> None:
+    cluster, first = begun(version)
+    sent(first, b"zombie")
+    second = producer_of(cluster)
+    second.init_transactions()
+    with second.transaction():
+        send(second, b"heir")
+    with pytest.raises((ProducerFencedError, TransactionAbortableError)):
+        first.commit_transaction()
+    with pytest.raises(ProducerFencedError, match="has taken over"):
+        (first.abort_transaction if first._transactions.manager.is_open else first.commit_transaction)()  # type: ignore[union-attr]
+    with pytest.raises((ProducerFencedError, ProducerClosedError)):
+        send(first, b"more")
+    assert committed(cluster) == [b"heir"]
+
+
+@BOTH
+def test_23_a_late_write_of_a_producer_that_was_fenced_is_refused(version: int) -> None:
+    cluster, first = begun(version)
+    sent(first, b"0")
+    cluster.outlives_connections = True
+    cluster.control.when(api=ApiKey.PRODUCE).delay(500, before_applying=True)
+    late = send(first, b"zombie")
+    pass_time(first, 10)
+    second = producer_of(cluster)
+    second.init_transactions()
+    with second.transaction():
+        send(second, b"heir")
+    pass_time(first, 2000)
+    assert late.done()
+    assert late.exception(0) is not None
+    assert committed(cluster) == [b"heir"]
+    assert cluster.log("t").open_transactions() == []
+    with second.transaction():
+        send(second, b"again")
+    assert committed(cluster) == [b"heir", b"again"]
+
+
+@BOTH
+def test_23_a_late_write_after_an_abort_opens_no_transaction(version: int) -> None:
+    """The batch expires in flight, the transaction is aborted, and then the broker takes up the batch."""
+    cluster, producer = begun(version, delivery_timeout_ms=300, request_timeout_ms=300)
+    sent(producer, b"0")
+    cluster.outlives_connections = True
+    cluster.control.when(api=ApiKey.PRODUCE).delay(5000, before_applying=True)
+    late = send(producer, b"late")
+    pass_time(producer, 1000)
+    assert isinstance(late.exception(0), DeliveryTimeoutError)
+    producer.abort_transaction()
+    pass_time(producer, 10_000)
+    assert cluster.log("t").open_transactions() == []
+    with producer.transaction():
+        send(producer, b"1")
+    assert committed(cluster) == [b"1"]
+
+
+# --- 24: transactions that nobody ends
+
+
+@BOTH
+def test_24_a_transaction_that_nobody_ends_is_aborted_at_its_timeout_and_stays_hidden(version: int) -> None:
+    cluster, producer = begun(version, transaction_timeout_ms=5000)
+    sent(producer, b"1")
+    producer.close(timeout=0)
+    assert state(cluster) is TransactionState.ONGOING
+    other = producer_of(cluster, "other")
+    other.init_transactions()
+    pass_time(other, 6000)
+    assert state(cluster) is TransactionState.COMPLETE_ABORT
+    assert committed(cluster) == []
+    assert cluster.log("t").last_stable_offset == cluster.log("t").next_offset
+
+
+@BOTH
+def test_24_a_commit_after_the_timeout_fails_and_nothing_is_seen(version: int) -> None:
+    cluster, producer = begun(version, transaction_timeout_ms=5000)
+    sent(producer, b"1")
+    pass_time(producer, 6000)
+    with pytest.raises(ProducerFencedError):
+        producer.commit_transaction()
+    assert committed(cluster) == []
+
+
+@BOTH
+def test_24_a_record_after_the_timeout_fails_and_nothing_is_seen(version: int) -> None:
+    cluster, producer = begun(version, transaction_timeout_ms=5000)
+    sent(producer, b"1")
+    pass_time(producer, 6000)
+    future = send(producer, b"2")
+    producer.flush()
+    assert future.exception(0) is not None
+    with pytest.raises(TransactionAbortableError, match="INVALID_PRODUCER_EPOCH"):
+        producer.commit_transaction()
+    assert committed(cluster) == []

@@ -1,0 +1,117 @@
+"""What a transaction shares with others: offsets of a consumer group, and its end by another process."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.broker.transactions import TransactionState
+from spark_kafka_sink.errors import (
+    TransactionAbortableError,
+)
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.sending.transaction_requests import GroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
+from tests.producer.transactional_cases import (
+    BOTH,
+    ID,
+    begun,
+    committed,
+    initialised,
+    producer_of,
+    requests_of,
+    send,
+    state,
+)
+from tests.simulated_cluster import SimulatedCluster
+
+# --- offsets
+
+
+def group_offset(cluster: SimulatedCluster, group: str = "g") -> int | None:
+    found = cluster.core.offsets.committed.get(group, {}).get(("t", 0))
+    return None if found is None else found.offset
+
+
+@BOTH
+@pytest.mark.parametrize("group", ["g", GroupMetadata("g", -1, "")])
+def test_offsets_hold_with_the_commit(version: int, group: GroupMetadata | str) -> None:
+    cluster, producer = begun(version)
+    send(producer, b"1")
+    producer.send_offsets_to_transaction({("t", 0): 7, ("t", 1): OffsetAndMetadata(8)}, group)
+    assert group_offset(cluster) is None
+    producer.commit_transaction()
+    assert group_offset(cluster) == 7
+
+
+@BOTH
+def test_offsets_of_an_aborted_transaction_do_not_hold(version: int) -> None:
+    cluster, producer = begun(version)
+    producer.send_offsets_to_transaction({("t", 0): 7}, "g")
+    producer.abort_transaction()
+    assert group_offset(cluster) is None
+
+
+# --- two processes
+
+
+@BOTH
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_transaction_is_prepared_by_one_producer_and_ended_by_another(version: int, commit: bool) -> None:
+    cluster, producer = begun(version)
+    futures = [send(producer, b"1"), send(producer, b"2", 1)]
+    prepared = producer.prepare_transaction()
+    assert prepared is not None
+    assert all(future.done() for future in futures)
+    producer.close()
+    assert state(cluster) is TransactionState.ONGOING
+    other = producer_of(cluster, prepared.transactional_id)
+    other.take_over_transaction(prepared)
+    (other.commit_transaction if commit else other.abort_transaction)()
+    assert (committed(cluster, 0), committed(cluster, 1)) == (([b"1"], [b"2"]) if commit else ([], []))
+
+
+@BOTH
+def test_the_producer_that_prepared_goes_on_when_others_have_ended_it(version: int) -> None:
+    cluster, producer = begun(version)
+    send(producer, b"1")
+    prepared = producer.prepare_transaction()
+    assert prepared is not None
+    other = producer_of(cluster, ID)
+    other.take_over_transaction(prepared)
+    other.commit_transaction()
+    for transactional_id in (ID, "another"):
+        producer.init_transactions(transactional_id)
+        with producer.transaction():
+            send(producer, b"2")
+    assert committed(cluster) == [b"1", b"2", b"2"]
+
+
+@BOTH
+def test_to_prepare_reports_records_that_failed(version: int) -> None:
+    cluster, producer = begun(version)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.INVALID_RECORD)
+    send(producer, b"1", key=b"k1")
+    with pytest.raises(TransactionAbortableError, match="with the key 'k1' for topic t, partition 0, failed"):
+        producer.prepare_transaction()
+
+
+def test_an_empty_transaction_is_not_left_open() -> None:
+    _, producer = begun(2)
+    assert producer.prepare_transaction() is None
+    producer.begin_transaction()
+
+
+@BOTH
+def test_a_producer_goes_on_under_the_epoch_that_another_process_was_given(version: int) -> None:
+    cluster, first = initialised(version)
+    id_and_epoch = first._sender.idempotence.id_and_epoch
+    first.close()
+    second: KafkaProducer = producer_of(cluster, ID)
+    second.resume_transactions(id_and_epoch, version)
+    for value in (b"1", b"2"):
+        with second.transaction():
+            send(second, value)
+    assert committed(cluster) == [b"1", b"2"]
+    assert len(requests_of(cluster, InitProducerIdRequest)) == 1

@@ -1,0 +1,343 @@
+"""A whole producer in transactions, in virtual time: what readers see, and under which ids and versions it writes."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.broker.transactions import TransactionState
+from spark_kafka_sink.errors import (
+    IllegalStateError,
+    TransactionAbortedError,
+    TransactionTimeoutError,
+)
+from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
+from spark_kafka_sink.protocol.messages.produce import ProduceRequest
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.header import parse_header
+from tests.fake_system import FakeSystem
+from tests.producer.transactional_cases import (
+    BOTH,
+    ID,
+    begun,
+    brokers,
+    committed,
+    initialised,
+    pass_time,
+    producer_of,
+    requests_of,
+    send,
+    sent,
+    state,
+)
+from tests.producer.virtual_time import loop_of, simulated_producer
+from tests.simulated_cluster import SimulatedCluster
+
+
+def batches(cluster: SimulatedCluster, partition: int = 0) -> list[tuple[int, int]]:
+    """(epoch, first sequence) of the stored batches of records."""
+    log = cluster.log("t", partition)
+    headers = [parse_header(batch) for batch in log.read(log.log_start_offset, 2**62).batches]
+    assert all(header.transactional for header in headers)
+    return [(header.producer_epoch, header.base_sequence) for header in headers if not header.control]
+
+
+# --- what readers see
+
+
+@BOTH
+def test_a_commit_shows_all_records_of_all_partitions_at_once(version: int) -> None:
+    cluster, producer = begun(version)
+    sent(producer, b"1", b"2", partition=0)
+    sent(producer, b"3", partition=1)
+    assert (committed(cluster, 0), committed(cluster, 1)) == ([], [])
+    producer.commit_transaction()
+    assert (committed(cluster, 0), committed(cluster, 1)) == ([b"1", b"2"], [b"3"])
+    assert state(cluster) is TransactionState.COMPLETE_COMMIT
+
+
+@BOTH
+def test_an_abort_shows_none_of_them(version: int) -> None:
+    cluster, producer = begun(version)
+    sent(producer, b"1", b"2")
+    producer.abort_transaction()
+    assert cluster.values("t") == [b"1", b"2"]
+    assert committed(cluster) == []
+    assert state(cluster) is TransactionState.COMPLETE_ABORT
+
+
+@BOTH
+def test_transactions_follow_each_other_and_each_is_what_it_was(version: int) -> None:
+    cluster, producer = initialised(version)
+    for number in range(6):
+        producer.begin_transaction()
+        for partition in (0, 1):
+            send(producer, b"%d" % number, partition)
+        if number % 3 == 2:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+    assert [committed(cluster, partition) for partition in (0, 1)] == [[b"0", b"1", b"3", b"4"]] * 2
+
+
+@BOTH
+def test_a_commit_sends_at_once_what_would_have_lingered_and_waits_for_its_answers(version: int) -> None:
+    cluster, producer = begun(version, linger_ms=60_000, delivery_timeout_ms=120_000)
+    futures = [send(producer, b"1"), send(producer, b"2", 1)]
+    started = cluster.system.now()
+    producer.commit_transaction()
+    assert cluster.system.now() - started < 1000
+    assert [future.result(0).offset for future in futures] == [0, 0]
+    assert (committed(cluster, 0), committed(cluster, 1)) == ([b"1"], [b"2"])
+
+
+@BOTH
+def test_columns_are_part_of_the_transaction_like_records(version: int) -> None:
+    cluster, producer = begun(version)
+    columns = RecordColumns(pa.array([b"1", b"2", b"3"]))
+    producer.send_columns("t", columns, pa.array([0, 1, 0], pa.int32()))
+    producer.commit_transaction()
+    assert (committed(cluster, 0), committed(cluster, 1)) == ([b"1", b"3"], [b"2"])
+
+
+@BOTH
+def test_a_block_commits_when_it_ends_well(version: int) -> None:
+    cluster, producer = initialised(version)
+    with producer.transaction():
+        send(producer, b"1")
+    assert committed(cluster) == [b"1"]
+
+
+@BOTH
+def test_a_block_that_an_error_leaves_is_aborted_and_the_error_goes_on(version: int) -> None:
+    cluster, producer = initialised(version)
+    with pytest.raises(ZeroDivisionError), producer.transaction():
+        _ = 1 // len(sent(producer, b"1")[1:])
+    assert state(cluster) is TransactionState.COMPLETE_ABORT
+    with producer.transaction():
+        send(producer, b"2")
+    assert committed(cluster) == [b"2"]
+
+
+@BOTH
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_empty_transaction_asks_the_brokers_nothing(version: int, commit: bool) -> None:
+    cluster, producer = begun(version)
+    before = len(cluster.requests)
+    if commit:
+        producer.commit_transaction()
+    else:
+        producer.abort_transaction()
+    assert len(cluster.requests) == before
+    producer.begin_transaction()
+
+
+# --- under which ids, epochs and versions
+
+
+@BOTH
+def test_requests_carry_the_id_and_are_of_the_transactions_version(version: int) -> None:
+    cluster, producer = begun(version)
+    sent(producer, b"1")
+    producer.commit_transaction()
+    ((produce_version, produce),) = requests_of(cluster, ProduceRequest)
+    assert isinstance(produce, ProduceRequest)
+    assert produce.transactional_id == ID
+    ((end_version, _),) = requests_of(cluster, EndTxnRequest)
+    if version == 1:
+        assert produce_version <= 11
+        assert end_version <= 4
+        assert len(requests_of(cluster, AddPartitionsToTxnRequest)) == 1
+    else:
+        assert produce_version >= 12
+        assert end_version >= 5
+        assert requests_of(cluster, AddPartitionsToTxnRequest) == []
+
+
+def test_in_version_1_sequences_go_on_from_transaction_to_transaction() -> None:
+    cluster, producer = initialised(1)
+    for commit in (True, False, True):
+        producer.begin_transaction()
+        sent(producer, b"1")
+        sent(producer, b"2")
+        (producer.commit_transaction if commit else producer.abort_transaction)()
+    assert batches(cluster) == [(0, sequence) for sequence in range(6)]
+
+
+def test_in_version_2_each_transaction_has_an_epoch_and_sequences_of_its_own() -> None:
+    cluster, producer = initialised(2)
+    for commit in (True, False, True):
+        producer.begin_transaction()
+        sent(producer, b"1")
+        sent(producer, b"2")
+        (producer.commit_transaction if commit else producer.abort_transaction)()
+    assert batches(cluster) == [(epoch, sequence) for epoch in range(3) for sequence in range(2)]
+
+
+def test_the_version_is_that_of_the_cluster_when_the_transaction_begins() -> None:
+    cluster, producer = initialised(1)
+    with producer.transaction():
+        send(producer, b"1")
+    cluster.core.coordinator.version = 2
+    cluster.cut(0)  # clients learn of it when they connect
+    for value in (b"2", b"3", b"4"):
+        with producer.transaction():
+            send(producer, value)
+    assert committed(cluster) == [b"1", b"2", b"3", b"4"]
+    assert [version for version, _ in requests_of(cluster, EndTxnRequest)] == [4, 4, 5, 5]
+    asked = [request for _, request in requests_of(cluster, InitProducerIdRequest)]
+    assert [getattr(request, "producer_id", None) for request in asked] == [-1, 0]
+    assert batches(cluster) == [(0, 0), (0, 1), (1, 0), (2, 0)]
+
+
+def test_transaction_timeout_ms_reaches_the_coordinator() -> None:
+    cluster, _ = initialised(2, transaction_timeout_ms=1234)
+    assert cluster.core.coordinator.transactions[ID].timeout_ms == 1234
+
+
+# --- calls
+
+
+def test_without_a_transactional_id_the_calls_say_so() -> None:
+    cluster = SimulatedCluster(FakeSystem(), topics={"t": 1})
+    producer = simulated_producer(cluster)
+    for call in (producer.init_transactions, producer.begin_transaction, producer.commit_transaction):
+        with pytest.raises(IllegalStateError, match=r"no transactional\.id"):
+            call()
+
+
+def test_a_record_outside_of_a_transaction_is_refused() -> None:
+    cluster = brokers(2)
+    producer = producer_of(cluster)
+    with pytest.raises(IllegalStateError, match=r"Call init_transactions\(\) first"):
+        send(producer, b"1")
+    producer.init_transactions()
+    with pytest.raises(IllegalStateError, match=r"Call begin_transaction\(\) first"):
+        send(producer, b"1")
+    with pytest.raises(IllegalStateError, match=r"Call begin_transaction\(\) first"):
+        producer.send_columns("t", RecordColumns(pa.array([b"1"])))
+
+
+def test_a_callback_cannot_end_the_transaction_that_it_is_part_of() -> None:
+    _, producer = begun(2)
+    told: list[BaseException] = []
+
+    def commit(metadata: object, error: object) -> None:
+        try:
+            producer.commit_transaction()
+        except IllegalStateError as refused:
+            told.append(refused)
+
+    producer.send(ProducerRecord("t", b"1", partition=0), commit)
+    producer.flush()
+    assert "would wait for itself" in str(told[0])
+    producer.commit_transaction()
+
+
+@BOTH
+def test_a_commit_whose_time_is_up_may_be_repeated_and_nothing_else(version: int) -> None:
+    cluster, producer = begun(version, max_block_ms=1000, request_timeout_ms=5000)
+    sent(producer, b"1")
+    cluster.control.when(api=ApiKey.END_TXN).never_answer(applied=True)
+    with pytest.raises(TransactionTimeoutError, match=r"Call commit_transaction\(\) again to learn how it ended"):
+        producer.commit_transaction()
+    for call in (producer.abort_transaction, producer.begin_transaction, lambda: send(producer, b"2")):
+        with pytest.raises(IllegalStateError, match=r"call commit_transaction\(\) again"):
+            call()
+    pass_time(producer, 10_000)
+    producer.commit_transaction()
+    assert committed(cluster) == [b"1"]
+    with producer.transaction():
+        send(producer, b"2")
+    assert committed(cluster) == [b"1", b"2"]
+
+
+# --- aborts
+
+
+@BOTH
+def test_an_abort_drops_what_was_not_sent_and_says_so_to_its_futures(version: int) -> None:
+    cluster, producer = begun(version, linger_ms=60_000, delivery_timeout_ms=120_000)
+    future = send(producer, b"1")
+    producer.abort_transaction()
+    assert isinstance(future.exception(0), TransactionAbortedError)
+    assert cluster.values("t") == []
+    producer.begin_transaction()
+    send(producer, b"2")
+    producer.commit_transaction()
+    assert committed(cluster) == [b"2"]
+
+
+@BOTH
+def test_an_abort_waits_for_what_is_on_the_wire(version: int) -> None:
+    cluster, producer = begun(version)
+    sent(producer, b"0")
+    cluster.control.when(api=ApiKey.PRODUCE).delay(500, before_applying=True)
+    future = send(producer, b"1")
+    loop_of(producer).run_until(lambda: False, 5)
+    producer.abort_transaction()
+    assert future.result(0).offset == 1
+    assert cluster.values("t") == [b"0", b"1"]
+    assert committed(cluster) == []
+    assert cluster.log("t").open_transactions() == []
+
+
+@BOTH
+def test_what_waits_for_a_retry_is_dropped_by_an_abort(version: int) -> None:
+    cluster, producer = begun(version)
+    sent(producer, b"0")
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.NOT_ENOUGH_REPLICAS)
+    future = send(producer, b"1")
+    loop_of(producer).run_until(lambda: False, 50)
+    started = cluster.system.now()
+    producer.abort_transaction()
+    assert cluster.system.now() - started < 1000
+    assert isinstance(future.exception(0), TransactionAbortedError)
+    cluster.control.clear()
+    with producer.transaction():
+        send(producer, b"2")
+    assert committed(cluster) == [b"2"]
+
+
+# --- the end of a producer
+
+
+@BOTH
+def test_close_aborts_an_open_transaction(version: int) -> None:
+    cluster, producer = begun(version)
+    sent(producer, b"1")
+    producer.close()
+    assert state(cluster) is TransactionState.COMPLETE_ABORT
+    assert not cluster.system.open_sockets
+
+
+@BOTH
+def test_close_waits_for_a_commit_that_is_under_way(version: int) -> None:
+    cluster, producer = begun(version, max_block_ms=100)
+    sent(producer, b"1")
+    cluster.control.when(api=ApiKey.END_TXN).delay(150, before_applying=True)
+    with pytest.raises(TransactionTimeoutError):
+        producer.commit_transaction()
+    producer.close()
+    assert committed(cluster) == [b"1"]
+
+
+def test_a_close_that_may_not_wait_leaves_the_transaction_to_its_timeout() -> None:
+    cluster, producer = begun(2)
+    sent(producer, b"1")
+    producer.close(timeout=0)
+    assert state(cluster) is TransactionState.ONGOING
+
+
+def test_close_does_not_wait_for_ever_for_a_coordinator_that_is_gone() -> None:
+    cluster, producer = begun(2, max_block_ms=2000)
+    sent(producer, b"1")
+    cluster.control.stop_node(0)
+    started = cluster.system.now()
+    producer.close()
+    assert cluster.system.now() - started < 5000

@@ -1,0 +1,78 @@
+"""What the tests of whole producers in transactions share: brokers in virtual time, and what readers may see."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import pytest
+
+from spark_kafka_sink.broker.transactions import TransactionState
+from spark_kafka_sink.producer.futures import RecordMetadata
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.protocol.headers import decode_request
+from spark_kafka_sink.protocol.message import Message
+from tests.fake_system import FakeSystem
+from tests.producer.virtual_time import loop_of, simulated_producer
+from tests.simulated_cluster import SimulatedCluster
+
+BOTH = pytest.mark.parametrize("version", [1, 2])
+ID = "x"
+
+Sent = Future[RecordMetadata]
+
+
+def brokers(version: int, *, nodes: int = 1, partitions: int = 2, **options: object) -> SimulatedCluster:
+    return SimulatedCluster(
+        FakeSystem(latency_ms=2), nodes=nodes, topics={"t": partitions}, transaction_version=version, **options
+    )
+
+
+def producer_of(cluster: SimulatedCluster, transactional_id: str = ID, /, **options: object) -> KafkaProducer:
+    given: dict[str, object] = {"linger_ms": 0, "retry_backoff_ms": 10, "retry_backoff_max_ms": 10, **options}
+    return simulated_producer(cluster, transactional_id=transactional_id, **given)
+
+
+def initialised(
+    version: int, *, nodes: int = 1, partitions: int = 2, **options: object
+) -> tuple[SimulatedCluster, KafkaProducer]:
+    cluster = brokers(version, nodes=nodes, partitions=partitions)
+    producer = producer_of(cluster, **options)
+    producer.init_transactions()
+    return cluster, producer
+
+
+def begun(version: int, **options: object) -> tuple[SimulatedCluster, KafkaProducer]:
+    cluster, producer = initialised(version, **options)  # type: ignore[arg-type]
+    producer.begin_transaction()
+    return cluster, producer
+
+
+def send(producer: KafkaProducer, value: bytes, partition: int = 0, key: bytes | None = None) -> Sent:
+    return producer.send(ProducerRecord("t", value, key=key, partition=partition))
+
+
+def sent(producer: KafkaProducer, *values: bytes, partition: int = 0) -> list[Sent]:
+    """And acknowledged."""
+    futures = [send(producer, value, partition) for value in values]
+    producer.flush()
+    assert [future.exception(0) for future in futures] == [None] * len(values)
+    return futures
+
+
+def committed(cluster: SimulatedCluster, partition: int = 0) -> list[bytes | None]:
+    return cluster.values("t", partition, committed=True)
+
+
+def state(cluster: SimulatedCluster, transactional_id: str = ID) -> TransactionState:
+    return cluster.core.coordinator.transactions[transactional_id].state
+
+
+def requests_of(cluster: SimulatedCluster, kind: type[Message]) -> list[tuple[int, Message]]:
+    """(version, request) of all requests of a kind that the brokers took."""
+    decoded = [decode_request(memoryview(frame)) for _, _, frame in cluster.requests]
+    return [(header.api_version, request) for header, request in decoded if isinstance(request, kind)]
+
+
+def pass_time(producer: KafkaProducer, ms: float) -> None:
+    loop_of(producer).run_until(lambda: False, ms)
