@@ -7,6 +7,9 @@ java_numbers.py floats and doubles as Java's text
 java_times.py   dates and times as Spark's text
 time_zones.py   how far a zone's clocks are from UTC
 avro.py         Avro's binary encoding; avro_leaves.py its simple types, avro_schema.py its schemas
+protobuf.py     Protobuf's wire format; protobuf_plan.py what a message is made of, protobuf_derived.py from columns,
+                protobuf_descriptor.py from protoc's descriptors, for the driver; needs the extra `protobuf`
+json_schema.py  JSON Schemas made from columns
 fields.py       numbers of a column as bytes; binary_pieces.py puts them together with bytes
 schema_registry.py  the ids of schemas, for the driver; needs the extra `registry`
 pieces.py       joins, constants and choices on columns of bytes

@@ -11,7 +11,11 @@ from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.avro import AvroFormat, record_writer
 from spark_kafka_sink.formats.avro_schema import derived_schema, record_name
 from spark_kafka_sink.formats.encoder import RowFormat
+from spark_kafka_sink.formats.json_schema import check_json_schema, derived_json_schema
 from spark_kafka_sink.formats.json_text import JsonFormat, check_json_type
+from spark_kafka_sink.formats.protobuf import ProtobufFormat
+from spark_kafka_sink.formats.protobuf_derived import derived_message
+from spark_kafka_sink.formats.protobuf_descriptor import described_message
 from spark_kafka_sink.formats.schema_registry import Registered, Schema
 
 MAGIC = b"\0"
@@ -71,14 +75,33 @@ def _planned_avro(fields: Sequence[pa.Field], text: str) -> PlannedFormat:
     return PlannedFormat(AvroFormat(text), Schema("AVRO", text, record_name(text)))
 
 
+def _protobuf(fields: Sequence[pa.Field], choice: SchemaChoice) -> PlannedFormat:
+    if choice.text is None:
+        made = derived_message(fields, choice.name)
+        return PlannedFormat(ProtobufFormat(made.fields), Schema("PROTOBUF", made.text, made.name), b"\0")
+    found = described_message(choice.text, choice.name, fields)
+    return PlannedFormat(ProtobufFormat(found.fields), Schema("PROTOBUF", found.text, found.name), found.indexes)
+
+
+def _json_schema(fields: Sequence[pa.Field], choice: SchemaChoice) -> PlannedFormat:
+    planned = _json(fields, choice)
+    text = choice.text or derived_json_schema(fields, choice.name)
+    title = check_json_schema(text, [field.name for field in fields])
+    return PlannedFormat(planned.rows, Schema("JSON", text, title))
+
+
 _PLANNERS: dict[str, Callable[[Sequence[pa.Field], SchemaChoice], PlannedFormat]] = {
     "json": _json,
     "avro": _avro,
     "avro-confluent": _registered_avro,
+    "protobuf-confluent": _protobuf,
+    "json-schema-confluent": _json_schema,
 }
 FORMATS = tuple(_PLANNERS)
 WITH_SCHEMA = tuple(name for name in FORMATS if name != "json")
 """Formats whose rows follow a schema."""
-_KINDS = {"avro-confluent": "AVRO"}
+_KINDS = {"avro-confluent": "AVRO", "protobuf-confluent": "PROTOBUF", "json-schema-confluent": "JSON"}
 WITH_REGISTRY = tuple(_KINDS)
 """Formats whose schemas are in a registry."""
+WITH_DESCRIPTOR = ("protobuf-confluent",)
+"""Formats whose schemas are descriptors: bytes, which stand in base64 where text is wanted."""

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_kafka_sink.formats.planning import FORMATS, NO_SCHEMA, WITH_REGISTRY, WITH_SCHEMA, SchemaChoice
+from spark_kafka_sink.formats.planning import (
+    FORMATS,
+    NO_SCHEMA,
+    WITH_DESCRIPTOR,
+    WITH_REGISTRY,
+    WITH_SCHEMA,
+    SchemaChoice,
+)
 
 SIDES = ("value", "key")
 
@@ -16,7 +24,7 @@ _MEANINGS = (
     ("Columns", "the columns of the value, as `id, name`, or `payload.*` for the fields of a struct"),
     ("Schema", "the schema that the value follows; without one it is made from the types of the columns"),
     ("SchemaFile", "a file on the driver's machine with the schema of the value"),
-    ("SchemaName", "how the record is called in a schema that is made for the value"),
+    ("SchemaName", "how the record or message of the value is called"),
     ("Subject", "the subject of the schema registry, in place of the one by `subjectNameStrategy`"),
 )
 FORMAT_OPTIONS = tuple(
@@ -85,7 +93,8 @@ def _schema_choice(own: Mapping[str, str], side: str, name: str, faults: list[st
         faults.append(f"Options '{side}Schema' and '{side}SchemaFile' exclude each other.")
     elif path:
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            data = Path(path).read_bytes()
+            text = base64.b64encode(data).decode() if name in WITH_DESCRIPTOR else data.decode()
         except (OSError, ValueError) as error:
             faults.append(f"Option '{side}SchemaFile': {path} cannot be read on the driver: {error}.")
     return SchemaChoice(text or None, own.get(f"{side}schemaname", "").strip() or None)

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
-from spark_kafka_sink.formats.planning import plan_format, plan_latest
+from spark_kafka_sink.formats.planning import WITH_DESCRIPTOR, plan_format, plan_latest
 from spark_kafka_sink.formats.schema_registry import schema_registry
 from spark_kafka_sink.spark.arrow_types import arrow_field
 from spark_kafka_sink.spark.columns import ColumnPlan
@@ -50,7 +50,7 @@ def _with_schema_id(
     client = schema_registry(registry.config)
     if registry.source == "latest":
         subject = options.subject or registry.subject(options.side, topic, options.schema.name or "")
-        found = client.latest(subject)
+        found = client.latest(subject, is_serialized=options.format in WITH_DESCRIPTOR)
         try:
             planned = plan_latest(options.format, encoder.fields, found, options.schema.name)
         except SchemaError as error:

@@ -42,6 +42,13 @@ def _struct(draw: st.DrawFn, columns: st.SearchStrategy[Column], names: st.Searc
     return pa.struct([(name, kind) for name, (kind, _) in fields.items()]), values
 
 
+@st.composite
+def fixed_structs(draw: st.DrawFn, columns: st.SearchStrategy[Column], names: st.SearchStrategy[list[str]]) -> Column:
+    """A struct of such columns, and a strategy for it."""
+    made: Column = draw(_struct(columns, names))
+    return made
+
+
 def columns(simple: list[Column] = SIMPLE, names: st.SearchStrategy[list[str]] = NAMES) -> st.SearchStrategy[Column]:
     """A type, and a strategy for its values."""
     return st.recursive(

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
@@ -24,6 +27,7 @@ from spark_kafka_sink.spark.options import parse_options
 from spark_kafka_sink.spark.registry_options import REGISTRY_OPTIONS
 from spark_kafka_sink.spark.sink_options import SinkOptions
 from tests.formats.fake_registry import FakeRegistry, fake_registry
+from tests.formats.test_protobuf import compiled, message_class
 
 SCHEMA = StructType([StructField("id", LongType(), False), StructField("name", StringType())])
 BATCH = pa.record_batch({"id": [1, 2], "name": ["a", None]})
@@ -64,6 +68,36 @@ def test_records_are_read_by_confluents_own_deserializer(registry: FakeRegistry)
         read = AvroDeserializer(client)
         assert [read(row, context) for row in rows] == [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
     assert list(registry.subjects) == ["orders-value"]
+
+
+def test_a_message_is_read_by_confluents_own_deserializer(registry: FakeRegistry) -> None:
+    context = SerializationContext("orders", MessageField.VALUE)
+    rows = rows_of(registry, valueFormat="protobuf-confluent", valueSchemaName="com.acme.Order")
+    ((_, schema),) = registry.subjects["orders-value"]
+    kind = message_class(compiled(schema["schema"]), "com.acme.Order")
+    read = ProtobufDeserializer(kind, {"use.deprecated.format": False})
+    messages = [read(row, context) for row in rows]
+    assert [(message.id, message.name) for message in messages] == [(1, "a"), (2, "")]
+    assert not messages[1].HasField("name")
+
+
+def test_a_descriptor_says_which_message_is_written(registry: FakeRegistry, tmp_path: Path) -> None:
+    text = 'syntax = "proto3"; message First {} message Order { string name = 1; int64 id = 7; }'
+    (tmp_path / "order.desc").write_bytes(compiled(text))
+    options = {"valueFormat": "protobuf-confluent", "valueSchemaFile": str(tmp_path / "order.desc")}
+    rows = rows_of(registry, **options, valueSchemaName="Order")
+    assert rows == [b"\0\0\0\0\1" + b"\2\2" + b"\n\1a8\1", b"\0\0\0\0\1" + b"\2\2" + b"8\2"]
+    ((_, schema),) = registry.subjects["orders-value"]
+    assert rows_of(registry, valueFormat="protobuf-confluent", schemaSource="latest", valueSchemaName="Order") == rows
+    assert schema["schemaType"] == "PROTOBUF"
+
+
+def test_json_is_read_by_confluents_own_deserializer(registry: FakeRegistry) -> None:
+    context = SerializationContext("orders", MessageField.VALUE)
+    rows = rows_of(registry, valueFormat="json-schema-confluent")
+    with SchemaRegistryClient({"url": registry.url}) as client:
+        read = JSONDeserializer(None, schema_registry_client=client)
+        assert [read(row, context) for row in rows] == [{"id": 1, "name": "a"}, {"id": 2}]
 
 
 def test_a_new_column_is_compatible(registry: FakeRegistry) -> None:

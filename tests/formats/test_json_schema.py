@@ -1,0 +1,57 @@
+"""JSON Schemas made from columns describe the rows that are written."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+import pyarrow as pa
+import pytest
+from hypothesis import given
+
+from spark_kafka_sink.errors import SchemaError
+from spark_kafka_sink.formats.json_schema import check_json_schema, derived_json_schema
+from spark_kafka_sink.formats.json_text import JsonFormat
+from tests.formats.arrow_strategies import SIMPLE, batches
+
+WITHOUT_FLOATS = [column for column in SIMPLE if not pa.types.is_floating(column[0])]
+
+
+@given(batches(WITHOUT_FLOATS))
+def test_every_row_is_valid_by_the_schema_of_its_columns(batch: pa.RecordBatch) -> None:
+    validator = jsonschema.Draft7Validator(json.loads(derived_json_schema(list(batch.schema), None)))
+    jsonschema.Draft7Validator.check_schema(validator.schema)
+    for row in JsonFormat().rows(batch.schema.names, batch.columns, len(batch)).to_pylist():
+        validator.validate(json.loads(row))
+
+
+def test_null_columns_are_not_required_and_objects_are_closed() -> None:
+    fields = [pa.field("a", pa.int64(), False), pa.field("b", pa.list_(pa.field("element", pa.string(), False)))]
+    assert json.loads(derived_json_schema(fields, "Order")) == {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "Order",
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"type": "array", "items": {"type": "string"}}},
+        "additionalProperties": False,
+        "required": ["a"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ("{", "the JSON Schema is no JSON"),
+        ("[]", "must be an object"),
+        ('{"properties": {"b": {}}, "additionalProperties": false}', "has no property for the column a"),
+        ('{"required": ["b"]}', "no column for the required property b"),
+    ],
+)
+def test_columns_that_cannot_follow_the_schema_are_refused(schema: str, words: str) -> None:
+    with pytest.raises(SchemaError) as refused:
+        check_json_schema(schema, ["a"])
+    assert words in str(refused.value)
+
+
+def test_the_name_of_a_schema_is_its_title() -> None:
+    assert check_json_schema('{"title": "Order", "$id": "x"}', []) == "Order"
+    assert check_json_schema('{"$id": "x"}', []) == "x"
