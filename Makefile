@@ -111,7 +111,7 @@ demo: setup ## a million rows and a stream, from Spark to a broker, and what was
 
 .PHONY: bench
 bench: setup kafka ## every benchmark, as the tables of docs/benchmarks.md
-	for name in encoder network producer spark_sink; do $(BIN)/python -m integration.benchmarks.$$name || exit 1; done
+	for name in encoder network producer spark_sink formats; do $(BIN)/python -m integration.benchmarks.$$name || exit 1; done
 
 .PHONY: docs
 docs: setup ## write the tables that come from the code, and check every link

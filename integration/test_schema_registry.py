@@ -9,11 +9,16 @@ import pytest
 from chispa import assert_df_equality
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_kafka_sink.formats.protobuf_derived import derived_message
+from spark_kafka_sink.spark.arrow_types import arrow_field
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 from tests.formats.registry_contract import RegistryContract
+from tests.formats.test_protobuf import compiled, message_class
 
 pytestmark = pytest.mark.needs("registry", "connector")
 
@@ -62,3 +67,35 @@ def test_confluents_deserializer_reads_avro(
         context = SerializationContext(topic, MessageField.VALUE)
         rows = [read(value, context) for value in stored["value"].to_pylist()]
     assert_df_equality(spark.createDataFrame(rows, orders.schema).orderBy("id"), orders, ignore_nullable=True)
+
+
+def test_confluents_deserializer_reads_protobuf(
+    broker: EmbeddedBroker, registry_url: str, topic: str, orders: DataFrame
+) -> None:
+    write(orders, broker, topic, registry_url, valueFormat="protobuf-confluent", valueSchemaName="com.acme.Order")
+    stored = read_topic(broker.bootstrap_servers, topic)
+    with SchemaRegistryClient({"url": registry_url}) as client:
+        assert client.get_latest_version(f"{topic}-value").schema.schema_type == "PROTOBUF"
+        text = derived_message([arrow_field(field, field.name) for field in orders.schema], "com.acme.Order").text
+        read = ProtobufDeserializer(message_class(compiled(text), "com.acme.Order"), {"use.deprecated.format": False})
+        context = SerializationContext(topic, MessageField.VALUE)
+        found = sorted((read(value, context) for value in stored["value"].to_pylist()), key=lambda message: message.id)
+    expected = [row.asDict(recursive=True) for row in orders.collect()]
+    assert [message.price for message in found] == [row["price"] for row in expected]
+    assert [message.name if message.HasField("name") else None for message in found] == [r["name"] for r in expected]
+    assert [list(message.tags) for message in found] == [row["tags"] for row in expected]
+    assert [dict(message.counts) for message in found] == [row["counts"] for row in expected]
+    assert [message.address.street for message in found] == [row["address"]["street"] for row in expected]
+
+
+def test_confluents_deserializer_reads_json(
+    spark: SparkSession, broker: EmbeddedBroker, registry_url: str, topic: str, orders: DataFrame
+) -> None:
+    write(orders, broker, topic, registry_url, valueFormat="json-schema-confluent")
+    stored = read_topic(broker.bootstrap_servers, topic)
+    with SchemaRegistryClient({"url": registry_url}) as client:
+        read = JSONDeserializer(None, schema_registry_client=client)
+        context = SerializationContext(topic, MessageField.VALUE)
+        rows = [read(value, context) for value in stored["value"].to_pylist()]
+    made = spark.createDataFrame([{"name": None, **row} for row in rows], orders.schema)
+    assert_df_equality(made.orderBy("id"), orders, ignore_nullable=True)

@@ -1,0 +1,119 @@
+"""What a row costs whose value is made out of columns: here, and by to_json / to_avro in front of a Kafka sink.
+
+    python -m integration.benchmarks.formats [--rows 2000000] [--rounds 5] [--bootstrap host:port]
+
+First the encoders alone, on one thread, on batches of 10,000 rows as Spark hands them over. Then whole writes in one
+session (`local[2]`), in turn, against a discard broker in a process of its own; CPU is that of the driver, its JVM and
+the Python workers. A row has a bigint, two strings (one null in two of three rows), a double, a timestamp, a boolean.
+Medians of the rounds, after one that does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.avro.functions import to_avro
+from pyspark.sql.functions import struct, to_json
+
+from integration.benchmarks.spark_sink import TASKS, TOPIC, client_cpu_seconds, discard_broker, show, start_spark
+from spark_kafka_sink.formats.planning import SchemaChoice, plan_format
+from spark_kafka_sink.spark.arrow_types import arrow_field
+
+BATCH_ROWS = 10_000
+COLUMNS = (
+    "id",
+    "concat('user ', id) AS name",
+    "round(rand(1) * 1000, 2) AS amount",
+    "timestamp_micros(1700000000000000 + id * 1234567) AS at",
+    "if(id % 3 = 0, 'Pune', NULL) AS city",
+    "id % 2 = 0 AS is_paid",
+)
+FORMATS = ("json", "avro", "protobuf-confluent")
+
+
+def rows_of(spark: SparkSession, rows: int) -> DataFrame:
+    return spark.range(0, rows, 1, TASKS).selectExpr(*COLUMNS)
+
+
+def write(frame: DataFrame, sink: str, bootstrap: str, **options: str) -> None:
+    frame.write.format(sink).options(**options).option("kafka.bootstrap.servers", bootstrap).option(
+        "topic", TOPIC
+    ).mode("append").save()
+
+
+CONTENDERS: dict[str, Callable[[DataFrame, str], None]] = {
+    "`valueFormat` = `json`": lambda frame, to: write(frame, "pykafka", to, valueFormat="json"),
+    '`to_json` + `format("pykafka")`': lambda frame, to: write(
+        frame.select(to_json(struct(*frame.columns)).alias("value")), "pykafka", to
+    ),
+    '`to_json` + `format("kafka")`': lambda frame, to: write(
+        frame.select(to_json(struct(*frame.columns)).alias("value")), "kafka", to
+    ),
+    "`valueFormat` = `avro`": lambda frame, to: write(frame, "pykafka", to, valueFormat="avro"),
+    '`to_avro` + `format("pykafka")`': lambda frame, to: write(
+        frame.select(to_avro(struct(*frame.columns)).alias("value")), "pykafka", to
+    ),
+    '`to_avro` + `format("kafka")`': lambda frame, to: write(
+        frame.select(to_avro(struct(*frame.columns)).alias("value")), "kafka", to
+    ),
+}
+
+
+def encoders(spark: SparkSession, rounds: int) -> None:
+    frame = rows_of(spark, BATCH_ROWS)
+    fields = [arrow_field(field, field.name) for field in frame.schema]
+    batch = pa.Table.to_batches(frame.toArrow().combine_chunks())[0]
+    print("| encoder alone | CPU per row | bytes per row |")
+    print("|---|---:|---:|")
+    for name in FORMATS:
+        rows = plan_format(name, fields, SchemaChoice()).rows
+        seen = []
+        for _ in range(10 * rounds + 1):
+            before = time.process_time()
+            encoded = rows.rows(batch.schema.names, batch.columns, batch.num_rows, b"")
+            seen.append((time.process_time() - before) / batch.num_rows * 1e9)
+        size = encoded.nbytes / batch.num_rows - 4
+        print(f"| `{name}` | {statistics.median(seen[1:]):,.0f} ns | {size:,.0f} |")
+
+
+def writes(spark: SparkSession, rows: int, rounds: int, bootstrap: str, broker: int | None) -> None:
+    seen: dict[str, list[tuple[float, float]]] = {name: [] for name in CONTENDERS}
+    frame = rows_of(spark, rows)
+    for turn in range(rounds + 1):
+        for name, write_once in CONTENDERS.items():
+            started, cpu_before = time.perf_counter(), client_cpu_seconds(broker)
+            write_once(frame, bootstrap)
+            seconds, cpu = time.perf_counter() - started, client_cpu_seconds(broker) - cpu_before
+            print(f"round {turn}: {name}: {rows / seconds:,.0f} rows/s, {cpu / rows * 1e9:,.0f} ns", file=sys.stderr)
+            if turn:
+                seen[name].append((rows / seconds, cpu / rows * 1e9))
+    for kind in ("json", "avro"):
+        print()
+        show({name: runs for name, runs in seen.items() if kind in name})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What a row costs whose value is made out of columns.")
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--bootstrap", help=f"a Kafka with the topic {TOPIC}, instead of the discard broker")
+    arguments = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        bootstrap, broker = arguments.bootstrap, None
+        if bootstrap is None:
+            bootstrap, broker = stack.enter_context(discard_broker())
+        spark = start_spark()
+        stack.callback(spark.stop)
+        encoders(spark, arguments.rounds)
+        writes(spark, arguments.rows, arguments.rounds, bootstrap, broker)
+
+
+if __name__ == "__main__":
+    main()
