@@ -7,9 +7,13 @@ from functools import partial
 
 import pyarrow as pa
 
+from spark_kafka_sink.broker.cluster import ClusterConfig, EmbeddedCluster
+from spark_kafka_sink.broker.control import Control
+from spark_kafka_sink.broker.requests import answer
 from spark_kafka_sink.errors import AuthenticationError, ConfigurationError, DecodeError, UnsupportedVersionError
 from spark_kafka_sink.network.frame import FrameReader
 from spark_kafka_sink.network.security.keystores import read_store
+from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import (
     decode_request,
     decode_request_header,
@@ -19,13 +23,15 @@ from spark_kafka_sink.protocol.headers import (
     peek_correlation_id,
 )
 from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages import request_type
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_sink.protocol.primitives import Reader
+from spark_kafka_sink.reader.fetched import visible_rows
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress, decompress
 from spark_kafka_sink.records.cutting import PartitionSlice, cut_batches, times_of
-from spark_kafka_sink.records.decoder import check_batches, decode_batches, decode_body
+from spark_kafka_sink.records.decoder import check_batches, check_body, decode_batches, decode_body
 from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import HEADER_BYTES, parse_header
 from spark_kafka_sink.records.sizes import record_size_bounds
@@ -34,6 +40,7 @@ from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, OauthBearerServ
 from spark_kafka_sink.sasl.plain import PlainServer
 from spark_kafka_sink.sasl.scram import ScramClient, ScramCredential, scram_credential
 from spark_kafka_sink.sasl.scram_server import ScramServer
+from spark_kafka_sink.words import cleaned, host_fault
 from tests.fuzz import Target
 from tests.protocol.kafka_python import MESSAGE_VERSIONS
 from tests.protocol.populated import populated
@@ -44,7 +51,7 @@ JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required usernam
 
 
 def all_targets() -> list[Target]:
-    return [*protocol_targets(), *record_targets(), *network_targets(), *sasl_targets()]
+    return [*protocol_targets(), *record_targets(), *network_targets(), *broker_targets(), *sasl_targets()]
 
 
 def protocol_targets() -> Iterator[Target]:
@@ -85,6 +92,21 @@ def network_targets() -> Iterator[Target]:
         decode = partial(read_store, type_name=name, password=None, key_password="k")
         yield Target(f"store {name}", decode, seeds, (ConfigurationError,))
     yield Target("jaas", lambda data: parse_jaas(data.decode("latin-1")), [JAAS.encode()], (ConfigurationError,))
+
+
+def broker_targets() -> Iterator[Target]:
+    """Requests as the embedded broker gets them, the files it reads, and what a reader makes of a fetch."""
+    cluster = EmbeddedCluster(ClusterConfig(auto_create_topics=True, partitions_max=50), topics={"t": 2})
+    control = Control(cluster, 0)
+    for api in ApiKey:
+        kind = request_type(api)
+        for version in {kind.VERSIONS.min, kind.VERSIONS.max}:
+            seed = b"".join(encode_request(populated(kind, version), version, 7, "me"))
+            yield Target(f"broker {api.name} v{version}", partial(_ask, cluster, control), [seed], ())
+    batch = _batch()
+    yield Target("visible rows", _visible_rows, [batch, batch * 2], (DecodeError,))
+    yield Target("records, checked", partial(_check_body, batch[:HEADER_BYTES]), [batch[HEADER_BYTES:]], (DecodeError,))
+    yield Target("words", _clean, [b"no \x1b[2J\n", "stra\u00dfe\u202e".encode()], ())
 
 
 def sasl_targets() -> Iterator[Target]:
@@ -160,6 +182,37 @@ def _decode_batches(data: bytes) -> object:
 
 def _decode_body(header: bytes, data: bytes) -> object:
     return decode_body(parse_header(header), data, bytes_max=DECOMPRESSED_BYTES_MAX)
+
+
+def _check_body(header: bytes, data: bytes) -> object:
+    """The check and the decoder agree about every input."""
+    decodes = True
+    try:
+        decode_body(parse_header(header), data, bytes_max=DECOMPRESSED_BYTES_MAX)
+    except DecodeError:
+        decodes = False
+    try:
+        check_body(parse_header(header), data, bytes_max=DECOMPRESSED_BYTES_MAX)
+    except DecodeError:
+        assert not decodes
+        raise
+    assert decodes
+    return None
+
+
+def _ask(cluster: EmbeddedCluster, control: Control, data: bytes) -> object:
+    return answer(cluster, control, 0, memoryview(bytearray(data)), 0.0)
+
+
+def _visible_rows(data: bytes) -> object:
+    found = visible_rows(data, None, topic="t", partition=0, start=0, stop=1 << 40)
+    return [part.rows.to_pylist() for part in found]
+
+
+def _clean(data: bytes) -> None:
+    text = data.decode("utf-8", "surrogateescape")
+    assert cleaned(text).isprintable()
+    assert host_fault(text) is not None or text.isprintable()
 
 
 def _decompress(codec: Codec, data: bytes) -> object:

@@ -1,0 +1,125 @@
+"""A processor turn by turn, in virtual time: its thread is the test's."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from spark_kafka_sink.broker.processor import Processor, Request
+from spark_kafka_sink.broker.reply import Reply, Then
+from spark_kafka_sink.network.channel import plaintext_channels
+from tests.fake_system import FakeConnection, FakeSystem
+from tests.network.peers import FramePeer, frame
+
+
+class Served:
+    """A processor and its clients; `ask` lets one of them send a frame."""
+
+    def __init__(self, clients: int, nodes: int = 1) -> None:
+        self.system = FakeSystem()
+        self.requests: list[Request] = []
+        self.failures: list[BaseException] = []
+        self.peers: list[FramePeer] = []
+        self.ends: list[FakeConnection] = []
+        self.processor = Processor(0, self.system, plaintext_channels, self.requests.append, self.failures.append)
+        for number in range(clients):
+            peer = FramePeer(lambda *_: None)
+            self.system.listen(f"client{number}", 1, peer)
+            address = self.system.resolve(f"client{number}", 1)[0]
+            self.system.connect_at_once = True
+            sock = self.system.connect(address, -1, -1)
+            self.processor.accept(str(number), number % nodes, sock, address)
+            self.peers.append(peer)
+            self.ends.append(self.system.connections[-1])
+        self.turn()
+
+    def turn(self) -> None:
+        self.processor._selector.wakeup()
+        self.processor._turn()
+
+    def ask(self, number: int, payload: bytes) -> Request:
+        before = len(self.requests)
+        self.ends[number].send(frame(payload))
+        while len(self.requests) == before:
+            self.processor._turn()
+        return self.requests[-1]
+
+    def answer(self, request: Request, reply: Reply) -> None:
+        self.processor.respond(request, reply)
+        for _ in range(3):
+            self.turn()
+
+
+def test_a_connection_has_one_request_with_the_handlers_and_the_next_after_its_answer() -> None:
+    served = Served(clients=1)
+    served.ends[0].send(frame(b"one") + frame(b"two"))
+    for _ in range(4):
+        served.turn()
+    assert [bytes(request.frame) for request in served.requests] == [b"one"]
+    served.answer(served.requests[0], Reply(frame=[b"answer"]))
+    assert [bytes(request.frame) for request in served.requests] == [b"one", b"two"]
+    assert served.peers[0].frames == [b"answer"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "reads_on", "closed"),
+    [
+        (Reply(), True, 0),
+        (Reply(then=Then.SILENCE), False, 0),
+        (Reply(then=Then.CLOSE), False, 1),
+    ],
+)
+def test_without_an_answer_the_reply_says_what_becomes_of_the_connection(
+    reply: Reply, reads_on: bool, closed: int
+) -> None:
+    served = Served(clients=1)
+    request = served.ask(0, b"one")
+    served.ends[0].send(frame(b"two"))
+    served.answer(request, reply)
+    assert (len(served.requests) == 2, served.peers[0].closed) == (reads_on, closed)
+    assert served.processor.connections == 1 - closed
+
+
+def test_a_reply_to_a_client_that_has_gone_is_dropped() -> None:
+    served = Served(clients=2)
+    request = served.ask(0, b"one")
+    served.processor._selector.close_channel("0")
+    served.answer(request, Reply(frame=[b"answer"]))
+    other = served.ask(1, b"two")
+    served.answer(other, Reply(frame=[b"answer"]))
+    assert (served.peers[0].frames, served.peers[1].frames) == ([], [b"answer"])
+
+
+def test_a_client_that_ends_its_connection_is_no_longer_counted() -> None:
+    served = Served(clients=2)
+    assert served.processor.connections == 2
+    served.ends[0].close()
+    for _ in range(2):
+        served.turn()
+    assert served.processor.connections == 1
+
+
+def test_a_node_that_is_cut_loses_its_connections_and_no_others() -> None:
+    served = Served(clients=4, nodes=2)
+    done = served.processor.cut(1)
+    assert not done.is_set()
+    served.turn()
+    served.turn()
+    assert done.is_set()
+    assert [peer.closed for peer in served.peers] == [0, 1, 0, 1]
+    assert served.processor.connections == 2
+
+
+def test_its_end_closes_everything_and_frees_those_who_wait_for_a_cut() -> None:
+    served = Served(clients=2)
+    address = served.system.resolve("client0", 1)[0]
+    late = served.processor.cut(0)
+    served.processor.stop()
+    served.processor.start()
+    served.processor.accept("late", 0, served.system.connect(address, -1, -1), address)
+    served.processor.join()
+    assert late.is_set()
+    assert not served.system.open_sockets
+    assert served.failures == []
+    assert not [thread for thread in threading.enumerate() if "processor" in thread.name]

@@ -1,0 +1,105 @@
+"""The queue between processors and handlers: bounded for new requests, and nobody waits in it for ever."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from spark_kafka_sink.broker.request_queue import RequestQueue
+from tests.broker.loopback import eventually
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        self.progress = 0
+
+    def queue(self, requests_max: int = 2) -> RequestQueue:
+        return RequestQueue(requests_max, now=lambda: self.now_ms, progress=lambda: self.progress)
+
+
+def task() -> Callable[[], None]:
+    return lambda: None
+
+
+def put_in_a_thread(queue: RequestQueue, request: Callable[[], None]) -> threading.Thread:
+    """Returns when the thread waits for room."""
+    thread = threading.Thread(target=queue.put, args=(request,), daemon=True)
+    thread.start()
+    assert eventually(lambda: bool(queue._room._waiters))  # type: ignore[attr-defined]
+    return thread
+
+
+def test_a_full_queue_makes_its_caller_wait_until_one_request_is_taken() -> None:
+    queue, tasks = Clock().queue(2), [task() for _ in range(3)]
+    for each in tasks[:2]:
+        queue.put(each)
+    waiting = put_in_a_thread(queue, tasks[2])
+    assert list(queue._requests) == tasks[:2]
+    assert queue.get(0) is tasks[0]
+    waiting.join()
+    assert [queue.get(0), queue.get(0), queue.get(0)] == [tasks[1], tasks[2], None]
+
+
+def test_each_request_that_is_taken_makes_room_for_one() -> None:
+    queue, tasks = Clock().queue(1), [task() for _ in range(3)]
+    queue.put(tasks[0])
+    threads = [threading.Thread(target=queue.put, args=(each,), daemon=True) for each in tasks[1:]]
+    for thread in threads:
+        thread.start()
+    assert eventually(lambda: len(queue._room._waiters) == 2)  # type: ignore[attr-defined]
+    taken = [queue.get(0)]
+    for _ in range(2):
+        assert eventually(lambda: bool(queue._requests))
+        taken.append(queue.get(0))
+    for thread in threads:
+        thread.join()
+    assert taken[0] is tasks[0]
+    assert set(taken) == set(tasks)
+
+
+def test_the_end_of_the_queue_frees_those_who_wait_for_room_and_those_who_wait_for_work() -> None:
+    queue = Clock().queue(1)
+    idle = threading.Thread(target=queue.get, args=(3_600_000.0,), daemon=True)
+    idle.start()
+    assert eventually(lambda: bool(queue._work._waiters))  # type: ignore[attr-defined]
+    queue.close()
+    idle.join()
+    full = Clock().queue(1)
+    full.put(task())
+    waiting = put_in_a_thread(full, task())
+    full.close()
+    waiting.join()
+    assert full.closed
+    assert full.get(0) is None
+
+
+def test_tasks_of_later_are_not_held_up_by_a_full_queue_and_come_first() -> None:
+    clock = Clock()
+    queue, first, later = clock.queue(1), task(), task()
+    queue.put(first)
+    queue.put_at(5, later)
+    assert queue.waiting == 1
+    clock.now_ms = 5
+    assert [queue.get(0), queue.get(0)] == [later, first]
+    assert queue.waiting == 0
+
+
+def test_progress_makes_due_only_what_waits_for_it_and_does_not_know_it_yet() -> None:
+    clock = Clock()
+    queue, timed, parked = clock.queue(), task(), task()
+    queue.put_at(1000, timed)
+    queue.put_at(1000, parked, progress=0)
+    queue.note_progress()
+    assert queue.get(0) is None
+    clock.progress = 1
+    queue.note_progress()
+    assert [queue.get(0), queue.get(0), queue.waiting] == [parked, None, 1]
+
+
+def test_progress_between_the_look_and_the_wait_is_not_missed() -> None:
+    clock = Clock()
+    queue, parked = clock.queue(), task()
+    clock.progress = 1
+    queue.put_at(1000, parked, progress=0)
+    assert queue.get(0) is parked

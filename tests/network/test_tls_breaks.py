@@ -1,0 +1,158 @@
+"""The ways in which a TLS stream ends or breaks, each with its own error; and what waits inside of OpenSSL."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration.support.certificates import write_certificates
+from spark_kafka_sink.errors import DisconnectedError, NetworkError, TlsError
+from spark_kafka_sink.network.tls import RECORD_BYTES, TlsTransport
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificates")
+    write_certificates(folder)
+    return folder
+
+
+class Pair:
+    """A client and a server over a socket pair."""
+
+    def __init__(self, certificates: Path) -> None:
+        self.near, self.far = socket.socketpair()
+        for sock in (self.near, self.far):
+            sock.setblocking(False)
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        client.load_verify_locations(certificates / "ca.pem")
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server.load_cert_chain(certificates / "node.pem")
+        self.client = TlsTransport(self.near, client, server_hostname="localhost")
+        self.server = TlsTransport(self.far, server, server_hostname=None)
+
+    def shake_hands(self) -> Pair:
+        for _ in range(10):
+            self.client.handshake()
+            self.server.handshake()
+        assert self.client.ready
+        assert self.server.ready
+        return self
+
+    def read(self, size: int = 100) -> bytes:
+        space = memoryview(bytearray(size))
+        return bytes(space[: self.client.read_into(space)])
+
+
+def has_input(pair: Pair) -> bool:
+    return pair.client.has_input
+
+
+def read_on(transport: TlsTransport) -> None:
+    while True:
+        transport.read_into(memoryview(bytearray(1 << 16)))
+
+
+def write_on(transport: TlsTransport) -> None:
+    for _ in range(3):
+        transport.write([b"x"])
+
+
+@pytest.fixture
+def pair(certificates: Path) -> Iterator[Pair]:
+    made = Pair(certificates)
+    yield made
+    for sock in (made.near, made.far):
+        sock.close()
+
+
+def test_what_openssl_holds_of_a_record_counts_as_input_until_it_is_read(pair: Pair) -> None:
+    pair.shake_hands()
+    pair.read()  # the session tickets
+    pair.server.write([memoryview(bytes(RECORD_BYTES))])
+    assert pair.read(10) == bytes(10)
+    # The socket is empty, and so is the buffer before OpenSSL: no poller will tell of the rest.
+    with pytest.raises(BlockingIOError):
+        pair.near.recv(1)
+    assert pair.client._incoming.pending == 0
+    assert has_input(pair) is True
+    assert len(pair.read(RECORD_BYTES)) == RECORD_BYTES - 10
+    assert has_input(pair) is False
+    assert pair.read() == b""
+
+
+def test_an_end_in_good_order_is_told_from_one_that_cuts_the_stream(pair: Pair) -> None:
+    pair.shake_hands()
+    pair.server.write([b"last words"])
+    pair.server.close()
+    assert pair.read() == b"last words"
+    with pytest.raises(DisconnectedError, match="the other end closed the TLS connection"):
+        pair.read()
+
+
+def test_a_stream_without_its_end_is_a_lost_connection(pair: Pair) -> None:
+    pair.shake_hands()
+    pair.far.close()
+    with pytest.raises(DisconnectedError, match="the other end closed the connection"):
+        read_on(pair.client)
+
+
+@pytest.mark.parametrize("read_before", [True, False])
+def test_bytes_that_are_no_record_break_the_connection_and_accuse_nobody(pair: Pair, read_before: bool) -> None:
+    pair.shake_hands()
+    if read_before:
+        pair.server.write([b"x"])
+        assert pair.read() == b"x"
+    pair.far.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    with pytest.raises(NetworkError, match="the TLS connection broke") as caught:
+        pair.read()
+    assert not isinstance(caught.value, TlsError)
+
+
+def test_a_record_that_was_changed_on_the_way_breaks_the_connection(pair: Pair) -> None:
+    pair.shake_hands()
+    pair.read()
+    pair.server.write([b"a secret"])
+    record = bytearray(pair.near.recv(1000))
+    record[-1] ^= 1
+    pair.client._incoming.write(record)
+    with pytest.raises(NetworkError, match="the TLS connection broke"):
+        pair.read()
+
+
+def test_an_end_during_the_handshake_says_what_the_listener_may_expect(pair: Pair) -> None:
+    pair.client.handshake()
+    pair.far.close()
+    # Not all systems keep what was not read: then the end is a reset.
+    with pytest.raises((DisconnectedError, ConnectionResetError), match=r"during the TLS handshake|reset by peer"):
+        pair.client.handshake()
+    assert not pair.client.ready
+
+
+def test_an_end_of_the_stream_after_half_a_handshake_is_told_so(pair: Pair) -> None:
+    pair.client.handshake()
+    pair.far.recv(10_000)
+    pair.far.shutdown(socket.SHUT_WR)
+    with pytest.raises(DisconnectedError, match="during the TLS handshake: the listener may expect plaintext"):
+        pair.client.handshake()
+
+
+def test_writing_to_a_connection_that_is_gone_is_an_error_of_the_socket(pair: Pair) -> None:
+    pair.shake_hands()
+    pair.far.close()
+    with pytest.raises(OSError, match=r"Broken pipe|reset"):
+        write_on(pair.client)
+
+
+def test_an_end_is_announced_unless_something_is_still_on_its_way(pair: Pair) -> None:
+    pair.shake_hands()
+    pair.read()
+    while not pair.client.has_output:
+        pair.client.write([bytes(1 << 20)])
+    pair.client.close()
+    with pytest.raises(DisconnectedError, match="the other end closed the connection"):
+        read_on(pair.server)
