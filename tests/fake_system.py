@@ -32,6 +32,9 @@ from typing import Any
 from spark_kafka_sink.errors import DisconnectedError
 from spark_kafka_sink.network.system import Buffer, ByteSocket, HasFileno, Poller, SocketAddress, Waker
 
+WALL_MS = 1_700_000_000_000
+"""When the clock was at 0."""
+
 
 class Peer:
     """The other end of connections to one address. Override what matters."""
@@ -292,6 +295,9 @@ class FakeSystem:
 
     def now(self) -> float:
         return self._now_ms
+
+    def wall_ms(self) -> int:
+        return WALL_MS + int(self._now_ms)
 
     def resolve(self, host: str, port: int) -> list[SocketAddress]:
         ips = self.names.get(host, [host])

@@ -29,7 +29,6 @@ from spark_kafka_sink.records.decoder import SCHEMA, decode_batches
 from tests.fake_system import FakeConnection, FakeSystem, Peer
 
 FIRST_PORT = 9092
-WALL_MS = 1_700_000_000_000
 FRAME_BYTES_MAX = 100 * 1024 * 1024
 
 
@@ -37,9 +36,7 @@ class SimulatedCluster:
     def __init__(self, system: FakeSystem, *, topics: Mapping[str, int] | None = None, **options: Any) -> None:
         """`options` are those of ClusterConfig."""
         self.system = system
-        self.core = EmbeddedCluster(
-            ClusterConfig(**options), topics=topics, wall_ms=lambda: WALL_MS + int(system.now())
-        )
+        self.core = EmbeddedCluster(ClusterConfig(**options), topics=topics, wall_ms=system.wall_ms)
         self.core.ports = self
         self.control = Control(self.core, self.core.config.seed)
         self.requests: list[tuple[float, int, bytes]] = []

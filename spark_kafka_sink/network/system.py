@@ -1,8 +1,8 @@
 """The seam to the operating system: the clock, sockets, names, and waiting for any of them.
 
-Everything in the client that would touch the machine asks a `System`. There are two: `OperatingSystem` here, and the
-tests' FakeSystem with a clock that jumps, so that a whole producer runs against scripted peers in one thread and never
-waits. No other module imports `selectors`, reads a clock or opens a socket.
+Everything in the client and the producer that would touch the machine asks a `System`. There are two: `OperatingSystem`
+here, and the tests' FakeSystem with a clock that jumps, so that a whole producer runs against scripted peers in one
+thread and never waits. docs/architecture.md names the few modules that have a door of their own.
 """
 
 from __future__ import annotations
@@ -106,6 +106,9 @@ class System(Protocol):
     def now(self) -> float:
         """Monotonic milliseconds."""
 
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970, as people and brokers tell the time. It may jump."""
+
     def resolve(self, host: str, port: int) -> list[SocketAddress]:
         """All addresses of a name, in the resolver's order; DisconnectedError if there are none."""
 
@@ -126,6 +129,9 @@ class OperatingSystem:
 
     def now(self) -> float:
         return time.monotonic() * 1000.0
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
 
     def resolve(self, host: str, port: int) -> list[SocketAddress]:
         if not 0 < port <= PORT_MAX:

@@ -14,7 +14,6 @@ import itertools
 import logging
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -117,7 +116,7 @@ class KafkaProducer(TransactionalProducer):
             self.config,
             self._pool,
             clock=self._system.now,
-            wall_clock_ms=_wall_clock_ms,
+            wall_clock_ms=self._system.wall_ms,
             wakeup=lambda: wake(client),
             random=random,
         )
@@ -254,7 +253,7 @@ class KafkaProducer(TransactionalProducer):
             raise too_large(topic, size, self.config)
         partition = self._partition_of(record, key, value, size, snapshot)
         if timestamp_ms is None:
-            timestamp_ms = _wall_clock_ms()
+            timestamp_ms = self._system.wall_ms()
         future = SendFuture(topic, partition, timestamp_ms, (key_size, value_size), callbacks)
         staged = StagedRecord(partition, key, value, headers, timestamp_ms, size, future)
         in_callback = self._loop.is_current()
@@ -357,10 +356,6 @@ class KafkaProducer(TransactionalProducer):
             return self._topics.await_partitions(topic, now, partition)
         except ProducerClosedError:
             raise self._closed_error() from None
-
-
-def _wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _abandon(sender: Sender, pid: int) -> None:

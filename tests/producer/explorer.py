@@ -29,10 +29,10 @@ from spark_kafka_sink.producer.futures import ColumnsResult, RecordMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.records.columns import RecordColumns
-from tests.fake_system import FakeSystem
+from tests.fake_system import WALL_MS, FakeSystem
 from tests.producer.schedules import TOPIC, Schedule
 from tests.producer.virtual_time import loop_of, simulated_producer
-from tests.simulated_cluster import WALL_MS, SimulatedCluster
+from tests.simulated_cluster import SimulatedCluster
 
 
 class Run:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
+import os
 from collections.abc import Callable
 
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.security.login import Login
 from spark_kafka_sink.network.security.oidc import TokenSource
+from spark_kafka_sink.network.system import OperatingSystem
 from spark_kafka_sink.sasl.gssapi import GssapiClient
 from spark_kafka_sink.sasl.mechanism import ClientConversation
 from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, unsecured_token
@@ -33,7 +34,7 @@ def _bearer_token(login: Login) -> str:
         return _called(login.token_callback)
     if login.oidc is not None:
         return _token_source(login).token()
-    issued_s = time.time()
+    issued_s = OperatingSystem().wall_ms() / 1000
     claims = dict(login.unsecured_claims) | {"iat": issued_s, "exp": issued_s + login.unsecured_lifetime_s}
     return unsecured_token(claims)
 
@@ -46,6 +47,7 @@ def _called(callback: Callable[[], object]) -> str:
 
 
 _token_sources: dict[object, TokenSource] = {}
+os.register_at_fork(after_in_child=_token_sources.clear)  # another thread may have held the lock of one
 _TOKEN_SOURCES_MAX = 64
 
 
