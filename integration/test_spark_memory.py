@@ -27,7 +27,7 @@ def test_the_memory_of_the_python_workers_is_flat_and_bounded(spark: SparkSessio
     failures: list[BaseException] = []
 
     def write(rows: int, bootstrap: str) -> None:
-        writer = rows_of(spark, rows).write.format("pykafka").option("kafka.bootstrap.servers", bootstrap)
+        writer = rows_of(spark, rows, "real").write.format("pykafka").option("kafka.bootstrap.servers", bootstrap)
         writer.option("topic", TOPIC).save()
 
     def run(bootstrap: str) -> None:

@@ -1,4 +1,4 @@
-"""What encoding costs, as ratios to the bare join of the same pieces: python -m integration.benchmarks.encoder
+"""What encoding costs, beside a bare join of four pieces of the same rows: python -m integration.benchmarks.encoder
 
 One process on one core; every variant in turn, round after round, and the median of the rounds, in CPU time.
 Nanoseconds depend on the machine and on what else it does; the ratios, taken in one run, do so much less.
@@ -16,11 +16,13 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from integration.benchmarks.rows import SHAPES
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, cut_batches, times_of
 from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import BatchHeader, stamp_header
+from spark_kafka_sink.records.joined_rows import reuse_freed_memory
 from spark_kafka_sink.records.sizes import record_size_bounds
 
 ROWS = 10_000
@@ -33,34 +35,27 @@ CHUNKS = (1_000, 10_000)
 HEADER_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
-def keys(rows: int = ROWS) -> pa.Array:
-    return pa.array([b"%012d" % i for i in range(rows)])
-
-
-def uneven_values(rows: int = ROWS) -> pa.Array:
-    """100 bytes on average."""
-    return pa.array([bytes([65 + i % 26]) * (97 + i % 7) for i in range(rows)])
-
-
-def even_values(rows: int = ROWS) -> pa.Array:
-    return pa.array([bytes([65 + i % 26]) * 100 for i in range(rows)])
-
-
-def headers(even: bool) -> pa.Array:
-    """A trace id and a source; `even` says whether all trace ids have one length."""
-    ids = [b"%016d" % i if even else b"%d" % (i * i) for i in range(ROWS)]
+def headers() -> pa.Array:
+    """A trace id and a source."""
+    ids = [b"%d" % (i * i) for i in range(ROWS)]
     return pa.array([[{"key": "trace-id", "value": i}, {"key": "source", "value": b"spark"}] for i in ids], HEADER_TYPE)
 
 
-def loose_headers() -> pa.Array:
+def other_headers() -> pa.Array:
     lists = [[{"key": f"key{i % 7}", "value": b"x" * (i % 90)}] * (i % 4) for i in range(ROWS)]
     return pa.array(lists, HEADER_TYPE)
 
 
+def columns(shape: str, rows: int = ROWS) -> RecordColumns:
+    key, value = SHAPES[shape](rows)
+    return RecordColumns(value, key)
+
+
 def bare_join(rows: int = ROWS) -> Callable[[], object]:
-    """The four pieces of a record, ready made: prefix, key, middle, value."""
-    prefix = pa.array([b"p" * (7 if i < 64 else 8 if i < 8192 else 9) for i in range(rows)])
-    pieces = (prefix, keys(rows), pa.array([b"mm"] * rows), uneven_values(rows), pa.scalar(b"", pa.binary()))
+    """Four ready-made pieces of each record put side by side by Arrow: numbers, key, length, value."""
+    key, value = SHAPES["real"](rows)
+    numbers = pa.array([b"p" * (7 if i % 130 < 64 else 8) for i in range(rows)])
+    pieces = (numbers, key, pa.array([b"mm"] * rows), value, pa.scalar(b"", pa.binary()))
     return lambda: pc.binary_join_element_wise(*pieces)
 
 
@@ -68,12 +63,13 @@ def plan_of(columns: RecordColumns, slices: list[PartitionSlice], batch_bytes: i
     return cut_batches(record_size_bounds(columns), slices, batch_bytes, times_of(columns, NOW))
 
 
-def encoding(columns: RecordColumns, batch_bytes: int = 2 << 20) -> Callable[[], object]:
+def encoding(columns: RecordColumns, batch_bytes: int = 16_384) -> Callable[[], object]:
     plan = plan_of(columns, [PartitionSlice(0, columns.num_rows)], batch_bytes)
     return lambda: encode(columns, plan, NOW)
 
 
-def planning(columns: RecordColumns, slices: list[PartitionSlice]) -> Callable[[], object]:
+def cutting(columns: RecordColumns, rows: int) -> Callable[[], object]:
+    slices = [PartitionSlice(start, min(start + rows, ROWS)) for start in range(0, ROWS, rows)]
     return lambda: plan_of(columns, slices, 16_384)
 
 
@@ -97,29 +93,24 @@ def decoding(columns: RecordColumns) -> Callable[[], object]:
 
 
 def variants() -> dict[str, Callable[[], object]]:
-    key, uneven, even = keys(), uneven_values(), even_values()
-    spread_keys = pa.array([b"%d" % (i * i) for i in range(ROWS)])
+    real, even = columns("real"), columns("even")
     times = pa.array([NOW + i % 1000 for i in range(ROWS)])
-    general, strided = RecordColumns(uneven, key), RecordColumns(even, key)
     return {
-        "bare join of the four pieces": bare_join(),
-        "general: values of 97 to 103 bytes": encoding(general),
-        "general, timestamps that vary": encoding(RecordColumns(uneven, key, timestamp=times)),
-        "general, keys of 1 to 8 bytes too": encoding(RecordColumns(uneven, spread_keys)),
-        "general, two headers": encoding(RecordColumns(uneven, key, headers(even=True))),
-        "general, two headers of any length": encoding(RecordColumns(uneven, key, headers(even=False))),
-        "general, none to three headers of any kind": encoding(RecordColumns(uneven, key, loose_headers())),
-        "general, batches of 16 kB": encoding(general, 16_384),
-        "general, 1,000 partitions": thousand_partitions(general),
-        "strided: values of 100 bytes": encoding(strided),
-        "strided, batches of 16 kB": encoding(strided, 16_384),
-        "general, batches of 16 kB, twelve partitions": in_partitions(general),
-        "strided, batches of 16 kB, twelve partitions": in_partitions(strided),
-        "strided, timestamps that vary": encoding(RecordColumns(even, key, timestamp=times)),
-        "strided, two headers": encoding(RecordColumns(even, key, headers(even=True))),
-        "sizes and plan, one partition": planning(general, [PartitionSlice(0, ROWS)]),
-        "decoding, uneven": decoding(general),
-        "decoding, even": decoding(strided),
+        "bare join of four pieces": bare_join(),
+        "real rows": encoding(real),
+        "real rows, batches of 512 kB": encoding(real, 512 << 10),
+        "even rows": encoding(even),
+        "even rows, batches of 512 kB": encoding(even, 512 << 10),
+        "real rows, twelve partitions": in_partitions(real),
+        "real rows, 1,000 partitions": thousand_partitions(real),
+        "real rows without keys": encoding(RecordColumns(real.value)),
+        "real rows, timestamps that vary": encoding(RecordColumns(real.value, real.key, timestamp=times)),
+        "real rows, two headers": encoding(RecordColumns(real.value, real.key, headers())),
+        "real rows, none to three headers": encoding(RecordColumns(real.value, real.key, other_headers())),
+        "sizes and cutting, real rows, twelve partitions": cutting(real, ROWS // 12),
+        "sizes and cutting, real rows, 1,000 partitions": cutting(real, ROWS // 1_000),
+        "decoding, real rows": decoding(real),
+        "decoding, even rows": decoding(even),
     }
 
 
@@ -137,7 +128,7 @@ def measure(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
 
 def cost_by_total() -> dict[int, list[float]]:
     """Nanoseconds per record where so many are encoded in all: for each of CHUNKS, in calls of at most so many rows."""
-    source = RecordColumns(uneven_values(), keys())
+    source = columns("real")
     found: dict[int, list[list[float]]] = {total: [[] for _ in CHUNKS] for total in TOTALS}
     for _ in range(5):
         for total in TOTALS:
@@ -152,32 +143,22 @@ def cost_by_total() -> dict[int, list[float]]:
     return {total: [statistics.median(times) for times in columns] for total, columns in found.items()}
 
 
-def cost_by_call() -> dict[int, dict[str, float]]:
-    """Nanoseconds per record of one call for so many rows: what the bare join takes at least, and the two paths."""
-    found = {}
-    for rows in (1_000, 10_000):
-        chunks = {"general": RecordColumns(uneven_values(rows), keys(rows))}
-        chunks["strided"] = RecordColumns(even_values(rows), keys(rows))
-        calls = {"bare join": bare_join(rows)} | {name: encoding(chunk) for name, chunk in chunks.items()}
-        found[rows] = {name: cost * ROWS / rows for name, cost in measure(calls).items()}
-    return found
-
-
 MEMORY_PROBE = """
 import resource, sys
 from integration.benchmarks.encoder import *
 rows = 200_000
-columns = RecordColumns(uneven_values(rows), keys(rows))
+rows_of = columns("real", rows)
 if sys.argv[1] == "headers":
-    columns = RecordColumns(columns.value, columns.key, pa.concat_arrays([headers(even=False)] * (rows // ROWS)))
-encode(columns.slice(0, 10), [BatchSlice(0, 0, 10)], NOW)
+    rows_of = RecordColumns(rows_of.value, rows_of.key, pa.concat_arrays([headers()] * (rows // ROWS)))
+reuse_freed_memory()
+encode(rows_of.slice(0, 10), [BatchSlice(0, 0, 10)], NOW)
 pa.default_memory_pool().release_unused()
 open("/proc/self/clear_refs", "w").write("5")
 before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
 size = int(sys.argv[2])
-kept = encode(columns, [BatchSlice(0, start, start + size) for start in range(0, rows, size)], NOW)
+kept = encode(rows_of, [BatchSlice(0, start, start + size) for start in range(0, rows, size)], NOW)
 (peak,) = [int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")]
-print(columns.nbytes, peak - before)
+print(rows_of.nbytes, peak - before)
 """
 
 
@@ -196,13 +177,12 @@ def peak_memory() -> dict[str, float]:
 def main() -> None:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     pa.set_cpu_count(1)
+    reuse_freed_memory()
     costs = measure(variants())
-    bare = costs["bare join of the four pieces"]
-    general = costs["general: values of 97 to 103 bytes"]
-    print("| 10,000 records, keys of 12 bytes | ns per record | to the bare join | to the general path |")
-    print("|---|---|---|---|")
+    bare, real = costs["bare join of four pieces"], costs["real rows"]
+    print("| 10,000 records, batches of 16 kB | ns per record | to the bare join | to real rows |\n|---|---|---|---|")
     for name, cost in costs.items():
-        print(f"| {name} | {cost:.0f} | {cost / bare:.2f} | {cost / general:.2f} |")
+        print(f"| {name} | {cost:.0f} | {cost / bare:.2f} | {cost / real:.2f} |")
     totals = cost_by_total()
     titles = "".join(f" in calls of {rows:,}, ns per record | to {rows:,} |" for rows in CHUNKS)
     print(f"\n| records in all |{titles}\n|---|" + "---|" * 2 * len(CHUNKS))
@@ -212,9 +192,6 @@ def main() -> None:
             for index, (cost, rows) in enumerate(zip(times, CHUNKS, strict=True))
         )
         print(f"| {total:,} |{cells}")
-    print("\n| records in one call | bare join, ns per record | general | strided |\n|---|---|---|---|")
-    for rows, calls in cost_by_call().items():
-        print(f"| {rows:,} | " + " | ".join(f"{cost:.0f}" for cost in calls.values()) + " |")
     print("\n| peak memory besides 200,000 records of input | times their bytes |\n|---|---|")
     for kind, ratio in peak_memory().items():
         print(f"| {kind} | {ratio:.2f} |")

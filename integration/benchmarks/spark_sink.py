@@ -2,7 +2,7 @@
 
     python -m integration.benchmarks.spark_sink [--rows 10000000] [--rounds 5] [--bootstrap host:port]
 
-All in one session (`local[2]`), one after the other, in turn, on the same rows: 12-byte keys, 100-byte values, 12
+All in one session (`local[2]`), one after the other, in turn, on the same rows, of real length and then even ones, 12
 partitions. Without `--bootstrap` a discard broker (it acknowledges, counts and keeps nothing) runs in a process of its
 own. CPU is what the driver, its JVM and the Python workers used during the write, the broker not included. The counting
 writer is what Spark can hand to a Python sink at most. Medians of the rounds, after one round that does not count.
@@ -30,7 +30,6 @@ from spark_kafka_sink import register
 
 PARTITIONS = 12
 TASKS = 4
-VALUE_REST = "so it goes " * 8
 TOPIC = "spark-sink-benchmark"
 
 
@@ -125,13 +124,22 @@ def start_spark() -> SparkSession:
     return spark
 
 
-def rows_of(spark: SparkSession, rows: int) -> DataFrame:
-    """12-byte keys, 100-byte values, at little cost for making them."""
-    number = "CAST(id + 100000000000 AS STRING)"
-    return spark.range(0, rows, 1, TASKS).selectExpr(f"{number} AS key", f"concat({number}, '{VALUE_REST}') AS value")
+SHAPES = {
+    "real": ["CAST(id AS STRING) AS key", "to_json(struct(id, id % 1000 / 10 AS amount, rest)) AS value"],
+    "even": [
+        "CAST(id + 100000000000 AS STRING) AS key",
+        "concat(CAST(id + 100000000000 AS STRING), repeat('so it goes ', 8)) AS value",
+    ],
+}
 
 
-def compare(rows: int, rounds: int, bootstrap: str | None) -> None:
+def rows_of(spark: SparkSession, rows: int, shape: str) -> DataFrame:
+    """Real: keys of 1 to 7 digits and more, JSON values of 60 to 140 bytes. Even: 12-byte keys, 100-byte values."""
+    numbers = spark.range(0, rows, 1, TASKS).selectExpr("id", "repeat('so ', int(9 + id * 7919 % 22)) AS rest")
+    return numbers.selectExpr(*SHAPES[shape])
+
+
+def compare(rows: int, rounds: int, bootstrap: str | None, shape: str) -> None:
     seen: dict[str, list[tuple[float, float]]] = {name: [] for name in CONTENDERS}
     with contextlib.ExitStack() as stack:
         broker: int | None = None
@@ -139,7 +147,7 @@ def compare(rows: int, rounds: int, bootstrap: str | None) -> None:
             bootstrap, broker = stack.enter_context(discard_broker())
         spark = start_spark()
         stack.callback(spark.stop)
-        frame = rows_of(spark, rows)
+        frame = rows_of(spark, rows, shape)
         for turn in range(rounds + 1):
             for name, write in CONTENDERS.items():
                 started, cpu_before = time.perf_counter(), client_cpu_seconds(broker)
@@ -170,8 +178,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--bootstrap", help=f"a Kafka with the topic {TOPIC}, instead of the discard broker")
+    parser.add_argument("--shape", action="append", choices=[*SHAPES], help="real rows, even rows; both without it")
     arguments = parser.parse_args()
-    compare(arguments.rows, arguments.rounds, arguments.bootstrap)
+    for shape in arguments.shape or SHAPES:
+        print(f"\n{shape} rows:\n")
+        compare(arguments.rows, arguments.rounds, arguments.bootstrap, shape)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,41 @@
+"""The rows that the benchmarks write, in the order in which their tables have them.
+
+real    JSON values of 60 to 140 bytes, keys of 1 to 7 digits: what `to_json(struct(*))` and `CAST(id AS STRING)` give
+even    values of 100 bytes, keys of 12
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+
+Rows = tuple[pa.Array, pa.Array]
+"""Keys and values."""
+
+
+def real_rows(rows: int) -> Rows:
+    chance = Random(7)
+    ids = [int(10 ** (7 * chance.random())) for _ in range(rows)]
+    return pa.array([b"%d" % each for each in ids], pa.binary()), pa.array([_json(each, chance) for each in ids])
+
+
+def even_rows(rows: int) -> Rows:
+    letters = np.random.default_rng(7).integers(97, 123, (rows, 100), np.uint8)
+    letters[:, ::2] = 120  # every second byte repeats, so that compression has something to find
+    keys = [b"%012d" % (row * 7919 % 1_000_003) for row in range(rows)]
+    return pa.array(keys, pa.binary()), pa.array([bytes(row) for row in letters], pa.binary())
+
+
+def _json(number: int, chance: Random) -> bytes:
+    """60 to 140 bytes."""
+    fields = {"id": number, "amount": round(1_000 * chance.random(), 2), "paid": chance.random() < 0.5}
+    rest = chance.randrange(60, 141) - len(json.dumps({**fields, "note": ""}))
+    note = "".join(chance.choices("etaoin shrdlu", k=max(0, rest)))
+    return json.dumps({**fields, "note": note}).encode()
+
+
+SHAPES: Mapping[str, Callable[[int], Rows]] = {"real": real_rows, "even": even_rows}
