@@ -26,6 +26,7 @@ KafkaSinkError
 ├── TransactionError        a call about a transaction could not do what was asked
 │   ├── TransactionAbortableError  abort this transaction, then begin another one
 │   └── TransactionTimeoutError    no answer within max.block.ms: call it again to learn the outcome
+├── PreflightError          a check before the write failed; nothing was written
 ├── BufferExhaustedError    buffer.memory stayed full for max.block.ms
 ├── MetadataTimeoutError    a topic's partitions stayed unknown for max.block.ms
 ├── ProducerClosedError     send() after close()
@@ -155,6 +156,10 @@ class TransactionAbortableError(TransactionError):
 
 class TransactionTimeoutError(TransactionError, TimeoutError):
     """No answer within max.block.ms. The outcome is not known; the same call may be repeated to learn it."""
+
+
+class PreflightError(KafkaSinkError):
+    """Kafka cannot be written to as it was asked for. Every check that failed has a line; nothing was written."""
 
 
 class BufferExhaustedError(KafkaSinkError):

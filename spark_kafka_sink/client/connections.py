@@ -63,6 +63,8 @@ class Connections:
         )
         self.versions: dict[int, NodeVersions] = {}
         self.features = FinalizedFeatures()
+        self.losses: dict[int, Loss] = {}
+        """Why the last connection to a node is gone, or did not come about; until one is ready."""
         self._selector = selector
         self._config = config
         self._to_introduce: dict[int, int] = {}  # node -> the version of ApiVersions to ask it in
@@ -116,6 +118,7 @@ class Connections:
             self.versions[node_id] = node_versions(self.describe(node_id), answer)
             self.features = newest_features(self.versions.values(), self.features)
             self.states.ready(node_id, now)
+            self.losses.pop(node_id, None)
             if self._warned.pop(self.address(node_id), None) is not None:
                 _log.info("Connected: %s", self.address(node_id))
             return None
@@ -160,6 +163,7 @@ class Connections:
 
     def lost(self, node_id: int, loss: Loss, now: float) -> None:
         self._forget(node_id)
+        self.losses[node_id] = loss
         if loss.authentication_error is not None:
             _log.error("%s: authentication failed: %s", self.describe(node_id), loss.reason)
             self.states.authentication_failed(node_id, now, loss.authentication_error)
@@ -187,6 +191,7 @@ class Connections:
 
     def remove(self, node_id: int) -> None:
         self._forget(node_id)
+        self.losses.pop(node_id, None)
         self.states.remove(node_id)
 
     def _forget(self, node_id: int) -> None:

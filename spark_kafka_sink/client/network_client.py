@@ -109,6 +109,10 @@ class NetworkClient:
     def authentication_exception(self, node_id: int) -> AuthenticationError | None:
         return self._states.authentication_error(node_id)
 
+    def loss(self, node_id: int) -> Loss | None:
+        """Why there is no connection to the node; None while there is one, or the first is still being made."""
+        return self._connections.losses.get(node_id)
+
     def disconnect(self, node_id: int, now: float) -> None:
         """End the connection. Its requests come back from the next poll as disconnected."""
         if self._connections.is_alive(node_id):

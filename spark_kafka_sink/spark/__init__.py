@@ -1,16 +1,20 @@
 """The Spark data source `pykafka`: the only folder that knows Spark.
 
-datasource.py   what Spark finds: KafkaDataSource
-drop_in.py      register(): default save mode, threads, redaction
-options.py      option strings -> SinkOptions, all faults in one error
-columns.py      the column contract, and Arrow batches -> columns per topic
-writer.py       what Spark calls: a batch and a stream writer over one write task
-write_task.py   one task: Arrow batches in, acknowledged offsets out
-bootstrap.py    the driver's look at the address, before any task
-failures.py     the error of a failed task
-dead_letters.py where records go that nobody would take
-pool.py         producers that outlive a task
-report.py       what was written, as messages from tasks, a line in the log, a line of JSON
+datasource.py       what Spark finds: KafkaDataSource
+drop_in.py          register(): which methods of pyspark it replaces, and what it sets
+save_and_start.py   what takes their place: a look before Spark plans, fewer columns, mode append, output mode update
+recorded_writer.py  writers of pyspark that remember what was said to them
+options.py          option strings -> SinkOptions, all faults in one error
+columns.py          the column contract, and Arrow batches -> columns per topic
+writer.py           what Spark calls: a batch and a stream writer over one write task
+write_task.py       one task: Arrow batches in, acknowledged offsets out
+checks.py           what the driver looks at before any task: options, schema, connection; also for Spark Connect
+failures.py         the error of a failed task
+dead_letters.py     where records go that nobody would take
+pool.py             producers that outlive a task
+report.py           what was written, as messages from tasks, a line in the log, a line of JSON
+words.py            refusals that more than one file has to say
+worker_log.py       log lines of Spark's Python processes, with time, level and logger
 
 pyspark comes with the cluster, or with the extra `spark`.
 """

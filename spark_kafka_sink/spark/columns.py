@@ -70,6 +70,16 @@ class ColumnPlan:
     timestamp: int | None = None
     fixed_topic: str | None = None
 
+    def positions(self) -> list[int]:
+        """The columns that are used for something, in their order."""
+        used: set[int] = set()
+        for source in (self.value, self.key, self.topic, self.partition, self.headers, self.timestamp):
+            if isinstance(source, int):
+                used.add(source)
+            elif source is not None:
+                used.update(source.positions if source.parent is None else [source.parent])
+        return sorted(used)
+
 
 @dataclass(frozen=True)
 class TopicRows:

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import MutableMapping
-from typing import Any, NoReturn
+from typing import Any
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from spark_kafka_sink.errors import ConfigurationError, SchemaError
-from spark_kafka_sink.formats.encoder import ColumnsEncoder
-from spark_kafka_sink.spark.bootstrap import check_connection
-from spark_kafka_sink.spark.columns import ColumnPlan, plan_columns
-from spark_kafka_sink.spark.format_options import encoded_sides
-from spark_kafka_sink.spark.options import parse_options
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.spark.checks import CHECK, ask_servers, check_write, outcome_as_schema
+from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.sink_options import SinkOptions
-from spark_kafka_sink.spark.value_formats import plan_encoders, with_schema_ids
+from spark_kafka_sink.spark.words import MODE_NOT_ALLOWED, NAME
 from spark_kafka_sink.spark.worker_log import show_log
 from spark_kafka_sink.spark.writer import KafkaBatchWriter, KafkaStreamWriter
-
-NAME = "pykafka"
-
-MODE_NOT_ALLOWED = "Save mode {} not allowed for Kafka. Allowed save modes are Append and ErrorIfExists (default)."
 
 
 class KafkaDataSource(DataSource):
@@ -41,7 +34,9 @@ class KafkaDataSource(DataSource):
     def name(cls) -> str:
         return NAME
 
-    def schema(self) -> NoReturn:
+    def schema(self) -> StructType:
+        if CHECK in self.options:
+            return outcome_as_schema(self.options)
         raise ConfigurationError(f"'{NAME}' writes to Kafka and cannot read. Read with Spark's own format('kafka').")
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
@@ -55,31 +50,7 @@ class KafkaDataSource(DataSource):
 
     def _plan(self, schema: StructType) -> tuple[SinkOptions, ColumnPlan]:
         show_log()
-        options, plan = self._checked(schema)
-        if self._is_planning and options.check_connection:
-            check_connection(options.producer_config().bootstrap_servers)
-        if self._is_planning and options.registry is not None:
-            plan = with_schema_ids(plan, options)
+        options, plan = check_write(self.options, schema)
+        if self._is_planning:
+            plan = ask_servers(options, plan)
         return dataclasses.replace(options, registry=None), plan
-
-    def _checked(self, schema: StructType) -> tuple[SinkOptions, ColumnPlan]:
-        """The faults of the options and those of the schema in one error; none of them needs a broker."""
-        faults: list[str] = []
-        # Where the options are faulty, the schema is looked at with those of them that concern it.
-        fixed_topic = next((value for name, value in self.options.items() if name.lower() == "topic"), None)
-        encoders: dict[str, ColumnsEncoder | None] = {**encoded_sides(self.options)}
-        try:
-            options = parse_options(self.options)
-            fixed_topic = options.topic
-            encoders = plan_encoders(options.formats, schema, faults)
-        except ConfigurationError as error:
-            faults += error.faults
-        try:
-            plan = plan_columns(schema, fixed_topic, encoders)
-        except SchemaError as error:
-            if not faults:
-                raise
-            faults += str(error).splitlines()
-        if faults:
-            raise ConfigurationError(faults)
-        return options, plan

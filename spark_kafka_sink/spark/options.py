@@ -47,7 +47,9 @@ OPTIONS = (
     *(Option(*row) for row in REGISTRY_OPTIONS),
     Option("onRecordError", "fail", "`fail` fails the task; `deadLetter` writes refused records to `deadLetterTopic`"),
     Option("deadLetterTopic", "", "where refused records go; needed with `onRecordError` = `deadLetter`"),
-    Option("checkConnection", "true", "let the driver open a connection to a bootstrap server before any task starts"),
+    Option(
+        "checkConnection", "true", "let the driver find out whether Kafka can be written to, before any task starts"
+    ),
     Option("reportPath", "", "a file on the driver's machine that gets one line of JSON for each commit"),
     Option("checkpointLocation", "", "of a stream; Spark's own, passed by"),
     Option("queryName", "", "of a stream; Spark's own, passed by"),

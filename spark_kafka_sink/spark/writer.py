@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from spark_kafka_sink.errors import DeliveryError
+from spark_kafka_sink.errors import ConfigurationError, DeliveryError
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.report import TaskReport, WriteReport, add_up
 from spark_kafka_sink.spark.sink_options import SinkOptions
+from spark_kafka_sink.spark.words import CONTINUOUS
 from spark_kafka_sink.spark.worker_log import LOGGER, show_log
 from spark_kafka_sink.spark.write_task import write_rows
 
@@ -52,6 +53,9 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
 def commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int | None = None) -> None:
     """Every task must have said what it wrote; then say so in one line."""
     reports = _reports(messages)
+    if batch_id is not None and messages and not reports:
+        # Continuous processing never calls `write`. Spark only logs what is raised here, and goes on.
+        raise ConfigurationError(f"No task has written anything. {CONTINUOUS}")
     if len(reports) != len(messages):
         raise DeliveryError(
             f"{len(messages) - len(reports)} of {len(messages)} tasks have not told what they wrote, so their rows may "

@@ -1,42 +1,74 @@
-"""Run by test_connect.py: `python -m tests.spark.connect_job ADDRESS BOOTSTRAP TOPIC` writes through Spark Connect."""
+"""Run by test_connect.py, `python -m tests.spark.connect_job ADDRESS BOOTSTRAP TOPIC FOLDER`: writes through Connect."""
 
 from __future__ import annotations
 
 import sys
-import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
-from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.errors import KafkaSinkError
 from tests.spark_session import connect_session
 
 
-def refusal(frame: DataFrame, options: dict[str, str], mode: str) -> str:
-    try:
-        frame.write.format("pykafka").options(**options).mode(mode).save()
-    except (PySparkException, ConfigurationError) as error:
-        return str(error)
-    return "it was not refused"
-
-
-def main(address: str, bootstrap: str, topic: str) -> None:
+def main(address: str, bootstrap: str, topic: str, folder: Path) -> None:
     spark = connect_session(address)
     print(f"session: {type(spark).__module__}")
     options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
     frame = spark.range(100).selectExpr("CAST(id AS STRING) AS key", "CAST(id * 2 AS STRING) AS value")
-    frame.write.format("pykafka").options(**options).save()
-    with tempfile.TemporaryDirectory() as folder:
-        frame.write.parquet(f"{folder}/source")
-        files = spark.readStream.schema(frame.schema).parquet(f"{folder}/source")
-        stream = files.writeStream.format("pykafka").options(**options | {"topic": f"{topic}-stream"})
-        stream.option("checkpointLocation", f"{folder}/checkpoint").trigger(
-            availableNow=True
-        ).start().awaitTermination()
+    frame.selectExpr("*", "1 AS VALUE", "2 AS other", "3 AS other").write.format("pykafka").options(**options).save()
+    write_streams(frame, options, folder)
     for mode in ("overwrite", "ignore"):
-        print(f"{mode}: {refusal(frame, options, mode)}")
+        writer = frame.write.format("pykafka").options(**options).mode(mode)
+        print(f"{mode}: {refusal(writer.save)}")
+    refuse_behind_a_shuffle(spark, options, folder / "ran")
     spark.stop()
 
 
+def write_streams(frame: DataFrame, options: dict[str, str], folder: Path) -> None:
+    frame.write.parquet(f"{folder}/source")
+    files = frame.sparkSession.readStream.schema(frame.schema).parquet(f"{folder}/source")
+    for topic, mode, rows in (
+        (f"{options['topic']}-stream", "append", files),
+        (f"{options['topic']}-update", "update", files.groupBy("key").agg({"value": "max"}).toDF("key", "value")),
+    ):
+        stream = rows.writeStream.format("pykafka").options(**options | {"topic": topic}).outputMode(mode)
+        stream = stream.option("checkpointLocation", f"{folder}/checkpoint-{mode}")
+        stream.trigger(availableNow=True).start().awaitTermination()
+    stream = files.writeStream.format("pykafka").options(**options).trigger(continuous="1 second")
+    print(f"continuous: {refusal(stream.option('checkpointLocation', f'{folder}/never').start)}")
+
+
+def refuse_behind_a_shuffle(spark: SparkSession, options: dict[str, str], ran: Path) -> None:
+    """Each upstream task leaves a file: it runs in another process."""
+    ran.mkdir()
+
+    def counted(batches: Iterator[Any]) -> Iterator[Any]:
+        (ran / uuid.uuid4().hex).touch()
+        yield from batches
+
+    numbers = spark.range(0, 8, 1, 4).mapInArrow(counted, "id LONG")
+    sums = numbers.groupBy((numbers["id"] % 3).alias("n")).count().selectExpr("CAST(count AS STRING) AS value")
+    for name, value in (("tpoic", "t"), ("topic", "not-there"), ("kafka.bootstrap.servers", "no-such-host.invalid:1")):
+        print(f"{name}: {refusal(sums.write.format('pykafka').options(**options).option(name, value).save)}")
+    print(f"no value: {refusal(sums.drop('value').write.format('pykafka').options(**options).save)}")
+    print(f"upstream tasks: {len(list(ran.iterdir()))}")
+    sums.write.format("pykafka").options(**options | {"topic": f"{options['topic']}-sums"}).save()
+    print(f"upstream tasks of the write: {len(list(ran.iterdir()))}")
+
+
+def refusal(write: Callable[[], object]) -> str:
+    """Kind and words of the error on one line."""
+    try:
+        write()
+    except (PySparkException, KafkaSinkError) as error:
+        return f"{type(error).__name__} " + " ".join(str(error).split())
+    return "it was not refused"
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:4], Path(sys.argv[4]))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,18 +15,35 @@ from tests.spark_session import connect_address
 
 pytestmark = pytest.mark.needs("java")
 
+TOPICS = {"t": 2, "t-stream": 1, "t-update": 1, "t-sums": 1}
+REFUSED = {
+    "overwrite": "ConfigurationError Save mode Overwrite not allowed for Kafka.",
+    "ignore": "ConfigurationError Save mode Ignore not allowed for Kafka.",
+    "continuous": "ConfigurationError trigger(continuous=...) is not available",
+    "tpoic": "ConfigurationError Unknown option 'tpoic'. Did you mean 'topic'?",
+    "topic": "PreflightError Kafka cannot be written to. Nothing was written. - topic not-there: does not exist.",
+    "kafka.bootstrap.servers": "no-such-host.invalid:1: the name cannot be resolved",
+    "no value": "SchemaError Required attribute 'value' not found",
+}
 
-def test_a_batch_appends_by_default_a_stream_is_written_and_other_modes_are_refused(spark: SparkSession) -> None:
-    with embedded_broker(topics={"t": 2, "t-stream": 1}) as broker:
-        command = [sys.executable, "-m", "tests.spark.connect_job", connect_address(spark)]
+
+def test_batches_and_streams_are_written_and_mistakes_are_refused_by_the_driver_before_it_plans(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with embedded_broker(topics=TOPICS) as broker:
+        command = [sys.executable, "-m", "tests.spark.connect_job", connect_address(spark), broker.bootstrap_servers]
         job = subprocess.run(
-            [*command, broker.bootstrap_servers, "t"], capture_output=True, text=True, errors="replace", check=False
+            [*command, "t", str(tmp_path)], capture_output=True, text=True, errors="replace", check=False
         )
         assert job.returncode == 0, job.stderr[-5000:]
-        for topic in ("t", "t-stream"):
+        for topic in ("t", "t-stream", "t-update"):
             written = read_topic(broker.bootstrap_servers, topic)
             rows = zip(written.column("key").to_pylist(), written.column("value").to_pylist(), strict=True)
-            assert sorted(rows) == sorted((b"%d" % n, b"%d" % (n * 2)) for n in range(100))
+            assert sorted(rows) == sorted((b"%d" % n, b"%d" % (n * 2)) for n in range(100)), topic
+        assert sorted(read_topic(broker.bootstrap_servers, "t-sums").column("value").to_pylist()) == [b"2", b"3", b"3"]
     assert "session: pyspark.sql.connect" in job.stdout
-    for mode in ("Overwrite", "Ignore"):
-        assert f"Save mode {mode} not allowed for Kafka." in job.stdout
+    said = dict(re.findall(r"^(.+?): (.*)$", job.stdout, re.MULTILINE))
+    for mistake, words in REFUSED.items():
+        assert words in said[mistake]
+        assert "Traceback" not in said[mistake]
+    assert (said["upstream tasks"], said["upstream tasks of the write"]) == ("0", "4")

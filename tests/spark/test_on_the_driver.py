@@ -1,20 +1,24 @@
-"""What is refused on the driver, before any task starts and without a broker; and the save modes."""
+"""What is refused on the driver before Spark plans: no stage before the write has run, and the error is ours."""
 
 from __future__ import annotations
 
+import inspect
 import socket
-import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import expr
 from pyspark.sql.readwriter import DataFrameWriter
 
 from spark_kafka_sink import register
-from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError, PreflightError, SchemaError
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 
 pytestmark = pytest.mark.needs("java")
 
@@ -26,6 +30,12 @@ def rows(spark: SparkSession) -> DataFrame:
     return spark.range(3).selectExpr("CAST(id AS STRING) AS value")
 
 
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded_broker(topics={"t": 2}) as broker:
+        yield broker
+
+
 @pytest.fixture
 def unused_port() -> Iterator[int]:
     """A port at which nobody listens: it is bound, but never listened on."""
@@ -34,19 +44,82 @@ def unused_port() -> Iterator[int]:
         yield held.getsockname()[1]
 
 
-def refused(writer: DataFrameWriter, spark: SparkSession) -> str:
-    """The words with which the write was refused. That no task was started is checked as well."""
-    group = f"refused-{time.monotonic_ns()}"
+class Upstream:
+    """A frame behind a shuffle, whose stages Spark runs before it asks a sink in Python for its writer."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        context = spark.sparkContext
+        ran = context.accumulator(0)
+
+        def counted(batches: Iterator[Any]) -> Iterator[Any]:
+            ran.add(1)
+            yield from batches
+
+        assert spark.conf.get("spark.sql.adaptive.enabled") == "true"
+        numbers = spark.range(0, 8, 1, 4).mapInArrow(counted, "id LONG")
+        sums = numbers.groupBy(expr("id % 3 AS n")).agg(expr("sum(id) AS sum"))
+        self.frame = sums.selectExpr("CAST(n AS STRING) AS key", "CAST(sum AS STRING) AS value")
+        self._ran = ran
+
+    @property
+    def tasks_run(self) -> int:
+        return int(self._ran.value)
+
+
+def refused(write: Callable[[], object], spark: SparkSession) -> KafkaSinkError:
+    """The error of a write that is refused before Spark runs any job for it."""
+    group = f"refused-{uuid.uuid4()}"
     spark.sparkContext.setJobGroup(group, "a write that must not start")
-    with pytest.raises((AnalysisException, ConfigurationError)) as error:
-        writer.save()
+    with pytest.raises(KafkaSinkError) as error:
+        write()
     assert list(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) == []
-    return str(error.value)
+    assert "Traceback" not in str(error.value)
+    return error.value
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "words"),
+    [
+        (lambda frame: frame, {"tpoic": "t"}, "Unknown option 'tpoic'. Did you mean 'topic'?"),
+        (lambda frame: frame.drop("value"), {}, "Required attribute 'value' not found"),
+        (lambda frame: frame, {"kafka.bootstrap.servers": "127.0.0.1:{unused}"}, "{unused}: Connection refused"),
+        (lambda frame: frame, {"topic": "not-there"}, "topic not-there: does not exist."),
+    ],
+    ids=["a misspelt option", "no value", "a wrong address", "a wrong topic"],
+)
+def test_a_mistake_behind_a_shuffle_costs_no_task(
+    spark: SparkSession,
+    broker: EmbeddedBroker,
+    unused_port: int,
+    change: Callable[[DataFrame], DataFrame],
+    options: dict[str, str],
+    words: str,
+) -> None:
+    upstream = Upstream(spark)
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "t"} | options
+    given = {name: value.format(unused=unused_port) for name, value in given.items()}
+    error = refused(change(upstream.frame).write.format("pykafka").options(**given).save, spark)
+    assert words.format(unused=unused_port) in str(error)
+    assert upstream.tasks_run == 0
+
+
+def test_the_rows_behind_a_shuffle_are_written_once_nothing_is_wrong(
+    spark: SparkSession, broker: EmbeddedBroker
+) -> None:
+    upstream = Upstream(spark)
+    broker.control.create_topic("sums", 1)
+    upstream.frame.write.save(
+        format="pykafka", **{"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "sums"}
+    )
+    assert upstream.tasks_run == 4
+    written = read_topic(broker.bootstrap_servers, "sums").column("value").to_pylist()
+    assert sorted(written) == [b"12", b"7", b"9"]
 
 
 def test_all_faults_of_options_and_schema_are_told_together(spark: SparkSession) -> None:
     writer = spark.range(1).write.format("pykafka").option("kafka.acks", "7").option("kafka.lingr.ms", "1")
-    words = refused(writer, spark)
+    error = refused(writer.save, spark)
+    assert isinstance(error, ConfigurationError)
     for part in (
         "bootstrap.servers is not set",
         "acks must be one of",
@@ -54,23 +127,26 @@ def test_all_faults_of_options_and_schema_are_told_together(spark: SparkSession)
         "topic option required when no 'topic' attribute is present",
         "Required attribute 'value' not found",
     ):
-        assert part in words
+        assert part in str(error)
 
 
 def test_the_schema_is_checked_before_any_broker_is_asked(spark: SparkSession, unused_port: int) -> None:
     frame = spark.range(1).selectExpr("id AS value")
     writer = frame.write.format("pykafka").option("kafka.bootstrap.servers", f"127.0.0.1:{unused_port}")
-    assert "value attribute unsupported type bigint" in refused(writer.option("topic", "t"), spark)
+    error = refused(writer.option("topic", "t").save, spark)
+    assert isinstance(error, SchemaError)
+    assert "value attribute unsupported type bigint" in str(error)
 
 
 @pytest.mark.parametrize(("mode", "word"), [("overwrite", "Overwrite"), ("ignore", "Ignore")])
+@pytest.mark.parametrize("how", ["mode()", "save()"])
 def test_other_save_modes_are_refused_in_sparks_words(
-    rows: DataFrame, spark: SparkSession, mode: str, word: str
+    rows: DataFrame, spark: SparkSession, mode: str, word: str, how: str
 ) -> None:
-    words = refused(rows.write.format("pykafka").options(**NOWHERE).mode(mode), spark)
-    assert (
-        f"Save mode {word} not allowed for Kafka. Allowed save modes are Append and ErrorIfExists (default)." in words
-    )
+    writer = rows.write.format("pykafka").options(**NOWHERE)
+    error = refused(writer.mode(mode).save if how == "mode()" else lambda: writer.save(mode=mode), spark)
+    expected = f"Save mode {word} not allowed for Kafka. Allowed save modes are Append and ErrorIfExists (default)."
+    assert str(error) == expected
 
 
 def test_the_default_save_mode_of_other_formats_is_left_alone(rows: DataFrame, tmp_path: Path) -> None:
@@ -80,30 +156,49 @@ def test_the_default_save_mode_of_other_formats_is_left_alone(rows: DataFrame, t
         rows.write.format("json").save(path)
 
 
+def test_a_path_is_refused_for_it_means_nothing_to_kafka(rows: DataFrame, spark: SparkSession) -> None:
+    writer = rows.write.format("pykafka").options(**NOWHERE)
+    assert "Option 'path', from save(path)" in str(refused(lambda: writer.save("t"), spark))
+
+
 def test_register_may_be_called_again_and_again(spark: SparkSession) -> None:
-    save = DataFrameWriter.save
+    save, option = DataFrameWriter.save, DataFrameWriter.option
     register(spark)
     register(spark)
-    assert DataFrameWriter.save is save
+    assert (DataFrameWriter.save, DataFrameWriter.option) == (save, option)
     assert str(spark.conf.get("spark.sql.redaction.options.regex")).count("sasl") == 1
 
 
-def test_a_wrong_port_fails_within_seconds_and_with_the_address(
-    rows: DataFrame, spark: SparkSession, unused_port: int
+def test_a_write_that_failed_can_be_mended_and_saved_with_the_same_writer(
+    rows: DataFrame, spark: SparkSession, broker: EmbeddedBroker
 ) -> None:
-    writer = rows.write.format("pykafka").option("topic", "t")
-    started = time.monotonic()
-    words = refused(writer.option("kafka.bootstrap.servers", f"127.0.0.1:{unused_port}"), spark)
-    assert f"127.0.0.1:{unused_port}: Connection refused" in words
-    assert time.monotonic() - started < 60
+    broker.control.create_topic("mended", 1)
+    writer = rows.write.format("pykafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    refused(writer.option("kafka.acks", "7").option("topic", "mended").save, spark)
+    writer.option("kafka.acks", "all").save()
+    writer.save()
+    assert read_topic(broker.bootstrap_servers, "mended").num_rows == 6
 
 
-def test_a_wrong_host_fails_within_seconds_and_with_the_address(rows: DataFrame, spark: SparkSession) -> None:
-    writer = rows.write.format("pykafka").option("topic", "t")
-    started = time.monotonic()
-    words = refused(writer.option("kafka.bootstrap.servers", "no-such-host.invalid:9092"), spark)
-    assert "no-such-host.invalid:9092" in words
-    assert time.monotonic() - started < 60
+def test_a_wrong_address_is_named_by_host_and_port(rows: DataFrame, spark: SparkSession, unused_port: int) -> None:
+    for address in (f"127.0.0.1:{unused_port}", "no-such-host.invalid:9092"):
+        writer = rows.write.format("pykafka").option("topic", "t").option("kafka.bootstrap.servers", address)
+        error = refused(writer.save, spark)
+        assert isinstance(error, PreflightError)
+        assert address in str(error)
+        assert '.option("checkConnection", "false")' in str(error)
+
+
+def test_an_address_that_a_broker_advertises_and_nobody_can_reach_is_named(
+    rows: DataFrame, spark: SparkSession
+) -> None:
+    with embedded_broker(topics={"t": 1}, advertised_host="kafka.invalid") as broker:
+        servers = broker.bootstrap_servers.replace("kafka.invalid", "127.0.0.1")
+        writer = rows.write.format("pykafka").option("topic", "t").option("kafka.bootstrap.servers", servers)
+        error = str(refused(writer.save, spark))
+    assert "broker 0 (kafka.invalid:" in error
+    assert "the name cannot be resolved" in error
+    assert "The broker itself advertises this address (advertised.listeners)" in error
 
 
 def test_reading_says_how_to_read(spark: SparkSession) -> None:
@@ -111,23 +206,36 @@ def test_reading_says_how_to_read(spark: SparkSession) -> None:
         spark.read.format("pykafka").option("subscribe", "t").load()
 
 
-def test_the_data_source_is_found_without_register(rows: DataFrame) -> None:
-    """By another session, which shares the JVM but not what was registered."""
-    other = rows.sparkSession.newSession()
+def test_without_register_the_data_source_is_found_and_looks_at_the_same_things(
+    rows: DataFrame, broker: EmbeddedBroker, unused_port: int
+) -> None:
+    """By another session, which shares the JVM but not what was registered; and by the `save` that Spark came with."""
+    save = inspect.unwrap(DataFrameWriter.save)
+    frame = rows.sparkSession.newSession().range(1).selectExpr("CAST(id AS STRING) AS value")
+    writer = frame.write.format("pykafka").mode("append").option("topic", "t")
     with pytest.raises(AnalysisException, match=r"bootstrap\.servers is not set"):
-        other.range(1).selectExpr("CAST(id AS STRING) AS value").write.format("pykafka").mode("append").save()
+        save(writer)
+    with pytest.raises(AnalysisException, match="Connection refused"):
+        save(writer.option("kafka.bootstrap.servers", f"127.0.0.1:{unused_port}"))
+    broker.control.create_topic("found", 1)
+    save(writer.option("kafka.bootstrap.servers", broker.bootstrap_servers).option("topic", "found"))
+    assert read_topic(broker.bootstrap_servers, "found").num_rows == 1
 
 
-def test_threads_that_did_not_make_the_session_can_write(rows: DataFrame, tmp_path: Path) -> None:
+def test_threads_that_did_not_make_the_session_can_write(
+    rows: DataFrame, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
     """Spark looks data sources in Python up in the active session, which such a thread does not have."""
+    broker.control.create_topic("threads", 1)
+    options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "threads"}
+    rows.write.parquet(str(tmp_path / "source"))
+    files = rows.sparkSession.readStream.schema(rows.schema).parquet(str(tmp_path / "source"))
 
     def write() -> None:
-        with pytest.raises(AnalysisException, match=r"bootstrap\.servers is not set"):
-            rows.write.format("pykafka").save()
-        source = rows.sparkSession.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
-        query = source.writeStream.format("pykafka").option("checkpointLocation", str(tmp_path)).start()
-        with pytest.raises(StreamingQueryException, match=r"bootstrap\.servers is not set"):
-            query.awaitTermination()
+        rows.write.format("pykafka").options(**options).save()
+        stream = files.writeStream.format("pykafka").options(**options).trigger(availableNow=True)
+        stream.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
 
     with ThreadPoolExecutor(1) as threads:
         threads.submit(write).result()
+    assert read_topic(broker.bootstrap_servers, "threads").num_rows == 6

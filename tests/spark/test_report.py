@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafka_sink.errors import DeliveryError
+from spark_kafka_sink.errors import ConfigurationError, DeliveryError
 from spark_kafka_sink.spark.report import OffsetRange, TaskIdentity, TaskReport, add_up, read_reports
 from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.writer import abort, commit
@@ -59,6 +59,12 @@ def test_a_write_without_tasks_is_told_as_well(caplog: pytest.LogCaptureFixture)
 def test_the_driver_does_not_commit_when_a_task_has_not_told_what_it_wrote() -> None:
     with pytest.raises(DeliveryError, match="1 of 2 tasks"):
         commit(OPTIONS, [task(0), None])
+
+
+def test_a_stream_none_of_whose_tasks_ran_is_told_about_continuous_processing() -> None:
+    """There Spark never calls the sink's tasks, and without register() nothing else comes from the sink."""
+    with pytest.raises(ConfigurationError, match=r"trigger\(continuous=\.\.\.\) is not available"):
+        commit(OPTIONS, [None, None], 0)
 
 
 def test_the_driver_does_not_commit_a_partition_twice() -> None:

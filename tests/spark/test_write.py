@@ -14,6 +14,7 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.spark.report import read_reports
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 
@@ -73,6 +74,27 @@ def test_columns_in_any_order_and_others_among_them(spark: SparkSession, broker:
     write(frame, broker, topic)
     expected = frame.select("key", "value")
     assert_stored(spark, broker, topic, expected, "CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value")
+
+
+def test_columns_that_are_none_of_the_sinks_do_not_travel_to_python(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str
+) -> None:
+    """Neither two of one name, as joins make them, nor one of a type that Arrow lacks, nor one that differs in case."""
+    orders = spark.range(10).selectExpr("id", "CAST(id AS STRING) AS value", "id AS at")
+    customers = spark.range(10).selectExpr("id", "'c' AS at", "INTERVAL '1' MONTH AS VALUE", "'no' AS topic")
+    joined = orders.join(customers, orders["id"] == customers["id"])
+    assert [name for name in joined.columns if joined.columns.count(name) > 1] == ["id", "at", "id", "at"]
+    write(joined, broker, topic)
+    expected = orders.select("value")
+    assert_stored(spark, broker, topic, expected, "CAST(value AS STRING) AS value")
+
+
+def test_two_columns_of_the_sink_with_one_name_are_refused(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str
+) -> None:
+    frame = spark.range(1).selectExpr("'a' AS value", "'b' AS key", "'c' AS key")
+    with pytest.raises(SchemaError, match="The column 'key' is there 2 times; one of them must be renamed or dropped"):
+        write(frame, broker, topic)
 
 
 def test_headers_as_an_array_of_structs(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:

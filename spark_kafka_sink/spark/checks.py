@@ -1,0 +1,99 @@
+"""What can be found wrong with a write before any row is read: its options, its schema, and whether Kafka takes it.
+
+Spark asks a data source in Python for its writer only when all stages before the write have run, so `register` looks
+sooner: before Spark plans. In classic Spark the driver is this program. With Spark Connect it is another one, perhaps
+on another network and with other packages, so it is asked: a data frame that is *read* from `pykafka` with the option
+CHECK has no rows, and its schema is the outcome. The driver finds it when it analyses the frame, and runs no task.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql.types import StringType, StructField, StructType
+
+from spark_kafka_sink import errors
+from spark_kafka_sink.client.preflight import Target, failure, preflight
+from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError, PreflightError, SchemaError
+from spark_kafka_sink.formats.encoder import ColumnsEncoder
+from spark_kafka_sink.spark.columns import ColumnPlan, plan_columns
+from spark_kafka_sink.spark.format_options import encoded_sides
+from spark_kafka_sink.spark.options import parse_options
+from spark_kafka_sink.spark.sink_options import SinkOptions
+from spark_kafka_sink.spark.value_formats import plan_encoders, with_schema_ids
+from spark_kafka_sink.spark.words import NAME
+
+CHECK = "pykafka.check"
+"""An option for reading: the schema of the rows that are to be written, as JSON."""
+
+_PASSED = "passed"
+_WHERE_TO_LOOK = 'If only the executors can reach Kafka, say .option("checkConnection", "false").'
+
+_reachable: set[tuple[object, ...]] = set()
+"""What has passed, by its options: a stream must not fail because a broker restarts when a micro-batch begins."""
+
+
+def check_write(options: Mapping[str, str], schema: StructType) -> tuple[SinkOptions, ColumnPlan]:
+    """The faults of the options and those of the schema in one error; none of them needs a broker."""
+    faults: list[str] = []
+    # Where the options are faulty, the schema is looked at with those of them that concern it.
+    fixed_topic = next((value for name, value in options.items() if name.lower() == "topic"), None)
+    encoders: dict[str, ColumnsEncoder | None] = {**encoded_sides(options)}
+    try:
+        parsed = parse_options(options)
+        fixed_topic = parsed.topic
+        encoders = plan_encoders(parsed.formats, schema, faults)
+    except ConfigurationError as error:
+        faults += error.faults
+    try:
+        plan = plan_columns(schema, fixed_topic, encoders)
+    except SchemaError as error:
+        if not faults:
+            raise
+        faults += str(error).splitlines()
+    if faults:
+        raise ConfigurationError(faults)
+    return parsed, plan
+
+
+def ask_servers(options: SinkOptions, plan: ColumnPlan) -> ColumnPlan:
+    """What Kafka and the schema registry have to say: the plan with the ids of its schemas, or the error of one."""
+    check_connection(options)
+    return with_schema_ids(plan, options)
+
+
+def check_connection(options: SinkOptions) -> None:
+    """PreflightError if Kafka cannot be written to from here. What has passed once is not looked at again."""
+    topics = tuple(topic for topic in (options.topic, options.dead_letter_topic) if topic is not None)
+    target = Target(topics, every_broker=options.topic is None)
+    looked_at = (target, *sorted(options.producer.items()))
+    if not options.check_connection or looked_at in _reachable:
+        return
+    error = failure(preflight(options.producer_config().client_config(), target))
+    if error is not None:
+        raise PreflightError(f"{error}\n{_WHERE_TO_LOOK}")
+    _reachable.add(looked_at)
+
+
+def outcome_as_schema(options: Mapping[str, str]) -> StructType:
+    """On the driver of Spark Connect: all checks. The schema of a data frame tells their error, or the columns used."""
+    given = {name: value for name, value in options.items() if name.lower() != CHECK}
+    schema = next(value for name, value in options.items() if name.lower() == CHECK)
+    try:
+        parsed, plan = check_write(given, StructType.fromJson(json.loads(schema)))
+        ask_servers(parsed, plan)
+    except KafkaSinkError as error:
+        return StructType([StructField(type(error).__name__, StringType(), True, {"words": str(error)})])
+    return StructType([StructField(_PASSED, StringType(), True, {"columns": plan.positions()})])
+
+
+def ask_driver(session: Any, options: Mapping[str, str], schema: StructType) -> list[int]:
+    """In a client of Spark Connect: the checks on the driver, raising what they raise there; the columns to be sent."""
+    reader = session.read.format(NAME).options(**options).option(CHECK, schema.json())
+    (field,) = reader.load().schema.fields
+    if field.name != _PASSED:
+        raise getattr(errors, field.name)(field.metadata["words"])
+    columns: list[int] = field.metadata["columns"]
+    return columns

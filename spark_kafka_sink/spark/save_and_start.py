@@ -1,0 +1,177 @@
+"""What `register` puts in the place of `save` and `start`, for writes to `pykafka` alone.
+
+Spark asks a data source in Python for its writer when every stage before the write has run, refuses its default save
+mode and output mode update, and hands over every column. So a write is looked at here, before Spark plans it:
+
+1. mode and trigger, then options, schema and connection (checks.py), with errors that are raised as they are;
+2. the columns of the sink are selected, so that no other travels to Python, whatever its name and type;
+3. a writer of these columns is told the same, in mode append, and does what the original one would have done.
+
+Output mode update goes through foreachBatch, where each micro-batch is an ordinary write of the rows that have changed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.spark.checks import ask_driver, ask_servers, check_write
+from spark_kafka_sink.spark.recorded_writer import Record, frame_of, made_anew, record_of
+from spark_kafka_sink.spark.words import CONTINUOUS, MODE_NOT_ALLOWED, NAME
+
+_MODES = {"append", "error", "errorifexists", "default"}
+_REFUSED_MODES = {"overwrite": "Overwrite", "ignore": "Ignore"}
+_CHECKED = {"checkConnection": "false"}
+_OF_THE_STREAM = ("checkpointlocation", "queryname")
+
+
+def saving(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`save` of a batch writer."""
+
+    @functools.wraps(original)
+    def save(
+        self: Any,
+        path: str | None = None,
+        format: str | None = None,
+        mode: str | None = None,
+        partitionBy: str | list[str] | None = None,  # noqa: N803
+        **options: Any,
+    ) -> None:
+        said = record_of(self)
+        if said is None or not _is_ours(self, said, format):
+            original(self, path, format, mode, partitionBy, **options)
+            return
+        self.options(**options)
+        _say(self, mode=mode, partitionBy=partitionBy)
+        if path is not None:
+            self.option("path", path)
+        _check_mode(said)
+        frame = _checked_frame(self, said)
+        original(made_anew(self, frame, without=["mode"]).format(NAME).mode("append").options(**_CHECKED))
+
+    return save
+
+
+def starting(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`start` of a stream's writer."""
+
+    @functools.wraps(original)
+    def start(
+        self: Any,
+        path: str | None = None,
+        format: str | None = None,
+        outputMode: str | None = None,  # noqa: N803
+        partitionBy: str | list[str] | None = None,  # noqa: N803
+        queryName: str | None = None,  # noqa: N803
+        **options: Any,
+    ) -> Any:
+        said = record_of(self)
+        if said is None or not _is_ours(self, said, format):
+            return original(self, path, format, outputMode, partitionBy, queryName, **options)
+        self.options(**options)
+        _say(self, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName)
+        if path is not None:
+            self.option("path", path)
+        _check_trigger(said)
+        frame = _checked_frame(self, said)
+        if _output_mode(said) != "update":
+            return original(made_anew(self, frame, without=[]).format(NAME).options(**_CHECKED))
+        streamed = made_anew(self, frame, without=["format", "option", "options"])
+        kept = {name: value for name, value in said.options().items() if name in _OF_THE_STREAM}
+        batches = WriteChanges({name: value for name, value in said.options().items() if name not in kept} | _CHECKED)
+        return original(streamed.options(**kept).foreachBatch(batches))
+
+    return start
+
+
+def in_active_session(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`save` or `start` of classic Spark, with the writer's session as the active one of a thread that has none."""
+
+    @functools.wraps(original)
+    def write(self: Any, *arguments: Any, **options: Any) -> Any:
+        session: Any = self._spark
+        sessions = SparkSession._get_j_spark_session_class(session._jvm)
+        if sessions.getActiveSession().isDefined():
+            return original(self, *arguments, **options)
+        sessions.setActiveSession(session._jsparkSession)
+        try:
+            return original(self, *arguments, **options)
+        finally:
+            sessions.clearActiveSession()
+
+    return write
+
+
+@dataclass(frozen=True)
+class WriteChanges:
+    """The function of foreachBatch: writes the rows of a micro-batch that have changed. Spark Connect pickles it."""
+
+    options: Mapping[str, str] = field(repr=False)
+
+    def __call__(self, frame: Any, batch_id: int) -> None:
+        frame.write.format(NAME).options(**self.options).mode("append").save()
+
+
+def _say(writer: Any, **settings: Any) -> None:
+    """Call the methods of these names, where there is something to say."""
+    for method, value in settings.items():
+        if value is not None:
+            getattr(writer, method)(value)
+
+
+def _is_ours(writer: Any, said: Record, format: str | None) -> bool:
+    name = format if format is not None else said.format()
+    if name is None:
+        name = frame_of(writer).sparkSession.conf.get("spark.sql.sources.default")
+    return name.lower() == NAME
+
+
+def _check_mode(said: Record) -> None:
+    call = said.last("mode")
+    mode = "default" if call is None or call.named["saveMode"] is None else str(call.named["saveMode"])
+    if mode.lower() not in _MODES:
+        raise ConfigurationError(MODE_NOT_ALLOWED.format(_REFUSED_MODES.get(mode.lower(), mode)))
+
+
+def _check_trigger(said: Record) -> None:
+    trigger = said.last("trigger")
+    if trigger is not None and trigger.named.get("continuous") is not None:
+        raise ConfigurationError(CONTINUOUS)
+
+
+def _output_mode(said: Record) -> str:
+    call = said.last("outputMode")
+    return "append" if call is None else str(call.named["outputMode"]).lower()
+
+
+def _checked_frame(writer: Any, said: Record) -> Any:
+    """The rows to be written, without the columns that are none of the sink's. Raises what is wrong with the write."""
+    frame = frame_of(writer)
+    if _is_connect(writer):
+        # What options name, packages and files, is there and perhaps not here.
+        return _only(frame, ask_driver(frame.sparkSession, said.options(), frame.schema))
+    options, plan = check_write(said.options(), frame.schema)
+    ask_servers(options, plan)
+    return _only(frame, plan.positions())
+
+
+def _is_connect(writer: Any) -> bool:
+    return type(writer).__module__.startswith("pyspark.sql.connect")
+
+
+def _only(frame: Any, positions: list[int]) -> Any:
+    """The columns at these positions."""
+    names = frame.schema.fieldNames()
+    if len(positions) == len(names):
+        return frame
+    used = [names[position] for position in positions]
+    lower = [name.lower() for name in names]
+    if any(lower.count(name.lower()) > 1 for name in used):
+        # Spark finds columns without regard to case, so those that differ by nothing else get other names first.
+        frame = frame.toDF(*(name if at in positions else f"_pykafka_{at}" for at, name in enumerate(names)))
+    return frame.select(*("`" + name.replace("`", "``") + "`" for name in used))

@@ -1,0 +1,254 @@
+"""The checks before a write: what each of them finds, how soon, and that a fault that passes is waited for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.client.config import client_config
+from spark_kafka_sink.client.preflight import PATIENCE_MS, Check, Outcome, Target, failure, preflight, topic_check
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
+from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
+from tests.fake_system import FakeSystem
+from tests.simulated_cluster import SimulatedCluster
+
+SECRET = "hush-hush"
+
+
+def simulated(nodes: int = 2, **options: Any) -> SimulatedCluster:
+    """Topic t has a partition on each of the two first brokers."""
+    return SimulatedCluster(FakeSystem(latency_ms=20), nodes=nodes, topics={"t": 2}, **options)
+
+
+def checks_of(
+    cluster: SimulatedCluster, *topics: str, servers: str | None = None, create: bool = True
+) -> dict[str, Check]:
+    config = client_config({"bootstrap.servers": servers or cluster.bootstrap_servers})
+    target = Target(topics, every_broker=not topics, create_topics=create)
+    found = preflight(config, target, system=cluster.system)
+    assert not cluster.system.open_sockets, "a check leaves no connection behind"
+    return {check.name: check for check in found}
+
+
+def outcomes(checks: dict[str, Check]) -> dict[str, str]:
+    return {name: check.outcome.value for name, check in checks.items()}
+
+
+def words(checks: dict[str, Check]) -> str:
+    error = failure(checks.values())
+    assert error is not None
+    return str(error)
+
+
+def test_a_healthy_cluster_passes_every_check_within_a_second() -> None:
+    cluster = simulated()
+    started = cluster.system.now()
+    checks = checks_of(cluster, "t")
+    assert set(outcomes(checks).values()) == {"passed"}
+    assert [*checks] == [
+        "bootstrap servers",
+        "security",
+        "metadata",
+        "topic t",
+        "broker 0 (broker0:9092)",
+        "broker 1 (broker1:9093)",
+    ]
+    assert checks["topic t"].detail == "2 partitions"
+    assert failure(checks.values()) is None
+    assert cluster.system.now() - started < 1_000
+
+
+def test_where_the_rows_name_topics_every_broker_is_connected_to() -> None:
+    assert [*checks_of(simulated(nodes=3))][3:] == [f"broker {n} (broker{n}:{9092 + n})" for n in range(3)]
+
+
+def test_names_that_cannot_be_resolved_end_the_checks_at_once() -> None:
+    cluster = simulated()
+    cluster.system.names["nowhere"] = []
+    started = cluster.system.now()
+    checks = checks_of(cluster, "t", servers="nowhere:9092")
+    assert cluster.system.now() == started
+    assert outcomes(checks) == {
+        "bootstrap servers": "failed",
+        "security": "skipped",
+        "metadata": "skipped",
+        "topic t": "skipped",
+    }
+    assert "nowhere:9092: the name cannot be resolved" in words(checks)
+    assert "Correct the names in bootstrap.servers" in words(checks)
+
+
+def test_a_server_that_refuses_connections_is_named_with_the_reason_when_patience_ends() -> None:
+    cluster = simulated()
+    started = cluster.system.now()
+    checks = checks_of(cluster, "t", servers="broker7:9092")
+    assert "bootstrap server broker7:9092: broker7:9092: Connection refused" in words(checks)
+    assert "Check host and port" in words(checks)
+    assert PATIENCE_MS <= cluster.system.now() - started < PATIENCE_MS + 100
+    assert outcomes(checks)["topic t"] == "skipped"
+
+
+def test_a_server_that_does_not_answer_at_all_is_named() -> None:
+    cluster = simulated()
+    cluster.system.swallow("gone", 9092)
+    assert "bootstrap server gone:9092: no connection within 5 s" in words(checks_of(cluster, servers="gone:9092"))
+
+
+def test_one_bootstrap_server_of_two_is_enough() -> None:
+    checks = checks_of(simulated(), "t", servers="broker7:9092,broker0:9092")
+    assert checks["bootstrap servers"].outcome is Outcome.WARNING
+    assert "1 of 2 can be connected to" in checks["bootstrap servers"].detail
+    assert "broker7:9092" in checks["bootstrap servers"].detail
+    assert failure(checks.values()) is None
+
+
+@pytest.mark.parametrize("which", ["the bootstrap server", "a leader"])
+def test_a_broker_that_restarts_is_waited_for(which: str) -> None:
+    cluster = simulated()
+    node = 0 if which == "the bootstrap server" else 1
+    cluster.refuse(node)
+    cluster.system.after(2_000, lambda: cluster.accept(node))
+    assert failure(checks_of(cluster, "t", servers="broker0:9092").values()) is None
+
+
+def test_a_leader_that_moves_to_a_broker_that_can_be_reached_is_followed() -> None:
+    cluster = simulated()
+    cluster.refuse(1)
+    cluster.system.after(1_000, lambda: cluster.control.move_leader("t", 1, 0))
+    checks = checks_of(cluster, "t", servers="broker0:9092")
+    assert failure(checks.values()) is None
+    assert "broker 1 (broker1:9093)" not in checks
+
+
+def test_an_address_that_a_broker_advertises_and_that_leads_nowhere_is_named_as_such() -> None:
+    cluster = simulated()
+    cluster.system.names["broker1"] = []
+    checks = checks_of(cluster, "t", servers="broker0:9092")
+    assert outcomes(checks)["topic t"] == "passed"
+    assert "- broker 1 (broker1:9093): broker1:9093: the name cannot be resolved" in words(checks)
+    assert "The broker itself advertises this address (advertised.listeners)" in words(checks)
+    assert "broker 0" not in words(checks)
+
+
+def test_a_leader_that_swallows_connections_is_named() -> None:
+    cluster = simulated()
+    cluster.system.swallow("broker1", 9093)
+    assert "- broker 1 (broker1:9093): no connection within 5 s." in words(
+        checks_of(cluster, "t", servers="broker0:9092")
+    )
+
+
+def test_a_topic_that_does_not_exist_is_named_and_not_created_if_that_is_not_wanted() -> None:
+    cluster = simulated(auto_create_topics=True)
+    checks = checks_of(cluster, "t", "tpoic", create=False)
+    assert "- topic tpoic: does not exist. Correct its name or create it" in words(checks)
+    assert outcomes(checks)["topic t"] == "passed"
+    assert [*cluster.core.topics] == ["t"]
+
+
+def test_a_topic_that_brokers_create_passes() -> None:
+    cluster = simulated(auto_create_topics=True)
+    assert failure(checks_of(cluster, "new").values()) is None
+    assert "new" in cluster.core.topics
+
+
+def test_a_topic_that_somebody_else_creates_is_waited_for() -> None:
+    cluster = simulated()
+    cluster.system.after(2_000, lambda: cluster.control.create_topic("late", 1))
+    assert failure(checks_of(cluster, "late").values()) is None
+
+
+def test_a_topic_that_may_not_be_seen_ends_the_checks_at_once() -> None:
+    cluster = simulated()
+    cluster.control.when(api=ApiKey.METADATA, topic="t", times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
+    started = cluster.system.now()
+    assert "- topic t: TOPIC_AUTHORIZATION_FAILED. Grant this user the right" in words(checks_of(cluster, "t"))
+    assert cluster.system.now() - started < 1_000
+
+
+def test_a_partition_without_a_leader_is_a_warning_for_it_may_get_one_in_time() -> None:
+    cluster = simulated()
+    cluster.core.topic("t").partitions[1].leader = None
+    checks = checks_of(cluster, "t")
+    assert checks["topic t"].outcome is Outcome.WARNING
+    assert "1 of 2 partitions without a leader: 1" in checks["topic t"].detail
+    assert failure(checks.values()) is None
+
+
+def test_a_broker_that_does_not_answer_the_question_for_topics_fails_the_check_of_metadata() -> None:
+    cluster = simulated()
+    cluster.control.when(api=ApiKey.METADATA, times=None).never_answer()
+    checks = checks_of(cluster, "t")
+    assert outcomes(checks)["metadata"] == "failed"
+    assert outcomes(checks)["topic t"] == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("operations", "outcome"),
+    [
+        pytest.param(1 << 8 | 1 << 4, Outcome.PASSED, id="describe and write"),
+        pytest.param(1 << 8 | 1 << 3, Outcome.FAILED, id="describe and read"),
+        pytest.param(-(1 << 31), Outcome.PASSED, id="not told"),
+    ],
+)
+def test_a_topic_that_may_be_seen_but_not_written_to_fails(operations: int, outcome: Outcome) -> None:
+    partition = MetadataResponsePartition(error_code=0, partition_index=0, leader_id=3)
+    told = MetadataResponseTopic(error_code=0, name="t", partitions=[partition], topic_authorized_operations=operations)
+    check = topic_check(told, [3])
+    assert check.outcome is outcome
+    assert ("Grant the user the right Write." in str(check)) == (outcome is Outcome.FAILED)
+
+
+def test_many_faults_are_counted_and_the_first_of_them_shown() -> None:
+    failed = [Check(f"topic t{number}", Outcome.FAILED, "does not exist") for number in range(300)]
+    lines = str(failure(failed)).splitlines()
+    assert lines[0] == "Kafka cannot be written to. Nothing was written."
+    assert (len(lines), lines[-1]) == (12, "- and 290 more checks.")
+
+
+# With real sockets: security.
+
+
+def secured(servers: str, password: str = SECRET, protocol: str = "SASL_PLAINTEXT") -> dict[str, object]:
+    login = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+    return {
+        "bootstrap.servers": servers,
+        "security.protocol": protocol,
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.jaas.config": f'{login} username="alice" password="{password}";',
+    }
+
+
+def test_the_jobs_own_credentials_are_used_and_their_refusal_ends_the_checks_without_showing_them() -> None:
+    security = ListenerSecurity("SASL_PLAINTEXT", users={"alice": SECRET})
+    with embedded_broker(topics={"t": 1}, security=security) as broker:
+        passed = preflight(client_config(secured(broker.bootstrap_servers)), Target(["t"]))
+        refused = preflight(client_config(secured(broker.bootstrap_servers, f"{SECRET}-wrong")), Target(["t"]))
+    assert failure(passed) is None
+    by_name = {check.name: check for check in refused}
+    assert by_name["bootstrap servers"].outcome is Outcome.PASSED
+    assert by_name["security"].outcome is Outcome.FAILED
+    assert by_name["security"].detail.startswith("SASL_PLAINTEXT with SCRAM-SHA-256: ")
+    assert SECRET not in repr(refused)
+
+
+def test_plaintext_to_a_listener_that_expects_sasl_is_told_to_look_at_the_protocol() -> None:
+    security = ListenerSecurity("SASL_PLAINTEXT", users={"alice": SECRET})
+    with embedded_broker(security=security) as broker:
+        checks = preflight(
+            client_config({"bootstrap.servers": broker.bootstrap_servers}), Target(["t"]), patience_ms=300
+        )
+    assert "its listener may expect another security.protocol: SASL, or TLS." in str(failure(checks))
+
+
+def test_a_trust_store_that_is_not_there_is_the_fault_of_the_options() -> None:
+    options = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "SSL"}
+    options["ssl.truststore.location"] = str(Path("/no/such/file.pem"))
+    checks = {check.name: check for check in preflight(client_config(options), Target(["t"]))}
+    assert checks["security"].outcome is Outcome.FAILED
+    assert "/no/such/file.pem" in checks["security"].detail
+    assert checks["bootstrap servers"].outcome is Outcome.SKIPPED

@@ -1,0 +1,91 @@
+"""Writers that remember what was said to them, shown on a writer of the tests' own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.spark.recorded_writer import frame_of, made_anew, record, record_of
+
+
+def new_class() -> type[Any]:
+    """A writer class as pyspark has them, which nobody has changed yet."""
+
+    class Writer:
+        def __init__(self, df: object) -> None:
+            self.df = df
+            self.told: list[object] = []
+
+        def format(self, source: str) -> Writer:
+            self.told.append(source)
+            return self
+
+        def option(self, key: str, value: object) -> Writer:
+            self.told.append((key, value))
+            return self
+
+        def options(self, **options: object) -> Writer:
+            for key, value in options.items():
+                self.option(key, value)
+            return self
+
+        def mode(self, saveMode: str) -> Writer:  # noqa: N803
+            self.told.append(saveMode)
+            return self
+
+        def foreachBatch(self, func: object) -> Writer:  # noqa: N802
+            return self
+
+        def count(self) -> int:
+            return 7
+
+    return Writer
+
+
+@pytest.fixture
+def writer_class() -> type[Any]:
+    made = new_class()
+    record(made)
+    return made
+
+
+def test_options_are_read_as_spark_hands_them_over(writer_class: type[Any]) -> None:
+    writer = writer_class("frame").option("Topic", "a").options(**{"kafka.acks": 1, "includeHeaders": True})
+    writer.option(key="TOPIC", value="b").option("reportPath", None)
+    said = record_of(writer)
+    assert said is not None
+    assert said.options() == {"topic": "b", "kafka.acks": "1", "includeheaders": "true"}
+
+
+def test_the_format_is_the_last_that_was_said_unless_a_function_took_its_place(writer_class: type[Any]) -> None:
+    writer = writer_class("frame")
+    said = record_of(writer)
+    assert said is not None
+    assert said.format() is None
+    assert writer.format("json").format(source="pykafka") is writer
+    assert said.format() == "pykafka"
+    writer.foreachBatch(print)
+    assert said.format() == ""
+
+
+def test_a_writer_made_anew_is_told_the_same_about_another_frame(writer_class: type[Any]) -> None:
+    writer = writer_class("frame").format("pykafka").option("a", 1).mode("overwrite").options(b=2)
+    assert writer.count() == 7, "what does not return the writer is no setting"
+    made = made_anew(writer, "another", without=["mode"])
+    assert (frame_of(writer), frame_of(made)) == ("frame", "another")
+    assert [told for told in writer.told if told != "overwrite"] == ["pykafka", ("a", 1), ("b", 2)]
+    assert dict.fromkeys(made.told) == dict.fromkeys(["pykafka", ("a", 1), ("b", 2)])
+
+
+def test_a_writer_from_before_remembers_nothing_and_works_as_it_did() -> None:
+    writer_class = new_class()
+    before = writer_class("frame")
+    record(writer_class)
+    record(writer_class)
+    assert before.option("a", 1).told == [("a", 1)]
+    assert record_of(before) is None
+    writer = writer_class("frame").option("a", 1)
+    said = record_of(writer)
+    assert said is not None
+    assert len(said.calls) == 1

@@ -1,0 +1,107 @@
+"""Streams: what `start()` refuses, and output mode update, which Spark itself refuses for sinks in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError, PreflightError, SchemaError
+from spark_kafka_sink.spark.report import read_reports
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
+
+pytestmark = pytest.mark.needs("java")
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded_broker(topics={"t": 1, "counts": 1}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def words(spark: SparkSession, tmp_path: Path) -> DataFrame:
+    """A stream of the files in `tmp_path / "words"`."""
+    (tmp_path / "words").mkdir()
+    return spark.readStream.text(str(tmp_path / "words"))
+
+
+def options(broker: EmbeddedBroker, tmp_path: Path, topic: str = "t") -> dict[str, str]:
+    return {
+        "kafka.bootstrap.servers": broker.bootstrap_servers,
+        "topic": topic,
+        "checkpointLocation": str(tmp_path / "checkpoint"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        ({"tpoic": "t"}, ConfigurationError, "Did you mean 'topic'"),
+        ({"topic": "not-there"}, PreflightError, "topic not-there: does not exist"),
+    ],
+)
+def test_what_is_wrong_with_a_stream_is_raised_by_start(
+    words: DataFrame,
+    broker: EmbeddedBroker,
+    tmp_path: Path,
+    change: dict[str, str],
+    kind: type[KafkaSinkError],
+    message: str,
+) -> None:
+    writer = words.writeStream.format("pykafka").options(**options(broker, tmp_path))
+    with pytest.raises(kind, match=message):
+        writer.start(**change)
+    assert words.sparkSession.streams.active == []
+
+
+def test_a_schema_that_is_wrong_is_raised_by_start(words: DataFrame, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    writer = words.selectExpr("value AS word").writeStream.options(**options(broker, tmp_path))
+    with pytest.raises(SchemaError, match="Required attribute 'value' not found"):
+        writer.start(format="pykafka")
+
+
+def test_continuous_processing_is_refused_with_the_line_to_write_instead(
+    words: DataFrame, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    writer = words.writeStream.format("pykafka").options(**options(broker, tmp_path)).trigger(continuous="1 second")
+    with pytest.raises(ConfigurationError, match=r'Use micro-batches: \.trigger\(processingTime="0 seconds"\)'):
+        writer.start()
+    assert words.sparkSession.streams.active == []
+
+
+def test_output_mode_update_writes_the_rows_that_have_changed(
+    words: DataFrame, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    counts = words.groupBy("value").count().selectExpr("value AS key", "CAST(count AS STRING) AS value", "count")
+    report = tmp_path / "report.jsonl"
+    writer = counts.writeStream.format("pykafka").options(**options(broker, tmp_path, "counts"))
+    writer = writer.option("reportPath", str(report)).outputMode("update")
+
+    def run(text: str) -> StreamingQuery:
+        (tmp_path / "words" / f"{len(text)}.txt").write_text(text)
+        query = writer.trigger(availableNow=True).start(queryName="counting")
+        query.awaitTermination()
+        return query
+
+    assert run("a\nb\na\n").name == "counting"
+    query = run("a\nc\n")
+    written = read_topic(broker.bootstrap_servers, "counts")
+    rows = list(zip(written.column("key").to_pylist(), written.column("value").to_pylist(), strict=True))
+    assert sorted(rows[:2]) == [(b"a", b"2"), (b"b", b"1")]
+    assert sorted(rows[2:]) == [(b"a", b"3"), (b"c", b"1")], "b has not changed"
+    reports = read_reports(str(report))
+    assert [one.batch for one in reports] == [f"{query.id}/0", f"{query.id}/1"], "the checkpoint holds"
+
+
+def test_a_sink_of_the_users_own_is_left_alone(words: DataFrame, tmp_path: Path) -> None:
+    """foreachBatch takes the place of the format."""
+    (tmp_path / "words" / "1.txt").write_text("a\n")
+    seen: list[int] = []
+    writer = words.writeStream.format("pykafka").foreachBatch(lambda frame, number: seen.append(frame.count()))
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    assert seen == [1]
