@@ -6,7 +6,6 @@ with the end of a sentence that begins with the option's name: "must be ...".
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -67,9 +66,9 @@ def read_options(
         if option is not None:
             _read_one(option, value, reading)
         elif name not in elsewhere:
-            near = difflib.get_close_matches(str(name), [*table, *elsewhere], n=1)
-            meant = f" Is {near[0]} meant?" if near else ""
-            reading.faults.append(f"{name} is not an option of the Kafka {reader}.{meant}")
+            from spark_kafka_sink.client.other_names import unknown_option
+
+            reading.faults.append(unknown_option(str(name), [*table, *elsewhere], reader))
     return reading
 
 

@@ -4,8 +4,8 @@ Three kinds of names arrive, lower-cased by Spark:
 
 - `kafka.<name>`: an option of the Java producer. The producer's own table says what is known, and refuses the rest.
 - the names in OPTIONS: what this data source itself understands; those that Spark's own sink has too are named alike.
-- the names in SOURCE_OPTIONS, and `kafka.` with one of CONSUMER_OPTIONS: those of Spark's Kafka *source*. Jobs often
-  keep one dictionary for both directions and Spark's sink passes over them, so this one does too.
+- the names in SOURCE_OPTIONS and CONSUMER_OPTIONS and those of registries. Jobs often keep one dictionary for all
+  directions and Spark's own sink runs with them, so they are passed over here too, with a warning.
 
 Any other name is a mistake and is refused, with the name meant. This runs on the driver, before any task; what it
 returns is pickled to the tasks. The values may hold passwords: no repr shows any, and no error that of an option of
@@ -15,10 +15,12 @@ SECURITY_OPTIONS or of an unknown one, which may be one of them misspelt.
 from __future__ import annotations
 
 import difflib
-import re
+import functools
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from spark_kafka_sink.client.other_names import meant, unknown_option
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.security.config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerConfig
@@ -28,7 +30,8 @@ from spark_kafka_sink.spark.registry_options import REGISTRY_OPTIONS, parse_regi
 from spark_kafka_sink.spark.sink_options import SinkOptions
 
 KAFKA_PREFIX = "kafka."
-_MEANT = re.compile(r"Is (\S+) meant\?")
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -80,25 +83,36 @@ SOURCE_OPTIONS = (
 
 CONSUMER_OPTIONS = (
     "allow.auto.create.topics",
+    "auto.commit.interval.ms",
+    "auto.offset.reset",
     "check.crcs",
     "client.rack",
     "default.api.timeout.ms",
+    "enable.auto.commit",
     "exclude.internal.topics",
     "fetch.max.bytes",
     "fetch.max.wait.ms",
     "fetch.min.bytes",
     "group.id",
     "group.instance.id",
+    "group.protocol",
+    "group.remote.assignor",
     "heartbeat.interval.ms",
     "isolation.level",
+    "key.deserializer",
     "max.partition.fetch.bytes",
     "max.poll.interval.ms",
     "max.poll.records",
     "partition.assignment.strategy",
     "session.timeout.ms",
+    "value.deserializer",
 )
 
+REGISTRY_PREFIXES = ("schema.registry.", "basic.auth.", "bearer.auth.", "apicurio.")
+
 _PRODUCER_NAMES = (*PRODUCER_OPTIONS, *SECURITY_OPTIONS)
+_OWN_NAMES = {option.name.lower(): option.name for option in OPTIONS}
+_SOURCE_NAMES = {name.lower() for name in SOURCE_OPTIONS}
 
 # Where a bulk writer of columns does clearly better than with the Java client's default; docs/options.md says why.
 BULK_DEFAULTS: dict[str, str] = {"batch.size": "524288", "linger.ms": "100", "send.buffer.bytes": "-1"}
@@ -114,7 +128,7 @@ _REFUSED = {
 
 
 def parse_options(options: Mapping[str, str]) -> SinkOptions:
-    given = {name.lower(): value for name, value in options.items()}
+    given = _without_others({name.lower(): value for name, value in options.items()})
     producer = {
         name.removeprefix(KAFKA_PREFIX): value for name, value in given.items() if name.startswith(KAFKA_PREFIX)
     }
@@ -141,12 +155,31 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     )
 
 
+def _without_others(given: Mapping[str, str]) -> dict[str, str]:
+    """Without the options of Spark's source, of consumers and of registries, which a sink has no use for."""
+    passed_over = [name for name in given if _is_of_others(name)]
+    if passed_over:
+        _warn_of(", ".join(sorted(passed_over)))
+    return {name: value for name, value in given.items() if name not in passed_over}
+
+
+def _is_of_others(name: str) -> bool:
+    if name in _OWN_NAMES or name in _SOURCE_NAMES:
+        return name not in _OWN_NAMES
+    bare = name.removeprefix(KAFKA_PREFIX)
+    return bare in CONSUMER_OPTIONS or bare.startswith(REGISTRY_PREFIXES)
+
+
+@functools.lru_cache(maxsize=64)
+def _warn_of(names: str) -> None:
+    """Once for each set of names: a stream has its options read for every micro-batch."""
+    _log.warning("Options of Spark's Kafka source, of consumers or of schema registries are passed over: %s", names)
+
+
 def _faults_of_names(own: Mapping[str, str]) -> list[str]:
-    known = {option.name.lower(): option.name for option in OPTIONS}
-    passed_by = {name.lower() for name in SOURCE_OPTIONS}
     faults = []
     for name in sorted(own):
-        if name in known or name in passed_by:
+        if name in _OWN_NAMES:
             continue
         if name == "path":
             faults.append(
@@ -155,18 +188,16 @@ def _faults_of_names(own: Mapping[str, str]) -> list[str]:
         elif name in _PRODUCER_NAMES:
             faults.append(f"Unknown option '{name}'. The producer's options have a prefix: 'kafka.{name}'.")
         else:
-            faults.append(f"Unknown option '{name}'.{_meant(name, known)}")
+            faults.append(f"Unknown option '{name}'. {_meant(name)}")
     return faults
 
 
-def _meant(name: str, known: Mapping[str, str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
+def _meant(name: str) -> str:
+    near = difflib.get_close_matches(name, _OWN_NAMES, n=1)
     if near:
-        return f" Did you mean '{known[near[0]]}'?"
-    near = difflib.get_close_matches(name.removeprefix("kafka"), _PRODUCER_NAMES, n=1)
-    if near:
-        return f" Did you mean 'kafka.{near[0]}'?"
-    return " Known are: " + ", ".join(known.values()) + ", and the producer's options with the prefix 'kafka.'."
+        return f"Did you mean '{_OWN_NAMES[near[0]]}'?"
+    all_known = ", ".join(_OWN_NAMES.values()) + ", and the producer's options with the prefix 'kafka.'"
+    return meant(name.removeprefix("kafka"), _PRODUCER_NAMES, KAFKA_PREFIX) or f"Known are: {all_known}."
 
 
 def _topic(own: Mapping[str, str], option: str, faults: list[str]) -> str | None:
@@ -206,8 +237,9 @@ def _boolean(own: Mapping[str, str], option: str, faults: list[str]) -> bool:
 
 def _producer_options(given: dict[str, str], faults: list[str]) -> dict[str, str]:
     faults.extend(words for name, words in _REFUSED.items() if name in given)
-    passed_by = (*_REFUSED, *CONSUMER_OPTIONS)
-    producer = BULK_DEFAULTS | {name: value for name, value in given.items() if name not in passed_by}
+    unknown = [name for name in given if name not in _PRODUCER_NAMES]
+    faults.extend(unknown_option(name, _PRODUCER_NAMES, "producer", KAFKA_PREFIX) for name in unknown)
+    producer = BULK_DEFAULTS | {name: value for name, value in given.items() if name not in (*_REFUSED, *unknown)}
     if not producer.get("bootstrap.servers", "").strip():
         faults.append("Kafka option bootstrap.servers is not set. Please make sure it is set and retry.")
         # Stands in for the missing one, so that the other options are looked at as well.
@@ -220,11 +252,10 @@ def _producer_options(given: dict[str, str], faults: list[str]) -> dict[str, str
 
 
 def _with_prefix(fault: str, producer: Mapping[str, str]) -> str:
-    """The producer's words with the names as they stand in the job, and with a value that is wrong and no secret."""
+    """The producer's words with the name as it stands in the job, and with a value that is wrong and no secret."""
     name = fault.partition(" ")[0].rstrip(":")
     if name not in producer:
         return fault
-    words = KAFKA_PREFIX + _MEANT.sub(rf"Is {KAFKA_PREFIX}\1 meant?", fault)
     value = producer[name]
     shown = name in PRODUCER_OPTIONS and " must be " in fault and repr(value) not in fault
-    return f"{words} It is {value!r}." if shown else words
+    return KAFKA_PREFIX + fault + (f" It is {value!r}." if shown else "")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from spark_kafka_sink.client.option_parsing import Option
+from spark_kafka_sink.client.other_names import KAFKA_PYTHON, LIBRDKAFKA
 from spark_kafka_sink.network.security.config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS
-from spark_kafka_sink.spark.options import BULK_DEFAULTS, CONSUMER_OPTIONS, OPTIONS, SOURCE_OPTIONS
+from spark_kafka_sink.spark.options import BULK_DEFAULTS, CONSUMER_OPTIONS, OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "options.md"
 
@@ -29,7 +31,16 @@ def sections() -> dict[str, str]:
         ),
         "refused": _list(f"`kafka.{name}`: {reason}" for name, reason in sorted(_refused().items())),
         "jvm": _list(f"`kafka.{option.name}`" for option in SECURITY_OPTIONS.values() if option.ignored),
-        "source": _list(f"`{name}`" for name in (*SOURCE_OPTIONS, *(f"kafka.{name}" for name in CONSUMER_OPTIONS))),
+        "source": _list(f"`{name}`" for name in (*SOURCE_OPTIONS, *(f"kafka.{name}" for name in CONSUMER_OPTIONS)))
+        + _list(f"names that begin with `{prefix}` or `kafka.{prefix}`" for prefix in REGISTRY_PREFIXES),
+        "others": "\n".join(
+            [
+                "| librdkafka, kafka-python | here |",
+                "| --- | --- |",
+                *(f"| `{name}` | {_named(words)} |" for name, words in (LIBRDKAFKA | KAFKA_PYTHON).items()),
+            ]
+        )
+        + "\n",
     }
 
 
@@ -54,6 +65,12 @@ def _table(rows: Iterable[tuple[str, str, str]]) -> str:
 
 def _list(items: Iterable[str]) -> str:
     return "".join(f"- {item}\n" for item in items)
+
+
+def _named(words: str) -> str:
+    """The names of options as a job has them, and a login as code."""
+    words = re.sub(r"\{([^}]+)\}", r"`kafka.\1`", words)
+    return re.sub(r"(org\.apache[^;]*;)", r"`\1`", words)
 
 
 def _refused() -> dict[str, str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.security.config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS
+from spark_kafka_sink.spark import options as spark_options
 from spark_kafka_sink.spark.options import BULK_DEFAULTS, CONSUMER_OPTIONS, SOURCE_OPTIONS, parse_options
 from spark_kafka_sink.spark.sink_options import SinkOptions
 
@@ -88,13 +90,50 @@ def test_a_name_like_nothing_that_is_known_is_refused_too() -> None:
     assert "Unknown option 'zzzzzz'" in fault
 
 
-def test_options_of_sparks_kafka_source_are_passed_over_as_sparks_sink_does() -> None:
-    assert parse_options(NEEDED | dict.fromkeys(SOURCE_OPTIONS, "x")) == parse()
+@pytest.mark.parametrize(
+    "names",
+    [
+        SOURCE_OPTIONS,
+        CONSUMER_OPTIONS,
+        [f"kafka.{name}" for name in CONSUMER_OPTIONS],
+        ["schema.registry.url", "kafka.schema.registry.url", "kafka.basic.auth.user.info"],
+    ],
+    ids=["source", "consumer", "kafka.consumer", "registry"],
+)
+def test_options_that_sparks_own_sink_runs_with_are_passed_over_with_one_warning(
+    names: Sequence[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    spark_options._warn_of.cache_clear()
+    for _ in range(3):
+        assert parse_options(NEEDED | dict.fromkeys(names, "hush-hush")) == parse()
+    (warning,) = caplog.messages
+    assert all(name.lower() in warning for name in names)
+    assert "hush-hush" not in warning
 
 
-def test_options_of_consumers_are_passed_over_too() -> None:
-    assert parse_options(NEEDED | {f"kafka.{name}": "x" for name in CONSUMER_OPTIONS}) == parse()
+def test_no_option_of_the_producer_is_passed_over() -> None:
     assert not set(CONSUMER_OPTIONS) & {*PRODUCER_OPTIONS, *SECURITY_OPTIONS}
+    assert not [
+        name for name in (*PRODUCER_OPTIONS, *SECURITY_OPTIONS) if name.startswith(spark_options.REGISTRY_PREFIXES)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("kafka.ssl.ca.location", "here it is kafka.ssl.truststore.location, with kafka.ssl.truststore.type PEM."),
+        ("kafka.queue.buffering.max.ms", "That is librdkafka's name; here it is kafka.linger.ms."),
+        ("kafka.sasl.username", 'PlainLoginModule required username="<user>" password="<password>";'),
+        ("kafka.sasl_plain_password", "That is kafka-python's name; here it is kafka.sasl.jaas.config, for PLAIN: "),
+        ("kafka.linger_ms", "Names have dots here: kafka.linger.ms."),
+        ("queue.buffering.max.ms", "here it is kafka.linger.ms."),
+        ("bootstrap_servers", "Names have dots here: kafka.bootstrap.servers."),
+    ],
+)
+def test_the_names_of_other_clients_are_answered_with_the_right_ones(name: str, words: str) -> None:
+    (fault,) = faults(NEEDED | {name: "hush-hush"})
+    assert words in fault
+    assert "hush-hush" not in fault
 
 
 @pytest.mark.parametrize(
