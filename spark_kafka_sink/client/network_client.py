@@ -74,6 +74,7 @@ class NetworkClient:
         self._fetch = MetadataFetch(metadata, config)
         self._connections = Connections(selector, config, system=system, random=self._random)
         self._states = self._connections.states
+        self.losses = self._connections.losses
         self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
         self._unreported: list[ClientResponse] = []  # of requests that ended outside of poll
         self._correlation_id = 0
@@ -108,10 +109,6 @@ class NetworkClient:
 
     def authentication_exception(self, node_id: int) -> AuthenticationError | None:
         return self._states.authentication_error(node_id)
-
-    def loss(self, node_id: int) -> Loss | None:
-        """Why there is no connection to the node; None while there is one, or the first is still being made."""
-        return self._connections.losses.get(node_id)
 
     def disconnect(self, node_id: int, now: float) -> None:
         """End the connection. Its requests come back from the next poll as disconnected."""

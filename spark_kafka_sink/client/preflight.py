@@ -26,8 +26,12 @@ from spark_kafka_sink.network.system import OperatingSystem, System
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import error_code
-from spark_kafka_sink.protocol.messages import MetadataRequest, MetadataResponse
-from spark_kafka_sink.protocol.messages.metadata import MetadataRequestTopic, MetadataResponseTopic
+from spark_kafka_sink.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
 
 PATIENCE_MS = 5_000.0
 _LOOK_AGAIN_MS = 50.0
@@ -262,7 +266,7 @@ class _Probe:
         return Check(str(node), Outcome.FAILED, self._why(node, waited), remedy)
 
     def _why(self, node: Node, waited: str) -> str:
-        loss = self._client.loss(node.id)
+        loss = self._client.losses.get(node.id)
         return f"no connection {waited}" if loss is None else loss.reason
 
 
