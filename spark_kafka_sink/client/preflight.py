@@ -231,7 +231,7 @@ class _Probe:
 
     def _security_check(self, config: ClientConfig) -> Check:
         security = config.security
-        words = security.protocol + (f" with {security.mechanism}" if security.uses_sasl else "")
+        words = security.protocol + (f" with {security.login.mechanism}" if security.login is not None else "")
         if self._reached:
             return Check(_SECURITY, Outcome.PASSED, words)
         for node in self._bootstrap:

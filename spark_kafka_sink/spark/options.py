@@ -22,10 +22,11 @@ from dataclasses import dataclass
 
 from spark_kafka_sink.client.other_names import meant, unknown_option
 from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.formats.planning import WITH_REGISTRY
 from spark_kafka_sink.network.security.config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerConfig
 from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
-from spark_kafka_sink.spark.format_options import FORMAT_OPTIONS, parse_formats
+from spark_kafka_sink.spark.format_options import FORMAT_OPTIONS, SIDES, parse_formats
 from spark_kafka_sink.spark.registry_options import REGISTRY_OPTIONS, parse_registry
 from spark_kafka_sink.spark.sink_options import SinkOptions
 
@@ -156,18 +157,19 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
 
 
 def _without_others(given: Mapping[str, str]) -> dict[str, str]:
-    """Without the options of Spark's source, of consumers and of registries, which a sink has no use for."""
-    passed_over = [name for name in given if _is_of_others(name)]
+    """Without the options of Spark's source, of consumers and of registries, which the sink has no use for."""
+    has_registry = any(given.get(f"{side}format", "").strip().lower() in WITH_REGISTRY for side in SIDES)
+    passed_over = [name for name in given if _is_of_others(name, has_registry)]
     if passed_over:
         _warn_of(", ".join(sorted(passed_over)))
     return {name: value for name, value in given.items() if name not in passed_over}
 
 
-def _is_of_others(name: str) -> bool:
-    if name in _OWN_NAMES or name in _SOURCE_NAMES:
-        return name not in _OWN_NAMES
+def _is_of_others(name: str, has_registry: bool) -> bool:
     bare = name.removeprefix(KAFKA_PREFIX)
-    return bare in CONSUMER_OPTIONS or bare.startswith(REGISTRY_PREFIXES)
+    if bare.startswith(REGISTRY_PREFIXES):
+        return not (has_registry and name in _OWN_NAMES)
+    return name in _SOURCE_NAMES or bare in CONSUMER_OPTIONS
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,7 +1,7 @@
 """Run by test_secrets.py in a process of its own: writes with secrets among the options, shown as Spark shows it all.
 
 `python -m tests.spark.secrets_job FOLDER`: Spark's log at level DEBUG, the event log, the checkpoints and the pages of
-the UI go to FOLDER. No broker is there: one write and one stream fail, another stream has no rows and goes on. All is
+the UI go to FOLDER. No broker is there: one write and one stream fail, two other streams have no rows and go on. All is
 done twice: by the process that has started Spark, and by a client of Spark Connect, `secrets_job FOLDER ADDRESS`.
 """
 
@@ -18,6 +18,7 @@ from pathlib import Path
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_kafka_sink.errors import KafkaSinkError
 from tests.spark_session import CONNECT_SERVER, JVM, connect_address, connect_session, start_spark
 
 SECRET = "hush-hush"
@@ -71,6 +72,8 @@ def write(spark: SparkSession, folder: Path) -> None:
     _show("stream with a misspelt option", lambda: _run(ticks, folder / "misspelt", options | {"tpoic": "t"}))
     _show("stream that fails", lambda: _run(ticks, folder / "failing", options))
     _show("stream without rows", lambda: _run(ticks.where("value = 'none'"), folder / "empty", options))
+    changes = ticks.where("value = 'none'").groupBy("value").count().selectExpr("value")
+    _show("stream of changes", lambda: _run(changes, folder / "changes", options, mode="update"))
 
 
 def _spark(folder: Path) -> SparkSession:
@@ -111,12 +114,13 @@ def _show(title: str, action: Callable[[], None]) -> None:
     try:
         action()
         print("=== ended well", flush=True)
-    except PySparkException as error:
-        print(f"=== failed: {error}", flush=True)
+    except (PySparkException, KafkaSinkError) as error:
+        print(f"=== failed: {type(error).__name__} {error}", flush=True)
 
 
-def _run(frame: DataFrame, folder: Path, options: dict[str, str]) -> None:
-    writer = frame.writeStream.format("pykafka").options(**options).option("checkpointLocation", str(folder))
+def _run(frame: DataFrame, folder: Path, options: dict[str, str], mode: str = "append") -> None:
+    writer = frame.writeStream.format("pykafka").options(**options).outputMode(mode)
+    writer = writer.option("checkpointLocation", str(folder))
     query = writer.trigger(processingTime="1 second").start()
     while query.isActive and not (folder / "commits" / "1").exists():
         time.sleep(0.2)

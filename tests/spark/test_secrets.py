@@ -30,7 +30,7 @@ def test_no_secret_appears_in_anything_that_spark_and_spark_connect_show_or_keep
     # It did what could have shown them ...
     assert re.findall("=== (pyspark.*)", shown) == ["pyspark.sql.session", "pyspark.sql.connect.session"]
     assert shown.count("=== failed: ") == 2 * 4
-    assert shown.count("=== ended well") == 2 * 1
+    assert shown.count("=== ended well") == 2 * 2
     assert "== Physical Plan ==" in shown
     assert "Unknown option 'tpoic'" in shown
     assert "127.0.0.1:1" in shown
