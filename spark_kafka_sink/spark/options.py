@@ -27,6 +27,7 @@ from spark_kafka_sink.network.security.config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerConfig
 from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 from spark_kafka_sink.spark.format_options import FORMAT_OPTIONS, SIDES, parse_formats
+from spark_kafka_sink.spark.registry_options import PREFIX as REGISTRY_PREFIX
 from spark_kafka_sink.spark.registry_options import REGISTRY_OPTIONS, parse_registry
 from spark_kafka_sink.spark.sink_options import SinkOptions
 
@@ -109,7 +110,7 @@ CONSUMER_OPTIONS = (
     "value.deserializer",
 )
 
-REGISTRY_PREFIXES = ("schema.registry.", "basic.auth.", "bearer.auth.", "apicurio.")
+REGISTRY_PREFIXES = (REGISTRY_PREFIX, "basic.auth.", "bearer.auth.", "apicurio.")
 
 _PRODUCER_NAMES = (*PRODUCER_OPTIONS, *SECURITY_OPTIONS)
 _OWN_NAMES = {option.name.lower(): option.name for option in OPTIONS}
@@ -166,10 +167,10 @@ def _without_others(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_of_others(name: str, has_registry: bool) -> bool:
+    if has_registry and name.startswith(REGISTRY_PREFIX):
+        return False
     bare = name.removeprefix(KAFKA_PREFIX)
-    if bare.startswith(REGISTRY_PREFIXES):
-        return not (has_registry and name in _OWN_NAMES)
-    return name in _SOURCE_NAMES or bare in CONSUMER_OPTIONS
+    return name in _SOURCE_NAMES or bare in CONSUMER_OPTIONS or bare.startswith(REGISTRY_PREFIXES)
 
 
 @functools.lru_cache(maxsize=64)

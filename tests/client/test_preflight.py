@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.client.config import client_config
+from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.client.preflight import PATIENCE_MS, Check, Outcome, Target, failure, preflight, topic_check
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.api_keys import ApiKey

@@ -1,4 +1,4 @@
-"""Run by test_connect.py, `python -m tests.spark.connect_job ADDRESS BOOTSTRAP TOPIC FOLDER`: writes through Connect."""
+"""Run by test_connect.py as `python -m tests.spark.connect_job ADDRESS BOOTSTRAP TOPIC FOLDER`: writes by Connect."""
 
 from __future__ import annotations
 
@@ -71,4 +71,4 @@ def refusal(write: Callable[[], object]) -> str:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4], Path(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4]))

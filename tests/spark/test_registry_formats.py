@@ -172,10 +172,7 @@ def test_the_tasks_get_no_secrets_of_the_registry(registry: FakeRegistry) -> Non
     ("options", "words"),
     [
         ({"valueFormat": "avro-confluent"}, "schema.registry.url is not set"),
-        (
-            {"schema__registry__url": "http://r"},
-            "has no effect, as no format has a schema registry",
-        ),
+        ({"schemaSource": "latest"}, "has no effect, as no format has a schema registry"),
         ({"valueFormat": "avro", "valueSubject": "s"}, "the format 'avro' has no registry"),
         ({"valueFormat": "avro-confluent", "schemaSource": "guess"}, "must be one of register, lookup, latest"),
         ({"valueFormat": "avro-confluent", "subjectNameStrategy": "x"}, "must be one of topic, record, topicRecord"),
