@@ -151,7 +151,9 @@ def test_a_type_is_defined_once_and_used_by_its_name() -> None:
 def test_what_lies_under_a_null_struct_is_not_looked_at() -> None:
     kind = pa.struct([("x", pa.string())])
     schema = record(field("a", ["null", {"type": "record", "name": "p", "fields": [field("x", "string")]}]))
-    batch = pa.record_batch({"a": pa.array([None, {"x": "y"}], kind)})
+    # As Spark hands it over: the field is null as well.
+    array = pa.StructArray.from_arrays([pa.array([None, "y"])], fields=list(kind), mask=pa.array([True, False]))
+    batch = pa.record_batch({"a": array})
     assert encoded(schema, batch) == by_fastavro(schema, batch)
 
 

@@ -37,7 +37,12 @@ def test_the_example_of_a_test_passes(spark: SparkSession, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("document", "number", "topic"),
-    [("README.md", 0, "orders"), ("docs/quickstart.md", 0, "orders"), ("docs/quickstart.md", 1, "events")],
+    [
+        ("README.md", 0, "orders"),
+        ("docs/quickstart.md", 0, "orders"),
+        ("docs/quickstart.md", 1, "events"),
+        ("docs/formats.md", 0, "orders"),
+    ],
 )
 def test_the_example_of_a_job_writes_its_rows(
     spark: SparkSession, tmp_path: Path, document: str, number: int, topic: str
@@ -46,7 +51,7 @@ def test_the_example_of_a_job_writes_its_rows(
     orders.createOrReplaceTempView("orders")
     spark.range(5).selectExpr("'d' AS device", "CAST(id AS STRING) AS payload").write.parquet(str(tmp_path / "source"))
     events = spark.readStream.schema("device STRING, payload STRING").parquet(str(tmp_path / "source"))
-    names: dict[str, Any] = {"spark": spark, "df": orders, "events": events}
+    names: dict[str, Any] = {"spark": spark, "df": orders, "orders": orders, "events": events}
     with embedded_broker(topics={"orders": 2, "events": 1}) as broker:
         code = blocks(document)[number].replace("broker:9092", broker.bootstrap_servers)
         exec(compile(code.replace("/checkpoints", str(tmp_path / "checkpoints")), document, "exec"), names)
