@@ -153,6 +153,16 @@ class ConnectionStates:
         node = self._nodes.get(node_id)
         return None if node is None else node.authentication_error
 
+    def refuses(self, node_id: int) -> bool:
+        """The node does not take our credentials, at none of its addresses."""
+        node = self._nodes.get(node_id)
+        return (
+            node is not None
+            and node.authentication_error is not None
+            and node.state in _WITHOUT_CONNECTION
+            and len(node.addresses) <= 1
+        )
+
     def last_attempt_ms(self, node_id: int) -> float:
         node = self._nodes.get(node_id)
         return -math.inf if node is None else node.last_attempt_ms

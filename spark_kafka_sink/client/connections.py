@@ -14,7 +14,7 @@ import logging
 from functools import partial
 from random import Random
 
-from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.connection_states import ConnectionStates
 from spark_kafka_sink.client.requests import Loss
@@ -35,6 +35,8 @@ from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, 
 from spark_kafka_sink.words import cleaned, host_fault
 
 ADDRESSES_WARNED_MAX = 1_000
+REFUSALS_BELIEVED = 3
+"""When this many brokers refuse our credentials, and none takes them, the others need not be tried."""
 
 _log = logging.getLogger(__name__)
 
@@ -165,7 +167,8 @@ class Connections:
         self._forget(node_id)
         self.losses[node_id] = loss
         if loss.authentication_error is not None:
-            _log.error("%s: authentication failed: %s", self.describe(node_id), loss.reason)
+            level = logging.ERROR if self._is_news(node_id, loss) else logging.DEBUG
+            _log.log(level, "%s: authentication failed: %s", self.describe(node_id), loss.reason)
             self.states.authentication_failed(node_id, now, loss.authentication_error)
         else:
             had_one = loss.expected or loss.served or loss.timed_out
@@ -178,12 +181,32 @@ class Connections:
             return logging.DEBUG
         if loss.served:
             return logging.INFO
+        return logging.WARNING if self._is_news(node_id, loss) else logging.DEBUG
+
+    def _is_news(self, node_id: int, loss: Loss) -> bool:
         address = self.address(node_id)
         is_news = self._warned.get(address) != loss.reason
         if len(self._warned) >= ADDRESSES_WARNED_MAX:
             self._warned.clear()
         self._warned[address] = loss.reason
-        return logging.WARNING if is_news else logging.DEBUG
+        return is_news
+
+    def refused_everywhere(self, known: ClusterSnapshot) -> AuthenticationError | None:
+        """Why no broker takes our credentials, if that is so.
+
+        A broker may refuse for a while, when it has been restarted and has not heard of the user yet. So what one says
+        is not final while there are others to try. Before anything is known of the cluster, a broker that cannot be
+        reached is not waited for.
+        """
+        if any(self.is_alive(node_id) for node_id in known.nodes):
+            return None
+        refusing = [node_id for node_id in known.nodes if self.states.refuses(node_id)]
+        others = [node_id for node_id in known.nodes if node_id not in refusing]
+        hopeless = known.is_bootstrap and all(self.states.is_unreachable(node_id) for node_id in others)
+        if not refusing or (others and not hopeless and len(refusing) < REFUSALS_BELIEVED):
+            return None
+        latest = max(refusing, key=self.states.last_attempt_ms)
+        return self.states.authentication_error(latest)
 
     def close(self, node_id: int) -> None:
         """Close the channel, if there is one; `lost` or `remove` must follow."""

@@ -9,8 +9,8 @@ are). Otherwise when asked to, or when the last full update is metadata.max.age.
 retry.backoff.ms after the last attempt, and exponentially later while attempts fail, or while answers tell nothing new
 although somebody was not content with the last one.
 
-A fatal error (wrong credentials, a broker that is too old) ends every wait at once, also those that begin later, until
-an answer comes after all: the sender goes on trying in its own time.
+A fatal error (credentials that no broker takes, a broker that is too old) ends every wait at once, also those that
+begin later, until an answer comes after all: the sender goes on trying in its own time.
 """
 
 from __future__ import annotations

@@ -374,7 +374,7 @@ class NetworkClient:
         self._cancel_requests(responses, node_id, loss, now)
         if not loss.expected:
             self._metadata.connection_failed(node_id, self._connections.address(node_id), loss.reason)
-        self._fetch.disconnected(now, loss.authentication_error)
+        self._fetch.disconnected(now, self._connections.refused_everywhere(self._metadata.snapshot))
 
     def _cancel_requests(self, responses: list[ClientResponse], node_id: int, loss: Loss, now: float) -> None:
         for in_flight in self._in_flight.clear(node_id):

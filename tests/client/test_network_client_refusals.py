@@ -9,7 +9,7 @@ from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsResponse
-from tests.client.rig import Rig, ready_rig
+from tests.client.rig import Rig
 
 
 def fail_authentication(rig: Rig, node_id: int, error: AuthenticationError) -> None:
@@ -26,8 +26,9 @@ def fail_authentication(rig: Rig, node_id: int, error: AuthenticationError) -> N
     rig.poll()
 
 
-def test_a_failed_authentication_is_told_apart_and_ends_all_waits_for_metadata() -> None:
-    rig = ready_rig()
+def test_a_failed_authentication_is_told_apart_and_ends_all_waits_for_metadata_if_there_is_no_other_broker() -> None:
+    rig = Rig(1).bootstrapped()
+    rig.make_ready()
     request = rig.send()
     rig.deliver()
     error = AuthenticationError("b0:9092: wrong password")
@@ -37,21 +38,42 @@ def test_a_failed_authentication_is_told_apart_and_ends_all_waits_for_metadata()
     (response,) = rig.responses
     assert (response.request, response.authentication_error, response.disconnected) == (request, error, True)
     with pytest.raises(AuthenticationError, match="wrong password"):
-        rig.metadata.await_update(rig.metadata.version, 1e9)
+        rig.metadata.await_update(rig.metadata.version, 0)
     rig.make_ready()
     assert rig.client.authentication_exception(0) is None
 
 
+@pytest.mark.parametrize(("brokers", "believed"), [(1, 1), (2, 2), (3, 3), (9, 3)])
+def test_waits_for_metadata_end_when_all_brokers_or_three_of_them_have_refused(brokers: int, believed: int) -> None:
+    rig = Rig(brokers).bootstrapped()
+    rig.client.close_node(-1, rig.now)
+    for node_id in range(believed):
+        rig.metadata.raise_if_fatal()
+        rig.make_ready(node_id)
+        fail_authentication(rig, node_id, AuthenticationError(f"b{node_id} says no"))
+    with pytest.raises(AuthenticationError, match="says no"):
+        rig.metadata.raise_if_fatal()
+
+
+def test_while_a_broker_takes_the_credentials_nothing_that_others_say_is_final() -> None:
+    rig = Rig(9).bootstrapped()
+    rig.make_ready(8)
+    for node_id in range(8):
+        rig.make_ready(node_id)
+        fail_authentication(rig, node_id, AuthenticationError("no"))
+    rig.metadata.raise_if_fatal()
+
+
 def test_a_failed_authentication_ends_the_question_for_metadata_that_was_under_way() -> None:
-    rig = ready_rig()
-    rig.broker.on_request = lambda received: received.api_key is ApiKey.METADATA
+    rig = Rig(1).bootstrapped()
+    rig.make_ready()
     for broker in rig.brokers:
-        broker.on_request = rig.broker.on_request
+        broker.on_request = lambda received: received.api_key is ApiKey.METADATA
     rig.metadata.request_update()
     rig.pass_time(200)
     fail_authentication(rig, 0, AuthenticationError("no"))
     with pytest.raises(AuthenticationError):
-        rig.metadata.await_update(rig.metadata.version, 1e9)
+        rig.metadata.await_update(rig.metadata.version, 0)
     for broker in rig.brokers:
         broker.on_request = lambda received: False
     version = rig.metadata.version

@@ -7,8 +7,10 @@ from copy import copy
 from typing import NamedTuple
 
 from spark_kafka_sink.client.metadata import Metadata
+from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.client.requests import ClientResponse
 from spark_kafka_sink.errors import (
+    AuthenticationError,
     BatchRefusedError,
     DataError,
     DeliveryError,
@@ -108,9 +110,14 @@ def final_error(batch: ProducerBatch, answer: Answer, failure: Fail) -> KafkaSin
     return error if kind is None else _because(kind(str(error)), error)
 
 
-def why_not_stored(batch: ProducerBatch, metadata: Metadata) -> Exception | None:
-    """What metadata says of the topic now, or what came of the last attempt, or why there was none."""
-    known = metadata.topic_error(batch.topic_partition.topic) or batch.error
+def why_not_stored(batch: ProducerBatch, metadata: Metadata, client: NetworkClient) -> Exception | None:
+    """What stands in the way now: the topic, or the leader; or what came of the last attempt, or why there was none."""
+    leader = metadata.snapshot.leader(*batch.topic_partition)
+    refusal = None if leader is None else client.authentication_exception(leader.id)
+    in_the_way = metadata.topic_error(batch.topic_partition.topic)
+    if in_the_way is None and refusal is not None:
+        in_the_way = _because(AuthenticationError(f"{leader} refuses the authentication: {refusal}"), refusal)
+    known = in_the_way or batch.error
     if known is not None or batch.ever_sent:
         return known
     leader = metadata.snapshot.leader(*batch.topic_partition)

@@ -212,7 +212,7 @@ class Sender:
     def _expire(self, now: float) -> None:
         for batch in self._accumulator.expired_batches(now):
             in_doubt = self._deliveries.may_be_stored(batch)
-            why = why_not_stored(batch, self._metadata)
+            why = why_not_stored(batch, self._metadata, self._client)
             self._deliveries.fail(batch, timeout_error(batch, why, in_doubt=in_doubt), now, in_doubt=in_doubt)
             self._metadata.request_update()
 
