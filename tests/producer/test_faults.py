@@ -153,11 +153,14 @@ def test_while_all_brokers_are_gone_the_sender_does_not_spin(retry_backoff_ms: i
     producer.close()
 
 
-def outcome_without_new_metadata(monkeypatch: pytest.MonkeyPatch) -> tuple[bool, list[bytes | None]]:
+def outcome_without_new_metadata(
+    monkeypatch: pytest.MonkeyPatch, new_leader: int = 1
+) -> tuple[bool, list[bytes | None]]:
     """After the leader has moved: is the record acknowledged within a second, and what is stored?"""
     cluster, producer = simulated()
+    cluster.control.move_leader("t", 0, 1 - new_leader)
     outcome(producer, send(producer, b"0"))
-    cluster.control.move_leader("t", 0, 1 - leader_of(cluster))
+    cluster.control.move_leader("t", 0, new_leader)
     monkeypatch.setattr(producer._metadata, "request_update", lambda: None)
     future = send(producer, b"1")
     done = loop_of(producer).run_until(future.done, 1000)
@@ -165,8 +168,11 @@ def outcome_without_new_metadata(monkeypatch: pytest.MonkeyPatch) -> tuple[bool,
     return done and future.exception(0) is None, cluster.values("t")
 
 
-def test_what_the_old_leader_hints_at_is_used_without_new_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert outcome_without_new_metadata(monkeypatch) == (True, [b"0", b"1"])
+@pytest.mark.parametrize("new_leader", [0, 1])
+def test_what_the_old_leader_hints_at_is_used_without_new_metadata(
+    new_leader: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert outcome_without_new_metadata(monkeypatch, new_leader) == (True, [b"0", b"1"])
 
 
 def test_without_the_hints_new_metadata_would_be_needed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,12 @@ One request at a time, and after a failure that may pass another one after a pau
 from __future__ import annotations
 
 from random import Random
+from typing import NamedTuple
 
 from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.client.requests import ClientResponse
-from spark_kafka_sink.errors import DecodeError, KafkaSinkError
+from spark_kafka_sink.errors import AuthorizationError, DecodeError, KafkaSinkError
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.sending.producer_ids import ProducerIdAndEpoch
@@ -22,6 +23,14 @@ _REQUEST = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2
 """Without a transactional id there is no transaction that a timeout could end."""
 _LOOK_AGAIN_MS_MIN = 10.0
 """A retry.backoff.ms of 0 must not spin."""
+
+
+class Refusal(NamedTuple):
+    """There is no producer id for the records that wait."""
+
+    error: KafkaSinkError
+    final: bool
+    """Nor will there be one for others. A right that is missing may be granted, and is asked for with later records."""
 
 
 class ProducerIdRequest:
@@ -50,24 +59,25 @@ class ProducerIdRequest:
         self._client.send(request, now)
         return float("inf")
 
-    def answered(self, response: ClientResponse) -> KafkaSinkError | None:
-        """Returns the error with which the producer cannot go on."""
+    def answered(self, response: ClientResponse) -> Refusal | None:
         self._asked = False
         message = response.message
         if response.version_error is not None:
-            return response.version_error
-        if isinstance(message, InitProducerIdResponse):
-            if message.error_code == codes.NONE:
-                if message.producer_id < 0 or message.producer_epoch < 0:
-                    return DecodeError(
-                        f"a broker gave the producer id {message.producer_id} with the epoch {message.producer_epoch}: "
-                        "neither can be negative"
-                    )
-                self._failures = 0
-                self._idempotence.adopt(ProducerIdAndEpoch(message.producer_id, message.producer_epoch))
-                return None
-            if not error_code(message.error_code).retriable:
-                return broker_error(message.error_code, "A producer id was asked for, which idempotence needs")
+            return Refusal(response.version_error, final=True)
+        if isinstance(message, InitProducerIdResponse) and message.error_code == codes.NONE:
+            return self._received(ProducerIdAndEpoch(message.producer_id, message.producer_epoch))
         self._retry_ms = response.received_ms + self._backoff.after(self._failures)
         self._failures += 1
+        if not isinstance(message, InitProducerIdResponse) or error_code(message.error_code).retriable:
+            return None
+        error = broker_error(message.error_code, "A producer id was asked for, which idempotence needs")
+        return Refusal(error, final=not isinstance(error, AuthorizationError))
+
+    def _received(self, id_and_epoch: ProducerIdAndEpoch) -> Refusal | None:
+        if min(id_and_epoch) < 0:
+            producer_id, epoch = id_and_epoch
+            words = f"a broker gave the producer id {producer_id} with the epoch {epoch}: neither can be negative"
+            return Refusal(DecodeError(words), final=True)
+        self._failures = 0
+        self._idempotence.adopt(id_and_epoch)
         return None

@@ -164,13 +164,15 @@ class Sender:
             except KafkaSinkError as error_of_metadata:
                 error = error_of_metadata.with_traceback(None)
         if error is not None:
-            self._deliveries.fail_all(self._accumulator.abort_incomplete(error, in_flight_too=False), error, now)
+            self._fail_what_has_not_left(error, now)
+
+    def _fail_what_has_not_left(self, error: KafkaSinkError, now: float) -> None:
+        self._deliveries.fail_all(self._accumulator.abort_incomplete(error, in_flight_too=False), error, now)
 
     def _fail_what_leaves_a_transaction(self, now: float) -> None:
         """Records that have not left when their transaction is aborted, or can only be aborted."""
         if self._transactions is not None and self._transactions.drops_unsent:
-            error = not_sent_error(self._transactions)
-            self._deliveries.fail_all(self._accumulator.abort_incomplete(error, in_flight_too=False), error, now)
+            self._fail_what_has_not_left(not_sent_error(self._transactions), now)
 
     def _fail_what_was_not_encoded(self, now: float) -> None:
         for batch in self._accumulator.failed_batches():
@@ -243,6 +245,14 @@ class Sender:
             self._transaction_talk.answered(response, sent)
             fatal = self._transaction_talk.fatal_error
         else:
-            fatal = self._producer_id_request.answered(response)
-            self._accumulator.recheck()
+            fatal = self._producer_id_answered(response)
         self.fatal_error = fatal or self.fatal_error
+
+    def _producer_id_answered(self, response: ClientResponse) -> KafkaSinkError | None:
+        """Returns the error that ends the producer."""
+        refusal = self._producer_id_request.answered(response)
+        self._accumulator.recheck()
+        if refusal is None:
+            return None
+        self._fail_what_has_not_left(refusal.error, response.received_ms)
+        return refusal.error if refusal.final else None

@@ -1,15 +1,42 @@
-"""Errors record by record (KIP-467), rule 6."""
+"""The answer of each batch, and the error of each record: record by record where the broker names some (KIP-467)."""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from spark_kafka_sink.errors import DeliveryError, InvalidRecordError
+import numpy as np
+import pytest
+
+from spark_kafka_sink.client.cluster import ClusterSnapshot
+from spark_kafka_sink.client.requests import ClientRequest, ClientResponse
+from spark_kafka_sink.errors import (
+    BrokerError,
+    DataError,
+    DeliveryError,
+    InvalidRecordError,
+    KafkaSinkError,
+    RecordTooLargeError,
+    UnsupportedVersionError,
+)
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.row_origins import rows_of_call
 from spark_kafka_sink.producer.futures import ColumnsFuture, tell_failed
-from spark_kafka_sink.producer.sending.delivery_errors import Answer, attempt_error, record_errors
+from spark_kafka_sink.producer.sending.delivery_errors import (
+    Answer,
+    answers_of,
+    attempt_error,
+    final_error,
+    record_errors,
+)
+from spark_kafka_sink.producer.sending.outcome import Fail
+from spark_kafka_sink.producer.sending.produce_request import SentBatches
 from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
 
 
 def test_records_that_the_broker_names_get_its_words_and_the_others_are_innocent() -> None:
@@ -33,3 +60,81 @@ def test_the_brokers_own_words_are_in_the_error() -> None:
     assert "POLICY_VIOLATION" in str(error)
     assert "keys are mandatory here" in str(error)
     assert "The broker says" not in str(attempt_error(batch, Answer(codes.POLICY_VIOLATION)))
+
+
+# --- answers
+
+
+def sent_to_partitions(*partitions: int) -> SentBatches:
+    batches = {partition: ProducerBatch(TopicPartition("t", partition), 0, 1) for partition in partitions}
+    return SentBatches({"t": batches}, ClusterSnapshot())
+
+
+def response(message: ProduceResponse | None, **ending: Any) -> ClientResponse:
+    request = ClientRequest(1, ProduceRequest(), 0, 0, 1000)
+    return ClientResponse(request, 5, 5, 9, message, **ending)
+
+
+def answers(ending: ClientResponse, sent: SentBatches, acks: int = -1) -> dict[int, Answer]:
+    return {batch.topic_partition.partition: answer for batch, answer in answers_of(ending, sent, acks)}
+
+
+def test_each_batch_gets_the_answer_of_its_partition_and_others_are_passed_over() -> None:
+    rows = [
+        PartitionProduceResponse(index=1, base_offset=17, log_append_time_ms=5),
+        PartitionProduceResponse(index=0, error_code=codes.POLICY_VIOLATION, base_offset=-1, error_message="too late"),
+        PartitionProduceResponse(index=1, error_code=codes.POLICY_VIOLATION),
+        PartitionProduceResponse(index=9, base_offset=1),
+    ]
+    topics = [
+        TopicProduceResponse(name="t", partition_responses=rows),
+        TopicProduceResponse(name="other", partition_responses=[PartitionProduceResponse(index=0)]),
+    ]
+    got = answers(response(ProduceResponse(responses=topics)), sent_to_partitions(0, 1))
+    assert got == {
+        1: Answer(codes.NONE, 17, 5),
+        0: Answer(codes.POLICY_VIOLATION, words="too late"),
+    }
+
+
+def test_a_partition_that_an_answer_leaves_out_is_not_stored() -> None:
+    """Whatever acks is: with acks=0 there is no answer that could leave one out."""
+    rows = [PartitionProduceResponse(index=0, base_offset=3)]
+    message = ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=rows)])
+    got = answers(response(message), sent_to_partitions(0, 1))
+    assert got[0].base_offset == 3
+    assert got[1].code == codes.NETWORK_EXCEPTION
+    assert "leaves this partition out" in str(got[1].cause)
+
+
+def test_without_an_answer_the_reason_stands_for_it() -> None:
+    sent = sent_to_partitions(0)
+    too_old = UnsupportedVersionError("too old")
+    assert answers(response(None), sent, acks=0)[0] == Answer(codes.NONE)
+    lost = answers(response(None, disconnected=True, reason="b0:9092: reset"), sent, acks=0)[0]
+    assert (lost.code, str(lost.cause)) == (codes.NETWORK_EXCEPTION, "b0:9092: reset")
+    assert answers(response(None, version_error=too_old), sent)[0] == Answer(codes.UNSUPPORTED_VERSION, cause=too_old)
+
+
+# --- errors
+
+
+def final(code: int, records: int, words: str = "") -> KafkaSinkError:
+    batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
+    batch.record_count = records
+    return final_error(batch, Answer(code, words=words), Fail())
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(codes.INVALID_RECORD, InvalidRecordError), (codes.MESSAGE_TOO_LARGE, RecordTooLargeError)]
+)
+def test_a_record_is_at_fault_if_it_was_alone_in_its_batch(code: int, kind: type[KafkaSinkError]) -> None:
+    alone, among_others = final(code, 1, "the broker's words"), final(code, 2)
+    assert isinstance(alone, kind)
+    assert isinstance(alone.__cause__, BrokerError)
+    assert "the broker's words" in str(alone)
+    assert not isinstance(among_others, DataError)
+
+
+def test_a_refusal_that_says_nothing_of_the_record_leaves_it_blameless() -> None:
+    assert not isinstance(final(codes.TOPIC_AUTHORIZATION_FAILED, 1), DataError)

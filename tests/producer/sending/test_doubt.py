@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import BrokerError, DeliveryError
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.records.columns import RecordColumns
 from tests.producer.sending.sender_cases import established, send, simulated, wait
 from tests.producer.virtual_time import outcome
 
@@ -58,4 +60,18 @@ def test_a_refusal_without_a_lost_answer_before_it_leaves_no_doubt(idempotent: b
     wait(producer, failed)
     assert "Attempts: 2." in str(failed.exception(0))
     assert "may be stored" not in str(failed.exception(0))
+    producer.close()
+
+
+def test_what_may_be_stored_is_not_stored_twice_after_it_was_split() -> None:
+    cluster, producer = simulated(batch_size=100_000)
+    established(producer)
+    cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
+    cluster.control.when(api=ApiKey.PRODUCE, nth=2).fail(codes.MESSAGE_TOO_LARGE)
+    cluster.control.when(api=ApiKey.PRODUCE, nth=3).fail(codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    result = outcome(producer, producer.send_columns("t", RecordColumns(pa.array([b"1", b"2"])), 0))
+    values = cluster.values("t")
+    assert [values.count(value) for value in (b"1", b"2")] == [1, 1]
+    assert result.rows_failed > 0
+    assert all(MAY_BE_STORED in str(failure.error) for failure in result.failures)
     producer.close()

@@ -6,6 +6,7 @@ import pytest
 
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
+from spark_kafka_sink.producer.sending.partition_states import Phase
 from spark_kafka_sink.producer.sending.producer_ids import EPOCH_MAX, NO_PRODUCER_ID, ProducerIdAndEpoch
 from tests.producer.sending.checked_idempotence import CheckedIdempotence
 
@@ -196,3 +197,41 @@ def test_without_idempotence_nothing_is_stamped_and_the_limit_of_open_requests_h
     assert [made.is_in_doubt(batch) for batch in (first, second)] == [True, False]
     made.stored(first, CONNECTION)  # at the second attempt
     assert not made.is_in_doubt(first)
+
+
+def test_nothing_new_leaves_before_what_is_to_be_sent_again() -> None:
+    made = begun()
+    (first,) = admitted(made)
+    retry(made, first)
+    assert not made.admit(batch_of(), 0, 0)
+    assert made.admit(first, 0, 0)
+    store(made, first)
+    assert made.admit(batch_of(), 0, 0)
+
+
+def test_the_parts_of_a_batch_in_doubt_are_in_doubt() -> None:
+    made = begun()
+    batch, parts = batch_of(records=2), [batch_of(), batch_of()]
+    assert made.admit(batch, 0, 0)
+    retry(made, batch, in_doubt=True)
+    assert made.admit(batch, 0, 0)
+    for part, sequence in zip(parts, (batch.base_sequence, batch.last_sequence), strict=True):
+        part.set_producer_state(batch.producer_id, batch.producer_epoch, sequence)
+    made.off_wire(batch, in_doubt=False)
+    made.split(batch, parts)
+    assert [made.is_in_doubt(one) for one in (*parts, batch)] == [True, True, False]
+
+
+def test_batches_keep_their_sequences_while_something_before_the_gap_is_not_finished() -> None:
+    made = begun()
+    before, refused, behind = admitted(made, T0, 3)
+    retry(made, before)
+    retry(made, behind)
+    made.off_wire(refused, in_doubt=False)
+    made.failed(refused, in_doubt=False)
+    assert made.state(T0).phase is Phase.REPAIRING
+    assert [stamp(batch) for batch in (before, behind)] == [(0, 1), (0, 3)]
+    assert not made.admit(behind, 0, 0)
+    assert made.admit(before, 0, 0)
+    store(made, before)
+    assert (made.state(T0).phase, stamp(behind)) == (Phase.PROBING, (1, 0))

@@ -7,6 +7,7 @@ import pytest
 
 from spark_kafka_sink.errors import (
     AuthorizationError,
+    BrokerError,
     DecodeError,
     DeliveryTimeoutError,
     ProducerClosedError,
@@ -143,10 +144,10 @@ def test_a_batch_that_is_too_large_is_split_and_a_single_record_fails() -> None:
 
 def test_a_refused_producer_id_fails_everything_at_once_with_the_reason() -> None:
     cluster, producer = simulated()
-    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).fail(codes.CLUSTER_AUTHORIZATION_FAILED)
+    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).fail(codes.INVALID_REQUEST)
     error = send_each(producer, b"1")[0]
-    assert isinstance(error, AuthorizationError)
-    with pytest.raises(ProducerClosedError, match="CLUSTER_AUTHORIZATION_FAILED"):
+    assert isinstance(error, BrokerError)
+    with pytest.raises(ProducerClosedError, match="INVALID_REQUEST"):
         producer.send(ProducerRecord("t", b"2"))
 
 
@@ -156,6 +157,22 @@ def test_a_negative_producer_id_is_refused_with_words() -> None:
     error = send_each(producer, b"1")[0]
     assert isinstance(error, DecodeError)
     assert "a broker gave the producer id -5" in str(error)
+
+
+def test_without_the_right_to_write_idempotently_records_fail_until_it_is_granted() -> None:
+    cluster, producer = simulated()
+    rule = cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=None).fail(codes.CLUSTER_AUTHORIZATION_FAILED)
+    started = cluster.system.now()
+    for value in (b"1", b"2"):
+        error = send_each(producer, value)[0]
+        assert isinstance(error, AuthorizationError)
+        assert "IdempotentWrite" in str(error)
+    assert cluster.system.now() - started < 3000
+    rule.remove()
+    assert send_each(producer, b"3", b"4") == [None, None]
+    assert cluster.values("t") == [b"3", b"4"]
+    producer.close()
+    assert producer._pool.free_bytes == producer._pool.bytes_max
 
 
 def test_a_producer_id_is_asked_for_again_after_a_passing_error() -> None:

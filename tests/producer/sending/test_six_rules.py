@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 import pytest
 
@@ -15,8 +17,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.sending import deliveries, delivery_errors, idempotence
-from spark_kafka_sink.producer.sending.delivery_errors import Answer
+from spark_kafka_sink.producer.sending import deliveries, idempotence
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.sending.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.protocol import error_codes as codes
@@ -92,21 +93,88 @@ def test_without_rule_1_the_second_overtakes_the_first(monkeypatch: pytest.Monke
     assert refuse_the_first_of_two() == [b"2", b"1"]
 
 
-@pytest.mark.parametrize("what", ["reconnect", "failure", "new epoch"])
-def test_rule_1_holds_again_after(what: str) -> None:
+def again_after_a_reconnect(made: Idempotence, connections: dict[int, object]) -> None:
+    connections[0] = object()
+    assert made.admit(batch_of(), 0, 0)
+
+
+def again_after_another_leader(made: Idempotence, connections: dict[int, object]) -> None:
+    connections[0] = connections[1]  # of the node that leads from now on
+    assert made.admit(batch_of(), 0, 0)
+
+
+def again_after_a_failure(made: Idempotence, connections: dict[int, object]) -> None:
+    failing = batch_of()
+    assert made.admit(failing, 0, 0)
+    made.off_wire(failing, in_doubt=False)
+    made.retried(failing, new_sequence=False)
+    assert made.admit(failing, 0, 0)
+
+
+def again_after_a_failure_for_good(made: Idempotence, connections: dict[int, object]) -> None:
+    failing = batch_of()
+    assert made.admit(failing, 0, 0)
+    made.off_wire(failing, in_doubt=True)
+    made.failed(failing, in_doubt=True)
+    assert made.admit(batch_of(), 0, 0)
+
+
+def again_after_a_split(made: Idempotence, connections: dict[int, object]) -> None:
+    too_large, parts = batch_of(2), [batch_of(), batch_of()]
+    assert made.admit(too_large, 0, 0)
+    for part, sequence in zip(parts, (too_large.base_sequence, too_large.last_sequence), strict=True):
+        part.set_producer_state(*made.id_and_epoch, sequence)
+    made.off_wire(too_large, in_doubt=False)
+    made.split(too_large, parts)
+    assert made.admit(parts[0], 0, 0)
+    assert not made.admit(parts[1], 0, 0)
+    succeed(made, parts[0])
+    assert made.admit(parts[1], 0, 0)
+
+
+def again_after_a_new_epoch(made: Idempotence, connections: dict[int, object]) -> None:
+    """Which another partition needs. In this one nothing is open, and nothing has failed."""
+    other = TopicPartition("t", 1)
+    refused = ProducerBatch(other, created_ms=0, deadline_ms=1_000)
+    refused.record_count = 1
+    assert made.admit(refused, 0, 0)
+    made.off_wire(refused, in_doubt=False)
+    made.failed(refused, in_doubt=False)
+    assert made.id_and_epoch.epoch == 1
+    assert made.admit(batch_of(), 0, 0)
+
+
+@pytest.mark.parametrize(
+    "something",
+    [
+        again_after_a_reconnect,
+        again_after_another_leader,
+        again_after_a_failure,
+        again_after_a_failure_for_good,
+        again_after_a_split,
+        again_after_a_new_epoch,
+    ],
+)
+def test_rule_1_holds(something: Callable[[Idempotence, dict[int, object]], None]) -> None:
     made, connections = gate()
-    first, second, third = batch_of(), batch_of(), batch_of()
+    first = batch_of()
     assert made.admit(first, 0, 0)
-    assert not made.admit(second, 0, 0)
     succeed(made, first)
-    assert made.admit(second, 0, 0)
-    if what == "reconnect":
-        connections[0] = object()
-    elif what == "failure":
-        made.state(TP).confirmed_by = None
-    else:
-        made.id_and_epoch = ProducerIdAndEpoch(7, 1)
-    assert not made.admit(third, 0, 0)
+    something(made, connections)
+    (alone,) = made.state(TP).on_wire
+    assert not made.admit(batch_of(), 0, 0), "it is alone until it has succeeded"
+    succeed(made, alone)
+    assert [made.admit(batch_of(), 0, 0) for _ in range(3)] == [True] * 3
+
+
+def test_rule_1_while_requests_are_open_a_reconnect_lets_nothing_out() -> None:
+    made, connections = gate()
+    first = batch_of()
+    assert made.admit(first, 0, 0)
+    succeed(made, first)
+    assert made.admit(batch_of(), 0, 0)
+    connections[0] = object()
+    assert not made.admit(batch_of(), 0, 0)
 
 
 # --- rule 2
@@ -245,33 +313,43 @@ def test_without_rule_5_memory_is_free_while_the_request_holds_it(monkeypatch: p
 # --- rule 6
 
 
-def refuse_the_second_of_three(monkeypatch: pytest.MonkeyPatch) -> list[KafkaSinkError]:
+def refuse_the_second_of_three() -> list[KafkaSinkError]:
     """The broker names the record that it does not like (KIP-467). The error of each, in their order."""
     cluster, producer = simulated()
-    cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.INVALID_RECORD)
-    named = Answer(codes.INVALID_RECORD, record_words={1: "this one has no key"})
-    monkeypatch.setattr(delivery_errors, "answer_of", lambda row: named)
-    future = producer.send_columns("t", RecordColumns(pa.array([b"a", b"b", b"c"])), 0)
+    cluster.control.create_topic("compacted", 1, {"cleanup.policy": "compact"})
+    columns = RecordColumns(pa.array([b"a", b"b", b"c"]), pa.array([b"k", None, b"k"]))
+    future = producer.send_columns("compacted", columns, 0)
     producer.flush()
     errors = {int(row): failure.error for failure in future.result(0).failures for row in failure.rows}
     producer.close()
     return [errors[row] for row in sorted(errors)]
 
 
-def test_rule_6_each_record_has_the_error_that_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second, third = refuse_the_second_of_three(monkeypatch)
+def test_rule_6_each_record_has_the_error_that_is_its_own() -> None:
+    first, second, third = refuse_the_second_of_three()
     assert isinstance(second, InvalidRecordError)
-    assert "this one has no key" in str(second)
+    assert "record without a key" in str(second)
     for innocent in (first, third):
         assert isinstance(innocent, BatchRefusedError)
-        assert "this one has no key" not in str(innocent)
+        assert "without a key" not in str(innocent)
 
 
 def test_without_rule_6_the_records_beside_it_get_the_blame(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deliveries, "record_errors", lambda batch, answer: ({}, None))
-    errors = refuse_the_second_of_three(monkeypatch)
+    errors = refuse_the_second_of_three()
     assert len({id(error) for error in errors}) == 1
     assert not any(isinstance(error, BatchRefusedError) for error in errors)
+
+
+def test_rule_6_the_broker_s_own_words_reach_the_record_that_was_alone_in_its_batch() -> None:
+    cluster, producer = simulated()
+    cluster.control.create_topic("compacted", 1, {"cleanup.policy": "compact"})
+    future = producer.send(ProducerRecord("compacted", b"v", partition=0))
+    run_until(producer, future.done)
+    error = future.exception(0)
+    assert isinstance(error, InvalidRecordError)
+    assert "a compacted topic takes no record without a key" in str(error)
+    producer.close()
 
 
 def test_rule_6_records_fail_one_by_one_and_flush_is_no_proof() -> None:
