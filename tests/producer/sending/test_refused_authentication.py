@@ -56,7 +56,7 @@ def simulated(nodes: int, **options: object) -> tuple[SimulatedCluster, KafkaPro
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
-def test_records_for_other_brokers_go_on_while_one_refuses(nodes: int) -> None:
+def test_19_records_for_other_brokers_go_on_while_one_refuses(nodes: int) -> None:
     _, producer, refusals = simulated(nodes)
     established(producer, *range(nodes))
     refusals.begin(1)
@@ -83,7 +83,7 @@ def test_a_record_is_sent_as_soon_as_its_broker_takes_the_credentials() -> None:
 
 
 @pytest.mark.parametrize("before", ["it was never sent", "its answer was lost"])
-def test_a_record_whose_broker_goes_on_refusing_fails_in_time_and_names_the_broker(before: str) -> None:
+def test_19_a_record_whose_broker_goes_on_refusing_fails_in_time_and_names_the_broker(before: str) -> None:
     cluster, producer, refusals = simulated(2)
     established(producer, 0, 1)
     if before == "it was never sent":
@@ -107,7 +107,7 @@ def test_a_record_whose_broker_goes_on_refusing_fails_in_time_and_names_the_brok
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 5])
-def test_when_no_broker_takes_the_credentials_everything_fails_at_once(nodes: int) -> None:
+def test_19_when_no_broker_takes_the_credentials_everything_fails_at_once(nodes: int) -> None:
     cluster, producer, refusals = simulated(nodes)
     established(producer, *range(nodes))
     refusals.begin(*range(nodes))
