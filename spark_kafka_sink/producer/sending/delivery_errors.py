@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from copy import copy
 from typing import NamedTuple
 
+from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.client.requests import ClientResponse
@@ -112,26 +113,34 @@ def final_error(batch: ProducerBatch, answer: Answer, failure: Fail) -> KafkaSin
 
 def why_not_stored(batch: ProducerBatch, metadata: Metadata, client: NetworkClient) -> Exception | None:
     """What stands in the way now: the topic, or the leader; or what came of the last attempt, or why there was none."""
-    leader = metadata.snapshot.leader(*batch.topic_partition)
+    topic, partition = batch.topic_partition
+    leader = metadata.snapshot.leader(topic, partition)
+    error = metadata.topic_error(topic) or _refused_by(leader, client) or batch.error
+    if error is not None or batch.ever_sent:
+        return error
+    error = _unreachable(leader, metadata)
+    if error is not None:
+        return error
+    known = metadata.snapshot.partition(topic, partition)
+    has_leader = known is not None and known.leader is not None
+    return None if has_leader else DisconnectedError("The partition has no leader.")
+
+
+def _refused_by(leader: Node | None, client: NetworkClient) -> KafkaSinkError | None:
     refusal = None if leader is None else client.authentication_exception(leader.id)
-    in_the_way = metadata.topic_error(batch.topic_partition.topic)
-    if in_the_way is None and refusal is not None:
-        in_the_way = _because(AuthenticationError(f"{leader} refuses the authentication: {refusal}"), refusal)
-    known = in_the_way or batch.error
-    if known is not None or batch.ever_sent:
-        return known
-    leader = metadata.snapshot.leader(*batch.topic_partition)
+    if refusal is None:
+        return None
+    return _because(AuthenticationError(f"{leader} refuses the authentication: {refusal}"), refusal)
+
+
+def _unreachable(leader: Node | None, metadata: Metadata) -> KafkaSinkError | None:
     reason = None if leader is None else metadata.why_unreachable(leader.id)
     if leader is not None and reason is not None:
         return DisconnectedError(
             f"The partition's leader, {leader}, cannot be reached: {reason.rstrip('.')}. The broker advertises "
             f"{leader.host}:{leader.port} (advertised.listeners): clients must be able to reach it there."
         )
-    if metadata.has_unreachable:
-        return DisconnectedError(metadata.unreachable_words())
-    partition = metadata.snapshot.partition(*batch.topic_partition)
-    has_leader = partition is not None and partition.leader is not None
-    return None if has_leader else DisconnectedError("The partition has no leader.")
+    return DisconnectedError(metadata.unreachable_words()) if metadata.has_unreachable else None
 
 
 def timeout_error(batch: ProducerBatch, last: Exception | None, *, in_doubt: bool) -> KafkaSinkError:
