@@ -55,7 +55,7 @@ def _add_broker(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     add = broker.add_argument
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    add("--advertised-host", metavar="NAME", help="name that clients are told to connect to (default: the host)")
+    add("--advertised-host", metavar="NAME", help="name that clients connect to (default: the host)")
     add("--port", type=int, default=9092, help="of the first node, 0 for any free one (default: %(default)s)")
     add("--nodes", type=int, default=1, help="how many nodes, on as many ports (default: %(default)s)")
     add("--topic", action="append", default=[], metavar="NAME[:PARTITIONS]", help="make this topic; may be repeated")
@@ -148,7 +148,7 @@ def _add_cat(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     where = cat.add_mutually_exclusive_group()
     where.add_argument("--from-beginning", dest="offset", action="store_const", const=BEGINNING, help="the default")
     where.add_argument("--offset", metavar="N", help="begin at this offset; -N: at the last N of each partition")
-    cat.add_argument("--max-messages", type=int, metavar="N", help="stop after so many")
+    cat.add_argument("--max-messages", type=int, metavar="N", help="stop after N messages")
     cat.add_argument("--format", choices=("value", "json"), default="value", help="value: the bytes, one per line")
     cat.add_argument("--isolation", choices=("read_committed", "read_uncommitted"), default="read_committed")
     cat.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="a client option, as in Java")

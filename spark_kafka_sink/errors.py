@@ -6,10 +6,10 @@ KafkaSinkError
 ├── DataError               the user's rows
 │   ├── SchemaError             columns or types that cannot be written
 │   ├── RecordTooLargeError     one record above max.request.size or above the broker's limit
-│   └── InvalidRecordError      a record that nobody would accept: bad partition, timestamp, topic
-├── DecodeError             bytes that are not what the protocol says (the peer's fault, whoever the peer is)
+│   └── InvalidRecordError      a record that no broker accepts: bad partition, timestamp, topic
+├── DecodeError             bytes that are not what the protocol says (always the peer's fault)
 │   └── UnsupportedFormatError  well-formed, but older or newer than what we speak
-├── NetworkError            the network, or nobody at the other end
+├── NetworkError            the network, or no process at the other end
 │   ├── DisconnectedError
 │   └── ConnectTimeoutError
 ├── AuthenticationError     credentials or certificates; final, never retried in a loop
@@ -83,7 +83,7 @@ class UnsupportedFormatError(DecodeError):
 
 
 class NetworkError(KafkaSinkError):
-    """The connection failed, or there was nobody at the other end."""
+    """The connection failed, or no process listens at the other end."""
 
 
 class DisconnectedError(NetworkError):

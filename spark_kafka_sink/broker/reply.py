@@ -1,4 +1,4 @@
-"""What the core tells its transport to do with a request: answer now, or ask again later.
+"""What the transport is to do with a request: answer now, or ask again later.
 
 The transport is the socket server, or the simulated peers of the tests. While a request waits, its channel is muted.
 """

@@ -2,7 +2,7 @@
 
     EMPTY --partitions added--> ONGOING --EndTxn--> COMPLETE_COMMIT | COMPLETE_ABORT --partitions added--> ONGOING ...
                                    |
-                                   +-- InitProducerId by another, or the timeout: aborted under an epoch that nobody has
+                                   +-- InitProducerId by another, or the timeout: aborted under an epoch that no client has
 
 The markers are written before EndTxn is answered, so the two PREPARE states of a real coordinator pass unseen.
 
@@ -107,7 +107,7 @@ class TransactionCoordinator:
         if expected is not None and not _may_continue(transaction, expected):
             return ProducerIdentity(error=error_codes.PRODUCER_FENCED)
         if transaction.state is TransactionState.ONGOING:
-            # Nobody gets the epoch under which it is aborted; the client comes again and is given the next one.
+            # No client gets the epoch under which it is aborted; the client comes again and is given the next one.
             self._fence_and_abort(transaction)
             return ProducerIdentity(error=error_codes.CONCURRENT_TRANSACTIONS)
         return self._next_identity(transaction, timeout_ms, expected)
@@ -209,7 +209,7 @@ class TransactionCoordinator:
         return min(ends, default=None)
 
     def _fence_and_abort(self, transaction: Transaction) -> None:
-        """Version 2 bumps the epoch once to fence and once for the end: so nobody takes it for his own end's bump."""
+        """Version 2 bumps the epoch once to fence and once for the end: so no client takes it for the bump of its own end."""
         bumps = 2 if self.version >= 2 else 1
         self._write_end(transaction, min(transaction.epoch + bumps, EPOCH_MAX), commit=False)
         transaction.last_epoch = -1

@@ -21,7 +21,7 @@ class ExponentialBackoff:
         self._random = random
 
     def after(self, failures: int) -> float:
-        """Milliseconds to wait after so many failures in a row; 0 failures give the initial wait."""
+        """Milliseconds to wait after this many failures in a row; 0 failures give the initial wait."""
         if self._initial_ms >= self._maximum_ms:
             return self._maximum_ms
         # 2^60 is more than any maximum, and less than what a float cannot hold.

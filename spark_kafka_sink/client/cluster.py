@@ -36,7 +36,7 @@ class PartitionInfo:
     index: int
     leader: int | None
     leader_epoch: int | None
-    """None: not told, or told by a broker whose leader epochs cannot be relied on."""
+    """None: unknown, or from a broker whose leader epochs cannot be relied on."""
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
     offline: tuple[int, ...] = ()
@@ -45,7 +45,7 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic as last told. With an error there may be no partitions, or those that were known before."""
+    """A topic as in the last answer. With an error there may be no partitions, or those that were known before."""
 
     name: str
     topic_id: UUID = NO_TOPIC_ID

@@ -170,7 +170,7 @@ class ConnectionStates:
     # --- how long until something can change
 
     def connection_delay(self, node_id: int, now: float) -> float:
-        """Until a connection can be tried, or until the present attempt ends. Connected: other events will tell."""
+        """Until a connection can be tried, or until the present attempt ends. Connected: other events decide."""
         node = self._nodes.get(node_id)
         if node is None:
             return 0.0

@@ -2,11 +2,11 @@
 
 Two threads meet here. A user's thread says which topics it writes to and waits until they are known; the sender thread
 asks brokers when `time_to_next_update` says so, and hands the answers in. What is known is one immutable snapshot, read
-without a lock; everything else is guarded by _lock, and `_changed` tells of every answer.
+without a lock; everything else is guarded by _lock, and `_changed` is notified of every answer.
 
 When to ask. At once for a new topic, and then only for the new ones (a partial update, cheap however many topics there
 are). Otherwise when asked to, or when the last full update is metadata.max.age.ms old; but never sooner than
-retry.backoff.ms after the last attempt, and exponentially later while attempts fail, or while answers tell nothing new
+retry.backoff.ms after the last attempt, and exponentially later while attempts fail, or while answers have nothing new
 although somebody was not content with the last one.
 
 A fatal error (credentials that no broker takes, a broker that is too old) ends every wait at once, also those that
@@ -105,7 +105,7 @@ class Metadata:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._topics: dict[str, float] = {}  # the wanted ones, and when each is forgotten unless it is used again
-        self._new_topics: set[str] = set()  # those of which no answer has told yet
+        self._new_topics: set[str] = set()  # those that are in no answer yet
         self._new_topics_seen = 0  # grows with each call that adds to them
         self._epochs: Epochs = {}
         self._version = 0
@@ -191,7 +191,7 @@ class Metadata:
             raise fatal.with_traceback(None)
 
     def topic_error(self, topic: str) -> KafkaSinkError | None:
-        """Why the brokers do not tell the topic's partitions, by the last answer about it."""
+        """Why the topic's partitions are not known, by the last answer about it."""
         info = self.snapshot.topics.get(topic)
         if info is None or info.error_code == error_codes.NONE:
             return None

@@ -1,6 +1,6 @@
 """What a Metadata answer changes: pure, from the old snapshot and the answer to the new snapshot.
 
-Brokers learn of a new leader one after the other, so an answer may be older than what is known. Leader epochs tell:
+Brokers learn of a new leader one after the other, so an answer may be older than what is known. Leader epochs decide:
 for the same topic id, a partition never goes back to a smaller epoch, and the old state of that partition is kept. A
 topic that was deleted and created again has a new id, and its epochs begin anew.
 
@@ -51,7 +51,7 @@ class Merged:
     snapshot: ClusterSnapshot
     epochs: Epochs = field(default_factory=dict)
     progressed: bool = False
-    """The answer told something that was not known."""
+    """The answer had something that was not known."""
     refresh_again: bool = False
     """Some leader is unknown for now."""
 
@@ -116,25 +116,25 @@ def _merge_partition(
     name = topic.name or ""
     if error_code(answered.error_code).refreshes_metadata:
         merged.refresh_again = True
-    told = _partition_info(name, answered, version)
-    where = name, told.index
+    found = _partition_info(name, answered, version)
+    where = name, found.index
     before = merged.epochs.get(where)
-    if told.leader_epoch is None:
+    if found.leader_epoch is None:
         # Of an old broker, or no leader is known: nothing to compare with later.
         merged.epochs.pop(where, None)
         merged.progressed = True
-        return told
+        return found
     if before is not None and not _is_other_topic(before.topic_id, topic.topic_id):
-        if told.leader_epoch < before.epoch:
-            kept = old.partition(name, told.index)
+        if found.leader_epoch < before.epoch:
+            kept = old.partition(name, found.index)
             if kept is not None:
-                _log.debug("%s-%d: epoch %d is older than %d", name, told.index, told.leader_epoch, before.epoch)
+                _log.debug("%s-%d: epoch %d is older than %d", name, found.index, found.leader_epoch, before.epoch)
                 return kept
-        merged.progressed |= told.leader_epoch != before.epoch
+        merged.progressed |= found.leader_epoch != before.epoch
     else:
         merged.progressed = True
-    merged.epochs[where] = SeenEpoch(topic.topic_id, told.leader_epoch)
-    return told
+    merged.epochs[where] = SeenEpoch(topic.topic_id, found.leader_epoch)
+    return found
 
 
 def _is_other_topic(before: UUID, now: UUID) -> bool:

@@ -57,7 +57,7 @@ class MetadataFetch:
             _log.warning("Metadata was refused with %s", error_code(answer.error_code).name)
             self._metadata.update_failed(now)
         elif not answer.brokers or query is None:
-            # A broker that is starting up knows of nobody yet.
+            # A broker that is starting up knows no other broker yet.
             self._metadata.update_failed(now)
         else:
             self._metadata.update(query, answer, version, now)
@@ -73,7 +73,7 @@ class MetadataFetch:
     def disconnected(self, now: float, fatal: KafkaSinkError | None = None) -> None:
         """Some connection is lost: perhaps what we know is out of date."""
         if self.is_due(now):
-            # Whoever was lost might have been asked. Without a pause the next one would be tried in a tight loop.
+            # The lost node may have been asked. Without a pause the next one would be tried in a tight loop.
             self._metadata.update_failed(now)
         if fatal is not None:
             self._metadata.fatal_error(fatal)

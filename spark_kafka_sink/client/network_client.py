@@ -3,10 +3,10 @@
 `poll` is the one place where anything happens. It does what is due, lets the Selector work, turns what came of that
 into responses, and returns them: nothing calls back. In between, `ready` asks for a connection and `send` hands over
 requests, for nodes that are ready only. Before all else the client keeps itself informed: each new connection is asked
-for its API versions, and while metadata is due nobody `is_ready`, so that the question for metadata comes first.
+for its API versions, and while metadata is due no node `is_ready`, so that the question for metadata comes first.
 
 A connection is given up, and all its requests fail in their order as `disconnected`, when an answer is late, cannot be
-decoded, or belongs to another request: after that nobody can tell which answer belongs to what.
+decoded, or belongs to another request: after that answers cannot be matched to requests.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class NetworkClient:
         self._cancel_requests([], node_id, Loss("closed"), now)
 
     def least_loaded_node(self, now: float) -> Node | None:
-        """Whom to ask what any broker knows; None if nobody can be asked or connected to now."""
+        """The node to ask what any broker knows; None if no node can be asked or connected to now."""
         return self._choose_node(now).node
 
     # --- requests
@@ -147,7 +147,7 @@ class NetworkClient:
         return ClientRequest(node_id, message, self._correlation_id, now, timeout_ms, expect_response, tag, versions)
 
     def send(self, request: ClientRequest, now: float) -> None:
-        """Queue a request for a node that is ready. What is wrong with its versions is told by the next poll."""
+        """Queue a request for a node that is ready. The next poll reports what is wrong with its versions."""
         self._ensure_active()
         if not self._can_send(request.node_id, now):
             raise IllegalStateError(f"{request} was sent, but the node is not ready")
@@ -169,7 +169,7 @@ class NetworkClient:
 
     @property
     def finalized_features(self) -> FinalizedFeatures:
-        """The newest that any broker has told. May be read by any thread."""
+        """The newest that any broker has sent. May be read by any thread."""
         return self._connections.features
 
     @property
@@ -325,7 +325,7 @@ class NetworkClient:
         )
 
     def _all_are_gone(self, choice: NodeChoice) -> bool:
-        """Nobody can be asked or tried now; or the last attempt to reach each of them has failed."""
+        """No node can be asked or tried now; or the last attempt to reach each of them has failed."""
         known = self._metadata.snapshot
         if choice.node is None:
             return not choice.any_connected
@@ -369,7 +369,7 @@ class NetworkClient:
         self._lose(responses, node_id, loss, now)
 
     def _lose(self, responses: list[ClientResponse], node_id: int, loss: Loss, now: float) -> None:
-        """A connection is gone, or did not come about: tell all whom that concerns."""
+        """A connection is gone, or did not come about: report it to all that it concerns."""
         self._connections.lost(node_id, loss, now)
         self._cancel_requests(responses, node_id, loss, now)
         if not loss.expected:

@@ -62,7 +62,7 @@ class Loss:
     reason: str
     timed_out: bool = False
     expected: bool = False
-    """Nobody is to blame: it was idle, or we closed it."""
+    """No fault: it was idle, or this client closed it."""
     served: bool = False
     """It had been in use, and the other side ended it: a broker that restarts, or finds it idle, does so."""
     authentication_error: AuthenticationError | None = None

@@ -51,7 +51,7 @@ CLIENT_THROTTLES_FROM: dict[ApiKey, int] = {
 
 @dataclass(frozen=True)
 class FinalizedFeatures:
-    """What the whole cluster has agreed on. `epoch` is -1 while no broker has told."""
+    """What the whole cluster has agreed on. `epoch` is -1 while no broker has sent one."""
 
     epoch: int = -1
     levels: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))

@@ -21,7 +21,7 @@ PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "str
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BYTES_FOR_DIGITS = [1] + [(int("9" * digits).bit_length() + 8) // 8 for digits in range(1, 39)]
-"""The fewest bytes that hold a signed number of so many digits."""
+"""The fewest bytes that hold a signed number of this many digits."""
 
 
 def derived_schema(fields: Sequence[pa.Field], name: str | None, *, null_first: bool) -> str:

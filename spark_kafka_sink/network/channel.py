@@ -31,7 +31,7 @@ from spark_kafka_sink.network.system import EVENT_READ, EVENT_WRITE, Buffer, Byt
 from spark_kafka_sink.network.transport import SEGMENTS_PER_WRITE, PlaintextTransport, Transport, connect_result
 
 READ_BYTES_PER_POLL = 1024 * 1024
-"""After so many bytes the other channels have their turn."""
+"""After this many bytes the other channels have their turn."""
 
 
 class ChannelStateKind(Enum):
@@ -77,7 +77,7 @@ class KafkaChannel:
         """Frames of others than the authenticator may flow."""
         self.last_active_ms = 0.0
         self.waited_for = 0
-        """The events that the selector's poller is to tell of."""
+        """The events that the selector's poller reports."""
         self.bytes_received = 0
         self.unready_since_ms: float | None = None
         self.frame_since_ms: float | None = None
@@ -124,7 +124,7 @@ class KafkaChannel:
 
     @property
     def has_buffered_input(self) -> bool:
-        """Bytes that no poller will tell of are waiting, and may be taken."""
+        """Bytes that no poller will report are waiting, and may be taken."""
         return (self._reader.has_input or self.transport.has_input) and self.wants_input
 
     def use_memory(self, memory: FrameMemory[KafkaChannel]) -> None:

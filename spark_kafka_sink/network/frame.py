@@ -1,4 +1,4 @@
-"""Frames: a length of four bytes, big-endian and signed, then so many bytes. No IO here.
+"""Frames: a length of four bytes, big-endian and signed, then that many bytes. No IO here.
 
     +-------------------+----------------- - - -
     | length N (int32)  | payload, N bytes
@@ -115,7 +115,7 @@ class FrameReader:
         self._arrived = 0  # the end of what is in there
         self._payload: memoryview | None = None  # of a long frame under way
         self._size = 0  # which it will have
-        self._filled = 0  # of these so many bytes
+        self._filled = 0  # number of bytes received so far
         self._longest = 0  # frame that came so far
 
     @property

@@ -21,7 +21,7 @@ class FrameMemory(Generic[OwnerT]):
         self.bytes_max = bytes_max
         self.bytes_left = bytes_max
         self.granted: list[OwnerT] = []
-        """Owners that waited and have got their memory now; whoever serves them empties the list."""
+        """Owners that waited and have got their memory now; the caller that serves them empties the list."""
         self._waiting: deque[tuple[OwnerT, int]] = deque()
         self._reading: dict[OwnerT, int] = {}
 
@@ -34,7 +34,7 @@ class FrameMemory(Generic[OwnerT]):
         return True
 
     def pass_on(self, owner: OwnerT) -> int:
-        """The owner's frame is whole and somebody else's now, who is to give back so many bytes."""
+        """The owner's frame is complete; its receiver gives these bytes back."""
         return self._reading.pop(owner, 0)
 
     def give(self, size: int) -> None:

@@ -36,7 +36,7 @@ class IoCounts:
         self.selects = 0
         self.wait_ms = self.io_ms = 0.0  # waiting for sockets; reading, writing and connecting
         self.send_sizes: deque[int] = deque(maxlen=SEND_SIZES_MAX)
-        """Of each send that was written; taken off by whoever computes their average."""
+        """Of each send that was written; removed by the caller that computes their average."""
 
     @property
     def connections_open(self) -> int:

@@ -94,7 +94,7 @@ class Selector:
         send_buffer_bytes: int = OS_DEFAULT_BUFFER,
         receive_buffer_bytes: int = OS_DEFAULT_BUFFER,
     ) -> None:
-        """Begin to connect: `connected` or `disconnected` will tell. DisconnectedError if it fails on the spot."""
+        """Begin to connect: `connected` or `disconnected` reports the result. DisconnectedError if it fails at once."""
         self._check_unused(channel_id)
         try:
             sock = self._system.connect(address, send_buffer_bytes, receive_buffer_bytes)
@@ -156,14 +156,14 @@ class Selector:
     def wakeup(self) -> None:
         """End the wait of a poll that is going on, or of the next one.
 
-        Most wakeups come while nobody waits, and cost a flag. None is lost: this sets `_woken` and then looks at
+        Most wakeups come while no thread waits, and cost a flag. None is lost: this sets `_woken` and then looks at
         `_waiting`, a poll sets `_waiting` and then looks at `_woken`, so at least one of them sees the other.
         """
         if self._woken:
-            return  # whoever has set it sees to the rest
+            return  # the thread that set it does the rest
         self._woken = True
         if self._waiting:
-            # Full: then the reader wakes anyway. Closed: then nobody waits.
+            # Full: then the reader wakes anyway. Closed: then no thread waits.
             with contextlib.suppress(OSError):
                 self._wake_writer.send(b"\0")
 
@@ -186,7 +186,7 @@ class Selector:
                 return
 
     def _round(self, timeout_ms: float) -> bool:
-        """Wait once, and serve what is ready. Whether only bytes have moved, so that there is nothing to tell."""
+        """Wait once, and serve what is ready. True if only bytes have moved, so that there is nothing to report."""
         started_ms = self._system.now()
         ready, woken = self._wait(timeout_ms)
         now = self._system.now()

@@ -104,7 +104,7 @@ class TlsTransport:
 
     def close(self) -> None:
         if self.ready and not self.has_output:
-            # Tell the end of the stream, so that it is not mistaken for one cut off. The answer is not waited for.
+            # Send the end of the stream, so that it is not mistaken for one cut off. The answer is not waited for.
             with contextlib.suppress(OSError):
                 self._tls.unwrap()
             with contextlib.suppress(OSError):
@@ -131,7 +131,7 @@ class TlsTransport:
             self.flush()
             return self._receive() > 0
         except ssl.SSLError as error:
-            # The alert that OpenSSL has prepared tells the other end what was wrong.
+            # The alert that OpenSSL has prepared shows the other end what was wrong.
             with contextlib.suppress(OSError):
                 self.flush()
             raise TlsError(explain(error, self._hostname)) from error

@@ -1,7 +1,7 @@
 """What carries the bytes of a channel: a plain socket, or TLS over one (`tls.py`).
 
 All calls return at once. Nothing to read is 0 bytes, the end of the stream is a DisconnectedError, and OSErrors of the
-socket pass through: the channel knows whom it talks to and says so.
+socket pass through: the channel knows its peer and says so.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Transport(Protocol):
 
     @property
     def has_input(self) -> bool:
-        """Bytes have left the socket and were not read yet: no poller will tell of them."""
+        """Bytes have left the socket and were not read yet: no poller will report them."""
 
     def handshake(self) -> None:
         """Go on with the handshake as far as the bytes that came allow."""

@@ -1,9 +1,9 @@
 """ProducerConfig: the Java producer's options, parsed once, checked together, frozen.
 
-All faults of a configuration are told in one ConfigurationError, and each sentence begins with the option's name. A
+All faults of a configuration are in one ConfigurationError, and each sentence begins with the option's name. A
 name that the Java producer does not know is a fault too: a misspelt option that is silently passed over is found at two
 in the morning. Values never appear in a fault unless they are the user's harmless ones: secrets are parsed elsewhere
-(network/security/config.py), and what is unknown is not shown, because nobody can say whether it is a secret.
+(network/security/config.py), and what is unknown is not shown, because it may be a secret.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is. `offset` is -1 if the broker did not tell: acks=0, or a duplicate of a lost answer."""
+    """Where a record is. `offset` is -1 if the broker did not send it: acks=0, or a duplicate of a lost answer."""
 
     topic: str
     partition: int
@@ -210,7 +210,7 @@ def _call(callback: Callback, metadata: RecordMetadata, error: Exception | None)
 
 
 class ColumnsFuture(_ProducerFuture[ColumnsResult]):
-    """Of all rows of one call. Told from the caller's thread and from the sender's; the fields are under _lock.
+    """Of all rows of one call. Completed from the caller's thread and from the sender's; the fields are under _lock.
 
     What was stored is kept as plain numbers in one list, three for each batch. A call may have rows in a thousand
     batches, and the garbage collector would visit an object for each.
@@ -248,36 +248,36 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
             self._resolve()
 
     def _resolve(self) -> None:
-        """All rows have been told, so that nobody changes the fields any more."""
+        """All rows have their result, so the fields do not change any more."""
         self.set_result(ColumnsResult(self._topic, tuple(self._failures), self._stored))
 
 
 def tell_stored(batches: Iterable[ProducerBatch]) -> None:
-    """Tell the calls of batches that are complete; those of columns once, however many of the batches are theirs."""
-    told: defaultdict[ColumnsFuture, list[int]] = defaultdict(list)
+    """Complete the futures of acknowledged batches; those of columns once, however many of the batches are theirs."""
+    stored: defaultdict[ColumnsFuture, list[int]] = defaultdict(list)
     for batch in batches:
         _, partition = batch.topic_partition
         base_offset = batch.base_offset
         for origins, start, stop, first_index in batch.rows:
             if isinstance(origins.only_call, ColumnsFuture):  # of many rows, mostly
                 offset = base_offset + first_index if base_offset >= 0 else -1
-                told[origins.only_call] += (partition, offset, stop - start)
+                stored[origins.only_call] += (partition, offset, stop - start)
                 continue
             shift = first_index - start
             for call, first, last in origins.shares(start, stop):
                 if isinstance(call, ColumnsFuture):
-                    told[call] += (partition, base_offset + first + shift if base_offset >= 0 else -1, last - first)
+                    stored[call] += (partition, base_offset + first + shift if base_offset >= 0 else -1, last - first)
                 elif isinstance(call, list):
                     for index, row in enumerate(origins.rows[first:last].tolist(), first + shift):
                         call[row].stored(batch.offset_of(index), batch.log_append_time)
-    for call, numbers in told.items():
+    for call, numbers in stored.items():
         call.stored(numbers)
 
 
 def tell_failed(
     batch: ProducerBatch, error: KafkaSinkError, by_record: Mapping[int, KafkaSinkError] | None = None
 ) -> None:
-    """Tell the calls of a batch that failed, record by record where the broker named some (rule 6)."""
+    """Fail the futures of a batch, record by record where the broker named some (rule 6)."""
     named = by_record or {}
     for call, rows, first_index in batch.rows_by_call():
         if isinstance(call, ColumnsFuture):

@@ -38,7 +38,7 @@ class Interceptors(Generic[Record, Metadata]):
         self.acknowledgements: tuple[Callable[[Metadata, Exception | None], None], ...] = tuple(
             interceptor.on_acknowledgement for interceptor in interceptors
         )
-        """What is called with each record's outcome; whoever calls guards against what they raise."""
+        """Called with each record's result; the caller guards against what it raises."""
 
     def __bool__(self) -> bool:
         return bool(self._interceptors)

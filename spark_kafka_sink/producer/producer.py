@@ -4,7 +4,7 @@
     sender's thread     batches -> brokers -> outcomes -> futures, callbacks
 
 A call blocks for two reasons only, each for at most max.block.ms: the topic's partitions are not known yet, or
-buffer.memory is full. Everything else is told by the future.
+buffer.memory is full. Everything else is in the future.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class KafkaProducer(TransactionalProducer):
     # --- sending
 
     def send(self, record: ProducerRecord, callback: Callback | None = None) -> Future[RecordMetadata]:
-        """Send one record. What is wrong with the record is told by the future, wrong types and use by the call."""
+        """Send one record. The future fails with what is wrong with the record; the call raises for wrong types and use."""
         self._ensure_can_send()
         record = check_record(record)
         callbacks = () if callback is None else (callback,)
@@ -301,7 +301,7 @@ class KafkaProducer(TransactionalProducer):
     def flush(self, timeout: float | None = None) -> None:
         """Send everything that was given so far without lingering, and wait until each has its outcome (seconds).
 
-        That it returns is no proof of success: the futures tell that. Raises TimeoutError when the time is up.
+        That it returns is no proof of success: the futures have the results. Raises TimeoutError when the time is up.
         """
         self._ensure_usable()
         if self._loop.is_current():
@@ -321,7 +321,7 @@ class KafkaProducer(TransactionalProducer):
             raise TimeoutError(f"flush: not everything had an outcome within {timeout} seconds.")
 
     def close(self, timeout: float | None = None) -> None:
-        """Wait until everything has its outcome, for at most so many seconds; fail the rest, and end the thread.
+        """Wait at most `timeout` seconds until all records are acknowledged or have failed; fail the rest, end the thread.
 
         A transaction that is open is aborted, unless the timeout is 0.
         """
@@ -369,7 +369,7 @@ _open_producers: weakref.WeakSet[KafkaProducer] = weakref.WeakSet()
 
 @atexit.register
 def _warn_of_open_producers() -> None:
-    """The senders' threads are daemons and end with the interpreter; whoever forgot close() learns it here."""
+    """The senders' threads are daemons and end with the interpreter; a program that forgot close() is warned here."""
     for producer in list(_open_producers):
         if producer._pid == os.getpid() and not producer._closed and producer._accumulator.has_incomplete():
             _log.warning(DROPPED)

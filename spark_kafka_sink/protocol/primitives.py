@@ -27,12 +27,12 @@ VARLONG_BYTES_MAX = 10
 ELEMENTS_MAX = 4_000_000
 
 COPIED_BYTES_MAX = 128
-"""A segment costs more than a copy of so few bytes: the header of a record batch, above all."""
+"""A segment costs more than a copy of this few bytes, for example of a record batch's header."""
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _ONE_BYTE = tuple(bytes([value]) for value in range(0x80))
-_TWO_BYTES = struct.Struct("2B").pack  # far quicker than bytes() of so many numbers
+_TWO_BYTES = struct.Struct("2B").pack  # far quicker than bytes() of a tuple of numbers
 _THREE_BYTES = struct.Struct("3B").pack
 
 

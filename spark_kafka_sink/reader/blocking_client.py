@@ -68,7 +68,7 @@ class BlockingClient:
             patience.wait(self.metadata.topic_error(name), self._backoff_ms)
 
     def leader(self, topic: str, partition: int) -> Node | None:
-        """None if nobody is known to lead; then the next wait brings news."""
+        """None if no leader is known; then the next wait brings news."""
         leader = self.metadata.snapshot.leader(topic, partition)
         if leader is None:
             self.metadata.request_update()

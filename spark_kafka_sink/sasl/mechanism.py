@@ -23,7 +23,7 @@ class ClientConversation(Protocol):
 
 
 class ServerConversation(Protocol):
-    """The listener's side. AuthenticationError: refused; its words go to the client and tell no secrets."""
+    """The listener's side. AuthenticationError: refused; its words go to the client and have no secrets."""
 
     @property
     def complete(self) -> bool: ...

@@ -48,7 +48,7 @@ class PlainServer:
             raise AuthenticationError("PLAIN: a user may act for himself only")
         user = username.decode(errors="replace")
         expected = self._users.get(user)
-        # The comparison is made for unknown users too: its time tells nobody who exists.
+        # The comparison is made for unknown users too: its time does not show which users exist.
         matches = hmac.compare_digest(password, (expected or "").encode())
         if expected is None or not matches:
             raise AuthenticationError("PLAIN: invalid user name or password")

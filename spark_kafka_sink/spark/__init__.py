@@ -10,7 +10,7 @@ writer.py           what Spark calls: a batch and a stream writer over one write
 write_task.py       one task: Arrow batches in, acknowledged offsets out
 checks.py           what the driver looks at before any task: options, schema, connection; also for Spark Connect
 failures.py         the error of a failed task
-dead_letters.py     where records go that nobody would take
+dead_letters.py     where records go that no broker takes
 pool.py             producers that outlive a task
 report.py           what was written, as messages from tasks, a line in the log, a line of JSON
 words.py            refusals that more than one file has to say
@@ -22,7 +22,7 @@ pyspark comes with the cluster, or with the extra `spark`.
 from spark_kafka_sink.errors import MissingDependencyError
 
 try:
-    import pyspark as pyspark  # asked for here, so that its absence is told in one sentence
+    import pyspark as pyspark  # asked for here, so that its absence is reported in one sentence
 except ModuleNotFoundError as error:
     raise MissingDependencyError(
         'The Spark data source needs pyspark 4.1 or newer: install it with pip install "spark-kafka-sink[spark]".'

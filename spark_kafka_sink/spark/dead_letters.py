@@ -1,9 +1,9 @@
-"""Where records go that nobody would take, when the user asked for that instead of a failed task.
+"""Where records go that no broker takes, when the user asked for that instead of a failed task.
 
 A dead letter is the record's key, value and headers, with headers added that say where it was going and why it did not
 arrive there. Its own timestamp goes into a header too, since a timestamp may be what the broker had refused. A record
 that is too large for its topic is often too large for the dead-letter topic as well: then key and value are cut, and a
-header tells the size that the value had. All of it works on columns, since one bad job may have millions of bad rows.
+header has the size of the value. All of it works on columns, since one bad job may have millions of bad rows.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Spark finds the data source by itself through the module `pyspark_pykafka`, and 
   does not have, so that writes from a pool of threads fail with DATA_SOURCE_NOT_FOUND.
 - Some secrets do not look like secrets to Spark: a private key in `kafka.ssl.keystore.key`, for example. Spark 4.1
   prints a stream's options in `query.explain(extended=True)`, less those that its redaction recognises. And Spark
-  Connect writes each request with all its options into the event log and the UI, unless told what to hide.
+  Connect writes each request with all its options into the event log and the UI, unless configured what to hide.
 
 The first two need another `save` and `start` in the classes of pyspark. They call the original ones, and step in only
 for this data source.

@@ -6,7 +6,7 @@ back when the task has ended well: the next task with the same options finds it 
 
 - one task at a time: a producer that is lent is not in the pool, a second task gets one of its own;
 - a producer whose task failed, was killed or interrupted is closed at once and never lent again;
-- one that nobody asked for during `idle_seconds` is closed by a thread that lives only while something is idle;
+- one that was not used for `idle_seconds` is closed by a thread that lives only while something is idle;
 - a forked child begins with an empty pool and a lock of its own: threads and sockets of its parent's producers are not
   the child's, and another thread of the parent may have held the lock just then.
 """
@@ -108,7 +108,7 @@ class ProducerPool:
             self.evict(self._clock())
             with self._changed:
                 if not self._idle:
-                    # Under the lock, so that whoever puts one back next sees that a new thread is needed.
+                    # Under the lock, so that the next thread that puts one back sees that a new thread is needed.
                     self._evictor = None
                     return
                 self._changed.wait(max(0.0, min(idle.until for idle in self._idle) - self._clock()))

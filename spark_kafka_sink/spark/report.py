@@ -1,4 +1,4 @@
-"""What was written: told by each task, added up by the driver, shown as a line in the log and a line of JSON.
+"""What was written: reported by each task, added up by the driver, shown as a line in the log and a line of JSON.
 
 Only what brokers have acknowledged is counted. A TaskReport is the commit message that a task hands to Spark; the
 driver's `commit` gets one from every task and makes one WriteReport of them.
@@ -22,7 +22,7 @@ _BYTE_UNITS = ("B", "KB", "MB", "GB", "TB")
 class OffsetRange:
     """The rows of one partition. Other writers' records may lie between the first and the last offset.
 
-    An offset of -1 is one that the broker did not tell (acks=0, or a retry whose first attempt was stored).
+    An offset of -1 is one that the broker did not send (acks=0, or a retry whose first attempt was stored).
     """
 
     first_offset: int

@@ -6,7 +6,7 @@ kept here as well until its answer is in, because an error wants to show a key a
 That memory is bounded too (`_waiting_bytes_max`), by waiting for the oldest answer.
 
 When a record fails, reading stops at once, the answers to what is under way are awaited (each within
-`delivery.timeout.ms`), and one error tells about all of them. A task that ends in any other way than by its return
+`delivery.timeout.ms`), and one error names all of them. A task that ends in any other way than by its return
 leaves nothing behind: the pool closes its producer.
 """
 

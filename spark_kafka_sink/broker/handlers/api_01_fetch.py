@@ -2,7 +2,7 @@
 
 A partition is read once, however often the request names it, and an answer has at most ANSWER_BYTES_MAX of batches.
 Without enough bytes the answer waits, up to max_wait_ms, for something to change. Sessions are not kept: session id 0
-in the answer tells the client to name all its partitions in each request.
+in the answer makes the client name all its partitions in each request.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class _Reading:
             result.error_code = error_codes.OFFSET_OUT_OF_RANGE
             return result
         bytes_max = min(asked.partition_max_bytes, self._bytes_left)
-        # The first batch goes out even if it is larger than all bounds: else nobody could ever read it.
+        # The first batch goes out even if it is larger than all bounds: else no consumer could ever read it.
         found = log.read(asked.fetch_offset, bytes_max, committed=self._committed, at_least_one=not self.size_bytes)
         self.size_bytes += found.size_bytes
         self._bytes_left = max(0, self._bytes_left - found.size_bytes)

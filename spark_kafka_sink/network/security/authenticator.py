@@ -49,7 +49,7 @@ class Authenticator(Protocol):
 
 
 class NoAuthentication:
-    """PLAINTEXT and SSL: whoever is connected is accepted (with mTLS, the handshake has seen to it)."""
+    """PLAINTEXT and SSL: every connected client is accepted (with mTLS, the handshake has seen to it)."""
 
     complete = True
     failure: AuthenticationError | None = None

@@ -103,7 +103,7 @@ class TokenSource:
         return max(0.0, expires_s - asked_s) if expires_s is not None else 0.0
 
     def _ask_until_answered(self) -> dict[str, object]:
-        """Nobody there, or a server's error, is tried again; a refusal is final."""
+        """A missing server or a server's error is tried again; a refusal is final."""
         backoff_ms = self._config.retry_backoff_ms
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:

@@ -6,7 +6,7 @@
 
 ApiVersions is asked in version 0, which every broker understands. A broker that has no SaslAuthenticate (before 1.0)
 takes the tokens bare, one per frame. When the session is repeated, requests may be unanswered: their answers come in
-between, and are told from the conversation's by the correlation id.
+between; the correlation id distinguishes them from the conversation's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What came back for a batch, and the error that its calls are told: words for the user at two in the morning."""
+"""Builds the exception that a failed batch's futures get: words for the user at two in the morning."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def attempt_error(batch: ProducerBatch, answer: Answer) -> KafkaSinkError:
 
 
 def final_error(batch: ProducerBatch, answer: Answer, failure: Fail) -> KafkaSinkError:
-    """What the calls of a batch are told when it will not be tried again."""
+    """The error of a batch that will not be tried again."""
     error = attempt_error(batch, answer)
     if failure.timed_out:
         return timeout_error(batch, error, in_doubt=failure.in_doubt)

@@ -97,7 +97,7 @@ def _about_sequence(facts: BatchFacts, code: int, log_start_offset: int) -> Outc
     if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
         return _from_here(facts) if facts.is_head else Retry()
     if code == codes.UNKNOWN_PRODUCER_ID:
-        # Without the start of the log nothing can be concluded (brokers before 1.1 do not tell it).
+        # Without the start of the log nothing can be concluded (brokers before 1.1 do not send it).
         # Where all that was acknowledged has been deleted since, the state went with it.
         return Retry() if log_start_offset == -1 or not facts.is_head else _from_here(facts)
     return None

@@ -1,6 +1,6 @@
 """SenderThread: what runs the sender, and how callers wait for it.
 
-The thread knows the sender, not the producer: a producer that nobody holds any more is collected, and its finalizer
+The thread knows the sender, not the producer: a producer without references is collected, and its finalizer
 ends the thread. It is a daemon, so that a program that forgets close() can still end. Tests run the sender without a
 thread, by an object with the same methods (tests/producer/virtual_time.py).
 """

@@ -137,7 +137,7 @@ def verdict(kind: Kind, code: int) -> Verdict:
 
 def judge(kind: Kind, answers: Mapping[str, int]) -> tuple[Verdict, str, int]:
     """The verdict on an answer, with the place and the code that led to it."""
-    told = [(verdict(kind, code), where, code) for where, code in answers.items()]
+    verdicts = [(verdict(kind, code), where, code) for where, code in answers.items()]
     # Partitions that were not looked at say nothing of the reason; another one of the same request has it.
-    told = [row for row in told if row[2] != codes.OPERATION_NOT_ATTEMPTED] or told
-    return max(told, key=lambda row: row[0], default=(Verdict.DONE, "", codes.NONE))
+    verdicts = [row for row in verdicts if row[2] != codes.OPERATION_NOT_ATTEMPTED] or verdicts
+    return max(verdicts, key=lambda row: row[0], default=(Verdict.DONE, "", codes.NONE))
