@@ -73,8 +73,7 @@ class NetworkClient:
         self._random = random if random is not None else Random()
         self._fetch = MetadataFetch(metadata, config)
         self._connections = Connections(selector, config, system=system, random=self._random)
-        self._states = self._connections.states
-        self.losses = self._connections.losses
+        self._states, self.losses = self._connections.states, self._connections.losses
         self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
         self._unreported: list[ClientResponse] = []  # of requests that ended outside of poll
         self._correlation_id = 0

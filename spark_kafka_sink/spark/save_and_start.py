@@ -22,7 +22,8 @@ from pyspark.sql import SparkSession
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.spark.checks import ask_driver, ask_servers, check_write
 from spark_kafka_sink.spark.recorded_writer import Record, frame_of, made_anew, record_of
-from spark_kafka_sink.spark.words import CONTINUOUS, MODE_NOT_ALLOWED, NAME
+from spark_kafka_sink.spark.words import MODE_NOT_ALLOWED, NAME
+from spark_kafka_sink.spark.writer import CONTINUOUS
 
 _MODES = {"append", "error", "errorifexists", "default"}
 _REFUSED_MODES = {"overwrite": "Overwrite", "ignore": "Ignore"}

@@ -15,9 +15,13 @@ from spark_kafka_sink.errors import ConfigurationError, DeliveryError
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.report import TaskReport, WriteReport, add_up
 from spark_kafka_sink.spark.sink_options import SinkOptions
-from spark_kafka_sink.spark.words import CONTINUOUS
 from spark_kafka_sink.spark.worker_log import LOGGER, show_log
 from spark_kafka_sink.spark.write_task import write_rows
+
+CONTINUOUS = (
+    "trigger(continuous=...) is not available for 'pykafka': continuous processing does not run sinks in Python. "
+    'Use micro-batches: .trigger(processingTime="0 seconds").'
+)
 
 
 class KafkaBatchWriter(DataSourceArrowWriter):

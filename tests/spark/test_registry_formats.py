@@ -188,7 +188,7 @@ def test_the_tasks_get_no_secrets_of_the_registry(registry: FakeRegistry) -> Non
             {"valueFormat": "avro-confluent", "schema__registry__request__timeout__ms": "1s"},
             "schema.registry.request.timeout.ms must be a number of milliseconds, not '1s'",
         ),
-        ({"schema__registry__user": "a"}, "Unknown option 'schema.registry.user'"),
+        ({"valueFormat": "avro-confluent", "schema__registry__user": "a"}, "Unknown option 'schema.registry.user'"),
     ],
 )
 def test_wrong_options_of_a_registry_are_refused(options: dict[str, str], words: str) -> None:
