@@ -286,6 +286,21 @@ def test_a_wait_ends_when_the_answer_comes_to_another_thread(metadata: Metadata)
     assert not waiter.is_alive()
 
 
+def test_a_wait_asks_for_what_is_left_of_its_milliseconds_in_seconds(
+    system: FakeSystem, metadata: Metadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    def pass_half_a_second(seconds: float) -> None:
+        waits.append(seconds)
+        system.advance(500)
+
+    monkeypatch.setattr(metadata._changed, "wait", pass_half_a_second)
+    with pytest.raises(MetadataTimeoutError, match="within 1200 ms"):
+        metadata.await_update(metadata.version, 1_200)
+    assert waits == pytest.approx([1.2, 0.7, 0.2])
+
+
 def test_a_wait_in_vain_tells_which_addresses_failed_and_why(metadata: Metadata) -> None:
     with pytest.raises(MetadataTimeoutError, match="No broker has answered"):
         metadata.await_update(metadata.version, 0)

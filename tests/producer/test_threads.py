@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -225,3 +226,27 @@ def test_a_sender_that_is_ended_from_within_tells_all_records_and_refuses_more(
     producer.close()
     assert "nothing more will be sent" in caplog.text
     assert isinstance(producer._sender.fatal_error, KafkaSinkError)
+
+
+@pytest.mark.parametrize("where", ["accumulator", "memory", "metrics", "metadata", "batches"])
+def test_a_flush_in_a_signal_handler_keeps_its_time_whatever_the_interrupted_call_holds(
+    broker: EmbeddedBroker, where: str
+) -> None:
+    with producer_of(broker, linger_ms=60_000, delivery_timeout_ms=200_000) as producer:
+        future = producer.send(ProducerRecord("t", VALUE))
+        locks: dict[str, Any] = {
+            "accumulator": producer._accumulator._lock,
+            "memory": producer._pool._lock,
+            "metrics": producer._metrics._lock,
+            "metadata": producer._metadata._lock,
+            "batches": producer._accumulator._filler.fill_lock("t"),
+        }
+
+        def interrupted() -> None:
+            """As if the handler had come between two steps of send(): its thread holds the lock."""
+            with locks[where], contextlib.suppress(TimeoutError):
+                producer.flush(0.2)
+
+        Caller(interrupted).finish()
+        producer.flush(LONG_S)
+        assert future.result(0).offset == 0

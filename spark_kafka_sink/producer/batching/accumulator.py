@@ -342,6 +342,8 @@ class RecordAccumulator:
         finally:
             if locked:
                 self._lock.release()
+        if not self._pool.can_be_locked(self._seconds_until(deadline_ms)):
+            return False
         for topic in self._filler.topics():
             if not self._filler.fill(topic, self._seconds_until(deadline_ms)):
                 return False
@@ -361,8 +363,7 @@ class RecordAccumulator:
                 self._lock.release()
 
     def _seconds_until(self, deadline_ms: float) -> float:
-        """As a lock takes it: -1 is for ever."""
-        return -1 if deadline_ms == INFINITE_MS else max(0.0, deadline_ms - self._clock()) / 1000
+        return -1 if deadline_ms == INFINITE_MS else max(0.0, deadline_ms - self._clock()) / 1000  # as locks take it
 
     def has_incomplete(self) -> bool:
         """Is anything staged, queued or in flight?"""

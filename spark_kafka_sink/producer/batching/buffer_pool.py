@@ -115,6 +115,17 @@ class BufferPool:
         with self._lock:
             self._put_back(count)
 
+    def can_be_locked(self, timeout_seconds: float) -> bool:
+        """False if a call stays inside of the pool until the timeout: it is one of this thread, which is in a signal
+        handler, and would wait for itself."""
+        locked = False
+        try:
+            locked = self._lock.acquire(timeout=timeout_seconds)
+            return locked
+        finally:
+            if locked:
+                self._lock.release()
+
     def close(self) -> None:
         """Wake all waiters with ProducerClosedError; what is reserved may still be released."""
         with self._lock:
