@@ -24,7 +24,7 @@ class CommittedOffset:
 
 
 class GroupOffsets:
-    """Guarded by the cluster's lock. Groups have no members here: a client that asks for partitions has assigned them."""
+    """Guarded by the cluster's lock. Groups have no members here: a client assigns itself what it asks for."""
 
     def __init__(self) -> None:
         self.committed: dict[str, dict[TopicPartition, CommittedOffset]] = {}

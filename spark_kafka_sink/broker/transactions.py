@@ -2,7 +2,7 @@
 
     EMPTY --partitions added--> ONGOING --EndTxn--> COMPLETE_COMMIT | COMPLETE_ABORT --partitions added--> ONGOING ...
                                    |
-                                   +-- InitProducerId by another, or the timeout: aborted under an epoch that no client has
+                                   +-- InitProducerId by another, or the timeout: aborted under an epoch of no client
 
 The markers are written before EndTxn is answered, so the two PREPARE states of a real coordinator pass unseen.
 
@@ -209,7 +209,7 @@ class TransactionCoordinator:
         return min(ends, default=None)
 
     def _fence_and_abort(self, transaction: Transaction) -> None:
-        """Version 2 bumps the epoch once to fence and once for the end: so no client takes it for the bump of its own end."""
+        """Version 2 bumps the epoch once to fence and once for the end: no client takes it for its own end's bump."""
         bumps = 2 if self.version >= 2 else 1
         self._write_end(transaction, min(transaction.epoch + bumps, EPOCH_MAX), commit=False)
         transaction.last_epoch = -1

@@ -162,7 +162,7 @@ class KafkaProducer(TransactionalProducer):
     # --- sending
 
     def send(self, record: ProducerRecord, callback: Callback | None = None) -> Future[RecordMetadata]:
-        """Send one record. The future fails with what is wrong with the record; the call raises for wrong types and use."""
+        """Send one record. The future has what is wrong with the record; the call raises for wrong types and use."""
         self._ensure_can_send()
         record = check_record(record)
         callbacks = () if callback is None else (callback,)
@@ -321,7 +321,7 @@ class KafkaProducer(TransactionalProducer):
             raise TimeoutError(f"flush: not everything had an outcome within {timeout} seconds.")
 
     def close(self, timeout: float | None = None) -> None:
-        """Wait at most `timeout` seconds until all records are acknowledged or have failed; fail the rest, end the thread.
+        """Wait at most `timeout` seconds for all results; then fail the rest, and end the thread.
 
         A transaction that is open is aborted, unless the timeout is 0.
         """

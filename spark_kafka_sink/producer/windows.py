@@ -1,4 +1,4 @@
-"""Averages, maxima and rates over the last windows of time. Time is an argument; threads that share them need a lock."""
+"""Averages, maxima and rates over the last windows of time. Time is an argument; threads share them under a lock."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """From the bytes of a fetch to the rows that a consumer may see, a part of them at a time: pure.
 
-Three things in a log are never shown to a reader: control batches, which mark the end of a transaction; for read_committed,
+Three things in a log are hidden from readers: control batches, which mark the end of a transaction; for read_committed
 the batches of transactions that were aborted; and rows outside of what was asked for, because brokers send whole
 batches. For read_committed a broker sends, with the batches, the aborted transactions among them: producer id and
 first offset. From that offset on, the producer's transactional batches are hidden until its abort marker.

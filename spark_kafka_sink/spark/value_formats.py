@@ -1,6 +1,6 @@
 """From the options of formats and a schema to the encoders of value and key, on the driver.
 
-Every fault of the columns is one sentence, reported with those of the options. Then, when nothing else is wrong, a schema
+Every fault of the columns is one sentence, reported with those of the options. Then, if nothing else is wrong, a schema
 registry is asked for the ids of the schemas; tasks find them in their encoders.
 """
 

@@ -109,7 +109,7 @@ def find_coordinator(wanted: CoordinatorKey) -> TransactionRequest:
 
 
 def init(transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch) -> VersionedMessage:
-    """`expected` is the id and epoch that the producer has, if it has them: then no other producer is fenced by mistake."""
+    """`expected` is the producer's own id and epoch, if it has them: then no other producer is fenced by mistake."""
     message = InitProducerIdRequest(
         transactional_id=transactional_id,
         transaction_timeout_ms=timeout_ms,

@@ -7,8 +7,8 @@
                                  +---- new epoch ---+    +------ ABORTABLE_ERROR
 
 READY: the next transaction may begin. So may another initialisation, under any transactional id.
-PREPARED: all records are acknowledged and the transaction stays open; any process that has its transactional id, producer id and
-epoch ends it, in this process or in another. The producer that prepared it may initialise again after that.
+PREPARED: all records are acknowledged and the transaction stays open; any process that has its transactional id,
+producer id and epoch may end it. The producer that prepared it may initialise again after that.
 ABORTABLE_ERROR: this transaction cannot be committed any more; the producer can go on after an abort.
 FATAL_ERROR: the producer cannot go on. Every state may lead there, and none leads away.
 """
