@@ -16,6 +16,8 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.headers import decode_request
+from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
 from tests.producer.transactional_cases import (
     BOTH,
     begun,
@@ -199,6 +201,27 @@ def test_23_a_late_write_after_an_abort_opens_no_transaction(version: int) -> No
     with producer.transaction():
         send(producer, b"1")
     assert committed(cluster) == [b"1"]
+
+
+@BOTH
+def test_23_the_end_is_not_asked_for_while_a_request_of_an_expired_batch_is_open(version: int) -> None:
+    """Brokers without KIP-890 would take up the batch after the marker, in a transaction that is never ended."""
+    cluster, producer = begun(version, nodes=2, delivery_timeout_ms=500, request_timeout_ms=400)
+    cluster.control.move_leader("t", 0, 0)
+    cluster.control.move_coordinator("x", 1)
+    sent(producer, b"0")
+    cluster.control.when(api=ApiKey.PRODUCE, times=2).never_answer()
+    started = cluster.system.now()
+    late = send(producer, b"late")
+    pass_time(producer, 600)
+    assert isinstance(late.exception(0), DeliveryTimeoutError)
+    producer.abort_transaction()
+    *_, ended = [
+        at - started
+        for at, _, frame in cluster.requests
+        if isinstance(decode_request(memoryview(frame))[1], EndTxnRequest)
+    ]
+    assert ended >= 800  # the second request was given up then
 
 
 # --- 24: transactions that nobody ends
