@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import threading
 import weakref
 from concurrent.futures import Future
@@ -43,6 +44,7 @@ def unanswered() -> tuple[KafkaProducer, InlineLoop, Future[RecordMetadata]]:
 def test_a_producer_that_is_collected_while_the_same_thread_holds_any_of_its_locks_does_not_lock_it_out(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.WARNING, "spark_kafka_sink")
     producer, loop, future = unanswered()
     accumulator, metadata, metrics = producer._accumulator, producer._metadata, producer._metrics
     holder = Holder(producer)
@@ -65,6 +67,7 @@ def test_a_producer_that_is_collected_while_the_same_thread_holds_any_of_its_loc
 
 
 def test_a_producer_without_records_under_way_is_dropped_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "spark_kafka_sink")
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
     producer = simulated_producer(cluster, linger_ms=0)
     producer.send(ProducerRecord("t", b"v"))
