@@ -101,9 +101,11 @@ fuzz: setup ## hostile bytes for every decoder: make fuzz N=1000000
 	$(BIN)/python -m tests.fuzz $(N)
 
 .PHONY: soak
-soak: setup kafka ## the fault scenarios and the schedule explorer in full length (hours)
-	$(BIN)/python -m tests.producer.explorer --seeds 0:20000
-	SOAK=1 $(BIN)/python -m pytest integration -k "soak or fault"
+soak: setup kafka ## schedules, hostile bytes, faults, killed drivers and placement in full length (hours)
+	$(BIN)/python -m tests.producer.explorer --seeds 0:20000 --processes $$(getconf _NPROCESSORS_ONLN)
+	$(BIN)/python -m tests.fuzz $(N)
+	SOAK=1 $(BIN)/python -m pytest $(wildcard integration/test_faults_*.py) integration/test_partitioner_keys.py \
+		integration/test_spark_killed_driver.py
 
 .PHONY: demo
 demo: setup ## a million rows and a stream, from Spark to a broker, and what was written (BOOTSTRAP=host:port for your own)

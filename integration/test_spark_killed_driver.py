@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.needs("kafka")
 
-KILLS = 10
+KILLS = 50 if os.environ.get("SOAK") else 10
 KILL_AFTER_SECONDS_MAX = 1.0
 
 
@@ -72,7 +73,7 @@ def _unfinished_batch(checkpoint: Path) -> int | None:
     return planned if planned > committed else None
 
 
-def test_a_stream_killed_ten_times_loses_nothing_and_doubles_only_what_was_run_again(
+def test_a_stream_killed_again_and_again_loses_nothing_and_doubles_only_what_was_run_again(
     kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     topic = create_topic(kafka.bootstrap(), partitions=3)

@@ -14,11 +14,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
+import multiprocessing
 import os
 import sys
 import threading
 import traceback
 from concurrent.futures import Future
+from functools import partial
 from random import Random
 
 import numpy as np
@@ -175,10 +177,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0:1000", help="from:to")
     parser.add_argument("--seed", type=int)
+    parser.add_argument("--processes", type=int, default=1, help="explore as many seeds at a time")
     options = parser.parse_args()
     logging.disable(logging.NOTSET if options.seed is not None else logging.CRITICAL)
     start, stop = (options.seed, options.seed + 1) if options.seed is not None else map(int, options.seeds.split(":"))
-    failed = [seed for seed in range(start, stop) if not survives(seed, explain=options.seed is not None)]
+    judge = partial(survives, explain=options.seed is not None)
+    if options.processes > 1:
+        with multiprocessing.Pool(options.processes) as pool:
+            survived = pool.map(judge, range(start, stop), chunksize=20)
+    else:
+        survived = [judge(seed) for seed in range(start, stop)]
+    failed = [seed for seed, well in zip(range(start, stop), survived, strict=True) if not well]
     print(f"{stop - start} runs, {len(failed)} failed: {failed[:20]}")
     return 1 if failed else 0
 
