@@ -6,20 +6,18 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from spark_kafka_sink.protocol.headers import decode_response, encode_request
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.messages import response_type
-
-SECONDS_MAX = 20.0
+from tests.waiting import PATIENCE_SECONDS
 
 
 class LoopbackClient:
     def __init__(self, bootstrap: str) -> None:
         host, port = bootstrap.split(",")[0].rsplit(":", 1)
-        self.socket = socket.create_connection((host, int(port)), SECONDS_MAX)
+        self.socket = socket.create_connection((host, int(port)), PATIENCE_SECONDS)
 
     def __enter__(self) -> LoopbackClient:
         return self
@@ -56,16 +54,6 @@ class LoopbackClient:
                 return None
             data += piece
         return data
-
-
-def eventually(holds: Callable[[], bool]) -> bool:
-    """Whether it comes to hold; other threads get all the time that they need."""
-    waiting = threading.Event()
-    for _ in range(int(SECONDS_MAX / 0.005)):
-        if holds():
-            return True
-        waiting.wait(0.005)
-    return False
 
 
 def descriptors() -> int:

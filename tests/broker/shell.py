@@ -13,7 +13,7 @@ import pytest
 from spark_kafka_sink import testing
 from spark_kafka_sink.broker.embedded import EmbeddedBroker
 from spark_kafka_sink.cli import main
-from tests.broker.loopback import eventually
+from tests.waiting import eventually
 
 
 def pykafka_broker(

@@ -22,9 +22,10 @@ from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.testing import embedded_broker
-from tests.broker.loopback import LoopbackClient, broker_threads, descriptors, eventually
+from tests.broker.loopback import LoopbackClient, broker_threads, descriptors
 from tests.broker.wire import produce, result
 from tests.reader.stored_batches import batch
+from tests.waiting import eventually
 
 ALL_TOPICS = MetadataRequest(topics=None)
 

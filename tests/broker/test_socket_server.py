@@ -15,9 +15,10 @@ from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchReques
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
-from tests.broker.loopback import LoopbackClient, broker_threads, descriptors, eventually
+from tests.broker.loopback import LoopbackClient, broker_threads, descriptors
 from tests.broker.wire import batch, produce, result
 from tests.simulated_cluster import stored_records
+from tests.waiting import eventually
 
 REQUESTS = 60
 

@@ -21,6 +21,7 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from tests.client.answers import ID_1, metadata_answer, partition, topic
 from tests.fake_system import FakeSystem
+from tests.waiting import PATIENCE_SECONDS
 
 MAX_AGE_MS = 300_000
 IDLE_MS = 60_000
@@ -282,7 +283,7 @@ def test_a_wait_ends_when_the_answer_comes_to_another_thread(metadata: Metadata)
     waiter = threading.Thread(target=metadata.await_update, args=(version, 1e9))
     waiter.start()
     settled(metadata, "t")
-    waiter.join(10)
+    waiter.join(PATIENCE_SECONDS)
     assert not waiter.is_alive()
 
 
@@ -345,7 +346,7 @@ def test_a_fatal_error_ends_a_wait_that_has_begun(metadata: Metadata) -> None:
         waiter.start()
     metadata.fatal_error(AuthenticationError("wrong password"))
     for waiter in waiters:
-        waiter.join(10)
+        waiter.join(PATIENCE_SECONDS)
     assert len(failures) == 3, "all of those who wait, not the first alone"
 
 
@@ -365,15 +366,16 @@ def test_reading_the_snapshot_never_waits_for_the_lock(metadata: Metadata) -> No
     def hold() -> None:
         with metadata._lock:
             held.set()
-            release.wait(10)
+            release.wait(PATIENCE_SECONDS)
 
     holder = threading.Thread(target=hold)
     holder.start()
-    held.wait(10)
+    held.wait(PATIENCE_SECONDS)
     assert metadata.snapshot.partition_count("t") == 1
     assert metadata.version > 0
+    assert holder.is_alive(), "it waited until the lock was free"
     release.set()
-    holder.join(10)
+    holder.join(PATIENCE_SECONDS)
 
 
 def test_an_address_that_cannot_be_resolved_is_an_error_of_the_configuration(system: FakeSystem) -> None:

@@ -19,8 +19,7 @@ from spark_kafka_sink.protocol.api_keys import ApiKey
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import InlineLoop, loop_of, run_until, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
-
-DEADLOCK_SECONDS = 60
+from tests.waiting import PATIENCE_SECONDS
 
 
 class Holder:
@@ -57,7 +56,7 @@ def test_a_producer_that_is_collected_while_the_same_thread_holds_any_of_its_loc
     del producer, holder
     thread = threading.Thread(target=collect, daemon=True)
     thread.start()
-    thread.join(DEADLOCK_SECONDS)
+    thread.join(PATIENCE_SECONDS)
     assert collected, "the finalizer waits for a lock"
     assert caplog.text == ""  # a handler of the log has a lock, too
     assert loop.join(1000)

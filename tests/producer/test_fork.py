@@ -29,9 +29,9 @@ from spark_kafka_sink.testing import embedded_broker
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import outcome, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
+from tests.waiting import PATIENCE_SECONDS
 
 LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Semaphore, threading.Event)
-CHILD_SECONDS_MAX = 60
 FORKS = 60
 
 
@@ -66,7 +66,7 @@ def in_child(work: Callable[[], bool]) -> bool:
         finally:
             os._exit(code)
     ended = os.pidfd_open(child)
-    if not select.select([ended], [], [], CHILD_SECONDS_MAX)[0]:
+    if not select.select([ended], [], [], PATIENCE_SECONDS)[0]:
         os.kill(child, signal.SIGKILL)
     os.close(ended)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -137,12 +137,12 @@ def test_a_child_s_own_producer_writes_over_the_network() -> None:
 
         def write() -> bool:
             with KafkaProducer(options) as producer:
-                return producer.send(ProducerRecord("t", b"child")).result(CHILD_SECONDS_MAX).offset >= 0
+                return producer.send(ProducerRecord("t", b"child")).result(PATIENCE_SECONDS).offset >= 0
 
         with KafkaProducer(options) as parents:
-            assert parents.send(ProducerRecord("t", b"parent")).result(CHILD_SECONDS_MAX).offset == 0
+            assert parents.send(ProducerRecord("t", b"parent")).result(PATIENCE_SECONDS).offset == 0
             assert in_child(write)
-            assert parents.send(ProducerRecord("t", b"parent")).result(CHILD_SECONDS_MAX).offset == 2
+            assert parents.send(ProducerRecord("t", b"parent")).result(PATIENCE_SECONDS).offset == 2
 
 
 def test_a_child_of_a_process_whose_threads_complete_futures_can_complete_its_own() -> None:

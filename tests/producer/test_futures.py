@@ -15,6 +15,7 @@ from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
 from spark_kafka_sink.producer.futures import ColumnsFuture, RecordMetadata, SendFuture, tell_stored
+from tests.waiting import PATIENCE_SECONDS
 
 STORED = RecordMetadata("t", 3, 17, 1_000, 4, -1)
 
@@ -162,7 +163,7 @@ def test_whoever_looks_while_the_outcome_comes_gets_it() -> None:
 
     def look() -> None:
         begin.wait()
-        results.append([one.result(60) for one in futures])
+        results.append([one.result(PATIENCE_SECONDS) for one in futures])
 
     threads = [threading.Thread(target=look) for _ in range(2)]
     for thread in threads:

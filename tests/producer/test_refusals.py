@@ -20,6 +20,7 @@ from spark_kafka_sink.testing import embedded_broker
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import loop_of, outcome, run_until, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
+from tests.waiting import PATIENCE_SECONDS
 
 FINAL = [
     (codes.TOPIC_AUTHORIZATION_FAILED, AuthorizationError, "TOPIC_AUTHORIZATION_FAILED"),
@@ -119,7 +120,7 @@ def test_a_password_that_is_refused_fails_all_records_soon_and_stays_secret(
         }
         with KafkaProducer(options) as producer:
             if refused == "while it writes":
-                assert producer.send(ProducerRecord("t", b"v")).result(60).offset == 0
+                assert producer.send(ProducerRecord("t", b"v")).result(PATIENCE_SECONDS).offset == 0
                 broker.control.when(api=ApiKey.PRODUCE, times=None).drop()
             users["alice"] = "another"
             futures = [producer.send(ProducerRecord("t", b"v")) for _ in range(3)]

@@ -19,10 +19,10 @@ from spark_kafka_sink.broker.embedded import EmbeddedBroker
 from spark_kafka_sink.errors import AuthorizationError, BufferExhaustedError, KafkaSinkError, ProducerClosedError
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.testing import embedded_broker
+from tests.waiting import PATIENCE_SECONDS
 
 VALUE = b"v" * 1000
 LARGE = b"v" * 30_000
-LONG_S = 60.0
 
 
 @pytest.fixture
@@ -58,14 +58,14 @@ class Caller(threading.Thread):
         return self.returned
 
     def finish(self) -> Caller:
-        self.join(LONG_S)
+        self.join(PATIENCE_SECONDS)
         assert not self.is_alive(), "the call did not end"
         return self
 
 
 def until(condition: Callable[[], bool]) -> None:
     """Yields to the other threads until something has happened."""
-    deadline = time.monotonic() + LONG_S
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0)
@@ -107,7 +107,7 @@ def test_a_call_that_waits_for_memory_ends_when_the_producer_is_closed(broker: E
 def test_a_call_that_waits_for_memory_is_told_a_fatal_error(broker: EmbeddedBroker) -> None:
     producer = producer_of(broker, max_block_ms=600_000)
     held = hold_memory(producer, but=10_000)
-    caller = blocked(producer, 1, lambda: producer.send(ProducerRecord("t", LARGE)).exception(LONG_S))
+    caller = blocked(producer, 1, lambda: producer.send(ProducerRecord("t", LARGE)).exception(PATIENCE_SECONDS))
     assert caller.is_alive()
     producer._sender.fatal_error = AuthorizationError("not allowed", code=31, name="CLUSTER_AUTHORIZATION_FAILED")
     producer._pool.release(held)
@@ -127,7 +127,7 @@ def test_full_memory_is_given_up_in_turn_and_goes_to_the_next_who_waits(broker: 
     assert isinstance(error, BufferExhaustedError)
     for words in ("buffer.memory", "stayed full for", "max.block.ms", "The brokers take less"):
         assert words in str(error)
-    assert second.finish().future().result(LONG_S).offset == 0
+    assert second.finish().future().result(PATIENCE_SECONDS).offset == 0
     producer.close()
     assert producer._pool.free_bytes == producer._pool.bytes_max - held
 
@@ -139,7 +139,7 @@ def test_a_small_record_does_not_overtake_a_large_one_that_waits_for_memory(brok
     small = blocked(producer, 2, lambda: producer.send(ProducerRecord("t", VALUE)))
     assert small.is_alive()
     producer._pool.release(held)
-    assert {one.finish().future().result(LONG_S).offset for one in (large, small)} == {0, 1}
+    assert {one.finish().future().result(PATIENCE_SECONDS).offset for one in (large, small)} == {0, 1}
     producer.close()
 
 
@@ -149,7 +149,7 @@ def test_columns_that_find_no_memory_say_which_rows_were_taken(broker: EmbeddedB
         broker.control.when(api=ApiKey.PRODUCE).delay(300)
         patience(producer, 1)
         many = producer.send_columns("t", RecordColumns(pa.array([VALUE] * 400)))
-        result = many.result(LONG_S)
+        result = many.result(PATIENCE_SECONDS)
     failed = [row for failure in result.failures for row in failure.rows.tolist()]
     assert 0 < result.rows_written < 400
     assert failed == list(range(result.rows_written, 400))  # the first ones were taken, in order
@@ -202,7 +202,7 @@ def test_a_close_in_a_callback_logs_nothing_and_another_close_waits_for_the_end(
 ) -> None:
     producer = producer_of(broker)
     with caplog.at_level(logging.WARNING):
-        producer.send(ProducerRecord("t", VALUE), lambda metadata, error: producer.close()).result(LONG_S)
+        producer.send(ProducerRecord("t", VALUE), lambda metadata, error: producer.close()).result(PATIENCE_SECONDS)
         producer.close()
     assert caplog.text == ""
     assert producer._loop.join(0)

@@ -19,6 +19,7 @@ from spark_kafka_sink.testing import embedded_broker
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import outcome, run_until, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
+from tests.waiting import PATIENCE_SECONDS
 
 MAX_BLOCK_MS = 2000
 
@@ -114,7 +115,7 @@ def test_a_flush_in_a_signal_handler_ends_with_its_time_although_the_call_that_i
     caught: list[BaseException] = []
     with embedded_broker(topics={"t": 1}) as broker:
         producer = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers})
-        producer.send(ProducerRecord("t", b"first")).result(60)
+        producer.send(ProducerRecord("t", b"first")).result(PATIENCE_SECONDS)
         accumulator: RecordAccumulator = producer._accumulator
 
         def handler(number: int, frame: object) -> None:
@@ -131,7 +132,7 @@ def test_a_flush_in_a_signal_handler_ends_with_its_time_although_the_call_that_i
             signal.signal(signal.SIGUSR1, before)
         assert [type(error) for error in caught] == [TimeoutError]
         assert not accumulator._incomplete.flushing
-        producer.send(ProducerRecord("t", b"second")).result(60)
+        producer.send(ProducerRecord("t", b"second")).result(PATIENCE_SECONDS)
         producer.flush(60)
         producer.close()
     assert threading.current_thread() is threading.main_thread()

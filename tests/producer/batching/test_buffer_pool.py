@@ -10,6 +10,7 @@ import pytest
 from spark_kafka_sink.errors import BufferExhaustedError, IllegalStateError, ProducerClosedError, RecordTooLargeError
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
 from tests.producer.batching.accumulator_harness import Clock
+from tests.waiting import PATIENCE_SECONDS
 
 LONG_MS = 600_000.0
 
@@ -34,7 +35,7 @@ class Taker(threading.Thread):
 
 def waiting(pool: BufferPool, count: int) -> Taker:
     taker = Taker(pool, count)
-    assert taker.waiting.wait(60)
+    assert taker.waiting.wait(PATIENCE_SECONDS)
     return taker
 
 
@@ -65,7 +66,7 @@ def test_a_wait_ends_when_enough_has_come_back() -> None:
     pool.release(20)
     assert taker.is_alive()
     pool.release(20)
-    taker.join(60)
+    taker.join(PATIENCE_SECONDS)
     assert (taker.error, pool.free_bytes) == (None, 10)
 
 
@@ -78,10 +79,10 @@ def test_nobody_overtakes_who_waits_longer() -> None:
     assert small.is_alive()
     assert not pool.try_reserve(1)
     pool.release(40)
-    large.join(60)
+    large.join(PATIENCE_SECONDS)
     assert small.is_alive()
     pool.release(10)
-    small.join(60)
+    small.join(PATIENCE_SECONDS)
     assert (large.error, small.error, pool.free_bytes) == (None, None, 0)
 
 
@@ -99,9 +100,9 @@ def test_who_gives_up_hands_what_he_gathered_to_the_next() -> None:
     impatient = Taker(pool, 90, block_ms=1)
     patient = waiting(pool, 30)
     pool.release(30)
-    impatient.join(60)
+    impatient.join(PATIENCE_SECONDS)
     assert isinstance(impatient.error, BufferExhaustedError)
-    patient.join(60)
+    patient.join(PATIENCE_SECONDS)
     assert (patient.error, pool.free_bytes) == (None, 0)
 
 
@@ -122,7 +123,7 @@ def test_closing_ends_all_waits_and_refuses_new_ones_but_takes_memory_back() -> 
     takers = [waiting(pool, 50), waiting(pool, 50)]
     pool.close()
     for taker in takers:
-        taker.join(60)
+        taker.join(PATIENCE_SECONDS)
         assert isinstance(taker.error, ProducerClosedError)
     with pytest.raises(ProducerClosedError):
         pool.reserve(1, LONG_MS)
@@ -175,7 +176,7 @@ def test_many_threads_take_and_give_back_and_nothing_is_missing() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_SECONDS)
     assert (failed, pool.free_bytes, pool.waiters) == ([], 1000, 0)
 
 
@@ -205,7 +206,7 @@ def test_holders_let_go_one_by_one_from_any_thread_and_the_bytes_return_once() -
     together = threading.Barrier(4)
 
     def let_go(first: int) -> None:
-        together.wait(60)
+        together.wait(PATIENCE_SECONDS)
         for holder in range(first, first + 1_000):
             lease.let_go(holder)
 
@@ -213,7 +214,7 @@ def test_holders_let_go_one_by_one_from_any_thread_and_the_bytes_return_once() -
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_SECONDS)
     assert (pool.free_bytes, lease.bytes) == (20, 80)
     lease.let_go(4_000)
     assert (pool.free_bytes, lease.bytes) == (100, 0)

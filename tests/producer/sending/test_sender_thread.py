@@ -11,6 +11,7 @@ import pyarrow as pa
 from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.testing import embedded_broker
+from tests.waiting import PATIENCE_SECONDS
 
 
 def senders() -> list[threading.Thread]:
@@ -23,8 +24,8 @@ def test_a_hundred_thousand_rows_and_no_thread_or_descriptor_is_left() -> None:
         with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
             single = producer.send(ProducerRecord("t", b"first"))
             columns = producer.send_columns("t", RecordColumns(pa.array([b"v"] * 100_000)))
-            assert single.result(60).offset >= 0
-            assert columns.result(60).rows_written == 100_000
+            assert single.result(PATIENCE_SECONDS).offset >= 0
+            assert columns.result(PATIENCE_SECONDS).rows_written == 100_000
         assert senders() == []
     # Only now: the broker, in this process too, closes its ends of the connections when it comes to it.
     assert len(os.listdir("/dev/fd")) == before
@@ -33,12 +34,12 @@ def test_a_hundred_thousand_rows_and_no_thread_or_descriptor_is_left() -> None:
 def test_a_producer_that_nobody_holds_ends_its_thread() -> None:
     with embedded_broker(topics={"t": 1}) as broker:
         producer = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers})
-        producer.send(ProducerRecord("t", b"v")).result(20)
+        producer.send(ProducerRecord("t", b"v")).result(PATIENCE_SECONDS)
         threads = senders()
         assert len(threads) == 1
         del producer
         gc.collect()
-        threads[0].join(20)
+        threads[0].join(PATIENCE_SECONDS)
         assert not threads[0].is_alive()
 
 
@@ -46,8 +47,8 @@ def test_close_in_a_callback_ends_the_thread() -> None:
     with embedded_broker(topics={"t": 1}) as broker:
         producer = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers})
         threads = senders()
-        producer.send(ProducerRecord("t", b"v"), lambda metadata, error: producer.close()).result(20)
-        threads[0].join(20)
+        producer.send(ProducerRecord("t", b"v"), lambda metadata, error: producer.close()).result(PATIENCE_SECONDS)
+        threads[0].join(PATIENCE_SECONDS)
         assert not threads[0].is_alive()
 
 
