@@ -248,5 +248,5 @@ def test_a_flush_in_a_signal_handler_keeps_its_time_whatever_the_interrupted_cal
                 producer.flush(0.2)
 
         Caller(interrupted).finish()
-        producer.flush(LONG_S)
+        producer.flush(PATIENCE_SECONDS)
         assert future.result(0).offset == 0
