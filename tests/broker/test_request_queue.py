@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from spark_kafka_sink.broker.request_queue import RequestQueue
-from tests.broker.loopback import eventually
+from tests.waiting import eventually
 
 
 class Clock:
