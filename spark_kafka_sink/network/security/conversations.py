@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from importlib import import_module
+from operator import attrgetter
 
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.security.login import Login
@@ -39,11 +41,26 @@ def _bearer_token(login: Login) -> str:
     return unsecured_token(claims)
 
 
-def _called(callback: Callable[[], object]) -> str:
-    token = callback()
+def _called(callback: Callable[[], object] | str) -> str:
+    token = (_imported(callback) if isinstance(callback, str) else callback)()
     if not isinstance(token, str):
         raise AuthenticationError("OAUTHBEARER: sasl.oauthbearer.token.callback must return the token as str")
     return token
+
+
+def _imported(name: str) -> Callable[[], object]:
+    """The function of "package.module:function", which Spark's workers must be able to import as well."""
+    module, _, path = name.partition(":")
+    try:
+        found = attrgetter(path)(import_module(module))
+    except (ImportError, AttributeError) as error:
+        raise AuthenticationError(
+            f"OAUTHBEARER: sasl.oauthbearer.token.callback {name} cannot be imported here: {error}. In Spark, give its "
+            "module to the executors (--py-files)."
+        ) from error
+    if not callable(found):
+        raise AuthenticationError(f"OAUTHBEARER: sasl.oauthbearer.token.callback {name} is not callable")
+    return found  # type: ignore[no-any-return]
 
 
 _token_sources: dict[object, TokenSource] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -16,6 +17,7 @@ SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GS
 
 _UNSECURED_CLAIM = "unsecuredLoginStringClaim_"
 _UNSECURED_LIFETIME_S = 3600.0
+_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _OAUTH_CALLBACK_HANDLERS = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
     "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
@@ -32,7 +34,8 @@ class Login:
     token_auth: bool = False
     kerberos_service: str = ""
     token: str = field(default="", repr=False)
-    token_callback: Callable[[], object] | None = field(default=None, repr=False)
+    token_callback: Callable[[], object] | str | None = field(default=None, repr=False)
+    """A callable, or "package.module:function" that is imported where the connection is."""
     oidc: OidcConfig | None = None
     extensions: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     unsecured_claims: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -95,8 +98,9 @@ def _oauth(given: Mapping[str, str], module: LoginModule | None, token_callback:
     handler = given.get("sasl.login.callback.handler.class", _OAUTH_CALLBACK_HANDLERS[0])
     if handler not in _OAUTH_CALLBACK_HANDLERS:
         faults.append("sasl.login.callback.handler.class cannot be set: use sasl.oauthbearer.token.callback.")
-    if token_callback is not None and not callable(token_callback):
-        faults.append("sasl.oauthbearer.token.callback must be callable.")
+    named = isinstance(token_callback, str) and _FUNCTION.fullmatch(token_callback) is not None
+    if token_callback is not None and not named and not callable(token_callback):
+        faults.append("sasl.oauthbearer.token.callback must be callable, or its name: package.module:function.")
     claims = {
         name.removeprefix(_UNSECURED_CLAIM): value
         for name, value in options.items()
@@ -114,7 +118,7 @@ def _oauth(given: Mapping[str, str], module: LoginModule | None, token_callback:
     return Login(
         "OAUTHBEARER",
         token=token,
-        token_callback=token_callback if callable(token_callback) else None,
+        token_callback=token_callback if callable(token_callback) or isinstance(token_callback, str) else None,
         oidc=oidc,
         extensions=_extensions(options, faults),
         unsecured_claims=tuple(claims.items()),

@@ -50,7 +50,8 @@ _USED = (
     SecurityOption(
         "sasl.oauthbearer.token.callback",
         None,
-        "OAUTHBEARER: a Python callable without arguments that returns a token. Ours; it must be picklable for Spark.",
+        "OAUTHBEARER: a Python callable without arguments that returns a token, or its name, `package.module:function`,"
+        " which is imported where the connection is: on Spark's workers. Ours.",
         secret=True,
     ),
     SecurityOption(

@@ -6,6 +6,7 @@ import logging
 import pickle
 import ssl
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +29,23 @@ SCRAM = {
     "sasl.mechanism": "SCRAM-SHA-512",
     "sasl.jaas.config": jaas(username="alice", password="hush-1"),
 }
+SIGNER = """
+import itertools
+
+REGION = "eu-west-1"
+_numbers = itertools.count(1)
+
+
+class MSKAuthTokenProvider:
+    @staticmethod
+    def generate_auth_token(region):
+        return f"signed-for-{region}-{next(_numbers)}", 900_000
+
+
+def token():
+    token, expiry_ms = MSKAuthTokenProvider.generate_auth_token(REGION)
+    return token
+"""
 OAUTH = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
 SECRETS = SCRAM | {
     "ssl.truststore.location": "trust.jks",
@@ -105,6 +123,25 @@ def test_a_token_by_the_users_callback_with_extensions() -> None:
     wrong = security_config(OAUTH | {"sasl.oauthbearer.token.callback": returns_nothing})
     with pytest.raises(AuthenticationError, match="must return the token as str"):
         wrong.conversation("b")
+
+
+def test_a_token_by_the_name_of_a_function_that_is_imported_where_the_connection_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a job on MSK gives it: Spark's options are strings, and the signer is called on the workers."""
+    (tmp_path / "msk_tokens.py").write_text(SIGNER)
+    options = OAUTH | {"sasl.oauthbearer.token.callback": "msk_tokens:token"}
+    config = pickle.loads(pickle.dumps(security_config(options)))
+    with pytest.raises(AuthenticationError, match=r"msk_tokens:token cannot be imported here.*--py-files"):
+        config.conversation("b")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    first, second = (config.conversation("b").start() for _ in range(2))
+    assert first == b"n,,\x01auth=Bearer signed-for-eu-west-1-1\x01\x01"
+    assert second == b"n,,\x01auth=Bearer signed-for-eu-west-1-2\x01\x01", "a new token for each connection"
+    constant = security_config(OAUTH | {"sasl.oauthbearer.token.callback": "msk_tokens:REGION"})
+    with pytest.raises(AuthenticationError, match="is not callable"):
+        constant.conversation("b")
+    assert "msk_tokens" not in repr(config)
 
 
 def test_an_unsecured_token_as_the_java_client_makes_it_for_tests() -> None:
