@@ -7,9 +7,7 @@ and `server.log`. A cluster is a context manager: whoever starts it stops it, al
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import shutil
 import signal
 import socket
@@ -23,11 +21,11 @@ from types import TracebackType
 
 from integration.support.artifacts import ROOT, kafka_classpath
 from integration.support.certificates import write_certificates
+from integration.support.ports import PortBlock
 
 TEMPLATES = ROOT / "conf" / "kafka"
 LISTENERS = ("PLAINTEXT", "SSL", "MTLS", "EXPIRED", "SASL_PLAINTEXT", "SASL_SSL", "REAUTH", "PROXIED")
 SASL_LISTENERS = ("SASL_PLAINTEXT", "SASL_SSL", "REAUTH")
-FIXED_PORTS = range(20_000, 32_000)
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 CONTROLLER_ID = 100
 USERS = {"alice": "alice-secret", "bob": "bob-secret"}
@@ -89,6 +87,7 @@ class KafkaCluster:
     advertised_ports: Mapping[int, int] = field(default_factory=dict)
     """The port that a broker's PROXIED listener advertises in place of its own."""
     nodes: dict[int, KafkaNode] = field(default_factory=dict, init=False)
+    _ports: PortBlock | None = field(default=None, init=False)
 
     def __enter__(self) -> KafkaCluster:
         try:
@@ -121,6 +120,8 @@ class KafkaCluster:
                 node.process.kill()
         for node in self.nodes.values():
             node.ended()
+        if self._ports is not None:
+            self._ports.close()
 
     def bootstrap(self, listener: str = "PLAINTEXT", host: str = "localhost") -> str:
         return ",".join(f"{host}:{node.ports[listener]}" for node in self.nodes.values() if node.is_broker)
@@ -197,12 +198,13 @@ class KafkaCluster:
         layout = {1: "broker,controller"}
         if self.brokers > 1:
             layout = {CONTROLLER_ID: "controller"} | dict.fromkeys(range(1, self.brokers + 1), "broker")
-        with free_ports() as free_port:
-            for node_id, roles in layout.items():
-                ports = {name: next(free_port) for name in (LISTENERS if "broker" in roles else ())}
-                if "controller" in roles:
-                    ports["CONTROLLER"] = next(free_port)
-                self.nodes[node_id] = KafkaNode(node_id, roles, ports, self.folder / f"node-{node_id}")
+        self._ports = PortBlock()
+        free_port = self._ports.free_ports()
+        for node_id, roles in layout.items():
+            ports = {name: next(free_port) for name in (LISTENERS if "broker" in roles else ())}
+            if "controller" in roles:
+                ports["CONTROLLER"] = next(free_port)
+            self.nodes[node_id] = KafkaNode(node_id, roles, ports, self.folder / f"node-{node_id}")
         for node in self.nodes.values():
             node.folder.mkdir()
             (node.folder / "server.properties").write_text(self._server_properties(node))
@@ -234,6 +236,8 @@ class KafkaCluster:
         return listeners + _template("sasl.properties").substitute() + "".join(_jaas_lines())
 
     def _format_storage(self) -> None:
+        """All at once, each by a process of its own."""
+        formatting: dict[int, subprocess.Popen[str]] = {}
         for node in self.nodes.values():
             command = ["java", *JVM, "-cp", kafka_classpath(), "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID]
             command += ["-c", str(node.folder / "server.properties")]
@@ -242,9 +246,13 @@ class KafkaCluster:
                     command += ["--add-scram", f"{mechanism}=[name={user},password={password}]"]
             for feature in self.features:
                 command += ["--feature", feature]
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-            if done.returncode != 0:
-                raise RuntimeError(f"formatting the storage of node {node.node_id} failed:\n{done.stdout}")
+            formatting[node.node_id] = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+        said = {node_id: process.communicate()[0] for node_id, process in formatting.items()}
+        for node_id, process in formatting.items():
+            if process.returncode != 0:
+                raise RuntimeError(f"formatting the storage of node {node_id} failed:\n{said[node_id]}")
 
     def _registered_brokers(self) -> set[int]:
         from confluent_kafka import KafkaException
@@ -278,24 +286,6 @@ def _jaas_lines() -> Iterator[str]:
 
 def _template(name: str) -> Template:
     return Template((TEMPLATES / name).read_text())
-
-
-@contextlib.contextmanager
-def free_ports() -> Iterator[Iterator[int]]:
-    """Ports that are free now. All are held until the last is taken, so that none is given out twice.
-
-    They are not among those that systems give to outgoing connections: a node that is restarted finds its ports again.
-    """
-    with contextlib.ExitStack() as held:
-
-        def ports() -> Iterator[int]:
-            for port in random.sample(FIXED_PORTS, len(FIXED_PORTS)):
-                listener = held.enter_context(socket.socket())
-                with contextlib.suppress(OSError):
-                    listener.bind(("127.0.0.1", port))
-                    yield port
-
-        yield ports()
 
 
 def _listens(port: int) -> bool:

