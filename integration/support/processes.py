@@ -13,7 +13,7 @@ _ESTABLISHED = "01"
 
 def descendants(root: int) -> list[int]:
     """All processes below `root`, without itself."""
-    parents = {pid: int(_stat(pid)[1]) for pid in pids() if _stat(pid)}
+    parents = {pid: int(stat[1]) for pid in pids() if (stat := _stat(pid))}
     family = {root}
     while more := {pid for pid, parent in parents.items() if parent in family} - family:
         family |= more
