@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.errors import KafkaSinkError
 
 pytestmark = pytest.mark.needs("java", "connector")
 
@@ -34,7 +34,7 @@ MISTAKES: list[tuple[str, list[str], dict[str, str], str | None]] = [
 def refusal(spark: SparkSession, sink: str, columns: list[str], options: dict[str, str], mode: str | None) -> str:
     writer = spark.range(1).selectExpr(*columns).write.format(sink).options(**options)
     writer = writer.option("kafka.bootstrap.servers", "127.0.0.1:1").mode(mode)
-    with pytest.raises((PySparkException, ConfigurationError)) as refused:
+    with pytest.raises((PySparkException, KafkaSinkError)) as refused:
         writer.save()
     return str(refused.value)
 
