@@ -34,8 +34,8 @@ JOINED_BYTES_MAX = OFFSETS_MAX - (1 << 16)
 """What rows may have together: beside them, the varints above must fit into an array with 32-bit offsets."""
 _POOL = pa.jemalloc_memory_pool() if "jemalloc" in pa.supported_memory_backends() else pa.system_memory_pool()
 """Where encoded records lie, and their pieces for a moment. Records are written on one thread and freed on another, the
-sender's. mimalloc, Arrow's usual allocator, keeps memory apart for each thread: it held 20 to 30 MB more for records, and
-20 MB more for pieces. The system's mixes them with what lives for a moment only, and held 15 MB more."""
+sender's. mimalloc, Arrow's usual allocator, keeps memory apart for each thread: it held 20 to 30 MB more for records,
+and 20 MB more for pieces. The system's mixes them with what lives for a moment only, and held 15 MB more."""
 
 
 def reuse_freed_memory() -> None:
