@@ -28,8 +28,8 @@ RECORDS_OF_LARGE_BATCHES = 9_000_000
 SINGLE_RECORDS = 400_000
 RESIDENT_BYTES_MAX = 32_000_000 + 150_000_000
 PANDAS_BYTES = 48_000_000
-LARGE_BATCHES_BYTES = 15_000_000
-"""They are made of more rows at a time, whose copies live for a moment."""
+LARGE_BATCHES_BYTES = 20_000_000
+"""They are made of more rows at a time, whose copies live for a moment: rows in order, and the pieces of records."""
 GROWTH_BYTES_MAX = 8_000_000
 SAMPLE_SECONDS = 0.05
 GATE_SECONDS = 0.001

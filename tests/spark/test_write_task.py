@@ -244,7 +244,7 @@ def test_a_partition_that_does_not_exist_is_named_with_those_that_do(
     plan = ColumnPlan(value=0, partition=1, fixed_topic=TOPIC)
     rows = pa.record_batch({"value": [b"a"] * len(asked), "partition": pa.array(asked, pa.int32())})
     with pytest.raises(DeliveryError) as error:
-        write_rows(options(broker), plan, iter([rows]), pool)
+        write_rows(options(broker, kafka__max__block__ms="1000"), plan, iter([rows]), pool)
     assert f"Topic {TOPIC} {words}" in str(error.value)
 
 
