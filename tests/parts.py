@@ -126,10 +126,10 @@ def run(parts: Sequence[Part], at_once: int) -> list[Ended]:
 
 
 def table(ended: Sequence[Ended], seconds: float) -> str:
-    rows = [
-        f"{one.part.name:<20} {one.seconds:7.0f} {one.cpu_seconds:7.0f}  {'FAILED' if one.status else 'passed'}"
-        for one in sorted(ended, key=lambda one: -one.seconds)
-    ]
+    rows = []
+    for one in sorted(ended, key=lambda one: -one.seconds):
+        how = f"FAILED ({one.status})" if one.status else "passed"
+        rows.append(f"{one.part.name:<20} {one.seconds:7.0f} {one.cpu_seconds:7.0f}  {how}")
     rows.append(f"{'all':<20} {seconds:7.0f} {sum(one.cpu_seconds for one in ended):7.0f}")
     return "\n".join([f"{'part':<20} {'seconds':>7} {'of CPU':>7}", *rows])
 

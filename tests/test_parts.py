@@ -49,4 +49,4 @@ def test_a_part_that_fails_fails_those_that_need_it_and_no_others(tmp_path: Path
     assert {one.part.name: one.status for one in ended} == {"bad": 3, "needs it": 1, "other": 0}
     assert not made.exists()
     rows = table(ended, 1.0).splitlines()
-    assert sorted(row.split()[0] for row in rows if row.endswith("FAILED")) == ["bad", "needs"]
+    assert sorted(row.split()[0] for row in rows if "FAILED" in row) == ["bad", "needs"]
