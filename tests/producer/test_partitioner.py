@@ -12,6 +12,7 @@ from kafka.partitioner.default import murmur2 as reference
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.errors import MetadataTimeoutError, SchemaError
+from spark_kafka_sink.producer import partitioner as partitioner_module
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.murmur2 import partition_of_key
 from spark_kafka_sink.producer.partitioner import (
@@ -252,3 +253,24 @@ def test_the_round_robin_partitioner_takes_partitions_with_a_leader_in_turn_what
     snapshot = cluster([0, None, 1])
     assert assign(made, [b"k"] * 5, snapshot=snapshot) == [0, 2, 0, 2, 0]
     assert made.assign_one(TOPIC, b"k", 1, snapshot, lambda: None) == 2
+
+
+# -- threads ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("named", ["", "RoundRobinPartitioner"])
+def test_the_sticky_partition_and_the_turn_change_only_under_the_lock(
+    named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = partitioner(partitioner_class=named)
+    changed: list[tuple[str, bool]] = []
+
+    class Watched(partitioner_module._Topic):
+        def __setattr__(self, name: str, value: object) -> None:
+            changed.append((name, made._lock.locked()))
+            super().__setattr__(name, value)
+
+    monkeypatch.setattr(partitioner_module, "_Topic", Watched)
+    for _ in range(3):
+        made.assign_one(TOPIC, None, 10, SNAPSHOT, lambda: None)
+        assign(made, 4, size=10)
+    assert changed
+    assert [name for name, locked in changed if not locked] == []

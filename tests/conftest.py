@@ -1,0 +1,31 @@
+"""In the tests of classes with a lock, every access to what it guards is looked at: see tests/guarded_fields.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent
+GUARDED = (
+    "client/",
+    "producer/test_futures.py",
+    "producer/test_metrics.py",
+    "producer/test_partitioner.py",
+    "producer/test_transactional_producer.py",
+    "producer/sending/test_transactions",
+    "spark/test_pool.py",
+)
+
+
+@pytest.fixture(autouse=True)
+def guarded_fields(request: pytest.FixtureRequest) -> Iterator[None]:
+    if not request.node.path.relative_to(ROOT).as_posix().startswith(GUARDED):
+        yield
+        return
+    from tests.guarded_fields import guards  # not for tests that import nothing of the package
+
+    with guards() as found:
+        yield
+    assert sorted(set(found)) == [], "without the lock that guards it"

@@ -1,0 +1,106 @@
+"""Which lock guards which fields, and a check that it is held: `with guards(): ...`.
+
+Threads that meet at the wrong moment are too rare for a test to wait for them. What does not depend on luck is that the
+code of the package touches a guarded field only while its lock is held; each access is looked at.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+from unittest.mock import patch
+
+from spark_kafka_sink.client.metadata import Metadata
+from spark_kafka_sink.client.network_client import NetworkClient
+from spark_kafka_sink.producer.futures import ColumnsFuture, SendFuture
+from spark_kafka_sink.producer.metrics import ProducerMetrics
+from spark_kafka_sink.producer.partitioner import Partitioner
+from spark_kafka_sink.producer.sending.transactions import TransactionManager
+from spark_kafka_sink.spark.pool import ProducerPool
+
+
+@dataclass(frozen=True)
+class Guard:
+    """`fields` are neither read nor written without the lock, `written` may be read. `exempt`: methods that may touch
+    them, since the object is not shared yet, or does not change any more, or a value that is a moment old will do."""
+
+    kind: type
+    lock: str
+    fields: frozenset[str]
+    written: frozenset[str] = frozenset()
+    exempt: frozenset[str] = frozenset()
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+GUARDS = [
+    Guard(
+        Metadata,
+        "_lock",
+        _names("_topics _new_topics _epochs _unreachable _lost_nodes"),
+        _names(
+            "snapshot _version _wants_full _wants_partial _failures _uneventful _last_attempt_ms _last_full_ms "
+            "_pause_ms _fatal _closed _new_topics_seen"
+        ),
+        _names("has_unreachable why_unreachable"),
+    ),
+    Guard(NetworkClient, "_life_lock", _names(""), _names("_life")),
+    Guard(ProducerPool, "_changed", _names("_idle"), _names("_evictor"), _names("begin_anew")),
+    Guard(
+        ProducerMetrics, "_lock", _names("_averages _meters _nanoseconds _sent _requests_sent _topics _sent_since_ms")
+    ),
+    Guard(ColumnsFuture, "_lock", _names("_pending _stored _failures"), exempt=_names("_resolve")),
+    Guard(SendFuture, "_lock", _names("_outcome _is_ordinary")),
+    Guard(Partitioner, "_lock", _names("_topics")),
+    Guard(
+        TransactionManager,
+        "_lock",
+        _names("_calls _transaction _coordinators _version _wants_producer_id _expected"),
+        _names("id_and_epoch"),
+        _names("state error transactional_id pending next_delay_ms"),
+    ),
+]
+
+
+@contextmanager
+def guards() -> Iterator[list[str]]:
+    """Collects the accesses without a lock, each as `class.field in file:line`."""
+    found: list[str] = []
+    with ExitStack() as patches:
+        for guard in GUARDS:
+            for name in ("__getattribute__", "__setattr__"):
+                checked = _checked(guard, name, getattr(guard.kind, name), found)
+                patches.enter_context(patch.object(guard.kind, name, checked))
+        yield found
+
+
+def _checked(guard: Guard, name: str, original: Any, found: list[str]) -> Any:
+    fields = guard.fields if name == "__getattribute__" else guard.fields | guard.written
+
+    def access(self: object, field: str, *value: object) -> object:
+        if field in fields:
+            caller = sys._getframe(1)
+            if _is_ours(caller.f_code, guard) and not _is_held(object.__getattribute__(self, guard.lock)):
+                found.append(f"{guard.kind.__name__}.{field} in {caller.f_code.co_filename}:{caller.f_lineno}")
+        return original(self, field, *value)
+
+    return access
+
+
+def _is_ours(code: CodeType, guard: Guard) -> bool:
+    """Whether this is code of the package, outside a constructor, which may be asked for its lock."""
+    return "/spark_kafka_sink/" in code.co_filename and code.co_name not in guard.exempt | {"__init__", "_own_gauges"}
+
+
+def _is_held(lock: Any) -> bool:
+    """By this thread, as far as the lock knows its owner."""
+    if isinstance(lock, type(threading.Lock())):
+        return lock.locked()
+    return bool(lock._is_owned())
