@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from spark_kafka_sink.spark.datasource import KafkaDataSource
     from spark_kafka_sink.spark.drop_in import register
 
+__version__ = "0.1.0"
+
 _HOME = {
     "ColumnsResult": "spark_kafka_sink.producer.futures",
     "KafkaDataSource": "spark_kafka_sink.spark.datasource",

@@ -1,0 +1,8 @@
+"""`python -m spark_kafka_sink` is `pykafka`."""
+
+import sys
+
+from spark_kafka_sink.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""`pykafka broker`: an embedded broker in a process of its own. It prints `listening on HOST:PORT`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_kafka_sink.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.broker.listener_security import ListenerSecurity
+
+HELP = "run an embedded broker until it is interrupted, for tests and first runs"
+WAIT_SECONDS = 0.5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    add("--advertised-host", metavar="NAME", help="name that clients connect to (default: the host)")
+    add("--port", type=int, default=9092, help="of the first node, 0 for any free one (default: %(default)s)")
+    add("--nodes", type=int, default=1, help="how many nodes, on as many ports (default: %(default)s)")
+    add("--topic", action="append", default=[], metavar="NAME[:PARTITIONS]", help="make this topic; may be repeated")
+    add("--partitions", type=int, default=1, help="of topics that say no number (default: %(default)s)")
+    add("--no-auto-create", action="store_true", help="do not make topics that clients ask for")
+    add("--data", type=Path, metavar="DIR", help="keep topics in this directory (default: in memory)")
+    add("--discard", action="store_true", help="acknowledge and count, keep nothing: for measuring clients")
+    add("--transaction-version", type=int, choices=(0, 1, 2), default=2, help="default: %(default)s")
+    add("--security", default="PLAINTEXT", metavar="PROTOCOL", help="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
+    add("--certificate", type=Path, metavar="PEM", help="key and certificate chain of the listener, for TLS")
+    add("--client-ca", type=Path, metavar="PEM", help="ask clients for certificates of this authority")
+    add("--users", type=Path, metavar="FILE", help="for PLAIN and SCRAM: a line NAME:PASSWORD for each user")
+    add("--unsigned-tokens", action="store_true", help="offer OAUTHBEARER, too, and let in everybody who comes with it")
+
+
+def run(chosen: argparse.Namespace) -> int:
+    from spark_kafka_sink.signal_wait import SignalWait
+    from spark_kafka_sink.testing import embedded_broker
+
+    security = _listener_security(chosen)
+    try:
+        broker = embedded_broker(
+            dict(_topic(text, chosen.partitions) for text in chosen.topic),
+            nodes=chosen.nodes,
+            auto_create_topics=not chosen.no_auto_create,
+            default_partitions=chosen.partitions,
+            transaction_version=chosen.transaction_version,
+            discard=chosen.discard,
+            security=security,
+            data=chosen.data,
+            host=chosen.host,
+            advertised_host=chosen.advertised_host,
+            port=chosen.port,
+        )
+    except OSError as error:
+        print(f"pykafka: cannot listen on {chosen.host}:{chosen.port}: {error.strerror}", file=sys.stderr)
+        return 1
+    with SignalWait() as signals, broker:
+        print(f"listening on {broker.bootstrap_servers}", flush=True)
+        while broker.failure is None and not signals.wait(WAIT_SECONDS):
+            pass
+        signals.end_in_time()
+    return 0
+
+
+def _listener_security(chosen: argparse.Namespace) -> ListenerSecurity:
+    from spark_kafka_sink.broker.listener_security import OAUTHBEARER, PASSWORD_MECHANISMS, ListenerSecurity
+
+    users = {} if chosen.users is None else _users(chosen.users)
+    mechanisms = list(PASSWORD_MECHANISMS) if users or not chosen.unsigned_tokens else []
+    if chosen.unsigned_tokens:
+        mechanisms.append(OAUTHBEARER)
+    return ListenerSecurity(
+        protocol=chosen.security,
+        certificate=chosen.certificate,
+        client_ca=chosen.client_ca,
+        users=users,
+        mechanisms=mechanisms,
+    )
+
+
+def _topic(text: str, default_partitions: int) -> tuple[str, int]:
+    name, colon, partitions = text.partition(":")
+    if not name or (colon and (not partitions.isdecimal() or int(partitions) < 1)):
+        raise ConfigurationError(f"--topic is NAME or NAME:PARTITIONS, not {text}")
+    return name, int(partitions) if colon else default_partitions
+
+
+def _users(path: Path) -> dict[str, str]:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise ConfigurationError(f"--users: {path} cannot be read: {error.strerror}") from error
+    users = {}
+    for number, line in enumerate(lines, 1):
+        name, colon, password = line.partition(":")
+        if line and not (name and colon):
+            raise ConfigurationError(f"--users: line {number} of {path} is not NAME:PASSWORD")
+        if line:
+            users[name] = password
+    return users

@@ -1,0 +1,62 @@
+"""The parser of `pykafka`, the table of its commands, and how each of them ends."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from spark_kafka_sink import __version__
+from spark_kafka_sink.cli import broker, cat
+from spark_kafka_sink.errors import KafkaSinkError
+
+FAILED = 1
+INTERRUPTED = 130
+"""As shells have it: 128 and the number of SIGINT."""
+
+
+class Command(Protocol):
+    """A module of one command. What it needs beyond the parser is imported when it runs."""
+
+    HELP: str
+    """A line of `pykafka --help`; the module's own help begins with it."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, chosen: argparse.Namespace) -> int:
+        """The exit status. A KafkaSinkError is what the user did wrong or met: it is printed as a sentence."""
+        ...
+
+
+COMMANDS: Mapping[str, Command] = {
+    "broker": broker,
+    "cat": cat,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = parser().parse_args(arguments)
+    try:
+        return COMMANDS[chosen.command].run(chosen)
+    except KafkaSinkError as error:
+        print(f"pykafka: {error}", file=sys.stderr)
+        return FAILED
+    except BrokenPipeError:
+        # `pykafka cat ... | head`: the reader has seen enough. Python would complain once more when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def parser() -> argparse.ArgumentParser:
+    whole = argparse.ArgumentParser(
+        prog="pykafka", description="Kafka from Python: look into topics, write to them; a broker for tests."
+    )
+    whole.add_argument("--version", action="version", version=f"pykafka {__version__}")
+    commands = whole.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        command.add_arguments(commands.add_parser(name, help=command.HELP, description=f"{command.HELP}."))
+    return whole

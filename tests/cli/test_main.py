@@ -1,0 +1,70 @@
+"""`pykafka`: how it is called, and how it ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+from spark_kafka_sink import __version__
+from spark_kafka_sink.cli import main as cli_main
+from spark_kafka_sink.cli.main import COMMANDS, main
+from spark_kafka_sink.errors import KafkaSinkError
+
+
+def run_module(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("module", ["spark_kafka_sink", "spark_kafka_sink.cli"])
+def test_the_package_runs_as_a_module_and_says_its_version(module: str) -> None:
+    done = run_module(module, "--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"pykafka {__version__}\n", "")
+
+
+def test_the_version_is_that_of_the_installed_package() -> None:
+    assert version("spark-kafka-sink") == __version__
+
+
+def test_help_has_a_line_for_each_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert [
+        name for name, command in COMMANDS.items() if name not in shown or command.HELP.split()[0] not in shown
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (KafkaSinkError("the broker is on fire"), 1, "pykafka: the broker is on fire\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_what_ends_a_command_is_a_status_and_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, status: int, words: str
+) -> None:
+    class Ending:
+        HELP = "end"
+
+        def add_arguments(self, parser: object) -> None:
+            pass
+
+        def run(self, chosen: object) -> int:
+            raise error
+
+    monkeypatch.setattr(sys.modules[main.__module__], "COMMANDS", {"end": Ending()})
+    assert main(["end"]) == status
+    assert capsys.readouterr().err == words
+
+
+def test_the_parser_needs_neither_pyarrow_nor_spark() -> None:
+    code = "import sys, spark_kafka_sink.cli; sys.exit(bool({'pyarrow', 'pyspark', 'numpy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_entry_point_is_main() -> None:
+    assert cli_main is main
