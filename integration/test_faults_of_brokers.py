@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic
 from integration.support.scenario import PATIENT, assert_all_stored_once_in_order, run
+from integration.support.topic_metadata import leaders
 
 pytestmark = pytest.mark.needs("kafka")
 
@@ -24,8 +24,7 @@ def _config(cluster: KafkaCluster, **more: object) -> dict[str, object]:
 
 
 def _leader(cluster: KafkaCluster, topic: str) -> int:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap()})
-    return int(admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader)
+    return leaders(cluster.bootstrap().split(",")[0], topic)[0]
 
 
 def test_1_a_killed_leader_loses_nothing(kafka3: KafkaCluster, topic: str) -> None:

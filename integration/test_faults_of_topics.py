@@ -10,10 +10,9 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
-from confluent_kafka.cimpl import NewPartitions
 
 from integration.support.kafka_cluster import USERS, KafkaCluster
-from integration.support.librdkafka import create_topic, delete_topic, read_topic
+from integration.support.librdkafka import add_partitions, create_topic, delete_topic, read_topic
 from integration.support.scenario import (
     PATIENT,
     RECORDS,
@@ -83,11 +82,9 @@ def test_13_a_topic_that_is_created_again_takes_new_records(kafka: KafkaCluster)
 
 def test_14_partitions_that_are_added_are_used(kafka: KafkaCluster) -> None:
     topic = create_topic(kafka.bootstrap(), partitions=1)
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap()})
-
     with KafkaProducer(_config(kafka, **{"metadata.max.age.ms": 200})) as producer:
         producer.send_columns(topic, numbered(0, HALF)).result(RESULT_SECONDS).raise_for_failures()
-        admin.create_partitions([NewPartitions(topic, 4)])[topic].result(RESULT_SECONDS)
+        add_partitions(kafka.bootstrap(), topic, 4)
         wait_until(lambda: len(producer.partitions_for(topic)) == 4)
         result = producer.send_columns(topic, numbered(HALF, RECORDS)).result(RESULT_SECONDS)
     assert set(result.partitions) == {0, 1, 2, 3}

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+
+from integration.support.topic_metadata import wait_until_gone, wait_until_known
 
 READ_BATCH = 10_000
 POLL_SECONDS = 0.2
@@ -28,18 +30,31 @@ class StoredRecord:
 def create_topic(
     bootstrap: str, topic: str | None = None, *, partitions: int = 1, replicas: int = 1, **config: str
 ) -> str:
-    """Create a topic and return its name, a new one where none is given. Dots in names of settings are written `_`."""
+    """Create a topic and return its name, a new one where none is given. Dots in names of settings are written `_`.
+
+    It returns when every broker of `bootstrap` knows all partitions and their leaders.
+    """
     name = topic or f"topic-{uuid.uuid4().hex[:12]}"
     settings = {key.replace("_", "."): value for key, value in config.items()}
     admin = AdminClient({"bootstrap.servers": bootstrap})
     new = NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=settings)
     admin.create_topics([new])[name].result(SILENCE_SECONDS)
+    wait_until_known(bootstrap, name, partitions)
     return name
 
 
+def add_partitions(bootstrap: str, topic: str, partitions: int) -> None:
+    """Let the topic have `partitions`, and return when every broker of `bootstrap` knows them and their leaders."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(SILENCE_SECONDS)
+    wait_until_known(bootstrap, topic, partitions)
+
+
 def delete_topic(bootstrap: str, topic: str) -> None:
+    """Delete the topic, and return when no broker of `bootstrap` knows it."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_topics([topic])[topic].result(SILENCE_SECONDS)
+    wait_until_gone(bootstrap, topic)
 
 
 def read_topic(
@@ -57,7 +72,10 @@ def read_topic(
 
 
 def _read(consumer: Consumer, topic: str) -> Iterator[StoredRecord]:
-    partitions = consumer.list_topics(topic, timeout=SILENCE_SECONDS).topics[topic].partitions
+    known = consumer.list_topics(topic, timeout=SILENCE_SECONDS).topics[topic]
+    if known.error is not None:
+        raise AssertionError(f"the witness could not read {topic}: {known.error}")
+    partitions = known.partitions
     consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
     unread = set(partitions)
     silent_seconds = 0.0

@@ -1,0 +1,73 @@
+"""A test that has created a topic may read and write it at once, through any broker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from integration.support.librdkafka import create_topic
+from integration.support.topic_metadata import leaders, wait_until_gone, wait_until_known
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
+from tests.waiting import PATIENCE_SECONDS, wait_until
+
+PARTITIONS = 2
+
+
+@pytest.fixture
+def apart() -> Iterator[tuple[EmbeddedBroker, EmbeddedBroker]]:
+    """Two brokers that know nothing of each other: what one has created the other learns from the test only."""
+    with embedded_broker() as one, embedded_broker() as other:
+        yield one, other
+
+
+def addresses(brokers: tuple[EmbeddedBroker, EmbeddedBroker]) -> str:
+    return ",".join(broker.bootstrap_servers for broker in brokers)
+
+
+def knows(broker: EmbeddedBroker, topic: str) -> bool:
+    return len(leaders(broker.bootstrap_servers, topic)) == PARTITIONS
+
+
+def test_a_topic_is_created_when_the_last_broker_knows_it(apart: tuple[EmbeddedBroker, EmbeddedBroker]) -> None:
+    done = threading.Event()
+
+    def create() -> None:
+        create_topic(addresses(apart), "t", partitions=PARTITIONS)
+        done.set()
+
+    creating = threading.Thread(target=create)
+    creating.start()
+    wait_until(lambda: knows(apart[0], "t") or knows(apart[1], "t"))
+    assert not done.wait(0.5)
+    late = apart[1] if knows(apart[0], "t") else apart[0]
+    late.create_topic("t", PARTITIONS)
+    creating.join(PATIENCE_SECONDS)
+    assert done.is_set()
+
+
+def test_all_partitions_must_be_known(apart: tuple[EmbeddedBroker, EmbeddedBroker]) -> None:
+    one, other = apart
+    one.create_topic("t", PARTITIONS)
+    other.create_topic("t", PARTITIONS - 1)
+    waiting = threading.Thread(target=wait_until_known, args=(addresses(apart), "t", PARTITIONS))
+    waiting.start()
+    waiting.join(0.5)
+    assert waiting.is_alive()
+    other.control.delete_topic("t")
+    other.create_topic("t", PARTITIONS)
+    waiting.join(PATIENCE_SECONDS)
+    assert not waiting.is_alive()
+
+
+def test_a_topic_is_gone_when_the_last_broker_has_forgotten_it(apart: tuple[EmbeddedBroker, EmbeddedBroker]) -> None:
+    one, other = apart
+    other.create_topic("t", PARTITIONS)
+    waiting = threading.Thread(target=wait_until_gone, args=(addresses((one, other)), "t"))
+    waiting.start()
+    waiting.join(0.5)
+    assert waiting.is_alive()
+    other.control.delete_topic("t")
+    waiting.join(PATIENCE_SECONDS)
+    assert not waiting.is_alive()
