@@ -15,7 +15,7 @@ import threading
 import numpy as np
 
 from spark_kafka_sink.broker.refusal import Refusal
-from spark_kafka_sink.errors import DecodeError, UnsupportedFormatError
+from spark_kafka_sink.errors import DecodeError, MissingDependencyError, UnsupportedFormatError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.records.decoder import check_batches, check_body, decode_body
 from spark_kafka_sink.records.header import HEADER_BYTES, BatchHeader, Buffer, parse_header
@@ -40,6 +40,8 @@ class RecordChecks:
         try:
             with self._turn:
                 without_key = check_body(header, batch[HEADER_BYTES:], bytes_max=DECODED_BYTES_MAX)
+        except MissingDependencyError as error:
+            raise Refusal(error_codes.UNSUPPORTED_COMPRESSION_TYPE, str(error)) from error
         except DecodeError as error:
             raise Refusal(error_codes.INVALID_RECORD, str(error)) from error
         if keys_required and len(without_key):
@@ -54,7 +56,7 @@ class RecordChecks:
         try:
             with self._turn:
                 columns = decode_body(header, batch[HEADER_BYTES:], bytes_max=DECODED_BYTES_MAX)
-        except DecodeError:
+        except (DecodeError, MissingDependencyError):
             return None
         times, offsets = columns.column("timestamp").to_numpy(), columns.column("offset").to_numpy()
         newer = np.flatnonzero(times >= timestamp)

@@ -16,10 +16,10 @@ from typing import Any
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.option_parsing import INT_MAX, Reading, read_options
 from spark_kafka_sink.client.options import settle_connections
-from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.errors import ConfigurationError, MissingDependencyError
 from spark_kafka_sink.network.security.config import SECURITY_OPTIONS, SecurityConfig
 from spark_kafka_sink.producer.option_table import PRODUCER_OPTIONS
-from spark_kafka_sink.records.compression import Codec
+from spark_kafka_sink.records.compression import Codec, require
 
 __all__ = ["PRODUCER_OPTIONS", "ProducerConfig"]
 
@@ -78,6 +78,7 @@ class ProducerConfig:
         settle_connections(reading)
         values = reading.values
         values["compression_level"] = _compression_level(reading)
+        _check_codec(reading)
         _check_delivery_timeout(reading)
         _check_idempotence(reading)
         if values["partitioner_class"] == "UniformStickyPartitioner":
@@ -103,6 +104,15 @@ class ProducerConfig:
 def _compression_level(reading: Reading) -> int | None:
     option = PRODUCER_OPTIONS.get(f"compression.{reading.values['compression_type']}.level")
     return reading.values[option.field] if option is not None and option.name in reading.given else None
+
+
+def _check_codec(reading: Reading) -> None:
+    if "compression_type" in reading.wrong:
+        return
+    try:
+        require(Codec[reading.values["compression_type"].upper()])
+    except MissingDependencyError as error:
+        reading.faults.append(f"compression.type: {error}")
 
 
 def _check_delivery_timeout(reading: Reading) -> None:

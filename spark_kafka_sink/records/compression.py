@@ -7,20 +7,24 @@
 
 Compression is of a whole batch, at the moment it is closed. What is decompressed comes from a peer: `bytes_max` holds
 whatever a header promises, so that a few bytes cannot become gigabytes.
+
+gzip is in Python, snappy and zstd are in pyarrow. The package lz4 is loaded when it is used, so that the others work
+where it is not installed. `require` finds out, before there are records.
 """
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Sequence
 from enum import IntEnum
 from functools import cache
+from importlib import import_module
 from typing import Any, TypeAlias
 
-import lz4.frame
 import pyarrow as pa
 
-from spark_kafka_sink.errors import ConfigurationError, DecodeError, UnsupportedFormatError
+from spark_kafka_sink.errors import ConfigurationError, DecodeError, MissingDependencyError, UnsupportedFormatError
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -47,12 +51,23 @@ _XERIAL_HEADER = _XERIAL_MAGIC + b"\0\0\0\1" + b"\0\0\0\1"
 _XERIAL_BLOCK_BYTES = 32 << 10
 _GZIP_MEMBERS_MAX = 16
 """Producers write one. Thousands of tiny ones would take time without giving bytes."""
-_SNAPPY = pa.Codec("snappy")
-"""Without state: one for all threads."""
+_OF_PYARROW = (Codec.SNAPPY, Codec.ZSTD)
 _SNAPPY_RATIO_MAX = 64
 """An element of snappy makes at most 64 bytes of its own 3."""
 _STEP_BYTES = 1 << 20
 _LZ4_FAST = 0
+
+
+def require(codec: Codec) -> None:
+    """Raise MissingDependencyError if this Python cannot compress with the codec."""
+    if codec is Codec.LZ4:
+        _lz4_frame()
+    elif codec in _OF_PYARROW and not pa.Codec.is_available(codec.name.lower()):
+        name = codec.name.lower()
+        raise MissingDependencyError(
+            f"{name} is not part of the pyarrow of this Python ({sys.executable}): install the one of PyPI with "
+            "`pip install --force-reinstall pyarrow`, or choose another compression.type."
+        )
 
 
 def check_level(codec: Codec, level: int) -> None:
@@ -94,6 +109,8 @@ def decompress(codec: int, data: Buffer, bytes_max: int) -> Buffer:
         raise UnsupportedFormatError(f"compression codec {codec} is not known") from None
     try:
         return known(data, bytes_max)  # type: ignore[no-any-return]
+    except MissingDependencyError:
+        raise
     except (zlib.error, OSError, ValueError, RuntimeError, EOFError) as error:
         raise DecodeError(f"{Codec(codec).name.lower()}: {error}") from error
 
@@ -133,12 +150,29 @@ def _joined(segments: Sequence[Buffer]) -> Buffer:
 
 
 @cache
+def _lz4_frame() -> Any:
+    try:
+        return import_module("lz4.frame")
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"lz4 needs the Python package lz4, which is not installed in this Python ({sys.executable}): "
+            "`pip install lz4`, or choose compression.type zstd, snappy or gzip."
+        ) from error
+
+
+@cache
+def _snappy() -> Any:
+    """Without state: one for all threads."""
+    return pa.Codec("snappy")
+
+
+@cache
 def _zstd(level: int) -> Any:
     return pa.Codec("zstd", compression_level=level)
 
 
 def _compress_lz4(segments: Sequence[Buffer], level: int) -> bytes:
-    stream = lz4.frame.LZ4FrameCompressor(block_linked=False, compression_level=level)
+    stream = _lz4_frame().LZ4FrameCompressor(block_linked=False, compression_level=level)
     parts = [stream.begin()]
     parts += [stream.compress(segment) for segment in segments]
     parts.append(stream.flush())
@@ -147,9 +181,10 @@ def _compress_lz4(segments: Sequence[Buffer], level: int) -> bytes:
 
 def _compress_snappy(data: Buffer) -> bytes:
     view = memoryview(data)
+    snappy = _snappy()
     parts: list[bytes] = [_XERIAL_HEADER]
     for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
-        block = _SNAPPY.compress(view[start : start + _XERIAL_BLOCK_BYTES], asbytes=True)
+        block = snappy.compress(view[start : start + _XERIAL_BLOCK_BYTES], asbytes=True)
         parts += [len(block).to_bytes(4, "big"), block]
     return b"".join(parts)
 
@@ -201,11 +236,11 @@ def _snappy_block(block: memoryview, room: int, bytes_max: int) -> Buffer:
         raise _too_large(bytes_max)
     if size > _SNAPPY_RATIO_MAX * len(block):
         raise DecodeError("snappy: a block promises more than its bytes can hold")
-    return memoryview(_SNAPPY.decompress(block, decompressed_size=size))
+    return memoryview(_snappy().decompress(block, decompressed_size=size))
 
 
 def _decompress_lz4(data: Buffer, bytes_max: int) -> bytearray:
-    stream = lz4.frame.LZ4FrameDecompressor()
+    stream = _lz4_frame().LZ4FrameDecompressor()
     out = bytearray()
     fed: Buffer = data
     while not stream.eof:

@@ -16,7 +16,6 @@ from array import array
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
 
-import crc32c
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.records.arrays import number_array
 from spark_kafka_sink.records.compression import Codec, decompress
-from spark_kafka_sink.records.header import CRC_END, HEADER_BYTES, BatchHeader, parse_header
+from spark_kafka_sink.records.header import CRC_END, HEADER_BYTES, BatchHeader, crc32c, parse_header
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 Positions: TypeAlias = "NDArray[np.int64]"
@@ -112,7 +111,7 @@ def _batches(view: memoryview, *, allow_partial_last: bool) -> Iterator[tuple[Ba
                 return
             raise DecodeError(f"a batch of {header.size_bytes} bytes, of which {len(rest)} are here")
         batch = rest[: header.size_bytes]
-        checksum = crc32c.crc32c(batch[CRC_END:])
+        checksum = crc32c(batch[CRC_END:])
         if checksum != header.crc:
             raise DecodeError(f"the CRC of the batch at offset {header.base_offset} is wrong: its bytes have changed")
         yield header, batch

@@ -25,9 +25,12 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from crc32c import crc32c
-
 from spark_kafka_sink.errors import DecodeError, UnsupportedFormatError
+
+try:
+    from crc32c import crc32c as crc32c
+except ImportError:
+    from spark_kafka_sink.records.checksum import crc32c as crc32c  # type: ignore[assignment]
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 

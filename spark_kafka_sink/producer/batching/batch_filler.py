@@ -35,7 +35,7 @@ from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue, 
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
 from spark_kafka_sink.producer.batching.staging import Entry, Stage, StagedRows
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.records.compression import Codec, CompressionRatios
+from spark_kafka_sink.records.compression import Codec, CompressionRatios, require
 from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, cut_batches, times_of
 from spark_kafka_sink.records.encoder import EncodedSlice, encode
 from spark_kafka_sink.records.header import HEADER_BYTES
@@ -59,6 +59,7 @@ class BatchFiller:
         wall_clock_ms: Callable[[], int],
     ) -> None:
         self._config = config
+        require(config.codec)  # a pickled configuration was checked where it was made, perhaps with another Python
         self._codec = config.codec
         self._compresses = config.codec is not Codec.NONE
         self._pool = pool

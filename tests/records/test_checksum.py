@@ -1,0 +1,89 @@
+"""Without the package crc32c checksums are the same, and with neither it nor lz4 records still reach a broker."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import crc32c
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_kafka_sink.records import checksum
+
+WITHOUT_PACKAGES = "import sys\nsys.modules |= dict.fromkeys(['crc32c', 'lz4', 'lz4.frame'])\n"
+
+
+def run_without_packages(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", WITHOUT_PACKAGES + code], capture_output=True, text=True)
+
+
+@given(st.binary(max_size=5000), st.integers(0, 2**32 - 1))
+def test_the_checksum_is_that_of_the_package(data: bytes, before: int) -> None:
+    assert checksum.crc32c(data) == crc32c.crc32c(data)
+    assert checksum.crc32c(memoryview(data), before) == crc32c.crc32c(data, before)
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 1023, 1024, 1025, 65_536, 65_537, 300_000])
+def test_the_checksum_of_whole_and_broken_blocks_is_that_of_the_package(size: int) -> None:
+    data = bytes(number * 37 % 251 for number in range(size))
+    assert checksum.crc32c(bytearray(data), 7) == crc32c.crc32c(data, 7)
+
+
+def test_the_check_value_of_the_standard() -> None:
+    assert checksum.crc32c(b"123456789") == 0xE3069283
+
+
+def test_a_python_with_pyarrow_alone_writes_to_a_broker_and_says_once_what_would_be_faster() -> None:
+    done = run_without_packages(
+        "from spark_kafka_sink import KafkaProducer, ProducerRecord\n"
+        "from spark_kafka_sink.testing import embedded_broker, read_topic\n"
+        "with embedded_broker(topics={'t': 1}) as broker:\n"
+        "    for codec in ('none', 'gzip', 'snappy', 'zstd'):\n"
+        "        options = {'bootstrap.servers': broker.bootstrap_servers, 'compression.type': codec}\n"
+        "        with KafkaProducer(options) as producer:\n"
+        "            producer.send(ProducerRecord('t', b'x' * 5000)).result()\n"
+        "    print(read_topic(broker.bootstrap_servers, 't').num_rows)\n"
+    )
+    assert done.stdout == "4\n", done.stderr
+    assert done.stderr.count("pip install crc32c") == 1
+
+
+def test_lz4_that_is_not_installed_is_refused_before_the_first_record_in_a_sentence_with_the_remedy() -> None:
+    done = run_without_packages(
+        "from spark_kafka_sink import KafkaProducer, KafkaSinkError\n"
+        "try:\n"
+        "    KafkaProducer({'bootstrap.servers': '127.0.0.1:1', 'compression.type': 'lz4'})\n"
+        "except KafkaSinkError as error:\n"
+        "    print(error)\n"
+    )
+    assert done.stdout.startswith("compression.type: lz4 needs the Python package lz4"), done.stderr
+    assert "`pip install lz4`" in done.stdout
+
+
+def test_a_configuration_that_was_pickled_elsewhere_is_refused_where_lz4_is_not_installed() -> None:
+    done = run_without_packages(
+        "from spark_kafka_sink.errors import MissingDependencyError\n"
+        "from spark_kafka_sink.records.compression import Codec, decompress, require\n"
+        "for use in (lambda: require(Codec.LZ4), lambda: decompress(Codec.LZ4, b'', 9)):\n"
+        "    try:\n"
+        "        use()\n"
+        "    except MissingDependencyError as error:\n"
+        "        print(error)\n"
+    )
+    assert done.stdout.count("pip install lz4") == 2, done.stderr
+
+
+def test_a_broker_without_lz4_refuses_a_batch_of_it_in_words() -> None:
+    done = run_without_packages(
+        "from spark_kafka_sink.broker.batch_checks import RecordChecks\n"
+        "from spark_kafka_sink.broker.refusal import Refusal\n"
+        "from spark_kafka_sink.records.header import HEADER_BYTES, BatchHeader\n"
+        "header = BatchHeader(0, 60, 0, 2, 0, 3, 0, 0, 0, -1, -1, -1, 1)\n"
+        "try:\n"
+        "    RecordChecks().check(header, memoryview(bytes(HEADER_BYTES + 11)))\n"
+        "except Refusal as refusal:\n"
+        "    print(refusal)\n"
+    )
+    assert "lz4" in done.stdout, done.stderr
