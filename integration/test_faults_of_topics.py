@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
@@ -10,6 +10,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from confluent_kafka.cimpl import NewPartitions
 
 from integration.support.kafka_cluster import USERS, KafkaCluster
 from integration.support.librdkafka import add_partitions, create_topic, delete_topic, read_topic
@@ -23,7 +24,7 @@ from integration.support.scenario import (
     run,
 )
 from integration.support.wire import active_producers
-from spark_kafka_sink import KafkaProducer, RecordColumns
+from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
 from spark_kafka_sink.errors import AuthenticationError, AuthorizationError
 from tests.waiting import wait_until
 
@@ -88,6 +89,31 @@ def test_14_partitions_that_are_added_are_used(kafka: KafkaCluster) -> None:
         wait_until(lambda: len(producer.partitions_for(topic)) == 4)
         result = producer.send_columns(topic, numbered(HALF, RECORDS)).result(RESULT_SECONDS)
     assert set(result.partitions) == {0, 1, 2, 3}
+
+
+def by_columns(producer: KafkaProducer, topic: str, partition: int) -> None:
+    rows = RecordColumns(value=pa.array([b"a", b"b"]))
+    producer.send_columns(topic, rows, partition).result(RESULT_SECONDS).raise_for_failures()
+
+
+def by_record(producer: KafkaProducer, topic: str, partition: int) -> None:
+    for value in (b"a", b"b"):
+        producer.send(ProducerRecord(topic, value, partition=partition)).result(RESULT_SECONDS)
+
+
+@pytest.mark.parametrize("write", [by_columns, by_record])
+def test_14_a_partition_may_be_named_the_moment_it_was_added(
+    kafka: KafkaCluster, write: Callable[[KafkaProducer, str, int], None]
+) -> None:
+    """The producer's metadata are valid for another five minutes, and do not have the partition."""
+    topic = create_topic(kafka.bootstrap(), partitions=1)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap()})
+    with KafkaProducer(_config(kafka, **{"max.block.ms": HOUR_MS})) as producer:
+        write(producer, topic, 0)
+        admin.create_partitions([NewPartitions(topic, 4)])[topic].result(RESULT_SECONDS)
+        write(producer, topic, 3)
+    stored = [(record.partition, record.value) for record in read_topic(kafka.bootstrap(), topic)]
+    assert sorted(stored) == [(0, b"a"), (0, b"b"), (3, b"a"), (3, b"b")]
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from integration.support.kafka_cluster import KafkaCluster
-from integration.support.librdkafka import create_topic, read_topic
+from integration.support.librdkafka import add_partitions, create_topic, read_topic
+from integration.support.wire import producer_ids
 
 pytestmark = pytest.mark.needs("kafka", "connector")
 
 PARTITIONS = 5
+ADDED_MAX = 8
 ROWS = 6_000
 
 
@@ -91,6 +93,24 @@ def test_sparks_own_sink_puts_the_same_records_into_the_same_partitions(
     placed_by_ours = Counter((row.partition, as_written(row)) for row in by_ours if row.key is not None)
     assert placed_by_ours == Counter((row.partition, as_written(row)) for row in by_theirs if row.key is not None)
     assert Counter(map(as_written, by_ours)) == Counter(map(as_written, by_theirs))
+
+
+def test_a_producer_that_outlived_its_task_writes_to_a_partition_that_was_added_since(
+    spark: SparkSession, kafka: KafkaCluster
+) -> None:
+    """Spark may give a task to a new worker, whose producer is new, too: then one more partition is added."""
+    topic = create_topic(kafka.bootstrap(), partitions=1)
+    seen, written = set[int](), []
+    for partition in range(ADDED_MAX):
+        write(spark.range(3).coalesce(1).selectExpr("'v' AS value", f"{partition} AS partition"), kafka, topic)
+        written += [partition] * 3
+        assert sorted(record.partition for record in read_topic(kafka.bootstrap(), topic)) == written
+        writers = producer_ids(kafka.bootstrap(), topic, partition)
+        if writers <= seen:
+            return
+        seen |= writers
+        add_partitions(kafka.bootstrap(), topic, partition + 2)
+    pytest.fail(f"no producer of {seen} wrote twice")
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])

@@ -48,6 +48,16 @@ def active_producers(address: str, topic: str, partition: int = 0) -> int:
     return answer[at + 3 + message_length] - 1
 
 
+def producer_ids(address: str, topic: str, partition: int = 0) -> set[int]:
+    """Which producers wrote the batches of the partition; all of them must fit into one answer."""
+    found, part, at = set[int](), fetch(address, topic, 0, partition), 0
+    while at < len(part):
+        _, length = struct.unpack_from(">qi", part, at)
+        found.add(struct.unpack_from(">q", part, at + 43)[0])
+        at += 12 + length
+    return found
+
+
 def fetch_all(address: str, topic: str, records: int, partition: int = 0) -> bytes:
     """Batch after batch until the partition has given `records` of them; offsets begin at 0 and have no gaps."""
     found = b""
