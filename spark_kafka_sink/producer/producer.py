@@ -57,7 +57,7 @@ from spark_kafka_sink.producer.row_checks import (
 )
 from spark_kafka_sink.producer.sending.sender import DROPPED, Sender
 from spark_kafka_sink.producer.sending.sender_thread import SenderLoop, SenderThread
-from spark_kafka_sink.producer.serializers import Serializer, apply, serialize_plain
+from spark_kafka_sink.producer.serializers import HeaderSerializer, Serializer, Serializers
 from spark_kafka_sink.producer.topics import Topics
 from spark_kafka_sink.producer.transactional import Calls, TransactionalProducer, new_transactions
 from spark_kafka_sink.records.columns import RecordColumns
@@ -81,8 +81,8 @@ class KafkaProducer(TransactionalProducer):
         self,
         config: Mapping[str, object],
         *,
-        key_serializer: Serializer | None = None,
-        value_serializer: Serializer | None = None,
+        key_serializer: Serializer | HeaderSerializer | None = None,
+        value_serializer: Serializer | HeaderSerializer | None = None,
         interceptors: Sequence[Interceptor[ProducerRecord, RecordMetadata]] = (),
         partitioner: RecordPartitioner | None = None,
         system: System | None = None,
@@ -96,8 +96,7 @@ class KafkaProducer(TransactionalProducer):
         self._system = system if system is not None else OperatingSystem()
         self._loop = loop if loop is not None else SenderThread()
         random = random if random is not None else Random()
-        self._serialize_key = key_serializer or serialize_plain
-        self._serialize_value = value_serializer or serialize_plain
+        self._serializers = Serializers(key_serializer, value_serializer)
         self._interceptors: Interceptors[ProducerRecord, RecordMetadata] = Interceptors(interceptors)
         self._record_partitioner = partitioner
         self._partitioner = Partitioner(self.config, random)
@@ -241,11 +240,10 @@ class KafkaProducer(TransactionalProducer):
             call.failed(positions[taken:], None, self._in_callback(error))
 
     def _send(self, record: ProducerRecord, callbacks: tuple[Callback, ...]) -> SendFuture:
-        topic, headers, timestamp_ms = record.topic, record.headers, record.timestamp_ms
+        topic, timestamp_ms = record.topic, record.timestamp_ms
         now = self._system.now()
         snapshot = self._await_topic(topic, now, record.partition)
-        key = apply(self._serialize_key, "key", topic, record.key)
-        value = apply(self._serialize_value, "value", topic, record.value)
+        key, value, headers = self._serializers.apply(record)
         key_size = -1 if key is None else len(key)
         value_size = -1 if value is None else len(value)
         size = _RECORD_SIZE_MAX + key_size + value_size + header_bytes(headers)

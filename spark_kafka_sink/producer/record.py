@@ -8,6 +8,8 @@ from typing import NamedTuple
 from spark_kafka_sink.errors import InvalidRecordError
 from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 
+Headers = Sequence[tuple[str, "bytes | None"]]
+
 
 class ProducerRecord(NamedTuple):
     """One record to send. Key and value are what the producer's serializers take; bytes and str need none."""
@@ -15,7 +17,7 @@ class ProducerRecord(NamedTuple):
     topic: str
     value: object = None
     key: object = None
-    headers: Sequence[tuple[str, bytes | None]] | None = None
+    headers: Headers | None = None
     partition: int | None = None
     timestamp_ms: int | None = None
 
@@ -40,17 +42,18 @@ def check_record(record: object) -> ProducerRecord:
         raise InvalidRecordError(f"Topic {topic}: {partition!r} is not a partition: a number from 0 on is expected.")
     if timestamp is not None and (not _is_int(timestamp) or not 0 <= timestamp < 1 << 63):
         raise InvalidRecordError(f"Topic {topic}: {timestamp!r} is not a timestamp: milliseconds since 1970.")
-    return record if record.headers is None else record._replace(headers=_checked_headers(topic, record.headers))
+    return record if record.headers is None else record._replace(headers=checked_headers(topic, record.headers))
 
 
-def header_bytes(headers: Sequence[tuple[str, bytes | None]] | None) -> int:
+def header_bytes(headers: Headers | None) -> int:
     """How much the headers take at most."""
     if not headers:
         return 5
     return 5 + sum(10 + 3 * len(key) + len(value or b"") for key, value in headers)
 
 
-def _checked_headers(topic: str, headers: object) -> tuple[tuple[str, bytes | None], ...]:
+def checked_headers(topic: str, headers: object) -> Headers:
+    """The headers as a tuple. InvalidRecordError if there is anything else than a str with bytes (or None) in them."""
     if not isinstance(headers, Iterable):
         raise InvalidRecordError(f"Topic {topic}: the headers are a list of tuples, not {type(headers).__name__}.")
     taken = tuple(headers)

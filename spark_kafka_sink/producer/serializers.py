@@ -3,6 +3,10 @@
 A serializer is any callable of (topic, object) that returns bytes, or None for null. Without one, bytes go as they are,
 a str as UTF-8, None as null; everything else is an error at the call, because a guess would be read wrongly for years.
 
+One that needs the headers is an object with a method `serialize(topic, headers, data)`, as in the Java client and in
+kafka-python. `headers` is a list of the record's own: what the serializer adds to it, such as the id of a schema, is
+sent with the record. The key is serialized before the value.
+
 The serializers of numbers and UUIDs write the bytes of the Java client's serializers of these names, so that its
 deserializers read them: numbers in big-endian, a UUID as its text.
 
@@ -20,14 +24,23 @@ import json
 from collections.abc import Callable
 from operator import index
 from struct import Struct
-from typing import SupportsFloat, SupportsIndex
+from typing import Protocol, SupportsFloat, SupportsIndex
 from uuid import UUID
 
-from spark_kafka_sink.errors import InvalidRecordError
+from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError
+from spark_kafka_sink.producer.record import Headers, ProducerRecord, checked_headers
 
 _FLOAT, _DOUBLE = Struct(">f"), Struct(">d")
 
 Serializer = Callable[[str, object], "bytes | None"]
+
+
+class HeaderSerializer(Protocol):
+    """A serializer that reads the record's headers, and may add to them."""
+
+    def serialize(self, topic: str, headers: list[tuple[str, bytes | None]], data: object) -> bytes | None:
+        """The bytes of `data`; None is null."""
+        ...
 
 
 def serialize_plain(topic: str, value: object) -> bytes | None:
@@ -110,12 +123,53 @@ def _floating_number(topic: str, value: object, layout: Struct) -> bytes | None:
         raise InvalidRecordError(f"Topic {topic}: {value} does not fit into {8 * layout.size} bits.") from None
 
 
-def apply(serializer: Serializer, part: str, topic: str, value: object) -> bytes | None:
-    """Call a serializer that we do not know: whatever it raises or returns becomes one clear error."""
+class Serializers:
+    """A producer's two serializers. What they raise or return becomes one clear error of the record."""
+
+    def __init__(
+        self, key: Serializer | HeaderSerializer | None = None, value: Serializer | HeaderSerializer | None = None
+    ) -> None:
+        self._key = _checked("key", key)
+        self._value = _checked("value", value)
+        self._need_headers = not (callable(self._key) and callable(self._value))
+
+    def apply(self, record: ProducerRecord) -> tuple[bytes | None, bytes | None, Headers | None]:
+        """Key, value and headers, as they are written. InvalidRecordError if that is not possible."""
+        topic = record.topic
+        if not self._need_headers:
+            key = _apply(self._key, "key", topic, [], record.key)
+            return key, _apply(self._value, "value", topic, [], record.value), record.headers
+        headers = list(record.headers or ())
+        key = _apply(self._key, "key", topic, headers, record.key)
+        value = _apply(self._value, "value", topic, headers, record.value)
+        try:
+            return key, value, checked_headers(topic, headers)
+        except InvalidRecordError as error:
+            raise InvalidRecordError(f"{error} A serializer has put it there.") from None
+
+
+def _checked(part: str, serializer: Serializer | HeaderSerializer | None) -> Serializer | HeaderSerializer:
+    if serializer is None:
+        return serialize_plain
+    if callable(serializer) or callable(getattr(serializer, "serialize", None)):
+        return serializer
+    raise ConfigurationError(
+        f"{part}_serializer is {serializer!r:.100}, but must be a function of (topic, object), or an object with a "
+        "method serialize(topic, headers, data)."
+    )
+
+
+def _apply(
+    serializer: Serializer | HeaderSerializer,
+    part: str,
+    topic: str,
+    headers: list[tuple[str, bytes | None]],
+    value: object,
+) -> bytes | None:
     if serializer is serialize_plain and (value is None or type(value) is bytes):
         return value
     try:
-        result = serializer(topic, value)
+        result = serializer(topic, value) if callable(serializer) else serializer.serialize(topic, headers, value)
     except InvalidRecordError:
         raise
     except Exception as error:

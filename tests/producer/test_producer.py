@@ -25,7 +25,7 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import loop_of, outcome, run_until, simulated_producer
+from tests.producer.virtual_time import InlineLoop, loop_of, outcome, run_until, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 
@@ -127,6 +127,31 @@ def test_a_serializer_that_raises_fails_its_record_alone() -> None:
     _, producer = simulated()
     assert isinstance(error_of(producer, ProducerRecord("t", object())), InvalidRecordError)
     assert outcome(producer, producer.send(ProducerRecord("t", b"v"))).offset == 0
+
+
+def test_a_header_that_a_serializer_adds_is_sent_with_its_record_alone() -> None:
+    class Marks:
+        def serialize(self, topic: str, headers: list[tuple[str, bytes | None]], data: object) -> bytes | None:
+            if headers:
+                headers.append(("marked", b"yes"))
+            return str(data).encode()
+
+    cluster = SimulatedCluster(FakeSystem(), topics={"t": 1})
+    producer = KafkaProducer(
+        {"bootstrap.servers": cluster.bootstrap_servers},
+        value_serializer=Marks(),
+        system=cluster.system,
+        loop=InlineLoop(cluster.system),
+    )
+    given: list[tuple[str, bytes | None]] = [("h", b"1")]
+    for headers in (given, None):
+        outcome(producer, producer.send(ProducerRecord("t", 5, headers=headers, partition=0)))
+    stored = cluster.table("t", 0).column("headers").to_pylist()
+    assert [[(one["key"], one["value"]) for one in row or ()] for row in stored] == [
+        [("h", b"1"), ("marked", b"yes")],
+        [],
+    ]
+    assert given == [("h", b"1")]
 
 
 def test_callbacks_run_in_order_and_one_that_raises_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from spark_kafka_sink.errors import InvalidRecordError
+from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError
 from spark_kafka_sink.producer.interceptors import Interceptors
+from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.serializers import (
     Serializer,
-    apply,
+    Serializers,
     serialize_double,
     serialize_float,
     serialize_integer,
@@ -86,7 +87,7 @@ def test_what_a_serializer_cannot_write_is_an_error_that_names_topic_and_reason(
     serializer: Serializer, value: object, words: str
 ) -> None:
     with pytest.raises(InvalidRecordError, match=f"Topic orders: .*{words}"):
-        apply(serializer, "value", "orders", value)
+        Serializers(value=serializer).apply(ProducerRecord("orders", value))
 
 
 def test_json_is_compact_and_none_is_a_tombstone() -> None:
@@ -101,11 +102,54 @@ def test_a_serializer_that_raises_or_returns_no_bytes_is_one_clear_error() -> No
         raise ZeroDivisionError("oops")
 
     with pytest.raises(InvalidRecordError, match=r"Topic orders: the serializer of the key failed: .*oops") as caught:
-        apply(broken, "key", "orders", 1)
+        Serializers(key=broken).apply(ProducerRecord("orders", key=1))
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     with pytest.raises(InvalidRecordError, match="the serializer of the value returned str"):
-        apply(lambda topic, value: str(value), "value", "orders", 1)  # type: ignore[arg-type, return-value]
-    assert apply(serialize_plain, "key", "orders", "k") == b"k"
+        Serializers(value=lambda topic, value: str(value)).apply(ProducerRecord("orders", 1))  # type: ignore[arg-type, return-value]
+    assert Serializers().apply(ProducerRecord("orders", b"v", "k")) == (b"k", b"v", None)
+
+
+class ById:
+    """Writes the number of a schema into the headers, as a registry's serializers may, and reads what is there."""
+
+    def __init__(self, part: str) -> None:
+        self.part = part
+        self.seen: list[list[tuple[str, bytes | None]]] = []
+
+    def serialize(self, topic: str, headers: list[tuple[str, bytes | None]], data: object) -> bytes | None:
+        self.seen.append(list(headers))
+        headers.append((f"{topic}-{self.part}-schema", b"7"))
+        return None if data is None else str(data).encode()
+
+
+def test_a_serializer_that_sees_the_headers_may_add_to_them_and_the_key_s_comes_first() -> None:
+    key, value = ById("key"), ById("value")
+    given = (("h", b"1"),)
+    written = Serializers(key, value).apply(ProducerRecord("t", 5, None, headers=given))
+    added = [("t-key-schema", b"7"), ("t-value-schema", b"7")]
+    assert written == (None, b"5", (*given, *added))
+    assert (key.seen, value.seen) == ([[*given]], [[*given, added[0]]])
+
+
+def test_one_serializer_may_see_the_headers_while_the_other_does_not() -> None:
+    written = Serializers(value=ById("value")).apply(ProducerRecord("t", 5, "k"))
+    assert written == (b"k", b"5", (("t-value-schema", b"7"),))
+
+
+def test_a_serializer_that_adds_no_header_is_named_in_the_error() -> None:
+    class Wrong:
+        def serialize(self, topic: str, headers: list[tuple[str, bytes | None]], data: object) -> bytes | None:
+            headers.append(("h", "text"))  # type: ignore[arg-type]
+            return b""
+
+    with pytest.raises(InvalidRecordError, match=r"a header is a tuple .* not .*text.* A serializer has put it there"):
+        Serializers(value=Wrong()).apply(ProducerRecord("t"))
+
+
+@pytest.mark.parametrize("wrong", ["org.apache.kafka.common.serialization.StringSerializer", 5, object()])
+def test_what_is_no_serializer_is_refused_when_the_producer_is_made(wrong: Serializer) -> None:
+    with pytest.raises(ConfigurationError, match=r"value_serializer is .* must be a function of \(topic, object\)"):
+        Serializers(value=wrong)
 
 
 @dataclass(frozen=True)
