@@ -109,7 +109,7 @@ soak: setup kafka ## schedules, hostile bytes, faults, killed drivers and placem
 
 .PHONY: demo
 demo: setup ## a million rows and a stream, from Spark to a broker, and what was written (BOOTSTRAP=host:port for your own)
-	$(BIN)/python -m integration.demo
+	$(BIN)/python -m spark_kafka_sink demo $(if $(BOOTSTRAP),--bootstrap-server $(BOOTSTRAP)) $(if $(ROWS),--rows $(ROWS))
 
 .PHONY: bench
 bench: setup kafka ## every benchmark, as the tables of docs/benchmarks.md

@@ -17,6 +17,7 @@ DOORS = {
     "spark/pool.py",
     "spark/write_task.py",
     "signal_wait.py",
+    "cli/demo_job.py",
     "broker/acceptor.py",
     "broker/cluster.py",
     "broker/listener_security.py",

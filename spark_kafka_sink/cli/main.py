@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from spark_kafka_sink import __version__
-from spark_kafka_sink.cli import broker, cat
+from spark_kafka_sink.cli import broker, cat, demo
 from spark_kafka_sink.errors import KafkaSinkError
 
 FAILED = 1
@@ -33,6 +33,7 @@ class Command(Protocol):
 COMMANDS: Mapping[str, Command] = {
     "broker": broker,
     "cat": cat,
+    "demo": demo,
 }
 
 

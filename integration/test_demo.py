@@ -1,0 +1,36 @@
+"""`pykafka demo` from beginning to end, on a few rows: with its own broker, and with a Kafka of the user's."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from integration.support.kafka_cluster import KafkaCluster
+from integration.support.librdkafka import read_topic
+
+ROWS = 20_000
+OF_THE_STREAM = 100_000
+
+
+def demo(*arguments: str) -> str:
+    command = [sys.executable, "-m", "spark_kafka_sink", "demo", "--rows", str(ROWS), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.needs("kafka")
+def test_the_demo_writes_reads_back_and_says_where_everything_is(kafka: KafkaCluster) -> None:
+    said = demo("--bootstrap-server", kafka.bootstrap())
+    assert f"{ROWS + OF_THE_STREAM:,} rows in " in said
+    assert ": 0 missing, 0 doubled" in said
+    topics = set(re.findall(r"topic (pykafka-demo-\d+) with 6 partitions", said))
+    rows = re.findall(r"^(pykafka-demo-\d+) +\d +0 +[\d,]+ +([\d,]+)$", said, re.MULTILINE)
+    assert {topic for topic, _ in rows} == topics
+    assert sum(int(count.replace(",", "")) for _, count in rows) == ROWS + OF_THE_STREAM
+    (topic,) = topics
+    assert f"Topic {topic} is still there" in said
+    assert len(read_topic(kafka.bootstrap(), topic)) == ROWS + OF_THE_STREAM

@@ -1,0 +1,47 @@
+"""`pykafka demo` before Spark starts: what it needs, and its broker. The rest: integration/test_demo.py."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from spark_kafka_sink.cli.demo import broker_process, require_spark
+from spark_kafka_sink.cli.main import main
+from spark_kafka_sink.errors import MissingDependencyError
+
+
+@pytest.mark.parametrize(
+    ("home", "words"), [("", "there is no java on the PATH"), ("/nowhere", "JAVA_HOME is /nowhere")]
+)
+def test_a_missing_java_is_one_sentence_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, home: str, words: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", home)
+    assert main(["demo"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("pykafka: Spark needs Java 17 or newer, but ")
+    assert words in said
+    assert "set JAVA_HOME" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_a_missing_pyspark_is_one_sentence_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match="pip install"):
+        require_spark()
+
+
+def test_a_number_of_rows_below_one_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--rows", "0"]) == 1
+    assert "--rows is 0" in capsys.readouterr().err
+
+
+def test_the_demo_brings_a_broker_in_a_process_of_its_own_which_ends_with_it() -> None:
+    with broker_process() as address:
+        host, _, port = address.rpartition(":")
+        socket.create_connection((host, int(port))).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)))
