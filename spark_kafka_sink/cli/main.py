@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from spark_kafka_sink import __version__
-from spark_kafka_sink.cli import broker, cat, demo
+from spark_kafka_sink.cli import broker, cat, demo, doctor
 from spark_kafka_sink.errors import KafkaSinkError
 
 FAILED = 1
@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, Command] = {
     "broker": broker,
     "cat": cat,
     "demo": demo,
+    "doctor": doctor,
 }
 
 

@@ -60,6 +60,10 @@ class TlsTransport:
         """TLSv1.2 or TLSv1.3, once it is agreed upon."""
         return self._tls.version()
 
+    def certificate(self, *, encoded: bool = False) -> Any:
+        """The other end's: its fields as Python's ssl has them, or its bytes (DER)."""
+        return self._tls.getpeercert(encoded)
+
     def handshake(self) -> None:
         self.flush()
         while not self.ready and self._handshake_step():

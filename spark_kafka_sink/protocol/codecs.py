@@ -22,7 +22,7 @@ ZERO_UUID = UUID(int=0)
 _UUIDS_REMEMBERED = 4096
 
 # struct's letters for the types of fixed size
-FIXED_FORMATS = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q"}
+FIXED_FORMATS = {"bool": "?", "int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q"}
 
 
 class Codec(Protocol):

@@ -90,6 +90,11 @@ def int16(versions: str, *, default: int = 0, tag: int | None = None, ignorable:
     return value
 
 
+def uint16(versions: str, *, default: int = 0, tag: int | None = None, ignorable: bool = False) -> int:
+    value: int = _field("uint16", versions, default, tag=tag, ignorable=ignorable)
+    return value
+
+
 def int32(versions: str, *, default: int = 0, tag: int | None = None, ignorable: bool = False) -> int:
     value: int = _field("int32", versions, default, tag=tag, ignorable=ignorable)
     return value

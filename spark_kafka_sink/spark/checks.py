@@ -67,11 +67,12 @@ def ask_servers(options: SinkOptions, plan: ColumnPlan) -> ColumnPlan:
 def check_connection(options: SinkOptions) -> None:
     """PreflightError if Kafka cannot be written to from here. What has passed once is not looked at again."""
     topics = tuple(topic for topic in (options.topic, options.dead_letter_topic) if topic is not None)
-    target = Target(topics, every_broker=options.topic is None)
+    config = options.producer_config()
+    target = Target(topics, every_broker=options.topic is None, idempotent=config.enable_idempotence)
     looked_at = (target, *sorted(options.producer.items()))
     if not options.check_connection or looked_at in _reachable:
         return
-    error = failure(preflight(options.producer_config().client_config(), target))
+    error = failure(preflight(config.client_config(), target))
     if error is not None:
         raise PreflightError(f"{error}\n{_WHERE_TO_LOOK}")
     _reachable.add(looked_at)

@@ -9,6 +9,7 @@ from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.messages import request_type
 from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from spark_kafka_sink.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -41,6 +42,13 @@ def _produce(version: int, topic_id: UUID) -> Message:
     topic = TopicProduceData(name="t" if version < 13 else "", partition_data=parts)
     topic.topic_id = topic_id
     return ProduceRequest(acks=-1, timeout_ms=1, topic_data=[topic])
+
+
+def _describe_configs(version: int, topic_id: UUID) -> Message:
+    asked = [(2, "t"), (2, "unknown"), (4, "0"), (8, "")]
+    return DescribeConfigsRequest(
+        resources=[DescribeConfigsResource(resource_type=kind, resource_name=name) for kind, name in asked]
+    )
 
 
 def _fetch(version: int, topic_id: UUID) -> Message:
@@ -92,6 +100,7 @@ _BUILDERS: dict[ApiKey, Callable[[int, UUID], Message]] = {
     ApiKey.FETCH: _fetch,
     ApiKey.LIST_OFFSETS: _list_offsets,
     ApiKey.METADATA: _metadata,
+    ApiKey.DESCRIBE_CONFIGS: _describe_configs,
     ApiKey.OFFSET_COMMIT: _offset_commit,
     ApiKey.OFFSET_FETCH: _offset_fetch,
     ApiKey.FIND_COORDINATOR: _find_coordinator,

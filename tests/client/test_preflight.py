@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.client.options import client_config
-from spark_kafka_sink.client.preflight import PATIENCE_MS, Check, Outcome, Target, failure, preflight, topic_check
+from spark_kafka_sink.client.preflight import Check, Outcome, Patience, Target, failure, preflight
+from spark_kafka_sink.client.preflight.reached import topic_check
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
@@ -53,6 +54,7 @@ def test_a_healthy_cluster_passes_every_check_within_a_second() -> None:
         "bootstrap servers",
         "security",
         "metadata",
+        "versions",
         "topic t",
         "broker 0 (broker0:9092)",
         "broker 1 (broker1:9093)",
@@ -63,7 +65,7 @@ def test_a_healthy_cluster_passes_every_check_within_a_second() -> None:
 
 
 def test_where_the_rows_name_topics_every_broker_is_connected_to() -> None:
-    assert [*checks_of(simulated(nodes=3))][3:] == [f"broker {n} (broker{n}:{9092 + n})" for n in range(3)]
+    assert [*checks_of(simulated(nodes=3))][4:] == [f"broker {n} (broker{n}:{9092 + n})" for n in range(3)]
 
 
 def test_names_that_cannot_be_resolved_end_the_checks_at_once() -> None:
@@ -88,7 +90,7 @@ def test_a_server_that_refuses_connections_is_named_with_the_reason_when_patienc
     checks = checks_of(cluster, "t", servers="broker7:9092")
     assert "bootstrap server broker7:9092: broker7:9092: Connection refused" in words(checks)
     assert "Check host and port" in words(checks)
-    assert PATIENCE_MS <= cluster.system.now() - started < PATIENCE_MS + 100
+    assert Patience().faults_ms <= cluster.system.now() - started < Patience().faults_ms + 100
     assert outcomes(checks)["topic t"] == "skipped"
 
 
@@ -240,7 +242,7 @@ def test_plaintext_to_a_listener_that_expects_sasl_is_told_to_look_at_the_protoc
     security = ListenerSecurity("SASL_PLAINTEXT", users={"alice": SECRET})
     with embedded_broker(security=security) as broker:
         checks = preflight(
-            client_config({"bootstrap.servers": broker.bootstrap_servers}), Target(["t"]), patience_ms=300
+            client_config({"bootstrap.servers": broker.bootstrap_servers}), Target(["t"]), patience=Patience(300, 300)
         )
     assert "its listener may expect another security.protocol: SASL, or TLS." in str(failure(checks))
 

@@ -48,5 +48,7 @@ def _element(kind: Any, version: int, numbers: Any, nulls: bool, elements: int) 
         return f"näme-{number}"
     if kind in ("bytes", "records"):
         return f"bytes-{number}".encode() * 20
+    if kind == "uint16":
+        return 0xFFFF - number % 100
     # From both ends of the type's range.
     return number % 100 if number % 2 else -(1 << _BITS[kind]) + number % 100

@@ -59,7 +59,11 @@ def test_the_topics_of_the_options_are_looked_at_and_every_broker_where_the_rows
     check_connection(parse_options(SERVERS | {"topic": "t"} | letters))
     check_connection(parse_options(SERVERS | letters))
     check_connection(parse_options(SERVERS))
-    assert preflights.targets == [Target(("t", "dead")), Target(("dead",), True), Target((), True)]
+    assert preflights.targets == [
+        Target(("t", "dead"), idempotent=True),
+        Target(("dead",), every_broker=True, idempotent=True),
+        Target((), every_broker=True, idempotent=True),
+    ]
 
 
 def test_the_check_can_be_left_out(preflights: Preflights) -> None:

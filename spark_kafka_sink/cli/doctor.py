@@ -1,0 +1,141 @@
+"""`pykafka doctor`: why can Kafka not be written to from here? The checks of the driver, and a few more."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_kafka_sink.cli.client_options import (
+    SERVERS,
+    add_connection_arguments,
+    given_options,
+    properties,
+    quiet,
+    text_of,
+)
+from spark_kafka_sink.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.client.preflight import Check, Target
+    from spark_kafka_sink.producer.config import ProducerConfig
+
+HELP = "find out what stands between this machine and a cluster, and what to do about it"
+
+MARKS = {"passed": "✔", "warning": "!", "failed": "✘", "skipped": "-"}
+PLAIN_MARKS = {**MARKS, "passed": "ok", "failed": "X"}
+"""For terminals that cannot show the others."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_connection_arguments(parser)
+    add = parser.add_argument
+    add("--topic", action="append", default=[], metavar="NAME", help="look at this topic; may be repeated")
+    add("--transactional-id", metavar="ID", help="try the right to write in transactions of this id; none is begun")
+    add(
+        "--spark-conf",
+        type=Path,
+        metavar="FILE",
+        help="options as a DataFrame's writer gets them (kafka.bootstrap.servers, topic...): JSON, or lines NAME=VALUE",
+    )
+    add("--json", action="store_true", help="print one JSON document")
+
+
+@dataclass(frozen=True)
+class _Case:
+    config: ProducerConfig
+    target: Target
+
+
+def run(chosen: argparse.Namespace) -> int:
+    from spark_kafka_sink.client.preflight import HASTE, Outcome, preflight
+
+    case = _case(chosen)
+    with quiet():
+        checks = preflight(case.config.client_config(), case.target, patience=HASTE, thorough=True)
+    failed = sum(check.outcome is Outcome.FAILED for check in checks)
+    if chosen.json:
+        print(json.dumps({"ok": not failed, "checks": [_as_json(check) for check in checks]}, ensure_ascii=False))
+    else:
+        _print(checks, failed)
+    return 1 if failed else 0
+
+
+def _case(chosen: argparse.Namespace) -> _Case:
+    """What the driver would look at, as far as it is known here."""
+    from spark_kafka_sink.client.preflight import Target
+    from spark_kafka_sink.producer.config import ProducerConfig
+
+    topics: list[str] = []
+    if chosen.spark_conf is None:
+        config = ProducerConfig.parse(given_options(chosen))
+    else:
+        config, topics = _of_spark(chosen)
+    target = Target(
+        tuple(dict.fromkeys([*chosen.topic, *topics])),
+        every_broker=True,
+        create_topics=False,
+        idempotent=config.enable_idempotence,
+        transactional_id=chosen.transactional_id or config.transactional_id,
+        record_bytes_max=config.max_request_size,
+    )
+    return _Case(config, target)
+
+
+def _of_spark(chosen: argparse.Namespace) -> tuple[ProducerConfig, list[str]]:
+    """The producer's configuration and the topics of a write's options. `-X` and `--bootstrap-server` win."""
+    if chosen.command_config is not None:
+        raise ConfigurationError("give --command-config or --spark-conf, not both")
+    try:
+        from spark_kafka_sink.spark.options import parse_options
+    except ImportError as error:
+        raise ConfigurationError(f"--spark-conf: {error}") from error
+    options = dict(_options_of(text_of(chosen.spark_conf, "--spark-conf")))
+    options.update({f"kafka.{name}": value for name, value in properties(chosen.option, "-X").items()})
+    if chosen.bootstrap_server:
+        options[f"kafka.{SERVERS}"] = chosen.bootstrap_server
+    parsed = parse_options(options)
+    topics = [topic for topic in (parsed.topic, parsed.dead_letter_topic) if topic is not None]
+    return parsed.producer_config(), topics
+
+
+def _options_of(text: str) -> Mapping[str, str]:
+    if not text.lstrip().startswith("{"):
+        return properties(text.splitlines(), "--spark-conf")
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ConfigurationError(f"--spark-conf is no JSON: line {getattr(error, 'lineno', '?')}") from None
+    return {str(name): _as_spark(value) for name, value in found.items()}
+
+
+def _as_spark(value: object) -> str:
+    """As Spark hands over what a program gives: true, not True."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _as_json(check: Check) -> dict[str, str]:
+    return {"name": check.name, "outcome": check.outcome.value, "detail": check.detail, "remedy": check.remedy}
+
+
+def _print(checks: Sequence[Check], failed: int) -> None:
+    marks = MARKS if _can_show("".join(MARKS.values())) else PLAIN_MARKS
+    for check in checks:
+        print(f"{marks[check.outcome.value]:2} {check.name}: {check.detail}")
+        if check.remedy:
+            print(f"     {check.remedy}")
+    print(
+        f"\n{failed} of {len(checks)} checks failed." if failed else "\nNothing that was looked at stands in the way."
+    )
+
+
+def _can_show(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,20 @@
+"""Checks before a write: can this program, from this machine and with these options, write to these topics?
+
+They do what a producer does first: look up the bootstrap servers, connect to them with the job's own security, ask for
+the topics, connect to every broker that leads a partition, at the address that the broker advertises, and try the
+rights that the write needs. All connections are made at once, so a healthy cluster takes about a second at most.
+
+checks.py     what is looked at, and what was found
+probe.py      the connections and the questions
+reached.py    what the probe found, as checks
+questions.py  what is asked when the cluster has been reached: rights, clock, limits
+certificates.py  what brokers show of themselves by TLS
+run.py        all of it, in order
+
+The driver makes these checks before a write, and `pykafka doctor` makes the same ones and a few more (`thorough`).
+"""
+
+from spark_kafka_sink.client.preflight.checks import HASTE, Check, Outcome, Patience, Target, failure
+from spark_kafka_sink.client.preflight.run import preflight
+
+__all__ = ["HASTE", "Check", "Outcome", "Patience", "Target", "failure", "preflight"]

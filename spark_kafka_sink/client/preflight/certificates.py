@@ -1,0 +1,53 @@
+"""What brokers show of themselves by TLS, as checks: names, issuer, until when, and why they are not trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.preflight.checks import FAULTS_SHOWN_MAX, Check, Outcome
+from spark_kafka_sink.errors import ConfigurationError, NetworkError, TlsError
+from spark_kafka_sink.network.system import System
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.network.security.peer_certificate import PeerCertificate
+
+DAYS_LEFT_MIN = 30
+_DAY_S = 86_400
+
+
+def certificate_checks(
+    config: ClientConfig, nodes: Iterable[Node], system: System, patience_ms: float
+) -> Iterator[Check]:
+    """One for each address, of a bounded number of them; none without TLS."""
+    tls = config.security.tls
+    if tls is None:
+        return
+    from spark_kafka_sink.network.security.peer_certificate import look
+
+    places = list(dict.fromkeys((node.host, node.port) for node in nodes))
+    for host, port in places[:FAULTS_SHOWN_MAX]:
+        name = f"certificate of {host}:{port}"
+        try:
+            addresses = system.resolve(host, port)
+            shown = look(tls, addresses[0], system, system.now() + patience_ms)
+        except (NetworkError, TlsError, ConfigurationError) as error:
+            yield Check(name, Outcome.SKIPPED, str(error))
+            continue
+        yield certificate_check(name, shown, system.wall_ms() / 1000)
+
+
+def certificate_check(name: str, shown: PeerCertificate, now_s: float) -> Check:
+    days = int((shown.not_after_s - now_s) // _DAY_S)
+    until = f"{datetime.fromtimestamp(shown.not_after_s, timezone.utc):%Y-%m-%d}"
+    validity = f"valid until {until}, {days} days" if days >= 0 else f"expired on {until}, {-days} days ago"
+    names = f" for {', '.join(shown.names)}" if shown.names else ""
+    detail = f"{shown.subject or 'no subject'}{names}; issued by {shown.issuer}; {validity}; {shown.version}"
+    if shown.refusal:
+        return Check(name, Outcome.FAILED, f"{shown.refusal}. It is {detail}", "")
+    if days < DAYS_LEFT_MIN:
+        return Check(name, Outcome.WARNING, detail, "Renew it soon: when it has expired no client connects.")
+    return Check(name, Outcome.PASSED, detail)

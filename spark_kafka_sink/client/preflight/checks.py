@@ -1,0 +1,92 @@
+"""What the checks are about, and what they have found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from spark_kafka_sink.errors import PreflightError
+
+FAULTS_SHOWN_MAX = 10
+
+BOOTSTRAP = "bootstrap servers"
+SECURITY = "security"
+METADATA = "metadata"
+
+
+class Outcome(Enum):
+    PASSED = "passed"
+    WARNING = "warning"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at: what was found and, unless all is well, what to do."""
+
+    name: str
+    outcome: Outcome
+    detail: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(sentence(part) for part in (f"{self.name}: {self.detail}", self.remedy) if part)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is going to be written, and with which rights."""
+
+    topics: Sequence[str] = ()
+    every_broker: bool = False
+    """Connect to each broker, not only to leaders: the rows name topics, too, which are not known yet."""
+    create_topics: bool = True
+    """Let brokers create missing topics, as they do for a producer."""
+    idempotent: bool = False
+    transactional_id: str | None = None
+    """An id with which transactions will be made; none is begun or ended by the checks."""
+    record_bytes_max: int | None = None
+    """max.request.size of the producer; compared with what the topic takes."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to wait, in milliseconds."""
+
+    silence_ms: float = 5_000.0
+    """For an answer that does not come."""
+    faults_ms: float = 5_000.0
+    """For a fault to pass: a broker restarts, a leader is elected, a topic is created. One that does not pass
+    (credentials that are refused, a right that is missing) is not waited for."""
+
+
+HASTE = Patience(faults_ms=1_000.0)
+"""For a person who waits at a terminal."""
+
+
+def failure(
+    checks: Iterable[Check], sentence: str = "Kafka cannot be written to. Nothing was written."
+) -> PreflightError | None:
+    """One error that names every check that has failed, after a first sentence; None if none has."""
+    failed = [check for check in checks if check.outcome is Outcome.FAILED]
+    if not failed:
+        return None
+    shown = [f"- {check}" for check in failed[:FAULTS_SHOWN_MAX]]
+    if len(failed) > len(shown):
+        shown.append(f"- and {len(failed) - len(shown)} more checks.")
+    return PreflightError("\n".join([sentence, *shown]))
+
+
+def topic_name(topic: str) -> str:
+    """The name of the check of a topic."""
+    return f"topic {topic}"
+
+
+def sentence(words: str) -> str:
+    return words.rstrip(". ") + "."
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

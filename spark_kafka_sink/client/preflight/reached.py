@@ -1,0 +1,160 @@
+"""What a probe has found about the way to the cluster, as checks: each step depends on those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.preflight.checks import (
+    BOOTSTRAP,
+    FAULTS_SHOWN_MAX,
+    METADATA,
+    SECURITY,
+    Check,
+    Outcome,
+    Patience,
+    count,
+    topic_name,
+)
+from spark_kafka_sink.client.preflight.probe import Probe
+from spark_kafka_sink.errors import NetworkError, UnsupportedVersionError
+from spark_kafka_sink.network.system import System
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.error_codes import error_code
+from spark_kafka_sink.protocol.messages.metadata import MetadataResponseTopic
+
+NAMES = "names"
+VERSIONS = "versions"
+_FEATURES_SHOWN = frozenset({"metadata.version", "transaction.version"})
+
+# Bits of topic_authorized_operations. Brokers that do not tell them send the lowest number, which has neither.
+_MAY_WRITE, _MAY_DESCRIBE = 1 << 4, 1 << 8
+
+
+def reached_checks(probe: Probe, config: ClientConfig, patience: Patience) -> list[Check]:
+    waited = f"within {patience.silence_ms / 1000:g} s"
+    return [
+        _bootstrap_check(probe, waited),
+        _security_check(probe, config),
+        _metadata_check(probe, waited),
+        *_versions_checks(probe),
+        *(_topic_check(probe, topic) for topic in probe.target.topics),
+        *(_leader_check(probe, node, waited) for node in probe.leaders()),
+    ]
+
+
+def names_check(nodes: Iterable[Node], system: System) -> Check:
+    """Which addresses the names have here. One that has none fails elsewhere, with the connection that needs it."""
+    shown: dict[str, str] = {}
+    for node in nodes:
+        try:
+            addresses = [str(address.sockaddr[0]) for address in system.resolve(node.host, node.port)]
+        except NetworkError:
+            addresses = ["no address"]
+        shown[node.host] = f"{node.host} is {', '.join(dict.fromkeys(addresses))}"
+    outcome = Outcome.WARNING if any(words.endswith("no address") for words in shown.values()) else Outcome.PASSED
+    more = f"; and {len(shown) - FAULTS_SHOWN_MAX} more" if len(shown) > FAULTS_SHOWN_MAX else ""
+    return Check(NAMES, outcome, "; ".join([*shown.values()][:FAULTS_SHOWN_MAX]) + more)
+
+
+def _bootstrap_check(probe: Probe, waited: str) -> Check:
+    refused = {node.id for node in probe.bootstrap if probe.client.authentication_exception(node.id) is not None}
+    silent = [node for node in probe.bootstrap if node.id not in probe.reached and node.id not in refused]
+    faults = "; ".join(f"{node}: {_why(probe, node, waited)}" for node in silent[:FAULTS_SHOWN_MAX])
+    answered = f"{len(probe.bootstrap) - len(silent)} of {len(probe.bootstrap)} can be connected to"
+    if not silent:
+        return Check(BOOTSTRAP, Outcome.PASSED, answered)
+    if len(silent) < len(probe.bootstrap):
+        return Check(BOOTSTRAP, Outcome.WARNING, f"{answered}; {faults}")
+    remedy = "Check host and port, that a broker listens there, and that security.protocol is that of its listener."
+    return Check(BOOTSTRAP, Outcome.FAILED, faults, remedy)
+
+
+def _security_check(probe: Probe, config: ClientConfig) -> Check:
+    security = config.security
+    words = security.protocol + (f" with {security.login.mechanism}" if security.login is not None else "")
+    if probe.reached:
+        return Check(SECURITY, Outcome.PASSED, words)
+    for node in probe.bootstrap:
+        error = probe.client.authentication_exception(node.id)
+        if error is not None:
+            remedy = "Check the options of security.protocol, sasl.* and ssl.*."
+            return Check(SECURITY, Outcome.FAILED, f"{words}: {error}", remedy)
+    return Check(SECURITY, Outcome.SKIPPED, "no connection")
+
+
+def _metadata_check(probe: Probe, waited: str) -> Check:
+    if probe.answer is not None:
+        detail = f"cluster {probe.answer.cluster_id} of {count(len(probe.answer.brokers), 'broker')}"
+        return Check(METADATA, Outcome.PASSED, detail)
+    if not probe.reached:
+        return Check(METADATA, Outcome.SKIPPED, "no connection")
+    remedy = "If the broker ends the connection, its listener may expect another security.protocol: SASL, or TLS."
+    return Check(METADATA, Outcome.FAILED, f"no answer {waited}. {probe.no_answer}".strip(), remedy)
+
+
+def _versions_checks(probe: Probe) -> list[Check]:
+    """One check of all brokers that were reached; none where none was."""
+    known = [versions for node in probe.reached if (versions := probe.client.versions(node)) is not None]
+    if not known:
+        return []
+    try:
+        version = min(each.usable(ApiKey.PRODUCE) for each in known)
+        if probe.target.idempotent:
+            min(each.usable(ApiKey.INIT_PRODUCER_ID) for each in known)
+    except UnsupportedVersionError as error:
+        return [Check(VERSIONS, Outcome.FAILED, str(error), "Use brokers of Kafka 2.1 or newer.")]
+    levels = probe.client.finalized_features.levels
+    features = "".join(f", {name} {level}" for name, level in sorted(levels.items()) if name in _FEATURES_SHOWN)
+    return [Check(VERSIONS, Outcome.PASSED, f"Produce is spoken in version {version}{features}")]
+
+
+def _topic_check(probe: Probe, topic: str) -> Check:
+    for answered in probe.answer.topics if probe.answer is not None else ():
+        if answered.name == topic:
+            return topic_check(answered, probe.metadata.snapshot.nodes)
+    return Check(topic_name(topic), Outcome.SKIPPED, "no metadata")
+
+
+def _leader_check(probe: Probe, node: Node, waited: str) -> Check:
+    if node.id in probe.reached:
+        topics = probe.answer.topics if probe.answer is not None else []
+        led = sum(part.leader_id == node.id for topic in topics for part in topic.partitions)
+        leads = f", leads {count(led, 'partition')}" if led else ""
+        return Check(str(node), Outcome.PASSED, f"can be connected to{leads}")
+    remedy = (
+        "The broker itself advertises this address (advertised.listeners): it must lead to this broker, from here "
+        "and from every executor."
+    )
+    return Check(str(node), Outcome.FAILED, _why(probe, node, waited), remedy)
+
+
+def _why(probe: Probe, node: Node, waited: str) -> str:
+    loss = probe.client.losses.get(node.id)
+    return f"no connection {waited}" if loss is None else loss.reason
+
+
+def topic_check(topic: MetadataResponseTopic, nodes: Iterable[int]) -> Check:
+    """What metadata says of a topic. `nodes`: the brokers that are known."""
+    name = topic_name(topic.name or "")
+    if topic.error_code in (error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.UNKNOWN_TOPIC_ID):
+        remedy = (
+            "Correct its name or create it: brokers create topics by themselves only with auto.create.topics.enable, "
+            "and only for users with the right Create."
+        )
+        return Check(name, Outcome.FAILED, "does not exist", remedy)
+    if topic.error_code != error_codes.NONE:
+        error = error_code(topic.error_code)
+        outcome = Outcome.WARNING if error.retriable else Outcome.FAILED
+        return Check(name, outcome, error.name, error.advice)
+    if topic.topic_authorized_operations & (_MAY_DESCRIBE | _MAY_WRITE) == _MAY_DESCRIBE:
+        return Check(name, Outcome.FAILED, "this user may not write to it", "Grant the user the right Write.")
+    leaderless = [part.partition_index for part in topic.partitions if part.leader_id not in nodes]
+    partitions = count(len(topic.partitions), "partition")
+    if leaderless:
+        shown = ", ".join(str(index) for index in leaderless[:FAULTS_SHOWN_MAX])
+        detail = f"{len(leaderless)} of {partitions} without a leader: {shown}"
+        return Check(name, Outcome.WARNING, detail, "Their rows wait for one, for at most delivery.timeout.ms.")
+    return Check(name, Outcome.PASSED, partitions)

@@ -1,0 +1,73 @@
+"""All checks, in the order in which they depend on each other."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from spark_kafka_sink.client.bootstrap import bootstrap_nodes
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.preflight.checks import (
+    BOOTSTRAP,
+    METADATA,
+    SECURITY,
+    Check,
+    Outcome,
+    Patience,
+    Target,
+    topic_name,
+)
+from spark_kafka_sink.client.preflight.probe import Probe
+from spark_kafka_sink.client.preflight.reached import names_check, reached_checks
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.network.system import OperatingSystem, System
+
+
+def preflight(
+    config: ClientConfig,
+    target: Target,
+    *,
+    patience: Patience | None = None,
+    thorough: bool = False,
+    system: System | None = None,
+) -> list[Check]:
+    """`thorough`: what a person wants to know besides: certificates, clocks, sizes."""
+    patience = patience if patience is not None else Patience()
+    system = system if system is not None else OperatingSystem()
+    try:
+        nodes = bootstrap_nodes(config.bootstrap_servers, config.client_dns_lookup, system)
+    except ConfigurationError as error:
+        remedy = "Correct the names in bootstrap.servers, or the name service of this machine."
+        return _cut_short(Check(BOOTSTRAP, Outcome.FAILED, str(error), remedy), target)
+    try:
+        probe = Probe(config, nodes, target, system)
+    except ConfigurationError as error:
+        return _cut_short(Check(SECURITY, Outcome.FAILED, str(error)), target)
+    with closing(probe):
+        probe.run(patience)
+        checks = reached_checks(probe, config, patience)
+        if thorough:
+            places = [*probe.bootstrap, *probe.leaders()]
+            checks = [names_check(places, system), *checks, *_certificates(places, config, system, patience)]
+        if probe.answer is not None:
+            checks += _answers(probe, patience, thorough=thorough)
+        return checks
+
+
+def _certificates(nodes: list[Node], config: ClientConfig, system: System, patience: Patience) -> list[Check]:
+    from spark_kafka_sink.client.preflight.certificates import certificate_checks
+
+    return list(certificate_checks(config, nodes, system, patience.silence_ms))
+
+
+def _answers(probe: Probe, patience: Patience, *, thorough: bool) -> list[Check]:
+    from spark_kafka_sink.client.preflight.questions import ask, rights, sizes_and_clocks
+
+    known = [topic.name for topic in probe.answer.topics if not topic.error_code and topic.name] if probe.answer else []
+    questions = [*rights(probe.target), *(sizes_and_clocks(known, probe.target.record_bytes_max) if thorough else ())]
+    return [ask(probe, question, patience.silence_ms) for question in questions]
+
+
+def _cut_short(failed: Check, target: Target) -> list[Check]:
+    others = [BOOTSTRAP, SECURITY, METADATA, *map(topic_name, target.topics)]
+    return [failed if name == failed.name else Check(name, Outcome.SKIPPED, "not looked at") for name in others]

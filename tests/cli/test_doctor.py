@@ -1,0 +1,143 @@
+"""`pykafka doctor`, as it is called, against an embedded broker on the loopback interface."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.cli import doctor
+from spark_kafka_sink.cli.main import main
+from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
+
+Output = pytest.CaptureFixture[str]
+
+SECRET = "hush-hush"
+JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+
+
+@pytest.fixture(scope="module")
+def bootstrap() -> Iterator[str]:
+    with embedded_broker({"t": 2}) as broker:
+        yield broker.bootstrap_servers
+
+
+def doctor_json(output: Output, *arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    status = main(["doctor", "--json", *arguments])
+    document = json.loads(output.readouterr().out)
+    assert document["ok"] == (status == 0)
+    return status, {check["name"]: check for check in document["checks"]}
+
+
+def test_each_thing_that_was_looked_at_is_a_line_with_a_mark(capsys: Output, bootstrap: str) -> None:
+    assert main(["doctor", "--bootstrap-server", bootstrap, "--topic", "t", "--transactional-id", "x"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines[:-2] if not line.startswith("✔  ")] == []
+    assert "✔  topic t: 2 partitions" in lines
+    assert {line.split(": ")[0] for line in lines[:-2]} >= {
+        "✔  names",
+        "✔  bootstrap servers",
+        "✔  security",
+        "✔  idempotent write",
+        "✔  transactions",
+        "✔  largest message of t",
+        "✔  clock",
+    }
+    assert lines[-1] == "Nothing that was looked at stands in the way."
+
+
+def test_what_fails_has_a_cross_what_to_do_and_a_status(capsys: Output, bootstrap: str) -> None:
+    assert main(["doctor", "--bootstrap-server", bootstrap, "--topic", "nope"]) == 1
+    out = capsys.readouterr().out
+    assert "✘  topic nope: does not exist\n     Correct its name or create it" in out
+    assert out.endswith("checks failed.\n")
+
+
+def test_a_topic_that_is_missing_is_not_created() -> None:
+    with embedded_broker(auto_create_topics=True) as broker:
+        assert main(["doctor", "--bootstrap-server", broker.bootstrap_servers, "--topic", "nope"]) == 1
+        assert broker.cluster.topics == {}
+
+
+def test_a_terminal_that_has_no_ticks_gets_letters(monkeypatch: pytest.MonkeyPatch, bootstrap: str) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert main(["doctor", "--bootstrap-server", bootstrap, "--topic", "nope"]) == 1
+    out.flush()
+    shown = out.buffer.getvalue().decode("latin-1")
+    assert "ok security" in shown
+    assert "X  topic nope" in shown
+
+
+def test_json_has_all_of_it(capsys: Output, bootstrap: str) -> None:
+    status, checks = doctor_json(capsys, "--bootstrap-server", bootstrap, "--topic", "t")
+    assert status == 0
+    assert checks["topic t"] == {"name": "topic t", "outcome": "passed", "detail": "2 partitions", "remedy": ""}
+
+
+def test_a_wrong_password_fails_security_and_is_not_shown(capsys: Output, tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nacks=all\n"
+        f'sasl.jaas.config={JAAS} username="alice" password="{SECRET}-wrong";\n'
+    )
+    security = ListenerSecurity("SASL_PLAINTEXT", users={"alice": SECRET})
+    with embedded_broker({"t": 1}, security=security) as broker:
+        status, checks = doctor_json(
+            capsys, "--bootstrap-server", broker.bootstrap_servers, "--command-config", str(config)
+        )
+    assert status == 1
+    assert checks["security"]["outcome"] == "failed"
+    assert SECRET not in json.dumps(checks)
+
+
+@pytest.mark.parametrize("form", ["json", "lines"])
+def test_the_options_of_a_spark_job_are_taken_as_they_are(
+    capsys: Output, bootstrap: str, tmp_path: Path, form: str
+) -> None:
+    pytest.importorskip("pyspark")
+    options: dict[str, object] = {"kafka.bootstrap.servers": bootstrap, "topic": "t", "includeHeaders": True}
+    text = json.dumps(options) if form == "json" else "".join(f"{name}={value}\n" for name, value in options.items())
+    conf = tmp_path / "options"
+    conf.write_text(text)
+    status, checks = doctor_json(capsys, "--spark-conf", str(conf), "-X", "client.id=me")
+    assert status == 0
+    assert "topic t" in checks
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "no broker is named: give --bootstrap-server HOST:PORT"),
+        (["--bootstrap-server", "nonsense"], "'nonsense' is not HOST:PORT"),
+        (["--spark-conf", "/nowhere"], "--spark-conf: /nowhere cannot be read"),
+        (["--command-config", "/nowhere"], "--command-config: /nowhere cannot be read"),
+        (["--spark-conf", "/nowhere", "--command-config", "/nowhere"], "not both"),
+        (["--bootstrap-server", "a:1", "-X", "acsk=1"], "acsk is not an option"),
+    ],
+)
+def test_what_was_given_wrongly_is_a_sentence(capsys: Output, arguments: list[str], words: str) -> None:
+    assert main(["doctor", *arguments]) == 1
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.err.startswith("pykafka: ")
+    assert captured.out == ""
+
+
+def test_a_file_that_is_no_json_or_too_long_is_named(capsys: Output, tmp_path: Path) -> None:
+    conf = tmp_path / "conf"
+    conf.write_text('{"a": \n1,,')
+    assert main(["doctor", "--spark-conf", str(conf)]) == 1
+    assert "--spark-conf is no JSON: line 2" in capsys.readouterr().err
+    conf.write_text(" " * (1 << 21))
+    assert main(["doctor", "--spark-conf", str(conf)]) == 1
+    assert "is longer than" in capsys.readouterr().err
+
+
+def test_every_outcome_has_a_mark() -> None:
+    assert {*doctor.MARKS} == {*doctor.PLAIN_MARKS} == {"passed", "warning", "failed", "skipped"}

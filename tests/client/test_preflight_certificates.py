@@ -1,0 +1,112 @@
+"""What `pykafka doctor` says of a broker's certificate: real OpenSSL, an embedded broker on the loopback interface."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration.support.certificates import write_certificates
+from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.client.preflight import HASTE, Check, Outcome, Target, preflight
+from spark_kafka_sink.client.preflight.certificates import certificate_check
+from spark_kafka_sink.network.security.peer_certificate import PeerCertificate
+from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
+
+DAY_S = 86_400
+SHOWN = PeerCertificate("CN=node", "CN=authority", ("localhost",), 0, 100 * DAY_S, version="TLSv1.3")
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificates")
+    write_certificates(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def port(certificates: Path) -> Iterator[str]:
+    with listening(certificates, "node.pem") as port:
+        yield port
+
+
+class listening:  # noqa: N801 - used like a function
+    """A TLS broker with this certificate; its port."""
+
+    def __init__(self, certificates: Path, identity: str) -> None:
+        security = ListenerSecurity("SSL", certificate=certificates / identity)
+        self._broker = embedded_broker({"t": 1}, security=security, advertised_host="localhost")
+
+    def __enter__(self) -> str:
+        return self._broker.__enter__().bootstrap_servers.rpartition(":")[2]
+
+    def __exit__(self, *_: object) -> None:
+        self._broker.close()
+
+
+def checks_of(servers: str, authority: Path) -> dict[str, Check]:
+    options = {
+        "bootstrap.servers": servers,
+        "security.protocol": "SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(authority),
+    }
+    checks = preflight(client_config(options), Target(["t"]), patience=HASTE, thorough=True)
+    return {check.name: check for check in checks}
+
+
+def test_a_good_certificate_is_shown_with_its_issuer_and_its_last_day(port: str, certificates: Path) -> None:
+    check = checks_of(f"localhost:{port}", certificates / "ca.pem")[f"certificate of localhost:{port}"]
+    assert check.outcome in (Outcome.PASSED, Outcome.WARNING)
+    assert check.detail.startswith("CN=node for localhost; issued by CN=test authority; valid until ")
+    assert check.detail.endswith("TLSv1.3")
+
+
+@pytest.mark.parametrize(
+    ("host", "authority", "words"),
+    [
+        ("localhost", "stranger-ca.pem", "an authority that is not trusted"),
+        ("127.0.0.1", "ca.pem", "not for '127.0.0.1'"),
+    ],
+)
+def test_one_that_is_refused_is_shown_all_the_same_with_the_reason(
+    port: str, certificates: Path, host: str, authority: str, words: str
+) -> None:
+    checks = checks_of(f"{host}:{port}", certificates / authority)
+    check = checks[f"certificate of {host}:{port}"]
+    assert check.outcome is Outcome.FAILED
+    assert words in check.detail
+    assert "It is CN=node for localhost; issued by CN=test authority" in check.detail
+    assert checks["security"].outcome is Outcome.FAILED
+
+
+def test_an_expired_one_is_named_with_the_day(certificates: Path) -> None:
+    with listening(certificates, "expired.pem") as port:
+        check = checks_of(f"localhost:{port}", certificates / "ca.pem")[f"certificate of localhost:{port}"]
+    assert check.outcome is Outcome.FAILED
+    assert "has expired: it must be renewed there" in check.detail
+    assert "CN=expired" in check.detail
+    assert "expired on " in check.detail
+
+
+def test_a_listener_without_tls_has_none_to_show(certificates: Path) -> None:
+    with embedded_broker({"t": 1}) as broker:
+        servers = broker.bootstrap_servers
+        checks = checks_of(servers, certificates / "ca.pem")
+    assert checks[f"certificate of {servers}"].outcome is Outcome.SKIPPED
+    assert checks["bootstrap servers"].outcome is Outcome.FAILED
+
+
+@pytest.mark.parametrize(
+    ("days_left", "outcome", "words"),
+    [
+        (31, Outcome.PASSED, "31 days"),
+        (29, Outcome.WARNING, "29 days"),
+        (0, Outcome.WARNING, "0 days"),
+    ],
+)
+def test_one_that_will_expire_soon_is_a_warning(days_left: int, outcome: Outcome, words: str) -> None:
+    check = certificate_check("certificate of b:1", SHOWN, (100 - days_left) * DAY_S)
+    assert check.outcome is outcome
+    assert words in check.detail

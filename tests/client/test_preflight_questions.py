@@ -1,0 +1,168 @@
+"""What a cluster that was reached is asked before a write, and what the answers mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.client.preflight import HASTE, Check, Outcome, Target, failure, preflight
+from spark_kafka_sink.client.preflight.questions import CLOCK, IDEMPOTENT_WRITE, TRANSACTIONS
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from tests.fake_system import FakeSystem
+from tests.simulated_cluster import SimulatedCluster
+
+
+def simulated(**options: Any) -> SimulatedCluster:
+    return SimulatedCluster(FakeSystem(latency_ms=20), nodes=2, topics={"t": 2}, **options)
+
+
+def checks_of(cluster: SimulatedCluster, target: Target, *, thorough: bool = False) -> dict[str, Check]:
+    config = client_config({"bootstrap.servers": cluster.bootstrap_servers})
+    found = preflight(config, target, patience=HASTE, thorough=thorough, system=cluster.system)
+    assert not cluster.system.open_sockets, "a check leaves no connection behind"
+    return {check.name: check for check in found}
+
+
+def test_rights_are_tried_only_where_the_write_needs_them() -> None:
+    names = {IDEMPOTENT_WRITE, TRANSACTIONS}
+    assert not names & {*checks_of(simulated(), Target(["t"]))}
+    checks = checks_of(simulated(), Target(["t"], idempotent=True, transactional_id="an-id"))
+    assert {checks[name].outcome for name in names} == {Outcome.PASSED}
+
+
+def test_trying_leaves_nothing_behind() -> None:
+    cluster = simulated()
+    checks_of(cluster, Target(["t"], idempotent=True, transactional_id="an-id"), thorough=True)
+    assert cluster.core.coordinator.transactions == {}
+    assert [cluster.core.log("t", partition).next_offset for partition in (0, 1)] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("api", "code", "name", "outcome", "words"),
+    [
+        (
+            ApiKey.INIT_PRODUCER_ID,
+            error_codes.CLUSTER_AUTHORIZATION_FAILED,
+            IDEMPOTENT_WRITE,
+            Outcome.FAILED,
+            "IdempotentWrite",
+        ),
+        (ApiKey.INIT_PRODUCER_ID, error_codes.COORDINATOR_LOAD_IN_PROGRESS, IDEMPOTENT_WRITE, Outcome.WARNING, ""),
+        (
+            ApiKey.END_TXN,
+            error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            TRANSACTIONS,
+            Outcome.FAILED,
+            "Describe and Write on the transactional id",
+        ),
+        (ApiKey.END_TXN, error_codes.NOT_COORDINATOR, TRANSACTIONS, Outcome.PASSED, ""),
+        (ApiKey.DESCRIBE_QUORUM, error_codes.CLUSTER_AUTHORIZATION_FAILED, CLOCK, Outcome.SKIPPED, "Describe"),
+        (
+            ApiKey.DESCRIBE_CONFIGS,
+            error_codes.TOPIC_AUTHORIZATION_FAILED,
+            "largest message of t",
+            Outcome.SKIPPED,
+            "DescribeConfigs",
+        ),
+    ],
+)
+def test_each_refusal_is_one_check_with_its_remedy(
+    api: ApiKey, code: int, name: str, outcome: Outcome, words: str
+) -> None:
+    cluster = simulated()
+    cluster.control.when(api=api, times=None).fail(code)
+    checks = checks_of(cluster, Target(["t"], idempotent=True, transactional_id="an-id"), thorough=True)
+    assert checks[name].outcome is outcome
+    assert words in str(checks[name])
+    others = {check.outcome for other, check in checks.items() if other != name}
+    assert others == {Outcome.PASSED}
+
+
+def test_an_api_that_a_broker_does_not_offer_is_passed_over_with_the_reason() -> None:
+    cluster = simulated(version_limits={ApiKey.DESCRIBE_QUORUM: VersionRange(0, -1)})
+    check = checks_of(cluster, Target(["t"]), thorough=True)[CLOCK]
+    assert check.outcome is Outcome.SKIPPED
+    assert "DESCRIBE_QUORUM" in check.detail
+
+
+def test_an_answer_that_does_not_come_is_waited_for_only_so_long() -> None:
+    cluster = simulated()
+    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=None).never_answer()
+    started = cluster.system.now()
+    check = checks_of(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE]
+    assert check.outcome is Outcome.SKIPPED
+    assert cluster.system.now() - started < HASTE.silence_ms + 1_000
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "outcome", "words"),
+    [
+        (0, Outcome.PASSED, "0.0 s"),
+        (4_000, Outcome.PASSED, "4.0 s ahead of"),
+        (60_000, Outcome.WARNING, "60.0 s ahead of"),
+        (-60_000, Outcome.WARNING, "60.0 s behind"),
+    ],
+)
+def test_a_clock_that_differs_from_the_controllers_is_named(ahead_ms: int, outcome: Outcome, words: str) -> None:
+    cluster = simulated()
+    cluster.core.wall_ms = lambda: cluster.system.wall_ms() + ahead_ms
+    check = checks_of(cluster, Target(["t"]), thorough=True)[CLOCK]
+    assert check.outcome is outcome
+    assert words in check.detail
+
+
+@pytest.mark.parametrize(("record_bytes_max", "outcome"), [(None, Outcome.PASSED), (5_000_000, Outcome.WARNING)])
+def test_a_producer_that_takes_larger_records_than_the_topic_is_warned(
+    record_bytes_max: int | None, outcome: Outcome
+) -> None:
+    check = checks_of(simulated(), Target(["t"], record_bytes_max=record_bytes_max), thorough=True)[
+        "largest message of t"
+    ]
+    assert check.outcome is outcome
+    assert ("max.request.size is 5000000" in check.detail) == (outcome is Outcome.WARNING)
+
+
+def test_a_broker_that_lacks_what_idempotence_needs_fails_by_name() -> None:
+    cluster = simulated(version_limits={ApiKey.INIT_PRODUCER_ID: VersionRange(0, -1)})
+    error = failure(checks_of(cluster, Target(["t"], idempotent=True)).values())
+    assert error is not None
+    assert "does not know the API INIT_PRODUCER_ID" in str(error)
+    assert failure(checks_of(cluster, Target(["t"])).values()) is None
+
+
+def test_the_addresses_of_names_are_shown() -> None:
+    cluster = simulated()
+    cluster.system.names["broker1"] = []
+    check = checks_of(cluster, Target(every_broker=True), thorough=True)["names"]
+    assert check.outcome is Outcome.WARNING
+    assert "broker0 is " in check.detail
+    assert "broker1 is no address" in check.detail
+
+
+def test_refused_connections_and_missing_topics_take_a_second_of_a_hasty_person() -> None:
+    cluster = simulated()
+    for servers, topic in (("broker7:9092", "t"), (cluster.bootstrap_servers, "nope")):
+        started = cluster.system.now()
+        config = client_config({"bootstrap.servers": servers})
+        checks = preflight(config, Target([topic], create_topics=False), patience=HASTE, system=cluster.system)
+        assert failure(checks) is not None
+        assert HASTE.faults_ms <= cluster.system.now() - started < 2 * HASTE.faults_ms
+
+
+def test_a_server_that_may_still_answer_is_waited_for_longer() -> None:
+    cluster = simulated()
+    cluster.system.swallow("gone", 9092)
+    started = cluster.system.now()
+    config = client_config({"bootstrap.servers": "gone:9092"})
+    assert failure(preflight(config, Target(["t"]), patience=HASTE, system=cluster.system)) is not None
+    assert cluster.system.now() - started >= HASTE.silence_ms
+
+
+def test_a_cluster_without_topics_in_question_is_reached_at_once() -> None:
+    cluster = simulated()
+    started = cluster.system.now()
+    assert failure(checks_of(cluster, Target()).values()) is None
+    assert cluster.system.now() - started < 500
