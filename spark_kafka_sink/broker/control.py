@@ -2,11 +2,13 @@
 
 Rules for requests. `when(...)` says which, the verb after it says what happens:
 
-    control.when(api=ApiKey.PRODUCE, topic="t", nth=2).fail(error_codes.NOT_LEADER_OR_FOLLOWER)
-    control.when(api=ApiKey.PRODUCE, node=1).drop(applied=True)            # stored, but the answer is lost
-    control.when(api=ApiKey.PRODUCE, times=None, probability=0.1).delay(0, 50)
+    control.when(api="PRODUCE", topic="t", nth=2).fail("NOT_LEADER_OR_FOLLOWER")
+    control.when(api="PRODUCE", node=1).drop(applied=True)            # stored, but the answer is lost
+    control.when(api="PRODUCE", times=None, probability=0.1).delay(0, 50)
 
-    fail(code)                answer with an error; `after_applying=True`: carried out nevertheless
+Requests and errors have Kafka's names or numbers. The verbs:
+
+    fail(error)               answer with an error; `after_applying=True`: carried out nevertheless
     delay(ms) delay(a, b)     answer late, by a time between a and b; `before_applying=True`: carry out late, too
     drop()                    close the connection in place of an answer; `applied=True`: after carrying out
     cut(at=0.5)               close it in the middle of the answer
@@ -28,6 +30,7 @@ What is left to chance comes from a Random with a seed: the same requests in the
 
 from __future__ import annotations
 
+import difflib
 import struct
 import threading
 from collections.abc import Callable, Mapping
@@ -36,6 +39,7 @@ from random import Random
 from spark_kafka_sink.broker.cluster import EmbeddedCluster
 from spark_kafka_sink.broker.faults import AnswerFault, Effects, FaultRule, InjectedError, Touched, Where
 from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.error_codes import ERROR_CODES
 from spark_kafka_sink.protocol.message import Message
 
 HTTP_ANSWER = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"
@@ -55,7 +59,7 @@ class Control:
     def when(  # noqa: PLR0913 - each thing that a rule can look at, by its name
         self,
         *,
-        api: ApiKey | None = None,
+        api: ApiKey | str | None = None,
         node: int | None = None,
         topic: str | None = None,
         partition: int | None = None,
@@ -67,6 +71,8 @@ class Control:
     ) -> FaultFor:
         if partition is not None and topic is None:
             raise ValueError("a rule for a partition needs its topic")
+        if isinstance(api, str):
+            api = ApiKey(_number_of(api, "request", {key.name: key.value for key in ApiKey}))
         return FaultFor(self, Where(api, node, topic, partition, client_id, matches), nth, times, probability)
 
     def clear(self) -> None:
@@ -157,9 +163,10 @@ class FaultFor:
         self._times = times
         self._probability = probability
 
-    def fail(self, code: int, *, after_applying: bool = False) -> FaultRule:
-        error = InjectedError(code, self._where.topic, self._where.partition, after_applying)
-        return self._rule(lambda effects, _: effects.errors.append(error))
+    def fail(self, error: int | str, *, after_applying: bool = False) -> FaultRule:
+        code = _number_of(error, "error", {row.name: row.code for row in ERROR_CODES.values()})
+        injected = InjectedError(code, self._where.topic, self._where.partition, after_applying)
+        return self._rule(lambda effects, _: effects.errors.append(injected))
 
     def delay(self, ms: float, at_most_ms: float | None = None, *, before_applying: bool = False) -> FaultRule:
         def effect(effects: Effects, random: Random) -> None:
@@ -209,3 +216,13 @@ class FaultFor:
 
     def _rule(self, effect: Callable[[Effects, Random], None]) -> FaultRule:
         return self._control.add(FaultRule(self._where, self._nth, self._times, self._probability, effect))
+
+
+def _number_of(given: int | str, what: str, numbers: Mapping[str, int]) -> int:
+    """The number that Kafka's name stands for. ValueError for a name that Kafka does not have."""
+    if isinstance(given, int):
+        return given
+    if given not in numbers:
+        near = difflib.get_close_matches(given.upper(), numbers, n=1)
+        raise ValueError(f"{given!r} is not the name of a Kafka {what}" + (f": is {near[0]} meant?" if near else ""))
+    return numbers[given]

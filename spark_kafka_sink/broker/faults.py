@@ -87,7 +87,7 @@ class Where:
 
 
 class FaultRule:
-    """One rule, and a handle on it: `struck` says how often it has struck, `remove()` ends it."""
+    """One rule, and a handle on it: `struck` counts its strikes, `remove()` or the end of a `with` ends it."""
 
     def __init__(
         self, where: Where, nth: int, times: int | None, probability: float, effect: Callable[[Effects, Random], None]
@@ -100,6 +100,12 @@ class FaultRule:
         self._probability = probability
         self._effect = effect
         self._removed = False
+
+    def __enter__(self) -> FaultRule:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
 
     def remove(self) -> None:
         self._removed = True

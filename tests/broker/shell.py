@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 
 from spark_kafka_sink import testing
-from spark_kafka_sink.broker.embedded import EmbeddedBroker
 from spark_kafka_sink.cli import main
+from spark_kafka_sink.testing import EmbeddedBroker
 from tests.waiting import eventually
 
 

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafka_sink.broker.embedded import EmbeddedBroker
 from spark_kafka_sink.cli import main
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, unsecured_token
-from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
+from spark_kafka_sink.testing import EmbeddedBroker, ListenerSecurity, embedded_broker
 from tests.broker.loopback import LoopbackClient
 from tests.broker.shell import pykafka_broker
 

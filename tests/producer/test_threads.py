@@ -15,10 +15,9 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
-from spark_kafka_sink.broker.embedded import EmbeddedBroker
 from spark_kafka_sink.errors import AuthorizationError, BufferExhaustedError, KafkaSinkError, ProducerClosedError
 from spark_kafka_sink.protocol.api_keys import ApiKey
-from spark_kafka_sink.testing import embedded_broker
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.waiting import PATIENCE_SECONDS
 
 VALUE = b"v" * 1000

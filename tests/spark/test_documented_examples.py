@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,24 @@ def blocks(document: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
 
 
-def documented_tests() -> dict[str, Callable[[SparkSession], None]]:
-    found: dict[str, Callable[[SparkSession], None]] = {}
-    for block in blocks("docs/testing.md"):
-        names: dict[str, object] = {"__name__": "example"}
-        exec(compile(block, "docs/testing.md", "exec"), names)
-        found |= {name: made for name, made in names.items() if name.startswith("test_") and callable(made)}
-    return found
+def documented_tests() -> dict[str, str]:
+    """Name of a test -> the block that it stands in."""
+    return {name: block for block in blocks("docs/testing.md") for name in re.findall(r"^def (test_\w+)", block, re.M)}
 
 
-@pytest.mark.parametrize("name", ["test_the_orders_are_written", "test_an_answer_that_gets_lost_doubles_nothing"])
-def test_the_example_of_a_test_passes(spark: SparkSession, name: str) -> None:
-    documented_tests()[name](spark)
+@pytest.mark.parametrize("name", documented_tests())
+def test_the_example_of_a_test_passes(request: pytest.FixtureRequest, spark: SparkSession, name: str) -> None:
+    """With the fixtures of its block, of this folder and of the package."""
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(documented_tests()[name], "docs/testing.md", "exec"), names)
+    with ExitStack() as stack:
+
+        def fixture(wanted: str) -> object:
+            if wanted == "spark" or wanted not in names:
+                return request.getfixturevalue(wanted)
+            return stack.enter_context(contextmanager(inspect.unwrap(names[wanted]))())
+
+        names[name](**{wanted: fixture(wanted) for wanted in inspect.signature(names[name]).parameters})
 
 
 @pytest.mark.parametrize(

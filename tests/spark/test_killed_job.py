@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
+from spark_kafka_sink.testing import EmbeddedBroker, assert_topic_equals, embedded_broker, read_topic
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.needs("java")
@@ -55,6 +55,6 @@ def test_a_cancelled_job_leaves_no_connection_and_the_next_one_writes(spark: Spa
         assert len(failures) == 1
         wait_until(lambda: connections(broker) == 0)
 
-        quick = spark.range(10).selectExpr("CAST(id AS STRING) AS value").write.format("pykafka")
-        quick.option("kafka.bootstrap.servers", broker.bootstrap_servers).option("topic", "next").save()
-        assert read_topic(broker.bootstrap_servers, "next").num_rows == 10
+        quick = spark.range(10).selectExpr("CAST(id AS STRING) AS value")
+        quick.write.format("pykafka").options(**broker.topic("next").spark_options).save()
+        assert_topic_equals(quick, broker.topic("next"))

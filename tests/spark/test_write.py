@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.spark.report import read_reports
-from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
+from spark_kafka_sink.testing import EmbeddedBroker, assert_topic_equals, embedded_broker, run_stream, topic_frame
 
 pytestmark = pytest.mark.needs("java")
 
@@ -46,34 +45,28 @@ def write(frame: DataFrame, broker: EmbeddedBroker, topic: str | None = None, **
 
 
 def stored(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> DataFrame:
-    return spark.createDataFrame(read_topic(broker.bootstrap_servers, topic))
-
-
-def assert_stored(spark: SparkSession, broker: EmbeddedBroker, topic: str, expected: DataFrame, *columns: str) -> None:
-    """The topic has exactly the rows of `expected`, in these columns of the topic."""
-    actual = stored(spark, broker, topic).selectExpr(*columns)
-    assert_df_equality(actual, expected, ignore_row_order=True, ignore_nullable=True, ignore_metadata=True)
+    return topic_frame(spark, broker.topic(topic))
 
 
 def test_strings_with_nulls_empty_ones_and_unicode(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     rows = [("k", "v"), (None, "no key"), ("", ""), ("tombstone", None), ("ключ", "😀 日本語"), (None, None)]
     frame = spark.createDataFrame(rows, "key STRING, value STRING")
     write(frame, broker, topic)
-    assert_stored(spark, broker, topic, frame, "CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value")
+    assert_topic_equals(frame, broker.topic(topic))
 
 
 def test_binary_of_every_byte(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     rows = [(bytes(range(256)), bytes(reversed(range(256)))), (b"", b"\x00"), (None, b"\xff\xfe")]
     frame = spark.createDataFrame(rows, "key BINARY, value BINARY")
     write(frame, broker, topic)
-    assert_stored(spark, broker, topic, frame, "key", "value")
+    assert_topic_equals(frame, broker.topic(topic))
 
 
 def test_columns_in_any_order_and_others_among_them(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     frame = spark.range(10).selectExpr("id AS other", "CAST(id AS STRING) AS value", "array(id) AS more", "'k' AS key")
     write(frame, broker, topic)
     expected = frame.select("key", "value")
-    assert_stored(spark, broker, topic, expected, "CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value")
+    assert_topic_equals(expected, broker.topic(topic))
 
 
 def test_columns_that_are_none_of_the_sinks_do_not_travel_to_python(
@@ -86,7 +79,7 @@ def test_columns_that_are_none_of_the_sinks_do_not_travel_to_python(
     assert [name for name in joined.columns if joined.columns.count(name) > 1] == ["id", "at", "id", "at"]
     write(joined, broker, topic)
     expected = orders.select("value")
-    assert_stored(spark, broker, topic, expected, "CAST(value AS STRING) AS value")
+    assert_topic_equals(expected, broker.topic(topic))
 
 
 def test_two_columns_of_the_sink_with_one_name_are_refused(
@@ -105,7 +98,7 @@ def test_headers_as_an_array_of_structs(spark: SparkSession, broker: EmbeddedBro
     ]
     frame = spark.createDataFrame(rows, f"value STRING, {HEADERS}")
     write(frame, broker, topic)
-    assert_stored(spark, broker, topic, frame, "CAST(value AS STRING) AS value", "headers")
+    assert_topic_equals(frame, broker.topic(topic))
 
 
 @pytest.mark.parametrize("kind", ["STRING", "BINARY"])
@@ -115,17 +108,13 @@ def test_headers_as_a_map(spark: SparkSession, broker: EmbeddedBroker, topic: st
         f"CASE WHEN id % 2 = 0 THEN map('id', CAST(CAST(id AS STRING) AS {kind})) END AS headers",
     )
     write(frame, broker, topic)
-    actual = stored(spark, broker, topic).selectExpr(
-        "CAST(value AS STRING) AS value", "CAST(filter(headers, h -> h.key = 'id')[0].value AS STRING) AS id"
-    )
-    expected = frame.selectExpr("value", "CASE WHEN value % 2 = 0 THEN value END AS id")
-    assert_df_equality(actual, expected, ignore_row_order=True, ignore_nullable=True)
+    assert_topic_equals(frame, broker.topic(topic))
 
 
 def test_rows_without_headers_have_none(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     frame = spark.createDataFrame([("a", None), ("b", [])], f"value STRING, {HEADERS}")
     write(frame, broker, topic)
-    assert [row.headers or [] for row in stored(spark, broker, topic).collect()] == [[], []]
+    assert_topic_equals(frame, broker.topic(topic))
 
 
 def test_the_topic_of_each_row(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
@@ -136,13 +125,13 @@ def test_the_topic_of_each_row(spark: SparkSession, broker: EmbeddedBroker, topi
     write(frame, broker)
     for number, other in enumerate(others):
         expected = frame.where(f"value % 3 = {number}")
-        assert_stored(spark, broker, other, expected, "topic", "CAST(value AS STRING) AS value")
+        assert_topic_equals(expected, broker.topic(other))
 
 
 def test_the_option_wins_over_the_topic_of_the_row(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     frame = spark.range(5).selectExpr("'nowhere' AS topic", "CAST(id AS STRING) AS value")
     write(frame, broker, f" {topic} ")
-    assert stored(spark, broker, topic).count() == 5
+    assert_topic_equals(frame.select("value"), broker.topic(topic))
 
 
 def test_the_partition_of_each_row_and_of_its_key(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
@@ -171,9 +160,7 @@ def test_timestamps_of_both_types(spark: SparkSession, broker: EmbeddedBroker, t
     write(frame, broker, topic)
     write(as_milliseconds, broker, topic)
     expected = frame.union(frame.selectExpr("concat('ms-', value)", "timestamp"))
-    assert_stored(
-        spark, broker, topic, expected, "CAST(value AS STRING) AS value", "CAST(timestamp AS TIMESTAMP) AS timestamp"
-    )
+    assert_topic_equals(expected, broker.topic(topic))
 
 
 def test_a_null_timestamp_is_now(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
@@ -201,20 +188,20 @@ def test_wide_rows_are_written_by_their_named_columns(spark: SparkSession, broke
     wide = [f"id * {number} AS column_{number}" for number in range(300)]
     frame = spark.range(20).selectExpr("CAST(id AS STRING) AS value", *wide)
     write(frame, broker, topic)
-    assert_stored(spark, broker, topic, frame.select("value"), "CAST(value AS STRING) AS value")
+    assert_topic_equals(frame.select("value"), broker.topic(topic))
 
 
 def test_values_of_a_megabyte(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     frame = spark.range(20).selectExpr("CAST(id AS STRING) AS key", "repeat(CAST(id % 10 AS STRING), 1000000) AS value")
     write(frame, broker, topic)
-    assert_stored(spark, broker, topic, frame, "CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value")
+    assert_topic_equals(frame, broker.topic(topic))
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_every_codec(spark: SparkSession, broker: EmbeddedBroker, topic: str, codec: str) -> None:
     frame = spark.range(5_000).selectExpr("CAST(id AS STRING) AS key", "repeat('abc', CAST(id % 100 AS INT)) AS value")
     write(frame, broker, topic, kafka__compression__type=codec)
-    assert_stored(spark, broker, topic, frame, "CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value")
+    assert_topic_equals(frame, broker.topic(topic))
 
 
 def test_large_arrow_types(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
@@ -224,7 +211,7 @@ def test_large_arrow_types(spark: SparkSession, broker: EmbeddedBroker, topic: s
         write(frame, broker, topic)
     finally:
         spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
-    assert_stored(spark, broker, topic, frame.select("value"), "CAST(value AS STRING) AS value")
+    assert_topic_equals(frame.select("value"), broker.topic(topic))
 
 
 def test_the_report_tells_offsets_rows_and_bytes(
@@ -248,14 +235,12 @@ def test_a_stream_tells_what_each_micro_batch_wrote(
     spark.range(0, 300, 1, 3).selectExpr("CAST(id AS STRING) AS value").write.parquet(str(tmp_path / "source"))
     files = spark.readStream.schema("value STRING").option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "source"))
     writer = files.writeStream.format("pykafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)
-    writer = writer.option("topic", topic).option("reportPath", str(tmp_path / "report.jsonl"))
-    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-    query.awaitTermination()
+    query = run_stream(writer.option("topic", topic).option("reportPath", str(tmp_path / "report.jsonl")))
     reports = read_reports(str(tmp_path / "report.jsonl"))
     assert [report.rows for report in reports] == [100, 100, 100]
     assert [report.batch for report in reports] == [f"{query.id}/{number}" for number in range(3)]
     expected = spark.range(300).selectExpr("CAST(id AS STRING) AS value")
-    assert_stored(spark, broker, topic, expected, "CAST(value AS STRING) AS value")
+    assert_topic_equals(expected, broker.topic(topic))
 
 
 def test_output_mode_complete_writes_the_whole_result(
@@ -265,9 +250,8 @@ def test_output_mode_complete_writes_the_whole_result(
     counts = spark.readStream.schema("id LONG").parquet(str(tmp_path / "source")).groupBy().count()
     writer = counts.selectExpr("CAST(count AS STRING) AS value").writeStream.format("pykafka").outputMode("complete")
     writer = writer.option("kafka.bootstrap.servers", broker.bootstrap_servers).option("topic", topic)
-    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-    writer.trigger(availableNow=True).start().awaitTermination()
-    assert [bytes(row.value) for row in stored(spark, broker, topic).collect()] == [b"10"]
+    run_stream(writer)
+    assert_topic_equals(spark.createDataFrame([("10",)], "value STRING"), broker.topic(topic))
 
 
 def test_the_time_of_sparks_producer_cache_reaches_the_tasks(

@@ -1,0 +1,149 @@
+"""EmbeddedBroker: a cluster, its sockets and its files, started and stopped as one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from spark_kafka_sink.broker.cluster import MESSAGE_BYTES_MAX, ClusterConfig, EmbeddedCluster
+from spark_kafka_sink.broker.control import Control
+from spark_kafka_sink.broker.listener_security import ListenerSecurity
+from spark_kafka_sink.broker.listening import Listening
+from spark_kafka_sink.broker.refusal import Refusal
+from spark_kafka_sink.broker.socket_server import SocketServer
+from spark_kafka_sink.broker.storage import ClusterFiles
+from spark_kafka_sink.errors import ConfigurationError, IllegalStateError
+from spark_kafka_sink.testing.faults import Faults
+from spark_kafka_sink.testing.secured import MUTUAL, SCRAM, secured
+from spark_kafka_sink.testing.topic import KafkaTopic, spark_options
+
+
+class EmbeddedBroker:
+    """Listens from its construction on. `close` it, or use it in a `with`."""
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        listening: Listening,
+        *,
+        topics: Mapping[str, int] | None = None,
+        data: Path | None = None,
+        client_options: Mapping[str, object] | None = None,
+    ) -> None:
+        """`client_options`: what a client needs besides the address, to be let in."""
+        self.cluster = _cluster(config, topics, data)
+        self.control = Control(self.cluster, config.seed)
+        """Faults on demand, request by request, and the levers of the cluster."""
+        self.faults = Faults(self.control)
+        """The faults that tests of jobs ask for most, by their names."""
+        self._client_options = client_options or {}
+        self._server = SocketServer(self.cluster, self.control, listening)
+        self._server.start_threads()
+
+    def __repr__(self) -> str:
+        return f"<EmbeddedBroker {self.bootstrap_servers} {len(self.cluster.topics)} topics>"
+
+    def __enter__(self) -> EmbeddedBroker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self._server.bootstrap_servers
+
+    @property
+    def client_options(self) -> dict[str, object]:
+        """For `KafkaProducer(...)`: the address, and the certificates and login that `tls` and `users` ask for."""
+        return {"bootstrap.servers": self.bootstrap_servers, **self._client_options}
+
+    @property
+    def spark_options(self) -> dict[str, str]:
+        """For `df.write.format("pykafka").options(...)`: the client's options with `kafka.` before their names."""
+        return spark_options(self.client_options)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What the broker has ended by, if it has; its connections are closed and its ports refuse."""
+        return self._server.failure
+
+    def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> KafkaTopic:
+        self.cluster.create_topic(topic, partitions, config)
+        return self.topic(topic)
+
+    def topic(self, name: str) -> KafkaTopic:
+        """The topic to write to, to read and to compare; it need not exist yet."""
+        return KafkaTopic(name, self.client_options)
+
+    def close(self) -> None:
+        """End all threads and close all sockets. IllegalStateError, if the broker had failed before."""
+        self._server.close()
+        if self.failure is not None:
+            raise IllegalStateError(
+                f"the embedded broker failed: {type(self.failure).__name__}: {self.failure}"
+            ) from self.failure
+
+
+def embedded_broker(  # noqa: PLR0913 - the settings of a broker, each by its name
+    topics: Mapping[str, int] | None = None,
+    *,
+    nodes: int = 1,
+    auto_create_topics: bool = False,
+    default_partitions: int = 1,
+    message_bytes_max: int = MESSAGE_BYTES_MAX,
+    transaction_version: int = 2,
+    discard: bool = False,
+    check_records: bool = True,
+    tls: bool | Literal["mutual"] = False,
+    users: Mapping[str, str] | None = None,
+    mechanism: str = SCRAM,
+    security: ListenerSecurity | None = None,
+    data: Path | None = None,
+    host: str = "127.0.0.1",
+    advertised_host: str | None = None,
+    port: int = 0,
+    seed: int = 0,
+) -> EmbeddedBroker:
+    """A running broker, or a cluster of several nodes, to be used in a `with`.
+
+    topics               number of partitions by name
+    auto_create_topics   a topic that a client asks for is made, with `default_partitions`
+    transaction_version  2, or 1 as brokers before Kafka 4 have it
+    discard              acknowledge and count, and keep nothing: for measuring
+    check_records        look into the records of each batch, as brokers do; off, at its header and CRC only
+    tls                  True: with certificates made on the spot; "mutual": clients show one, too. Needs trustme
+    users                passwords by name: clients log in; `client_options` are those of the first user
+    mechanism            how they log in: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512
+    security             certificates and mechanisms of your own (ListenerSecurity), in place of the three above
+    data                 a directory in which topics outlive the broker
+    host                 where to listen; 0.0.0.0 is all interfaces, and `advertised_host` then a name of this machine
+    port                 of the first node, the others follow; 0 for any free ones
+    seed                 of everything in `control` that is left to chance
+    """
+    if tls not in (False, True, MUTUAL):
+        raise ConfigurationError(f"tls is True, False or {MUTUAL!r}, not {tls!r}")
+    if security is not None and (tls or users):
+        raise ConfigurationError("security says all of TLS and SASL: leave out tls and users, or security")
+    config = ClusterConfig(
+        nodes=nodes,
+        auto_create_topics=auto_create_topics,
+        default_partitions=default_partitions,
+        message_bytes_max=message_bytes_max,
+        transaction_version=transaction_version,
+        discard=discard,
+        check_records=check_records,
+        seed=seed,
+    )
+    ports = [port + number for number in range(nodes)] if port else []
+    with secured(tls=tls, users=users or {}, mechanism=mechanism, names=[host, advertised_host or host]) as made:
+        listening = Listening(host, advertised_host, ports=ports, security=security or made.listener)
+        return EmbeddedBroker(config, listening, topics=topics, data=data, client_options=made.client_options)
+
+
+def _cluster(config: ClusterConfig, topics: Mapping[str, int] | None, data: Path | None) -> EmbeddedCluster:
+    try:
+        return EmbeddedCluster(config, topics=topics, store=None if data is None else ClusterFiles(data))
+    except (OSError, Refusal) as error:
+        raise ConfigurationError(f"{data} cannot be used as the broker's directory: {error}") from error

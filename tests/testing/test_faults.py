@@ -1,0 +1,98 @@
+"""Each fault by its name, as a producer meets it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from spark_kafka_sink import KafkaProducer, ProducerRecord
+from spark_kafka_sink.broker.faults import FaultRule
+from spark_kafka_sink.errors import BrokerError
+from spark_kafka_sink.testing import EmbeddedBroker, Faults, embedded_broker
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded_broker({"t": 1, "other": 1}) as broker:
+        yield broker
+
+
+def send(broker: EmbeddedBroker, topic: str = "t", request_timeout_ms: int = 30_000) -> None:
+    options = {"retry.backoff.ms": 1, "request.timeout.ms": request_timeout_ms}
+    with KafkaProducer(broker.client_options | options) as producer:
+        producer.send(ProducerRecord(topic, b"v")).result(60)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda faults: faults.produce_fails_once("NOT_LEADER_OR_FOLLOWER"),
+        lambda faults: faults.produce_fails("NOT_ENOUGH_REPLICAS", times=3),
+        lambda faults: faults.produce_fails("REQUEST_TIMED_OUT", stored=True),
+        lambda faults: faults.drops_connections(),
+        lambda faults: faults.loses_answers(times=2),
+        lambda faults: faults.garbles_answers(),
+        lambda faults: faults.slow(1, 5),
+        lambda faults: faults.throttles(1),
+    ],
+)
+def test_a_record_is_written_once_whatever_the_fault(broker: EmbeddedBroker, make: object) -> None:
+    assert callable(make)
+    rule: FaultRule = make(broker.faults)
+    send(broker)
+    assert rule.struck >= 1
+    assert broker.topic("t").read().num_rows == 1
+
+
+def test_an_answer_that_never_comes_is_waited_for_as_long_as_the_options_say(broker: EmbeddedBroker) -> None:
+    rule = broker.faults.never_answers()
+    send(broker, request_timeout_ms=200)
+    assert rule.struck == 1
+    assert broker.topic("t").read().num_rows == 1
+
+
+def test_an_error_that_does_not_pass_reaches_the_job_by_its_name(broker: EmbeddedBroker) -> None:
+    broker.faults.produce_fails_once("TOPIC_AUTHORIZATION_FAILED")
+    with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+        send(broker)
+
+
+def test_a_fault_strikes_where_it_was_said(broker: EmbeddedBroker) -> None:
+    elsewhere = broker.faults.on(topic="other").loses_answers()
+    second = broker.faults.on(nth=2).loses_answers()
+    ids = broker.faults.on(request="INIT_PRODUCER_ID").drops_connections()
+    everything = broker.faults.on(request=None).slow(1)
+    send(broker)
+    assert (elsewhere.struck, second.struck, ids.struck) == (0, 0, 1)
+    assert everything.struck > 3
+    send(broker, "other")
+    assert (elsewhere.struck, second.struck) == (1, 1)
+
+
+def test_a_fault_ends_with_its_with(broker: EmbeddedBroker) -> None:
+    with broker.faults.slow(1) as rule:
+        send(broker)
+    send(broker)
+    assert rule.struck == 1
+
+
+def test_clear_removes_all(broker: EmbeddedBroker) -> None:
+    rule = broker.faults.produce_fails("NOT_LEADER_OR_FOLLOWER", times=None)
+    broker.faults.clear()
+    send(broker)
+    assert rule.struck == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda faults: faults.produce_fails_once("NOT_LEADER"), "'NOT_LEADER' is not the name of a Kafka error"),
+        (lambda faults: faults.on(request="produce").slow(1), "Kafka request: is PRODUCE meant"),
+    ],
+)
+def test_a_name_that_kafka_does_not_have_is_refused(broker: EmbeddedBroker, call: object, words: str) -> None:
+    faults: Faults = broker.faults
+    assert callable(call)
+    with pytest.raises(ValueError, match=words):
+        call(faults)

@@ -1,0 +1,30 @@
+"""The fixtures of the plugin, as tests use them."""
+
+from __future__ import annotations
+
+from spark_kafka_sink import KafkaProducer, ProducerRecord
+from spark_kafka_sink.pytest_plugin import NewKafkaTopic
+from spark_kafka_sink.testing import EmbeddedBroker, KafkaTopic
+
+seen: list[tuple[EmbeddedBroker, str]] = []
+
+
+def test_a_topic_is_the_tests_own(kafka_topic: KafkaTopic, session_kafka_broker: EmbeddedBroker) -> None:
+    with KafkaProducer(kafka_topic.client_options) as producer:
+        producer.send(ProducerRecord(kafka_topic.name, b"v")).result(60)
+        assert len(producer.partitions_for(kafka_topic.name)) == 3
+    assert kafka_topic.read().num_rows == 1
+    assert kafka_topic.name.startswith("test_a_topic_is_the_tests_own")
+    seen.append((session_kafka_broker, kafka_topic.name))
+
+
+def test_the_broker_is_that_of_the_run_and_topics_go_with_their_tests(session_kafka_broker: EmbeddedBroker) -> None:
+    for broker, topic in seen:
+        assert broker is session_kafka_broker
+        assert topic not in broker.cluster.topics
+
+
+def test_more_topics_have_other_names(new_kafka_topic: NewKafkaTopic, session_kafka_broker: EmbeddedBroker) -> None:
+    one, other = new_kafka_topic(), new_kafka_topic(partitions=12, config={"cleanup.policy": "compact"})
+    assert one.name != other.name
+    assert len(session_kafka_broker.cluster.topic(other.name).partitions) == 12

@@ -1,0 +1,77 @@
+"""Brokers with TLS and SASL in one line: who comes with the options of the broker is let in, and no other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink import KafkaProducer, ProducerRecord
+from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError
+from spark_kafka_sink.testing import EmbeddedBroker, ListenerSecurity, embedded_broker
+
+USERS = {"alice": 'a "secret" with \\', "bob": "bob's"}
+QUICK = {"max.block.ms": 1_000}
+
+
+def write(broker: EmbeddedBroker, options: dict[str, object]) -> None:
+    with KafkaProducer(options | QUICK) as producer:
+        producer.send(ProducerRecord("t", b"v")).result(60)
+
+
+@pytest.mark.parametrize(
+    ("security", "protocol"),
+    [
+        ({}, "PLAINTEXT"),
+        ({"tls": True}, "SSL"),
+        ({"tls": "mutual"}, "SSL"),
+        ({"users": USERS}, "SASL_PLAINTEXT"),
+        ({"users": USERS, "mechanism": "PLAIN"}, "SASL_PLAINTEXT"),
+        ({"tls": True, "users": USERS, "mechanism": "SCRAM-SHA-256"}, "SASL_SSL"),
+    ],
+)
+def test_the_options_of_the_broker_let_a_client_in(security: dict[str, Any], protocol: str) -> None:
+    with embedded_broker({"t": 1}, **security) as broker:
+        write(broker, broker.client_options)
+        assert broker.topic("t").read().num_rows == 1
+        assert broker.client_options.get("security.protocol", "PLAINTEXT") == protocol
+
+
+@pytest.mark.parametrize("security", [{"tls": True}, {"tls": "mutual"}, {"users": USERS}])
+def test_a_client_without_these_options_is_not_let_in(security: dict[str, Any]) -> None:
+    with embedded_broker({"t": 1}, **security) as broker, pytest.raises(KafkaSinkError):
+        write(broker, {"bootstrap.servers": broker.bootstrap_servers})
+
+
+def test_with_mutual_tls_a_client_must_show_a_certificate() -> None:
+    with embedded_broker({"t": 1}, tls="mutual") as broker:
+        options = {name: value for name, value in broker.client_options.items() if "keystore" not in name}
+        with pytest.raises(KafkaSinkError, match="certificate"):
+            write(broker, options)
+
+
+def test_the_same_options_are_those_of_spark_with_its_prefix() -> None:
+    with embedded_broker(users=USERS) as broker:
+        assert broker.spark_options == {f"kafka.{name}": value for name, value in broker.client_options.items()}
+        assert broker.topic("t").spark_options == {**broker.spark_options, "topic": "t"}
+
+
+def test_no_secret_is_in_a_repr() -> None:
+    with embedded_broker(tls="mutual", users=USERS) as broker:
+        shown = repr(broker) + repr(broker.topic("t"))
+    assert "secret" not in shown
+    assert "PRIVATE KEY" not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"tls": "both"}, "tls is True, False or 'mutual', not 'both'"),
+        ({"users": USERS, "mechanism": "GSSAPI"}, "not GSSAPI"),
+        ({"tls": True, "security": ListenerSecurity()}, "leave out tls and users, or security"),
+        ({"users": {"alice": ""}}, "user alice has an empty password"),
+    ],
+)
+def test_what_does_not_go_together_is_said(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        embedded_broker(**arguments)
