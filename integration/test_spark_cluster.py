@@ -15,7 +15,7 @@ from integration.support.librdkafka import create_topic, read_topic
 from integration.support.processes import connections_to
 from integration.support.spark_cluster import Job, StandaloneCluster, wheel_environment
 from integration.support.spark_jobs import STUCK_AFTER_BATCHES, STUCK_TASK, TASKS
-from spark_kafka_sink.spark.report import read_reports
+from spark_kafka_sink.reports.store import read_reports
 
 pytestmark = pytest.mark.needs("kafka")
 

@@ -1,10 +1,11 @@
-"""Words that come from the other end of a connection, on their way into a log or an error."""
+"""Words that come from the other end of a connection, on their way into a log or an error; and numbers in words."""
 
 from __future__ import annotations
 
 CHARACTERS_MAX = 300
 HOST_CHARACTERS_MAX = 255
 """As long as a name can be in the DNS."""
+_BYTE_UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
 def cleaned(words: str | None, characters_max: int = CHARACTERS_MAX) -> str:
@@ -24,3 +25,17 @@ def host_fault(host: str) -> str | None:
     if len(host) > HOST_CHARACTERS_MAX:
         return f"it has {len(host)} characters, and at most {HOST_CHARACTERS_MAX} are possible"
     return None if host.isprintable() and " " not in host else "it has characters that no name has"
+
+
+def counted(number: int, noun: str) -> str:
+    """1 row, 2,000 rows"""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def sized(count: float) -> str:
+    """2.0 KB"""
+    units = iter(_BYTE_UNITS)
+    unit = next(units)
+    while count >= 1000 and (larger := next(units, None)):
+        count, unit = count / 1000, larger
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

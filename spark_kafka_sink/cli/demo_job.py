@@ -21,8 +21,9 @@ from spark_kafka_sink.errors import KafkaSinkError, NetworkError
 from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.reader.reader import TopicReader
+from spark_kafka_sink.reports.store import read_reports
+from spark_kafka_sink.reports.write_report import WriteReport, ranges_of
 from spark_kafka_sink.spark.drop_in import register
-from spark_kafka_sink.spark.report import WriteReport, ranges_of, read_reports
 
 PARTITIONS = 6
 TASKS = 16

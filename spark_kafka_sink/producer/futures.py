@@ -41,12 +41,19 @@ class RecordMetadata(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionWritten:
-    """What one call has written to one partition. Other writers' records may lie between; -1: offsets not known."""
+class OffsetRange:
+    """Rows written to one partition. Other writers' records may lie between the first and the last offset.
+
+    An offset of -1 is one that the broker did not send (acks=0, or a retry whose first attempt was stored).
+    """
 
     first_offset: int
     last_offset: int
     rows: int
+
+    def __add__(self, other: OffsetRange) -> OffsetRange:
+        known = [offset for offset in (self.first_offset, other.first_offset) if offset >= 0]
+        return OffsetRange(min(known, default=-1), max(self.last_offset, other.last_offset), self.rows + other.rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,17 +74,14 @@ class ColumnsResult:
     _stored: list[int] = field(repr=False)
 
     @property
-    def partitions(self) -> dict[int, PartitionWritten]:
+    def partitions(self) -> dict[int, OffsetRange]:
         """What was written, by partition; summed up here, since many never look."""
-        written: dict[int, PartitionWritten] = {}
+        written: dict[int, OffsetRange] = {}
         numbers = iter(self._stored)
         for partition, first, rows in zip(numbers, numbers, numbers, strict=True):
-            last = first + rows - 1 if first >= 0 else -1
+            added = OffsetRange(first, first + rows - 1 if first >= 0 else -1, rows)
             before = written.get(partition)
-            if before is not None:
-                known = [offset for offset in (before.first_offset, first) if offset >= 0]
-                first, last, rows = min(known, default=-1), max(before.last_offset, last), before.rows + rows
-            written[partition] = PartitionWritten(first, last, rows)
+            written[partition] = added if before is None else before + added
         return written
 
     @property

@@ -17,6 +17,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from functools import partial
+from typing import NamedTuple
 
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
@@ -24,7 +25,7 @@ from spark_kafka_sink.network.io_counts import IoCounts
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.network_metrics import NetworkMetrics
-from spark_kafka_sink.producer.windows import Gauge, Meter, Windowed
+from spark_kafka_sink.producer.windows import Gauge, Latencies, Meter, Windowed
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 WAITS = (
@@ -39,6 +40,57 @@ WAITS = (
 _COUNT_EVERY_MS = 100.0
 _WITHOUT_MAXIMUM = frozenset({"compression-rate", "records-per-request"})
 _TOPIC_PART = re.compile(r"\{topic=(.*)\}$")
+
+
+class Totals(NamedTuple):
+    """Sums over a producer's life, or between two moments of it (`since`)."""
+
+    records: int
+    """acknowledged"""
+    bytes: int
+    """of their batches with headers, as brokers have stored them"""
+    uncompressed_bytes: int
+    """of the same batches before compression"""
+    latencies: Latencies
+    """from a batch's first record, when it was given to the producer, to the acknowledgement, retries included"""
+    retries: int
+    """records that were sent again"""
+    errors: int
+    """records that failed"""
+    blocked_ms: float
+    """how long calls waited for memory"""
+
+    def since(self, earlier: Totals) -> Totals:
+        return Totals(
+            self.records - earlier.records,
+            self.bytes - earlier.bytes,
+            self.uncompressed_bytes - earlier.uncompressed_bytes,
+            self.latencies.since(earlier.latencies),
+            self.retries - earlier.retries,
+            self.errors - earlier.errors,
+            self.blocked_ms - earlier.blocked_ms,
+        )
+
+
+class _Stored:
+    """What brokers have acknowledged."""
+
+    __slots__ = ("bytes", "latencies", "records", "uncompressed_bytes")
+
+    def __init__(self) -> None:
+        self.records = self.bytes = self.uncompressed_bytes = 0
+        self.latencies = Latencies()
+
+    def add(self, batches: Collection[ProducerBatch], now: float) -> None:
+        headers = HEADER_BYTES * len(batches)
+        self.bytes += sum([batch.body_bytes for batch in batches]) + headers
+        self.uncompressed_bytes += sum([batch.uncompressed_bytes for batch in batches]) + headers
+        records_by_age: dict[float, int] = {}  # rows that were given together have one age
+        for batch in batches:
+            records_by_age[batch.created_ms] = records_by_age.get(batch.created_ms, 0) + batch.record_count
+        for created_ms, records in records_by_age.items():
+            self.records += records
+            self.latencies.add(now - created_ms, records)
 
 
 class _Sent:
@@ -108,6 +160,7 @@ class ProducerMetrics:
         self._sent: defaultdict[str, _Sent] = defaultdict(_Sent)  # by topic, not counted yet
         self._sent_since_ms = 0.0
         self._requests_sent = 0
+        self._stored = _Stored()
         self._gauges: dict[str, Gauge] = {**gauges, **self._network.gauges(), **self._own_gauges()}
 
     def _own_gauges(self) -> dict[str, Gauge]:
@@ -150,6 +203,11 @@ class ProducerMetrics:
         with self._lock:
             self._averages["request-latency"].record(latency_ms, now)
             self._averages["produce-throttle-time"].record(throttle_ms, now)
+
+    def batches_stored(self, batches: Collection[ProducerBatch], now: float) -> None:
+        """A broker has acknowledged them. Called before their futures are done: what was waited for is counted."""
+        with self._lock:
+            self._stored.add(batches, now)
 
     def records_retried(self, topic: str, records: int, now: float) -> None:
         with self._lock:
@@ -219,6 +277,20 @@ class ProducerMetrics:
                 near = difflib.get_close_matches(name, self._gauges, n=1)
                 raise KeyError(f"{name} is not a metric of the producer." + (f" Is {near[0]} meant?" if near else ""))
             return gauge(now)
+
+    def totals(self, now: float) -> Totals:
+        """Without the windows, so that it costs little: the Spark sink asks before and after each task."""
+        with self._lock:
+            stored = self._stored
+            return Totals(
+                stored.records,
+                stored.bytes,
+                stored.uncompressed_bytes,
+                stored.latencies.copy(),
+                int(self._meters["record-retry"].total),
+                int(self._meters["record-error"].total),
+                self._gauges["bufferpool-wait-time-ns-total"](now) / 1_000_000,
+            )
 
     def _read_nanoseconds(self, name: str, now: float) -> float:
         return self._nanoseconds[name]

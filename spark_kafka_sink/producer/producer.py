@@ -42,7 +42,7 @@ from spark_kafka_sink.producer.batching.staging import StagedRecord
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import Callback, ColumnsFuture, ColumnsResult, RecordMetadata, SendFuture
 from spark_kafka_sink.producer.interceptors import Interceptor, Interceptors
-from spark_kafka_sink.producer.metrics import ProducerMetrics, kept_elsewhere
+from spark_kafka_sink.producer.metrics import ProducerMetrics, Totals, kept_elsewhere
 from spark_kafka_sink.producer.partitioner import Partitioner
 from spark_kafka_sink.producer.record import ProducerRecord, check_record, check_topic, header_bytes
 from spark_kafka_sink.producer.row_checks import (
@@ -347,6 +347,10 @@ class KafkaProducer(TransactionalProducer):
     def metric(self, name: str) -> float:
         """One value of `metrics()` alone: computing all of them costs as much as a small task. KeyError if unknown."""
         return self._metrics.one(name, self._system.now())
+
+    def totals(self) -> Totals:
+        """What was acknowledged, sent again and refused so far, with the latencies; docs/metrics.md explains it."""
+        return self._metrics.totals(self._system.now())
 
     def _await_topic(self, topic: str, now: float, partition: int | None = None) -> ClusterSnapshot:
         """Wait for the topic's partitions for at most max.block.ms, counted from `now`."""

@@ -1,7 +1,11 @@
-"""Averages, maxima and rates over the last windows of time. Time is an argument; threads share them under a lock."""
+"""Averages, maxima and rates over the last windows of time, and how latencies are spread since the beginning.
+
+Time is an argument; threads share them under a lock.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 
@@ -79,3 +83,58 @@ class Meter:
 
     def gauges(self, name: str) -> dict[str, Gauge]:
         return {f"{name}-rate": self.windowed.rate, f"{name}-total": self.read_total}
+
+
+LATENCY_MS_MIN = 1 / 16
+LATENCY_MS_MAX = float(1 << 24)
+_STEPS = 16
+"""Buckets between a power of two and the next one."""
+
+
+class Latencies:
+    """How many records took how long, counted in buckets.
+
+    A bucket ends at most 1/16 above its beginning, so a percentile is at most that much too high. Counts of several
+    tasks or micro-batches add up. Latencies below LATENCY_MS_MIN (1/16 ms) or above LATENCY_MS_MAX (4.6 hours) are
+    counted in the first or last bucket, which bounds their number at 449.
+    """
+
+    __slots__ = ("counts",)
+
+    def __init__(self, counts: dict[int, int] | None = None) -> None:
+        """`counts` has the records by the number of their bucket."""
+        self.counts: dict[int, int] = {} if counts is None else counts
+
+    def add(self, latency_ms: float, records: int) -> None:
+        # 5 ms is 0.625 * 2^3: step (0.625 - 0.5) * 32 = 4 of those after 2^2 ms.
+        mantissa, exponent = math.frexp(min(max(latency_ms, LATENCY_MS_MIN), LATENCY_MS_MAX))
+        bucket = exponent * _STEPS + int((mantissa - 0.5) * (2 * _STEPS))
+        self.counts[bucket] = self.counts.get(bucket, 0) + records
+
+    def merge(self, other: Latencies) -> None:
+        for bucket, records in other.counts.items():
+            self.counts[bucket] = self.counts.get(bucket, 0) + records
+
+    def since(self, earlier: Latencies) -> Latencies:
+        """What was added after `earlier` was copied."""
+        counts = {bucket: records - earlier.counts.get(bucket, 0) for bucket, records in self.counts.items()}
+        return Latencies({bucket: records for bucket, records in counts.items() if records})
+
+    def copy(self) -> Latencies:
+        return Latencies(dict(self.counts))
+
+    def percentile(self, share: float) -> float:
+        """Milliseconds within which this share (0 to 1) of the records was acknowledged; nan if there are none."""
+        total = sum(self.counts.values())
+        below = 0
+        for bucket, records in sorted(self.counts.items()):
+            below += records
+            if below >= share * total:
+                return bucket_end_ms(bucket)
+        return NAN
+
+
+def bucket_end_ms(bucket: int) -> float:
+    """Where a bucket ends, and the next one begins."""
+    exponent, step = divmod(bucket, _STEPS)
+    return math.ldexp((_STEPS + step + 1) / (2 * _STEPS), exponent)

@@ -9,8 +9,9 @@ import pyarrow as pa
 from spark_kafka_sink.errors import BatchRefusedError, DeliveryError, KafkaSinkError
 from spark_kafka_sink.records.columns import RecordColumns, one_array
 from spark_kafka_sink.spark.dead_letters import is_about_the_record
-from spark_kafka_sink.spark.report import TaskIdentity, counted
+from spark_kafka_sink.spark.report import TaskIdentity
 from spark_kafka_sink.spark.sink_options import SinkOptions
+from spark_kafka_sink.words import counted
 
 _GROUPS_MAX = 10
 _KEY_CHARACTERS_MAX = 60

@@ -1,47 +1,21 @@
-"""What was written: reported by each task, added up by the driver, shown as a line in the log and a line of JSON.
+"""What a task has written: the commit message that it hands to Spark, and the sum of them that the driver makes.
 
-Only what brokers have acknowledged is counted. A TaskReport is the commit message that a task hands to Spark; the
-driver's `commit` gets one from every task and makes one WriteReport of them.
+Only what brokers have acknowledged is counted.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-_TOPICS_NAMED_MAX = 5
-"""In the line of a commit; reportPath has all of them."""
-_BYTE_UNITS = ("B", "KB", "MB", "GB", "TB")
+from spark_kafka_sink.producer.futures import OffsetRange
+from spark_kafka_sink.producer.windows import Latencies
 
-
-@dataclass(frozen=True)
-class OffsetRange:
-    """The rows of one partition. Other writers' records may lie between the first and the last offset.
-
-    An offset of -1 is one that the broker did not send (acks=0, or a retry whose first attempt was stored).
-    """
-
-    first_offset: int
-    last_offset: int
-    rows: int
-
-    def __add__(self, other: OffsetRange) -> OffsetRange:
-        known = [offset for offset in (self.first_offset, other.first_offset) if offset >= 0]
-        return OffsetRange(min(known, default=-1), max(self.last_offset, other.last_offset), self.rows + other.rows)
-
-
-Partitions = dict[str, dict[int, OffsetRange]]
-"""topic -> partition -> what was written there"""
-
-
-def add_range(partitions: Partitions, topic: str, partition: int, written: OffsetRange) -> None:
-    of_topic = partitions.setdefault(topic, {})
-    known = of_topic.get(partition)
-    of_topic[partition] = written if known is None else known + written
+if TYPE_CHECKING:
+    from spark_kafka_sink.reports.write_report import WriteReport
 
 
 @dataclass(frozen=True)
@@ -66,110 +40,74 @@ class TaskIdentity:
 
 @dataclass
 class TaskReport(WriterCommitMessage):
-    """The commit message of one task: all of its records are acknowledged, or in the dead-letter topic."""
+    """The commit message of one task: all of its records are acknowledged, or in the dead-letter topic.
+
+    What the fields mean is said in WriteReport, which has their sums.
+    """
 
     task: TaskIdentity
-    partitions: Partitions = field(default_factory=dict)
+    partitions: dict[str, dict[int, OffsetRange]] = field(default_factory=dict)
     rows: int = 0
     bytes: int = 0
-    """of keys, values and headers, as Spark handed them over"""
+    uncompressed_bytes: int = 0
+    wire_bytes: int = 0
     retries: int = 0
     dead_letters: int = 0
     dead_letters_cut: int = 0
-    """of these, how many had to be cut to fit"""
+    errors: dict[str, int] = field(default_factory=dict)
+    latency_counts: dict[int, int] = field(default_factory=dict)
+    """by the number of their bucket (`Latencies`): 449 at most, mostly a few dozen"""
+    blocked_ms: float = 0.0
+    started_ms: int = 0
     duration_ms: int = 0
+    host: str = ""
+
+    def add_range(self, topic: str, partition: int, written: OffsetRange) -> None:
+        of_topic = self.partitions.setdefault(topic, {})
+        known = of_topic.get(partition)
+        of_topic[partition] = written if known is None else known + written
 
 
-@dataclass(frozen=True)
-class WriteReport:
-    """The sum over the tasks of a batch job or of a micro-batch."""
+def add_up(reports: Sequence[TaskReport], batch: str | None = None, status: str = "committed") -> WriteReport:
+    """On the driver."""
+    from spark_kafka_sink.reports.write_report import TASKS_MAX, TaskSummary, WriteReport, added_up
 
-    batch: str
-    tasks: int
-    partitions: Partitions
-    rows: int
-    bytes: int
-    retries: int
-    dead_letters: int
-    dead_letters_cut: int
-    longest_task_ms: int
-
-    def line(self) -> str:
-        named = [
-            f"{topic} ({counted(len(of_topic), 'partition')})" for topic, of_topic in sorted(self.partitions.items())
-        ]
-        if len(named) > _TOPICS_NAMED_MAX:
-            named[_TOPICS_NAMED_MAX:] = [counted(len(named) - _TOPICS_NAMED_MAX, "other topic")]
-        where = ", ".join(named)
-        words = (
-            f"wrote {counted(self.rows, 'row')} ({_size(self.bytes)}) to {where or 'no topic'}; "
-            f"{counted(self.tasks, 'task')}, the longest {self.longest_task_ms} ms; "
-            f"{counted(self.retries, 'record')} retried; {counted(self.dead_letters, 'dead letter')}"
-        )
-        if self.dead_letters_cut:
-            words += f", {self.dead_letters_cut} of them cut to fit"
-        return f"{words} [{self.batch}]"
-
-    def to_json(self) -> str:
-        plain = dataclasses.asdict(self)
-        plain["partitions"] = [
-            {"topic": topic, "partition": partition, **dataclasses.asdict(written)}
-            for topic, of_topic in sorted(self.partitions.items())
-            for partition, written in sorted(of_topic.items())
-        ]
-        return json.dumps(plain, ensure_ascii=False)
-
-    def append_to(self, path: str) -> None:
-        with open(path, "a", encoding="utf-8") as lines:
-            lines.write(self.to_json() + "\n")
-
-
-def ranges_of(reports: Iterable[TaskReport | WriteReport]) -> Partitions:
-    """The partitions of several tasks, or of several commits such as a stream's micro-batches, added up."""
-    partitions: Partitions = {}
+    latencies, errors = Latencies(), dict[str, int]()
     for report in reports:
-        for topic, of_topic in report.partitions.items():
-            for partition, written in of_topic.items():
-                add_range(partitions, topic, partition, written)
-    return partitions
-
-
-def add_up(reports: Sequence[TaskReport], batch: str | None = None) -> WriteReport:
+        latencies.merge(Latencies(report.latency_counts))
+        for name, count in report.errors.items():
+            errors[name] = errors.get(name, 0) + count
+    started_ms = min((report.started_ms for report in reports), default=0)
+    longest = sorted(reports, key=lambda report: report.duration_ms, reverse=True)
     return WriteReport(
         batch=batch or (reports[0].task.batch if reports else "no tasks"),
+        status=status,
+        started_ms=started_ms,
+        duration_ms=max((report.started_ms + report.duration_ms for report in reports), default=0) - started_ms,
         tasks=len(reports),
-        partitions=ranges_of(reports),
+        partitions=added_up(report.partitions for report in reports),
         rows=sum(report.rows for report in reports),
         bytes=sum(report.bytes for report in reports),
+        uncompressed_bytes=sum(report.uncompressed_bytes for report in reports),
+        wire_bytes=sum(report.wire_bytes for report in reports),
         retries=sum(report.retries for report in reports),
         dead_letters=sum(report.dead_letters for report in reports),
         dead_letters_cut=sum(report.dead_letters_cut for report in reports),
-        longest_task_ms=max((report.duration_ms for report in reports), default=0),
+        errors=errors,
+        blocked_ms=round(sum(report.blocked_ms for report in reports)),
+        longest_task_ms=longest[0].duration_ms if longest else 0,
+        latencies=latencies,
+        task_list=tuple(
+            TaskSummary(
+                partition_id=report.task.partition_id,
+                attempt=report.task.attempt_number,
+                host=report.host,
+                rows=report.rows,
+                bytes=report.bytes,
+                duration_ms=report.duration_ms,
+                retries=report.retries,
+                blocked_ms=round(report.blocked_ms),
+            )
+            for report in longest[:TASKS_MAX]
+        ),
     )
-
-
-def read_reports(path: str) -> list[WriteReport]:
-    """What `reportPath` has collected."""
-    with open(path, encoding="utf-8") as lines:
-        return [_from_json(line) for line in lines if line.strip()]
-
-
-def _from_json(line: str) -> WriteReport:
-    plain = json.loads(line)
-    partitions: Partitions = {}
-    for row in plain["partitions"]:
-        written = OffsetRange(row["first_offset"], row["last_offset"], row["rows"])
-        partitions.setdefault(row["topic"], {})[row["partition"]] = written
-    return WriteReport(**(plain | {"partitions": partitions}))
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def _size(count: float) -> str:
-    units = iter(_BYTE_UNITS)
-    unit = next(units)
-    while count >= 1000 and (larger := next(units, None)):
-        count, unit = count / 1000, larger
-    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

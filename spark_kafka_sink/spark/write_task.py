@@ -13,6 +13,7 @@ leaves nothing behind: the pool closes its producer.
 from __future__ import annotations
 
 import contextlib
+import platform
 import re
 import time
 from collections import deque
@@ -39,7 +40,7 @@ from spark_kafka_sink.spark.columns import ColumnPlan, TopicRows, split_by_topic
 from spark_kafka_sink.spark.dead_letters import cut, dead_letters, is_about_the_record
 from spark_kafka_sink.spark.failures import Failures
 from spark_kafka_sink.spark.pool import POOL, ProducerPool
-from spark_kafka_sink.spark.report import OffsetRange, TaskIdentity, TaskReport, add_range
+from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
 from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.worker_log import show_log
 
@@ -60,7 +61,7 @@ def write_rows(
     show_log()
     started = time.monotonic()
     context = TaskContext.get()
-    report = TaskReport(_identity(context))
+    report = TaskReport(_identity(context), started_ms=round(time.time() * 1000), host=platform.node())
     with contextlib.ExitStack() as stack:
         writing: _Writing | None = None
         for batch in batches:
@@ -103,12 +104,14 @@ class _Writing:
         self._waiting_bytes_max = config.buffer_memory
         self._answer_seconds_max = (config.max_block_ms + 2 * config.delivery_timeout_ms) / 1000
         self._failures = Failures(self.report.task)
-        self._retried_before = self.producer.metric("record-retry-total")
+        self._before = self.producer.totals()
 
     def send(self, rows: TopicRows) -> None:
         self._hand_over(rows)
-        while self._waiting and (self._waiting[0].future.done() or self._waiting_bytes > self._waiting_bytes_max):
+        while self._waiting and self._waiting[0].future.done():
             self._settle(self._waiting.popleft())
+        if self._waiting_bytes > self._waiting_bytes_max:
+            self._await_memory()
         if self._failures:
             self._settle_all()
             raise self._failures.error(self.options)
@@ -116,9 +119,25 @@ class _Writing:
     def finish(self) -> None:
         self.producer.flush()
         self._settle_all()
-        self.report.retries = int(self.producer.metric("record-retry-total") - self._retried_before)
+        self._report_totals()
         if self._failures:
             raise self._failures.error(self.options)
+
+    def _await_memory(self) -> None:
+        """Wait for the oldest answers, until few enough rows are on their way."""
+        started = time.monotonic()
+        while self._waiting and self._waiting_bytes > self._waiting_bytes_max:
+            self._settle(self._waiting.popleft())
+        self.report.blocked_ms += (time.monotonic() - started) * 1000
+
+    def _report_totals(self) -> None:
+        """What the producer counted in this task; it works for one task at a time."""
+        totals = self.producer.totals().since(self._before)
+        self.report.wire_bytes = totals.bytes
+        self.report.uncompressed_bytes = totals.uncompressed_bytes
+        self.report.latency_counts = totals.latencies.counts
+        self.report.retries = totals.retries
+        self.report.blocked_ms += totals.blocked_ms
 
     def _hand_over(self, rows: TopicRows, *, is_dead_letter: bool = False, was_cut: bool = False) -> None:
         try:
@@ -158,8 +177,7 @@ class _Writing:
             return
         for partition, part in written.items():
             assert rows.topic is not None  # nothing is written to no topic
-            offsets = OffsetRange(part.first_offset, part.last_offset, part.rows)
-            add_range(self.report.partitions, rows.topic, partition, offsets)
+            self.report.add_range(rows.topic, partition, part)
         self.report.rows += count
         self.report.bytes += waiting.nbytes - failed_bytes
 
@@ -180,6 +198,8 @@ class _Writing:
             self._hand_over(TopicRows(waiting.rows.topic, failed, partition))
             return
         elif dead_letter_topic is not None and is_about_the_record(error):
+            name = type(error).__name__
+            self.report.errors[name] = self.report.errors.get(name, 0) + failed.num_rows
             letters = dead_letters(
                 failed,
                 topic=waiting.rows.topic,

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError
 from spark_kafka_sink.spark.columns import ColumnPlan
-from spark_kafka_sink.spark.report import TaskReport, WriteReport, add_up
+from spark_kafka_sink.spark.report import TaskReport, add_up
 from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.worker_log import LOGGER, show_log
 from spark_kafka_sink.spark.write_task import write_rows
@@ -70,7 +70,9 @@ def commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None],
         raise DeliveryError(f"{twice} partitions were committed by more than one task. Run the write again.")
     report = add_up(reports, None if reports else _batch(batch_id))
     if options.report_path is not None:
-        report.append_to(options.report_path)
+        from spark_kafka_sink.reports import store  # not for tasks
+
+        store.append(options.report_path, report)
     show_log()
     LOGGER.info("%s", report.line())
 
@@ -78,7 +80,7 @@ def commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None],
 def abort(messages: Sequence[WriterCommitMessage | None], batch_id: int | None = None) -> None:
     """Nothing can be taken back from Kafka; say what is there."""
     reports = _reports(messages)
-    report: WriteReport = add_up(reports, None if reports else _batch(batch_id))
+    report = add_up(reports, None if reports else _batch(batch_id), "failed")
     show_log()
     LOGGER.warning(
         "the write failed; %d of %d tasks had ended well, and their rows stay in Kafka: %s. "

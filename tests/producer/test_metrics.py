@@ -50,6 +50,26 @@ def test_a_request_is_counted_by_batch_under_the_java_names() -> None:
     assert values["requests-in-flight"] == 3
 
 
+def test_totals_are_of_the_batches_that_brokers_have_acknowledged() -> None:
+    metrics = ProducerMetrics(WINDOW_MS, 2, IoCounts(), {"bufferpool-wait-time-ns-total": lambda now: 3_000_000})
+    before = metrics.totals(0)
+    plain, packed = sent_batch(3, 39), sent_batch(5, 1000, Codec.ZSTD)
+    metrics.request_sent({"t": {0: plain, 1: packed}}, 130)
+    assert metrics.totals(140).records == 0
+    metrics.batches_stored([plain], 140)
+    metrics.batches_stored([packed], 300)
+    metrics.records_retried("t", 7, 100)
+    metrics.records_failed("t", 2, 100)
+    totals = metrics.totals(300)
+    assert (totals.records, totals.bytes, totals.uncompressed_bytes) == (8, 39 + packed.body_bytes + 122, 39 + 1122)
+    assert (totals.retries, totals.errors, totals.blocked_ms) == (7, 2, 3)
+    assert totals.latencies.percentile(0.3) == pytest.approx(40, rel=1 / 15)  # since they were made, at 100
+    assert totals.latencies.percentile(0.9) == pytest.approx(200, rel=1 / 15)
+    metrics.batches_stored([sent_batch(1, 39)], 300)
+    assert metrics.totals(300).since(totals)[:3] == (1, 100, 100)
+    assert (before.records, before.latencies.counts) == (0, {})
+
+
 def test_compression_rate_is_compressed_over_uncompressed() -> None:
     metrics = new_metrics()
     batch = sent_batch(1, 1000, Codec.ZSTD)

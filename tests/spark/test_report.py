@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError
-from spark_kafka_sink.spark.report import OffsetRange, TaskIdentity, TaskReport, add_up, read_reports
+from spark_kafka_sink.producer.futures import OffsetRange
+from spark_kafka_sink.reports.store import read_reports
+from spark_kafka_sink.spark.report import TaskIdentity, TaskReport, add_up
 from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.writer import abort, commit
 

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError, PreflightError, SchemaError
-from spark_kafka_sink.spark.report import read_reports
+from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.testing import EmbeddedBroker, assert_topic_equals, embedded_broker, run_stream
 
 pytestmark = pytest.mark.needs("java")

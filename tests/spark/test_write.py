@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.spark.report import read_reports
+from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.testing import EmbeddedBroker, assert_topic_equals, embedded_broker, run_stream, topic_frame
 
 pytestmark = pytest.mark.needs("java")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import threading
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError
+from spark_kafka_sink.producer.futures import OffsetRange
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.api_keys import ApiKey
@@ -16,7 +18,7 @@ from spark_kafka_sink.spark import write_task
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.options import parse_options
 from spark_kafka_sink.spark.pool import ProducerPool
-from spark_kafka_sink.spark.report import OffsetRange, TaskReport
+from spark_kafka_sink.spark.report import TaskReport
 from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.write_task import write_rows
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
@@ -68,6 +70,25 @@ def test_a_task_tells_what_was_acknowledged(broker: EmbeddedBroker, pool: Produc
     assert (report.rows, report.retries, report.dead_letters) == (200, 0, 0)
     assert report.bytes == sum(each.select(["value", "key"]).nbytes for each in batches)
     assert len(pool) == 1
+
+
+def test_a_task_tells_how_it_went(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+    first = write_rows(options(broker, kafka__compression__type="zstd"), PLAN, iter([batch(0, 5_000)]), pool)
+    report = write_rows(options(broker, kafka__compression__type="zstd"), PLAN, iter([batch(5_000, 100)]), pool)
+    assert sum(first.latency_counts.values()) == 5_000
+    assert sum(report.latency_counts.values()) == 100, "of its own rows, though the producer is not new"
+    assert 0 < first.wire_bytes < first.uncompressed_bytes
+    assert report.uncompressed_bytes < first.uncompressed_bytes / 10
+    assert first.started_ms <= report.started_ms
+    assert report.host == platform.node()
+
+
+def test_a_task_tells_how_long_it_waited_for_memory(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+    broker.control.when(api=ApiKey.PRODUCE, times=None).delay(50)
+    slow = options(broker, kafka__buffer__memory="300000", kafka__batch__size="65536")
+    report = write_rows(slow, PLAN, iter([batch(start, 2_000) for start in range(0, 40_000, 2_000)]), pool)
+    assert report.rows == 40_000
+    assert report.blocked_ms >= 50
 
 
 def test_the_next_task_writes_with_the_same_producer(broker: EmbeddedBroker, pool: ProducerPool) -> None:

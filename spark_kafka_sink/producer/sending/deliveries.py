@@ -82,7 +82,9 @@ class Deliveries:
         connection = self._idempotence.connection(response.request.node_id)
         fatal: KafkaSinkError | None = None
         completed: list[ProducerBatch] = []
-        for batch, answer in answers_of(response, sent, self._config.acks):
+        answers = list(answers_of(response, sent, self._config.acks))
+        self._metrics.batches_stored([one for one, answer in answers if answer.code in SUCCESSES and not one.done], now)
+        for batch, answer in answers:
             outcome = self._outcome(batch, answer, connection, now)
             if batch.done:
                 self._answered_late(batch, outcome)

@@ -1,0 +1,5 @@
+"""What each write or micro-batch has written: kept on the driver, read back, shown. Spark workers import none of it.
+
+write_report.py     WriteReport, as a line of a log and as a line of JSON
+store.py            where reports are kept
+"""

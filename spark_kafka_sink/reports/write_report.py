@@ -1,0 +1,182 @@
+"""WriteReport: what a batch job or a micro-batch has written, and how it went. A line of JSON has all of it.
+
+Only what brokers have acknowledged is counted. Reports add up: ranges of offsets, sums, and latencies, which stand in
+buckets.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime, timezone
+from typing import Any
+
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.producer.futures import OffsetRange
+from spark_kafka_sink.producer.windows import Latencies, bucket_end_ms
+from spark_kafka_sink.words import counted, sized
+
+COMMITTED = "committed"
+FAILED = "failed"
+
+TASKS_MAX = 1_000
+"""A report lists as many tasks as this, the longest ones."""
+_TOPICS_NAMED_MAX = 5
+"""In the line of a commit; reportPath has all of them."""
+_PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
+
+Partitions = dict[str, dict[int, OffsetRange]]
+"""topic -> partition -> what was written there"""
+
+
+@dataclass(frozen=True)
+class TaskSummary:
+    """One task of a write."""
+
+    partition_id: int
+    attempt: int
+    host: str
+    rows: int
+    bytes: int
+    duration_ms: int
+    retries: int
+    blocked_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteReport:
+    """The sum over the tasks of a batch job or of a micro-batch."""
+
+    batch: str
+    """`<query id>/<batch id>`, or `<application id>/stage-<stage id>`"""
+    status: str = COMMITTED
+    """`committed`; `failed` if the write failed, with what those tasks wrote that ended well"""
+    started_ms: int = 0
+    """when the first task began, since 1970"""
+    duration_ms: int = 0
+    """until the last task ended, by the clocks of the executors"""
+    tasks: int
+    partitions: Partitions
+    rows: int
+    bytes: int
+    """of keys, values and headers, as Spark handed them over"""
+    uncompressed_bytes: int = 0
+    """of the record batches that brokers have stored, before compression"""
+    wire_bytes: int = 0
+    """of the same batches as they were sent, once each"""
+    retries: int
+    """records that were sent again"""
+    dead_letters: int
+    dead_letters_cut: int
+    """of these, how many had to be cut to fit"""
+    errors: Mapping[str, int] = field(default_factory=dict)
+    """records that were refused and became dead letters, by the name of the error"""
+    blocked_ms: int = 0
+    """how long tasks waited because their memory was full, added up"""
+    longest_task_ms: int
+    latencies: Latencies = field(default_factory=Latencies)
+    """of all records, from a batch's first record to its acknowledgement"""
+    task_list: tuple[TaskSummary, ...] = ()
+    """at most TASKS_MAX, the longest first"""
+
+    @property
+    def compression_ratio(self) -> float:
+        """Bytes sent by bytes before compression; nan if nothing was sent."""
+        return self.wire_bytes / self.uncompressed_bytes if self.uncompressed_bytes else math.nan
+
+    @property
+    def rows_per_second(self) -> float:
+        """Of the whole write; nan if it took no time."""
+        return 1000 * self.rows / self.duration_ms if self.duration_ms else math.nan
+
+    @property
+    def started_at(self) -> datetime:
+        return datetime.fromtimestamp(self.started_ms / 1000, timezone.utc)
+
+    def latency_ms(self, share: float) -> float:
+        """Milliseconds within which this share (0 to 1) of the records was acknowledged; nan if there are none."""
+        return self.latencies.percentile(share)
+
+    def line(self) -> str:
+        named = [
+            f"{topic} ({counted(len(of_topic), 'partition')})" for topic, of_topic in sorted(self.partitions.items())
+        ]
+        if len(named) > _TOPICS_NAMED_MAX:
+            named[_TOPICS_NAMED_MAX:] = [counted(len(named) - _TOPICS_NAMED_MAX, "other topic")]
+        where = ", ".join(named)
+        words = (
+            f"wrote {counted(self.rows, 'row')} ({sized(self.bytes)}) to {where or 'no topic'}; "
+            f"{counted(self.tasks, 'task')}, the longest {self.longest_task_ms} ms; "
+            f"{counted(self.retries, 'record')} retried; {counted(self.dead_letters, 'dead letter')}"
+        )
+        if self.dead_letters_cut:
+            words += f", {self.dead_letters_cut} of them cut to fit"
+        return f"{words} [{self.batch}]"
+
+    def to_json(self) -> str:
+        plain = {one.name: getattr(self, one.name) for one in fields(self)}
+        plain["partitions"] = [
+            {"topic": topic, "partition": partition, **asdict(written)}
+            for topic, of_topic in sorted(self.partitions.items())
+            for partition, written in sorted(of_topic.items())
+        ]
+        plain["errors"] = dict(self.errors)
+        plain["task_list"] = [asdict(task) for task in self.task_list]
+        del plain["latencies"]
+        plain["started_at"] = self.started_at.isoformat(timespec="milliseconds")
+        plain["compression_ratio"] = _number(self.compression_ratio)
+        plain["rows_per_second"] = _number(self.rows_per_second)
+        plain["latency_ms"] = {name: _number(self.latency_ms(share)) for name, share in _PERCENTILES.items()}
+        plain["latency_counts"] = [[bucket_end_ms(one), n] for one, n in sorted(self.latencies.counts.items())]
+        return json.dumps(plain, ensure_ascii=False)
+
+
+_DERIVED = ("started_at", "compression_ratio", "rows_per_second", "latency_ms")
+"""In the JSON for those who read it; WriteReport computes them."""
+
+
+def from_json(line: str) -> WriteReport:
+    try:
+        plain: dict[str, Any] = json.loads(line)
+        partitions: Partitions = {}
+        for row in plain["partitions"]:
+            written = OffsetRange(row["first_offset"], row["last_offset"], row["rows"])
+            partitions.setdefault(row["topic"], {})[row["partition"]] = written
+        latencies = Latencies()
+        for end_ms, records in plain.pop("latency_counts", ()):
+            latencies.add(math.nextafter(end_ms, 0), records)
+        tasks = tuple(TaskSummary(**task) for task in plain.get("task_list", ()))
+        known = {name: value for name, value in plain.items() if name not in _DERIVED}
+        return WriteReport(**(known | {"partitions": partitions, "latencies": latencies, "task_list": tasks}))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigurationError(f"this is no report of a write: {line[:80]!r} ({error})") from error
+
+
+def ranges_of(reports: Iterable[WriteReport]) -> Partitions:
+    """The partitions of several reports, such as those of a stream's micro-batches, added up."""
+    return added_up(report.partitions for report in reports)
+
+
+def added_up(several: Iterable[Partitions]) -> Partitions:
+    partitions: Partitions = {}
+    for one in several:
+        for topic, of_topic in one.items():
+            known = partitions.setdefault(topic, {})
+            for partition, written in of_topic.items():
+                known[partition] = known[partition] + written if partition in known else written
+    return partitions
+
+
+def latencies_of(reports: Iterable[WriteReport]) -> Latencies:
+    """Those of several reports, merged."""
+    merged = Latencies()
+    for report in reports:
+        merged.merge(report.latencies)
+    return merged
+
+
+def _number(value: float) -> float | None:
+    """Four digits are enough; JSON has no nan."""
+    return None if math.isnan(value) else float(f"{value:.4g}")

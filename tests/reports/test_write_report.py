@@ -1,0 +1,93 @@
+"""A report: its line, its JSON, and sums of several."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.producer.futures import OffsetRange
+from spark_kafka_sink.producer.windows import Latencies
+from spark_kafka_sink.reports.write_report import TaskSummary, WriteReport, from_json, latencies_of, ranges_of
+
+
+def report(batch_id: int = 0, *, rows: int = 1_000, latency_ms: float = 20.0) -> WriteReport:
+    latencies = Latencies()
+    latencies.add(latency_ms, rows)
+    return WriteReport(
+        batch=f"6d2a/{batch_id}",
+        started_ms=1_700_000_000_000 + 10_000 * batch_id,
+        duration_ms=500,
+        tasks=2,
+        partitions={"orders": {0: OffsetRange(batch_id * rows, batch_id * rows + rows - 1, rows)}},
+        rows=rows,
+        bytes=100 * rows,
+        uncompressed_bytes=110 * rows,
+        wire_bytes=44 * rows,
+        retries=3,
+        dead_letters=2,
+        dead_letters_cut=1,
+        errors={"RecordTooLargeError": 2},
+        blocked_ms=40,
+        longest_task_ms=400,
+        latencies=latencies,
+        task_list=(TaskSummary(0, 0, "worker-1", rows, 100 * rows, 400, 3, 40),),
+    )
+
+
+def test_a_line_of_json_has_all_of_a_report() -> None:
+    again = from_json(report().to_json())
+    assert again.latencies.counts == report().latencies.counts
+    assert again.to_json() == report().to_json()
+    assert (again.partitions, again.task_list, again.errors) == (
+        report().partitions,
+        report().task_list,
+        {"RecordTooLargeError": 2},
+    )
+
+
+def test_the_json_has_the_numbers_that_people_look_for() -> None:
+    plain = json.loads(report(latency_ms=20).to_json())
+    assert plain["started_at"] == "2023-11-14T22:13:20.000+00:00"
+    assert (plain["compression_ratio"], plain["rows_per_second"], plain["blocked_ms"]) == (0.4, 2000, 40)
+    assert plain["latency_ms"] == {"p50": 21, "p95": 21, "p99": 21, "max": 21}
+    assert plain["latency_counts"] == [[21, 1000]]
+    assert plain["partitions"] == [
+        {"topic": "orders", "partition": 0, "first_offset": 0, "last_offset": 999, "rows": 1000}
+    ]
+
+
+def test_a_report_of_nothing_has_no_ratio_and_no_percentile() -> None:
+    empty = WriteReport(
+        batch="b", tasks=0, partitions={}, rows=0, bytes=0, retries=0, dead_letters=0, dead_letters_cut=0,
+        longest_task_ms=0,
+    )  # fmt: skip
+    plain = json.loads(empty.to_json())
+    assert (plain["compression_ratio"], plain["rows_per_second"], plain["latency_ms"]["p99"]) == (None, None, None)
+    assert math.isnan(from_json(empty.to_json()).latency_ms(0.5))
+
+
+def test_a_line_of_an_older_version_is_read() -> None:
+    line = (
+        '{"batch": "q/1", "tasks": 1, "partitions": [{"topic": "t", "partition": 0, "first_offset": 0, '
+        '"last_offset": 9, "rows": 10}], "rows": 10, "bytes": 80, "retries": 0, "dead_letters": 0, '
+        '"dead_letters_cut": 0, "longest_task_ms": 5}'
+    )
+    assert (from_json(line).rows, from_json(line).status) == (10, "committed")
+
+
+@pytest.mark.parametrize("line", ["no json", "[]", "{}", '{"partitions": 3}', '{"partitions": [], "other": 1}'])
+def test_a_line_that_is_no_report_is_shown(line: str) -> None:
+    with pytest.raises(ConfigurationError, match="no report of a write"):
+        from_json(line)
+
+
+def test_reports_of_micro_batches_add_up() -> None:
+    reports = [report(0, latency_ms=10), report(1, latency_ms=100)]
+    assert ranges_of(reports) == {"orders": {0: OffsetRange(0, 1999, 2000)}}
+    merged = latencies_of(reports)
+    assert merged.percentile(0.5) == pytest.approx(10, rel=1 / 15)
+    assert merged.percentile(0.95) == pytest.approx(100, rel=1 / 15)
+    assert reports[0].latencies.percentile(1.0) < 11, "a report is not changed by what it is added to"
