@@ -8,6 +8,7 @@ OLDEST_PYTHON ?= $(shell python3.10 -c 'import sys; print(sys.executable)' 2>/de
 N ?= 1000000
 OLDEST_SPARK := 4.1.0
 MINIMUMS := .venv-minimums
+BUILD := .venv-build
 
 # Spark's workers must run the interpreter of the driver, else they miss its packages.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
@@ -121,9 +122,26 @@ docs: setup ## write the tables that come from the code, and check every link
 	$(BIN)/python -m tests.spark.options_document
 	$(BIN)/python -m pytest -q tests/test_documents.py
 
+# An environment of its own, with the two tools of a release and nothing of the project.
+$(BUILD)/.up-to-date:
+	test -x $(BUILD)/bin/python || $(PYTHON) -m venv $(BUILD)
+	$(BUILD)/bin/python -m pip install --quiet --upgrade pip build twine
+	touch $@
+
 .PHONY: build
-build: setup ## the wheel, into dist/
-	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+build: $(BUILD)/.up-to-date ## the wheel and the source archive, checked, in dist/; needs no development environment
+	rm -rf dist build
+	$(BUILD)/bin/python -m build --outdir dist .
+	$(BUILD)/bin/python -m twine check --strict dist/*
+
+# What the wheel brings with it, as pip installs it today; pip itself is not among it.
+.PHONY: sbom
+sbom: build ## the wheel's bill of materials (CycloneDX), as build/sbom.cdx.json
+	$(BUILD)/bin/python -m pip install --quiet cyclonedx-bom
+	mkdir -p build
+	$(PYTHON) -m venv --clear --without-pip build/installed
+	$(BUILD)/bin/python -m pip --python build/installed/bin/python install --quiet dist/*.whl
+	$(BUILD)/bin/cyclonedx-py environment --output-reproducible --output-file build/sbom.cdx.json build/installed/bin/python
 
 .PHONY: clean
 clean: ## remove builds and caches (keeps .venv and .jars)

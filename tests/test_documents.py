@@ -10,7 +10,8 @@ import pytest
 from tests import error_document
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FOLDERS = ("docs", ".github")
+PAGES = [*sorted(ROOT.glob("*.md")), *(page for name in FOLDERS for page in sorted((ROOT / name).rglob("*.md")))]
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 

@@ -1,0 +1,114 @@
+"""What the wheel and the source archive hold. They are built here, from a copy and without a network."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+from spark_kafka_sink import __version__
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = ("pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE", "pyspark_pykafka.py")
+PACKAGE = "spark_kafka_sink"
+INFO = f"{PACKAGE}-{__version__}.dist-info"
+BUILD = "from setuptools import build_meta\nbuild_meta.build_wheel('dist')\nbuild_meta.build_sdist('dist')\n"
+PAGES_OF_A_PROJECT = ("CONTRIBUTING.md", "SECURITY.md", "pull_request_template.md", "ISSUE_TEMPLATE/config.yml")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with both."""
+    folder = tmp_path_factory.mktemp("build")
+    for name in SOURCES:
+        shutil.copy(ROOT / name, folder)
+    for name in (PACKAGE, "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    done = subprocess.run([sys.executable, "-c", BUILD], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "dist"
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> zipfile.ZipFile:
+    return zipfile.ZipFile(built / f"{PACKAGE}-{__version__}-py3-none-any.whl")
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: zipfile.ZipFile) -> Message:
+    return Parser().parsestr(wheel.read(f"{INFO}/METADATA").decode())
+
+
+def test_the_wheel_holds_the_package_the_module_that_spark_finds_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / PACKAGE).rglob("*.py")}
+    expected = {*sources, f"{PACKAGE}/py.typed", "pyspark_pykafka.py"}
+    assert {name for name in wheel.namelist() if not name.startswith(INFO)} == expected
+
+
+def test_the_wheel_brings_the_licence_and_no_compiled_file(wheel: zipfile.ZipFile) -> None:
+    assert f"{INFO}/licenses/LICENSE" in wheel.namelist()
+    assert "Root-Is-Purelib: true" in wheel.read(f"{INFO}/WHEEL").decode()
+
+
+def test_the_version_stands_in_one_place(metadata: Message) -> None:
+    assert metadata["Version"] == __version__
+    assert not re.search(r'^version *= *"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert f"## {__version__} " in (ROOT / "CHANGELOG.md").read_text() + " "
+
+
+def test_the_wheel_says_what_one_looks_for(metadata: Message) -> None:
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert "kafka" in metadata["Keywords"].split(",")
+    assert "Typing :: Typed" in metadata.get_all("Classifier", [])
+    assert not [line for line in metadata.get_all("Classifier", []) if line.startswith("License")], "PEP 639"
+
+
+def test_a_plain_install_needs_no_spark(metadata: Message) -> None:
+    needed = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
+    assert sorted(re.split(r"[<>=]", line)[0] for line in needed) == ["crc32c", "lz4", "numpy", "pyarrow"]
+    assert {"spark", "gssapi", "pkcs12", "protobuf", "registry"} <= set(metadata.get_all("Provides-Extra", []))
+
+
+def test_the_wheel_has_a_command_and_a_plugin_of_pytest(wheel: zipfile.ZipFile) -> None:
+    entries = wheel.read(f"{INFO}/entry_points.txt").decode()
+    assert "pykafka = spark_kafka_sink.cli:main" in entries
+    assert "spark_kafka_sink = spark_kafka_sink.pytest_plugin" in entries
+
+
+def test_the_wheel_works_as_a_zip_as_py_files_has_it(built: Path, tmp_path: Path) -> None:
+    (path,) = built.glob("*.whl")
+    command = [sys.executable, "-m", PACKAGE, "--version"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={"PYTHONPATH": str(path)}, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == f"pykafka {__version__}\n", done.stderr
+
+
+def test_the_source_archive_has_no_half_of_the_tests(built: Path) -> None:
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    assert {"README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", f"{PACKAGE}/py.typed"} <= names
+    assert not [name for name in names if name.startswith("tests")]
+
+
+@pytest.mark.parametrize("page", PAGES_OF_A_PROJECT)
+def test_what_github_shows_to_contributors_is_there(page: str) -> None:
+    assert (ROOT / ".github" / page).read_text().strip()
+
+
+def test_a_release_is_published_without_a_password_and_only_with_the_projects_address() -> None:
+    release = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    assert "id-token: write" in release
+    assert not re.search(r"password:|secrets\.", release)
+    for step in ("make build", "make sbom", "project.urls", "attest"):
+        assert step in release
