@@ -42,6 +42,7 @@ from spark_kafka_sink.producer.batching.staging import StagedRecord
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import Callback, ColumnsFuture, ColumnsResult, RecordMetadata, SendFuture
 from spark_kafka_sink.producer.interceptors import Interceptor, Interceptors
+from spark_kafka_sink.producer.interrupted import interrupts_a_call
 from spark_kafka_sink.producer.metrics import ProducerMetrics, Totals, kept_elsewhere
 from spark_kafka_sink.producer.partitioner import Partitioner
 from spark_kafka_sink.producer.record import ProducerRecord, check_record, check_topic, header_bytes
@@ -321,7 +322,9 @@ class KafkaProducer(TransactionalProducer):
     def close(self, timeout: float | None = None) -> None:
         """Wait at most `timeout` seconds for all results; then fail the rest, and end the thread.
 
-        A transaction that is open is aborted, unless the timeout is 0.
+        A transaction that is open is aborted, unless the timeout is 0. In a signal handler give it a timeout: the
+        handler may have interrupted a call of this producer, without which the sender cannot go on. Then close returns
+        when the time is up, and the rest fails when that call has ended.
         """
         self._closed = True
         if os.getpid() != self._pid:
@@ -330,7 +333,6 @@ class KafkaProducer(TransactionalProducer):
         in_callback = self._loop.is_current()
         if self._transactions is not None and not in_callback and timeout != 0:
             timeout = self._transactions.close(timeout)
-        self._accumulator.close()
         self._sender.initiate_close(force=in_callback or timeout == 0)
         if in_callback:
             return  # the thread ends by itself when the callback has returned
@@ -338,7 +340,8 @@ class KafkaProducer(TransactionalProducer):
             if timeout:  # with 0 it is what the caller wants
                 _log.warning("%r was not done within %s seconds; what is left fails.", self, timeout)
             self._sender.initiate_close(force=True)
-            self._loop.join(None)
+            if not interrupts_a_call():
+                self._loop.join(None)
 
     def metrics(self) -> dict[str, float]:
         """Everything that is counted, under the Java producer's names."""

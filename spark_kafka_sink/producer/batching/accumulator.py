@@ -376,11 +376,11 @@ class RecordAccumulator:
             return self._filler.has_rows or any(queue.batches for queue in self._queues)
 
     def close(self) -> None:
-        """No more appends: blocked ones end with ProducerClosedError; everything queued becomes sendable."""
+        """No more appends: blocked ones end with ProducerClosedError; everything queued becomes sendable. Sender
+        thread: the thread that closes the producer may be in a signal handler, and hold the lock."""
         with self._lock:
             self._closed = True
         self._pool.close()
-        self._wakeup()
 
     def abort_incomplete(self, error: Exception, *, in_flight_too: bool = True) -> list[ProducerBatch]:
         """Fail everything staged, queued and in flight. Sender thread; it resolves the futures, then calls finish()."""

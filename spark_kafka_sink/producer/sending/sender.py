@@ -85,7 +85,10 @@ class Sender:
     # --- life
 
     def initiate_close(self, *, force: bool) -> None:
-        """From any thread: end when every batch has its outcome, or at once."""
+        """From any thread: end when every batch is acknowledged or has failed, or at once.
+
+        A signal handler may call this while its thread holds any lock of ours, so it sets flags and wakes the sender.
+        """
         self._forced = self._forced or force
         self._closing = True
         self._client.wakeup()
@@ -105,7 +108,6 @@ class Sender:
             _log.exception("The sender has failed; nothing more will be sent.")
             self.fatal_error = DeliveryError(f"The producer's sender has failed: {error!r}")
             self.fatal_error.__cause__ = error
-            self._accumulator.close()
         finally:
             self.shut_down()
 
@@ -118,6 +120,7 @@ class Sender:
         error = self.fatal_error or ProducerClosedError(
             "The producer was closed before these records were acknowledged."
         )
+        self._accumulator.close()
         if self._abandoned and self._accumulator.has_incomplete():
             _log.warning(DROPPED)
         now = self._system.now()
@@ -135,6 +138,8 @@ class Sender:
 
     def run_once(self, now: float) -> None:
         snapshot = self._metadata.snapshot
+        if self._closing:
+            self._accumulator.close()
         self._fail_all_after_a_fatal_error(now)
         self._fail_what_leaves_a_transaction(now)
         ready = self._accumulator.ready(snapshot, now)
