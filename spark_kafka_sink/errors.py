@@ -26,6 +26,8 @@ KafkaSinkError
 ├── TransactionError        a call about a transaction could not do what was asked
 │   ├── TransactionAbortableError  abort this transaction, then begin another one
 │   └── TransactionTimeoutError    no answer within max.block.ms: call it again to learn the outcome
+├── ExactlyOnceError        going on would lose or double rows, so it was stopped
+│   └── CommitLostError         a decided batch that cannot be committed as a whole any more
 ├── PreflightError          a check before the write failed; nothing was written
 ├── BufferExhaustedError    buffer.memory stayed full for max.block.ms
 ├── MetadataTimeoutError    a topic's partitions stayed unknown for max.block.ms
@@ -156,6 +158,14 @@ class TransactionAbortableError(TransactionError):
 
 class TransactionTimeoutError(TransactionError, TimeoutError):
     """No answer within max.block.ms. The outcome is not known; the same call may be repeated to learn it."""
+
+
+class ExactlyOnceError(KafkaSinkError):
+    """To go on would lose rows or write them twice. The words say why, and what can be done."""
+
+
+class CommitLostError(ExactlyOnceError):
+    """A batch is decided, and some of its transactions cannot be committed any more. The words name them."""
 
 
 class PreflightError(KafkaSinkError):

@@ -15,6 +15,8 @@ TOPIC_SETTINGS = {
     "min.insync.replicas": "how many replicas must be in sync for acks=all",
     "retention.ms": "taken, and not acted on: nothing is deleted by age here",
     "cleanup.policy": "with compact, records without a key are refused; nothing is compacted here",
+    "segment.bytes": "taken, and not acted on: a log is one segment here",
+    "min.cleanable.dirty.ratio": "taken, and not acted on",
 }
 
 

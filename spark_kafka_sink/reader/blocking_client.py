@@ -6,8 +6,9 @@ be asked again; `patience` says for how long, and ends with everything that is k
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from spark_kafka_sink.client.cluster import Node, TopicInfo
 from spark_kafka_sink.client.config import ClientConfig
@@ -26,6 +27,12 @@ UNKNOWN_TOPIC_MS_MAX = 5_000.0
 AnswerT = TypeVar("AnswerT", bound=Message)
 
 
+class Question(NamedTuple):
+    node: Node
+    message: Message
+    versions: VersionRange | None = None
+
+
 class BlockingClient:
     """A context manager. Used by one thread."""
 
@@ -33,6 +40,7 @@ class BlockingClient:
         self._system = system if system is not None else OperatingSystem()
         self._timeout_ms = timeout_ms
         self._backoff_ms = config.retry_backoff_ms
+        self._arrived: list[ClientResponse] = []  # and not looked at yet
         self.metadata = new_metadata(config, system=self._system, allow_auto_topic_creation=False)
         self._client = new_network_client(config, self.metadata, system=self._system)
 
@@ -77,21 +85,20 @@ class BlockingClient:
     def any_node(self) -> Node | None:
         return self._client.least_loaded_node(self._system.now())
 
+    def feature(self, name: str) -> int:
+        """The level of a feature that the cluster has agreed on; 0 if it has none, or has not been asked yet."""
+        return self._client.finalized_features.levels.get(name, 0)
+
     def ask(
         self, node: Node, answer_type: type[AnswerT], message: Message, *, versions: VersionRange | None = None
     ) -> AnswerT:
         """One question. NetworkError if the node cannot be reached or is lost; it may be asked again."""
-        now = self._connect(node)
-        request = self._client.new_client_request(node.id, message, now, versions=versions)
-        self._client.send(request, now)
-        response = self._response(request)
-        if response.version_error is not None:
-            raise response.version_error
-        if response.authentication_error is not None:
-            raise response.authentication_error
-        if not isinstance(response.message, answer_type):
-            raise DisconnectedError(response.reason)
-        return response.message
+        return _answer(self._response(self._send(Question(node, message, versions))), answer_type)
+
+    def ask_all(self, answer_type: type[AnswerT], questions: Sequence[Question]) -> list[AnswerT | NetworkError]:
+        """Many questions without waiting for answers in between: what came of each, in the order of the questions."""
+        sent = [self._sent_or_error(question) for question in questions]
+        return [self._answer_or_error(request, answer_type) for request in sent]
 
     def attempt(
         self, node: Node, answer_type: type[AnswerT], message: Message, *, versions: VersionRange | None = None
@@ -115,6 +122,28 @@ class BlockingClient:
         while (now := self._system.now()) < until and self.metadata.version == version:
             self._poll(until - now)
 
+    def _sent_or_error(self, question: Question) -> ClientRequest | NetworkError:
+        try:
+            return self._send(question)
+        except NetworkError as error:
+            return error
+
+    def _answer_or_error(
+        self, sent: ClientRequest | NetworkError, answer_type: type[AnswerT]
+    ) -> AnswerT | NetworkError:
+        if isinstance(sent, NetworkError):
+            return sent
+        try:
+            return _answer(self._response(sent), answer_type)
+        except NetworkError as error:
+            return error
+
+    def _send(self, question: Question) -> ClientRequest:
+        now = self._connect(question.node)
+        request = self._client.new_client_request(question.node.id, question.message, now, versions=question.versions)
+        self._client.send(request, now)
+        return request
+
     def _connect(self, node: Node) -> float:
         """Wait until the node is ready; returns the time at which it is."""
         deadline = self._system.now() + self._timeout_ms
@@ -129,15 +158,25 @@ class BlockingClient:
 
     def _response(self, request: ClientRequest) -> ClientResponse:
         while True:
-            for response in self._poll(request.timeout_ms):
+            for position, response in enumerate(self._arrived):
                 if response.request is request:
-                    return response
+                    return self._arrived.pop(position)
+            self._poll(request.timeout_ms)
 
-    def _poll(self, timeout_ms: float) -> list[ClientResponse]:
+    def _poll(self, timeout_ms: float) -> None:
         self.metadata.raise_if_fatal()
-        responses = self._client.poll(timeout_ms, self._system.now())
+        self._arrived += self._client.poll(timeout_ms, self._system.now())
         self.metadata.raise_if_fatal()
-        return responses
+
+
+def _answer(response: ClientResponse, answer_type: type[AnswerT]) -> AnswerT:
+    if response.version_error is not None:
+        raise response.version_error
+    if response.authentication_error is not None:
+        raise response.authentication_error
+    if not isinstance(response.message, answer_type):
+        raise DisconnectedError(response.reason)
+    return response.message
 
 
 class Patience:

@@ -52,7 +52,10 @@ _FETCH_BY_NAME = VersionRange(FetchRequest.VERSIONS.min, 12)  # from version 13 
 
 
 class TopicReader:
-    """A context manager. `timeout_ms`: an error if nothing at all comes forward for so long."""
+    """A context manager. `timeout_ms`: an error if nothing at all comes forward for so long.
+
+    `client`: one that the caller has, and closes.
+    """
 
     def __init__(
         self,
@@ -61,12 +64,14 @@ class TopicReader:
         isolation: str = READ_COMMITTED,
         timeout_ms: float = 60_000,
         system: System | None = None,
+        client: BlockingClient | None = None,
     ) -> None:
         if isolation not in ISOLATION_LEVELS:
             raise ConfigurationError(f"isolation is {isolation!r}, but must be one of {', '.join(ISOLATION_LEVELS)}")
         self._isolation = ISOLATION_LEVELS[isolation]
         self._backoff_ms = config.retry_backoff_ms
-        self._client = BlockingClient(config, timeout_ms=timeout_ms, system=system)
+        self._closes = client is None
+        self._client = client or BlockingClient(config, timeout_ms=timeout_ms, system=system)
 
     def __enter__(self) -> TopicReader:
         return self
@@ -77,7 +82,8 @@ class TopicReader:
         self.close()
 
     def close(self) -> None:
-        self._client.close()
+        if self._closes:
+            self._client.close()
 
     def partitions(self, topic: str) -> list[int]:
         """The topic's partitions; BrokerError if it does not exist or may not be read."""
@@ -151,10 +157,12 @@ class TopicReader:
     # --- parts
 
     def _chosen(self, topic: str, partitions: Iterable[int] | None) -> list[int]:
-        known = self.partitions(topic)
         if partitions is None:
-            return known
+            return self.partitions(topic)
         chosen = sorted(set(partitions))
+        if {partition.index for partition in self._client.topic(topic).partitions}.issuperset(chosen):
+            return chosen
+        known = self.partitions(topic)
         unknown = [partition for partition in chosen if partition not in known]
         if unknown:
             raise InvalidRecordError(f"topic {topic} has the partitions {known}, but not {unknown}")

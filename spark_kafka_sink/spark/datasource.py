@@ -42,11 +42,21 @@ class KafkaDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
         if overwrite:
             raise ConfigurationError(MODE_NOT_ALLOWED.format("Overwrite"))
-        return KafkaBatchWriter(*self._plan(schema))
+        options, plan = self._plan(schema)
+        if options.exactly_once is None or not self._is_planning:
+            return KafkaBatchWriter(options, plan)
+        from spark_kafka_sink.spark.exactly_once import begin_job
+
+        return KafkaBatchWriter(options, plan, begin_job(options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:  # noqa: N802
         # `overwrite` is output mode complete: every micro-batch writes the whole result, as with Spark's own sink.
-        return KafkaStreamWriter(*self._plan(schema))
+        options, plan = self._plan(schema)
+        if options.exactly_once is None or not self._is_planning:
+            return KafkaStreamWriter(options, plan)
+        from spark_kafka_sink.spark.exactly_once import begin_stream
+
+        return KafkaStreamWriter(options, plan, begin_stream(options))
 
     def _plan(self, schema: StructType) -> tuple[SinkOptions, ColumnPlan]:
         show_log()

@@ -26,6 +26,7 @@ from spark_kafka_sink.formats.planning import WITH_REGISTRY
 from spark_kafka_sink.network.security.config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerConfig
 from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
+from spark_kafka_sink.spark.delivery_options import DELIVERY_OPTIONS, parse_delivery
 from spark_kafka_sink.spark.format_options import FORMAT_OPTIONS, SIDES, parse_formats
 from spark_kafka_sink.spark.registry_options import PREFIX as REGISTRY_PREFIX
 from spark_kafka_sink.spark.registry_options import REGISTRY_OPTIONS, parse_registry
@@ -56,7 +57,8 @@ OPTIONS = (
         "checkConnection", "true", "let the driver find out whether Kafka can be written to, before any task starts"
     ),
     Option("reportPath", "", "a file on the driver's machine that gets one line of JSON for each commit"),
-    Option("checkpointLocation", "", "of a stream; Spark's own, passed by"),
+    *(Option(*row) for row in DELIVERY_OPTIONS),
+    Option("checkpointLocation", "", "of a stream; Spark's own"),
     Option("queryName", "", "of a stream; Spark's own, passed by"),
 )
 
@@ -143,6 +145,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     check_connection = _boolean(own, "checkConnection", faults)
     formats = parse_formats(own, faults)
     registry = parse_registry(own, formats, topic, faults)
+    delivery = parse_delivery(own, producer, faults)
     producer = _producer_options(producer, faults)
     if faults:
         raise ConfigurationError(faults)
@@ -154,6 +157,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
         report_path=own.get("reportpath") or None,
         formats=formats,
         registry=registry,
+        exactly_once=delivery,
     )
 
 

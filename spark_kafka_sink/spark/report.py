@@ -15,6 +15,8 @@ from spark_kafka_sink.producer.futures import OffsetRange
 from spark_kafka_sink.producer.windows import Latencies
 
 if TYPE_CHECKING:
+    from spark_kafka_sink.exactly_once.batch_start import BatchStart
+    from spark_kafka_sink.exactly_once.entries import TaskTransaction
     from spark_kafka_sink.reports.write_report import WriteReport
 
 
@@ -61,6 +63,12 @@ class TaskReport(WriterCommitMessage):
     started_ms: int = 0
     duration_ms: int = 0
     host: str = ""
+    was_committed: bool = False
+    """Exactly once: an earlier run has committed this batch, so nothing was written now."""
+    transaction: TaskTransaction | None = None
+    """Exactly once: where the rows are, until the driver commits it."""
+    start: BatchStart | None = None
+    """Exactly once: what the driver that commits must know of the one that began."""
 
     def add_range(self, topic: str, partition: int, written: OffsetRange) -> None:
         of_topic = self.partitions.setdefault(topic, {})

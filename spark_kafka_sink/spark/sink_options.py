@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from spark_kafka_sink.producer.config import ProducerConfig
 
 if TYPE_CHECKING:
+    from spark_kafka_sink.spark.delivery_options import DeliveryOptions
     from spark_kafka_sink.spark.format_options import FormatOptions
     from spark_kafka_sink.spark.registry_options import RegistryOptions
 
@@ -25,6 +26,9 @@ class SinkOptions:
     formats: tuple[FormatOptions, ...] = ()
     registry: RegistryOptions | None = None
     """For the driver only: it is not pickled to the tasks, which need none of its secrets."""
+
+    exactly_once: DeliveryOptions | None = None
+    """None: at least once."""
 
     def producer_config(self) -> ProducerConfig:
         """The parsed configuration; cannot fail after parse_options."""

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +45,9 @@ from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
 from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.worker_log import show_log
 
+if TYPE_CHECKING:
+    from spark_kafka_sink.spark.exactly_once import ExactlyOnce
+
 NULL_TOPIC = "null topic present in the data. Use the topic option for setting a default topic."
 """In the words of Spark's own sink."""
 
@@ -55,19 +59,30 @@ _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.
 
 
 def write_rows(
-    options: SinkOptions, plan: ColumnPlan, batches: Iterator[pa.RecordBatch], pool: ProducerPool = POOL
+    options: SinkOptions,
+    plan: ColumnPlan,
+    batches: Iterator[pa.RecordBatch],
+    pool: ProducerPool = POOL,
+    once: ExactlyOnce | None = None,
 ) -> TaskReport:
     """Write all batches and wait for every acknowledgement. Called by Spark in each task."""
     show_log()
     started = time.monotonic()
     context = TaskContext.get()
     report = TaskReport(_identity(context), started_ms=round(time.time() * 1000), host=platform.node())
+    if once is not None and once.is_committed(report.task):
+        report.was_committed = True
+        deque(batches, maxlen=0)  # Spark hands over all of them
+        return report
+    producer_options = options.producer if once is None else once.producer_options()
     with contextlib.ExitStack() as stack:
         writing: _Writing | None = None
         for batch in batches:
             if batch.num_rows and writing is None:
                 # Not before there is a row: an empty partition needs no broker.
-                producer = stack.enter_context(pool.lease(options.producer, _idle_seconds(context)))
+                producer = stack.enter_context(pool.lease(producer_options, _idle_seconds(context)))
+                if once is not None:
+                    stack.enter_context(once.transaction(producer, report))
                 writing = _Writing(producer, options, report)
             if writing is not None:
                 for rows in split_by_topic(batch, plan):

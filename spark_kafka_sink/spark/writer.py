@@ -6,7 +6,8 @@ commits is made anew in another process: whatever it needs to know comes with th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -18,6 +19,9 @@ from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.worker_log import LOGGER, show_log
 from spark_kafka_sink.spark.write_task import write_rows
 
+if TYPE_CHECKING:
+    from spark_kafka_sink.spark.exactly_once import ExactlyOnce
+
 CONTINUOUS = (
     "trigger(continuous=...) is not available for 'pykafka': continuous processing does not run sinks in Python. "
     'Use micro-batches: .trigger(processingTime="0 seconds").'
@@ -25,36 +29,70 @@ CONTINUOUS = (
 
 
 class KafkaBatchWriter(DataSourceArrowWriter):
-    def __init__(self, options: SinkOptions, plan: ColumnPlan) -> None:
+    """`once`: what the driver has begun, if it is exactly once."""
+
+    def __init__(self, options: SinkOptions, plan: ColumnPlan, once: ExactlyOnce | None = None) -> None:
         self._options = options
         self._plan = plan
+        self._once = once
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return write_rows(self._options, self._plan, iterator)
+        return write_rows(self._options, self._plan, iterator, once=self._once)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        commit(self._options, messages)
+        commit(self._options, messages, make_visible=self._commit)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        abort(messages)
+        abort(messages, take_back=None if self._once is None else self._abort)
+
+    def _commit(self, reports: Sequence[TaskReport]) -> None:
+        if self._once is not None:
+            from spark_kafka_sink.spark import exactly_once
+
+            exactly_once.commit(self._once, reports)
+
+    def _abort(self, reports: Sequence[TaskReport]) -> str:
+        from spark_kafka_sink.spark import exactly_once
+
+        assert self._once is not None
+        return exactly_once.abort(self._once, reports)
 
 
 class KafkaStreamWriter(DataSourceStreamArrowWriter):
-    def __init__(self, options: SinkOptions, plan: ColumnPlan) -> None:
+    """`once`: what the driver has begun, if it is exactly once; not in the process that commits."""
+
+    def __init__(self, options: SinkOptions, plan: ColumnPlan, once: ExactlyOnce | None = None) -> None:
         self._options = options
         self._plan = plan
+        self._once = once
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return write_rows(self._options, self._plan, iterator)
+        return write_rows(self._options, self._plan, iterator, once=self._once)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        commit(self._options, messages, batchId)
+        commit(self._options, messages, batchId, make_visible=self._commit)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        abort(messages, batchId)
+        abort(messages, batchId, take_back=None if self._options.exactly_once is None else self._abort)
+
+    def _commit(self, reports: Sequence[TaskReport]) -> None:
+        if self._options.exactly_once is not None:
+            from spark_kafka_sink.spark import exactly_once
+
+            exactly_once.commit_stream(self._options, reports)
+
+    def _abort(self, reports: Sequence[TaskReport]) -> str:
+        from spark_kafka_sink.spark import exactly_once
+
+        return exactly_once.abort_stream(self._options, reports)
 
 
-def commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int | None = None) -> None:
+def commit(
+    options: SinkOptions,
+    messages: Sequence[WriterCommitMessage | None],
+    batch_id: int | None = None,
+    make_visible: Callable[[Sequence[TaskReport]], None] | None = None,
+) -> None:
     """Every task must have said what it wrote; then say so in one line."""
     reports = _reports(messages)
     if batch_id is not None and messages and not reports:
@@ -68,6 +106,8 @@ def commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None],
     twice = len(reports) - len({report.task.partition_id for report in reports})
     if twice:
         raise DeliveryError(f"{twice} partitions were committed by more than one task. Run the write again.")
+    if make_visible is not None:
+        make_visible(reports)
     report = add_up(reports, None if reports else _batch(batch_id))
     if options.report_path is not None:
         from spark_kafka_sink.reports import store  # not for tasks
@@ -75,13 +115,22 @@ def commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None],
         store.append(options.report_path, report)
     show_log()
     LOGGER.info("%s", report.line())
+    if any(each.was_committed for each in reports):
+        LOGGER.info("An earlier run has committed this already: its rows were passed over [%s]", report.batch)
 
 
-def abort(messages: Sequence[WriterCommitMessage | None], batch_id: int | None = None) -> None:
-    """Nothing can be taken back from Kafka; say what is there."""
+def abort(
+    messages: Sequence[WriterCommitMessage | None],
+    batch_id: int | None = None,
+    take_back: Callable[[Sequence[TaskReport]], str] | None = None,
+) -> None:
+    """Say what is in Kafka. `take_back` aborts transactions, if there are any; else nothing can be taken back."""
     reports = _reports(messages)
     report = add_up(reports, None if reports else _batch(batch_id), "failed")
     show_log()
+    if take_back is not None:
+        LOGGER.warning("the write failed: %s [%s]", take_back(reports), report.batch)
+        return
     LOGGER.warning(
         "the write failed; %d of %d tasks had ended well, and their rows stay in Kafka: %s. "
         "Running it again writes them again.",

@@ -1,0 +1,101 @@
+"""What the driver knows when a batch begins, and what follows from it for the batch's tasks.
+
+A BatchStart is made once for each batch by the driver (driver.py). It travels with the writer to the tasks, and with
+their commit messages to the process that commits: in a stream that is another one, which knows nothing else of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spark_kafka_sink.exactly_once import refusals
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, TaskTransaction
+from spark_kafka_sink.exactly_once.names import TaskName, driver_id, task_id
+from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
+from spark_kafka_sink.producer.sending.producer_ids import ProducerIdAndEpoch
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What a user asked for, as far as the driver of a query or of a job needs it."""
+
+    options: Mapping[str, str] = field(repr=False)
+    """Of the producer."""
+    prefix: str
+    topic: str
+    """The decision log."""
+    replication: int
+    timeout_ms: int | None
+    """Of the tasks' transactions; None: the longest that the brokers grant."""
+    checkpoint: str = ""
+    key: str | None = None
+    is_given: bool = False
+    """The user chose the prefix. Else it is made from the checkpoint, or from the key, or is of this job alone."""
+    is_forgotten: bool = False
+    """The prefix is of this job alone, and nothing needs to be known of it when the job is over."""
+
+
+@dataclass(frozen=True)
+class BatchStart:
+    entry: Entry
+    """Of the prefix, without transactions."""
+    driver: ProducerIdAndEpoch
+    """Under which the driver decides. Brokers refuse it when a newer driver has begun."""
+    is_given: bool = False
+    elsewhere: Mapping[str, Entry] = field(default_factory=dict)
+    """Query -> what is decided of it under another prefix."""
+
+    @property
+    def prefix(self) -> str:
+        return self.entry.prefix
+
+    @property
+    def driver_id(self) -> str:
+        return driver_id(self.prefix)
+
+    def task(self, partition: int, attempt: int) -> TaskName:
+        return TaskName(self.entry.generation, partition, attempt)
+
+    def task_id(self, partition: int, attempt: int) -> str:
+        return task_id(self.prefix, self.task(partition, attempt))
+
+    def transaction(self, partition: int, attempt: int, prepared: PreparedTransaction) -> TaskTransaction:
+        return TaskTransaction(self.task(partition, attempt), prepared.producer_id, prepared.epoch, prepared.version)
+
+    def for_message(self) -> BatchStart:
+        """What the process that commits needs of it."""
+        return dataclasses.replace(self, elsewhere={})
+
+    def is_committed(self, batch: Batch) -> bool:
+        """Are the rows of this batch in Kafka already? ExactlyOnceError, if it must not be written at all."""
+        if batch.query is None:
+            return self.entry.has_committed(batch)
+        return self._is_committed_elsewhere(batch) or self._is_committed_here(batch)
+
+    def _is_committed_here(self, batch: Batch) -> bool:
+        last = self.entry.batch
+        if self.entry.state is EntryState.OPEN:
+            return False
+        if last.query != batch.query:
+            if self.is_given:
+                raise refusals.other_query(self.entry, batch)
+            return False
+        if _number(batch) < _number(last):
+            raise refusals.older_batch(self.entry, batch)
+        return batch == last
+
+    def _is_committed_elsewhere(self, batch: Batch) -> bool:
+        other = self.elsewhere.get(batch.query or "")
+        if other is None or _number(other.batch) < _number(batch):
+            return False
+        if _number(other.batch) > _number(batch):
+            raise refusals.older_batch(other, batch)
+        if other.state is EntryState.DECIDED:
+            raise refusals.unfinished(other, batch)
+        return True
+
+
+def _number(batch: Batch) -> int:
+    return -1 if batch.number is None else batch.number

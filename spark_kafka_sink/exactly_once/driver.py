@@ -1,0 +1,243 @@
+"""What the driver of a query does for each batch: begin, then commit or abort. See docs/exactly-once.md.
+
+    begin    fences older drivers, reads the decision log, finishes what is decided and not done, aborts what is left
+    commit   makes sure that each task's transaction is open, decides, commits them all, and notes that this is done
+    abort    aborts the tasks' transactions, unless it is decided that they are to be committed
+
+The decision is one record in the log, written in a transaction of the driver. Before it nothing of the batch is ever
+seen; after it everything is going to be, whatever process has to see to that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping, Sequence
+
+from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.errors import BrokerError, ProducerFencedError
+from spark_kafka_sink.exactly_once import refusals, steps
+from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
+from spark_kafka_sink.exactly_once.decision_log import DRIVER_TIMEOUT_MS, DecisionLog
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, TaskTransaction
+from spark_kafka_sink.exactly_once.names import driver_id, task_id, task_of
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
+from spark_kafka_sink.network.system import System
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
+from spark_kafka_sink.producer.sending.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.protocol import error_codes
+
+_log = logging.getLogger(__name__)
+
+_MINUTE_MS = 60_000
+TIMEOUTS_MS = tuple(minutes * _MINUTE_MS for minutes in (24 * 60, 12 * 60, 6 * 60, 3 * 60, 60, 30, 15, 10, 5, 2, 1))
+"""What is tried, one after the other, to find the longest transaction that the brokers grant."""
+
+
+class Driver:
+    """A context manager. Used by one thread."""
+
+    def __init__(self, delivery: Delivery, *, system: System | None = None) -> None:
+        config = _client_config(delivery)
+        self._delivery = delivery
+        self._client = TransactionsClient(config, system=system)
+        self._decisions = DecisionLog(config, delivery.topic, self._client.blocking)
+
+    def __enter__(self) -> Driver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    # --- begin
+
+    def begin(self, name: str) -> BatchStart:
+        """`name`: of this driver, another one for each process that drives."""
+        steps.before(steps.START)
+        with refusals.before_the_first_row():
+            self._decisions.create_if_missing(self._delivery.replication)
+            start = self._alone() if self._delivery.is_forgotten else self._take_turn(name)
+        steps.after(steps.START)
+        return start
+
+    def _alone(self) -> BatchStart:
+        """Nobody else has the prefix."""
+        timeout_ms = self._granted_timeout_ms()
+        entry = Entry(self._delivery.prefix, timeout_ms=timeout_ms)
+        return BatchStart(entry, self._fence())
+
+    def _take_turn(self, name: str) -> BatchStart:
+        self._refuse(self._mine(self._decisions.glance()), name)  # the driver that has the prefix now is not harmed
+        while True:
+            driver = self._fence()
+            entries = self._decisions.read()
+            entry = self._mine(entries)
+            self._refuse(entry, name)
+            if entry.drivers[-1:] == (name,) and entry.state is not EntryState.DECIDED:
+                return BatchStart(entry, driver, self._delivery.is_given, _of_queries_elsewhere(entries, entry.prefix))
+            # What is written here uses up sequences of the epoch, so another one is fetched after it.
+            self._take_over(entry, name)
+
+    def _mine(self, entries: Mapping[str, Entry]) -> Entry:
+        return entries.get(self._delivery.prefix, Entry(self._delivery.prefix))
+
+    def _refuse(self, entry: Entry, name: str) -> None:
+        if entry.has_superseded(name):
+            raise refusals.superseded(entry, name)
+        checkpoint = self._delivery.checkpoint
+        if checkpoint and entry.checkpoint and checkpoint != entry.checkpoint:
+            raise refusals.other_checkpoint(entry, checkpoint)
+
+    def _fence(self) -> ProducerIdAndEpoch:
+        return self._client.init_producer_id(driver_id(self._delivery.prefix), DRIVER_TIMEOUT_MS)
+
+    def _take_over(self, entry: Entry, name: str) -> None:
+        """Of a driver before: finish what it had decided, abort what it had not, and write down who drives now."""
+        timeout_ms = self._granted_timeout_ms()
+        driver = self._fence()
+        if entry.state is EntryState.DECIDED:
+            _log.info("prefix %s: %s is decided and not done; it is finished now", entry.prefix, entry.batch)
+            self._commit_all(entry)
+            entry = entry.done()
+        self._client.end(self._left_over(), commit=False)
+        if entry.drivers[-1:] != (name,):
+            entry = entry.begun(name, self._delivery.checkpoint, timeout_ms)
+        self._write(driver, entry)
+
+    def _granted_timeout_ms(self) -> int:
+        """The longest transaction that the brokers grant, or the one that the user wants."""
+        wanted = self._delivery.timeout_ms
+        *longer, last = TIMEOUTS_MS if wanted is None else (wanted,)
+        for timeout_ms in longer:
+            if self._refused_timeout(timeout_ms) is None:
+                return timeout_ms
+        refused = self._refused_timeout(last)
+        if refused is not None:
+            raise refusals.timeout_refused(refused) from refused
+        return last
+
+    def _refused_timeout(self, timeout_ms: int) -> BrokerError | None:
+        try:
+            self._client.init_producer_id(driver_id(self._delivery.prefix), timeout_ms)
+        except BrokerError as error:
+            if error.code != error_codes.INVALID_TRANSACTION_TIMEOUT:
+                raise
+            return error
+        return None
+
+    def _write(self, driver: ProducerIdAndEpoch, entry: Entry) -> None:
+        from spark_kafka_sink.exactly_once.decision_writer import DecisionWriter  # a whole producer, and rarely
+
+        with DecisionWriter(self._delivery.options, self._delivery.topic, self._delivery.prefix, driver) as writer:
+            writer.write(entry)
+
+    # --- commit
+
+    def commit(self, start: BatchStart, batch: Batch, transactions: Sequence[TaskTransaction]) -> None:
+        """Decide that the batch is committed, and commit it. Without transactions there is nothing to decide."""
+        from spark_kafka_sink.exactly_once.decision_writer import DecisionWriter
+
+        if not transactions:
+            return
+        steps.before(steps.DECIDE)
+        start.is_committed(batch)  # raises what must not be
+        entry = start.entry.decided(batch, tuple(transactions))
+        self._ensure_open(entry)
+        delivery = self._delivery
+        with DecisionWriter(delivery.options, delivery.topic, start.prefix, start.driver) as writer:
+            with refusals.fenced_before_the_decision(entry):
+                writer.write(entry)
+            steps.after(steps.DECIDE)
+            steps.before(steps.COMMIT)
+            self._commit_all(entry)
+            # Listed before it is noted that the batch is done: until then no newer driver lets tasks begin.
+            losers = self._left_over()
+            with refusals.fenced_after_the_commit(entry):
+                if delivery.is_forgotten:
+                    writer.forget()
+                else:
+                    writer.write(entry.done())
+            steps.after(steps.COMMIT)
+        steps.before(steps.LOSERS)
+        self._client.end(losers, commit=False)
+        steps.after(steps.LOSERS)
+
+    def _ensure_open(self, entry: Entry) -> None:
+        """A transaction that has ended by itself is found before the decision, not after it."""
+        found = self._client.describe(task_id(entry.prefix, each.task) for each in entry.transactions)
+        faults = []
+        for each in entry.transactions:
+            name = task_id(entry.prefix, each.task)
+            now = found.get(name)
+            if now is None:
+                faults.append(f"{name}: the brokers do not know it")
+            elif not now.is_open or now.id_and_epoch != (each.producer_id, each.epoch):
+                faults.append(f"{name}: {now.state}, with epoch {now.id_and_epoch.epoch} in place of {each.epoch}")
+        if faults:
+            raise refusals.not_open(entry, faults)
+
+    def _commit_all(self, entry: Entry) -> None:
+        prepared = [each.prepared(entry.prefix) for each in entry.transactions]
+        refused = self._client.end(prepared, commit=True)
+        if refused:
+            raise refusals.commit_lost(entry, refused)
+
+    def _left_over(self) -> list[PreparedTransaction]:
+        """Open transactions of tasks under the prefix."""
+        prefix, version = self._delivery.prefix, self._client.transaction_version
+        ids = self._client.open_ids(lambda name: task_of(prefix, name) is not None)
+        found = self._client.describe(ids).values()
+        return [
+            PreparedTransaction(each.transactional_id, *each.id_and_epoch, version) for each in found if each.is_open
+        ]
+
+    # --- abort
+
+    def abort(self, start: BatchStart, batch: Batch, transactions: Sequence[TaskTransaction]) -> bool:
+        """Was the batch aborted? Not if it is decided already, or if a newer driver has taken over."""
+        steps.before(steps.ABORT)
+        aborted = self._abort(start, batch, transactions)
+        steps.after(steps.ABORT)
+        return aborted
+
+    def _abort(self, start: BatchStart, batch: Batch, transactions: Sequence[TaskTransaction]) -> bool:
+        if not self._still_drives(start):
+            return False
+        entry = self._mine(self._decisions.read())
+        if entry.state is EntryState.DECIDED or entry.has_committed(batch):
+            return False
+        self._client.end([each.prepared(start.prefix) for each in transactions], commit=False)
+        self._client.end(self._left_over(), commit=False)
+        return True
+
+    def _still_drives(self, start: BatchStart) -> bool:
+        """Has the driver the epoch that it began under? If so, what it has left open itself is aborted.
+
+        Another epoch is that of a newer driver, or follows from a decision.
+        """
+        known = self._client.describe([start.driver_id]).get(start.driver_id)
+        if known is None or known.id_and_epoch != start.driver:
+            return False
+        if known.is_open:
+            deciding = PreparedTransaction(start.driver_id, *start.driver, self._client.transaction_version)
+            if self._client.end([deciding], commit=False):
+                return False
+        try:
+            self._client.init_producer_id(start.driver_id, DRIVER_TIMEOUT_MS, start.driver)
+        except ProducerFencedError:
+            return False
+        return True
+
+
+def _client_config(delivery: Delivery) -> ClientConfig:
+    return ProducerConfig.parse(delivery.options).client_config()
+
+
+def _of_queries_elsewhere(entries: Mapping[str, Entry], prefix: str) -> dict[str, Entry]:
+    """The last that is decided of each query under any other prefix."""
+    found: dict[str, Entry] = {}
+    for entry in sorted(entries.values(), key=lambda each: each.batch.number or 0):
+        if entry.batch.query is not None and entry.prefix != prefix:
+            found[entry.batch.query] = dataclasses.replace(entry, transactions=(), drivers=(), keys=())
+    return found

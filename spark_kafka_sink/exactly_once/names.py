@@ -1,0 +1,70 @@
+"""The names of transactions.
+
+All transactional ids of a query begin with its prefix:
+
+    <prefix>-driver                                  of the driver: whoever has it last, decides
+    <prefix>-<generation>-<partition>-<attempt>      of a task
+
+Ids are used again from batch to batch: a broker remembers an id for a week, so an id for each batch would fill its
+memory. The generation is another one with each new driver, so that a late task of an earlier driver has an id which is
+none of today's. It counts to GENERATIONS and begins again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import NamedTuple
+
+from spark_kafka_sink.errors import ConfigurationError
+
+GENERATIONS = 8
+PREFIX_CHARACTERS_MAX = 200
+_PREFIX = re.compile(r"[A-Za-z0-9._-]+")
+_DIGEST_CHARACTERS = 16
+
+
+class TaskName(NamedTuple):
+    """Which attempt of which task, of how manieth driver."""
+
+    generation: int
+    partition: int
+    attempt: int
+
+
+def driver_id(prefix: str) -> str:
+    return f"{prefix}-driver"
+
+
+def task_id(prefix: str, task: TaskName) -> str:
+    return f"{prefix}-{task.generation % GENERATIONS}-{task.partition}-{task.attempt}"
+
+
+def task_of(prefix: str, transactional_id: str) -> TaskName | None:
+    """None for an id that is not one of a task under this prefix."""
+    match = re.fullmatch(re.escape(prefix) + r"-(\d{1,9})-(\d{1,9})-(\d{1,9})", transactional_id)
+    return None if match is None else TaskName(*map(int, match.groups()))
+
+
+def prefix_of(kind: str, identity: str) -> str:
+    """A prefix made from what makes a query or a job what it is: always the same for the same."""
+    return f"pykafka-{kind}-{hashlib.sha256(identity.encode()).hexdigest()[:_DIGEST_CHARACTERS]}"
+
+
+def checkpoint_name(location: str) -> str:
+    """A checkpoint's location, written one way: Spark takes /a/b, /a/b/ and file:///a/b for the same."""
+    return re.sub(r"^file:/*(?=/)", "", location.strip()).rstrip("/") or "/"
+
+
+def prefix_fault(prefix: str) -> str | None:
+    """What is wrong with a prefix that a user gave."""
+    if len(prefix) <= PREFIX_CHARACTERS_MAX and _PREFIX.fullmatch(prefix):
+        return None
+    return f"it takes 1 to {PREFIX_CHARACTERS_MAX} letters, digits, '.', '_' and '-'"
+
+
+def checked_prefix(prefix: str) -> str:
+    fault = prefix_fault(prefix)
+    if fault is not None:
+        raise ConfigurationError(f"{prefix[:PREFIX_CHARACTERS_MAX]!r} is no prefix for transactional ids: {fault}.")
+    return prefix

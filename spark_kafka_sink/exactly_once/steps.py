@@ -1,0 +1,45 @@
+"""Where a test may stop the process: before and after each step of docs/exactly-once.md.
+
+Nothing happens without the environment variable FOLDER. With it, a process that reaches the place which the file
+`stop-at` in that folder names (`before decide`, `after commit`) renames the file to `stopped`, writes its process id
+and the place into it, and waits until the file is gone. The test kills the driver meanwhile, or removes the file to let
+the process go on. docs/developing.md has an example.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+FOLDER = "PYKAFKA_TEST_STEPS"
+
+START, TASK, WRITE, DECIDE, COMMIT, ABORT, LOSERS = "start", "task", "write", "decide", "commit", "abort", "losers"
+STEPS = (START, TASK, WRITE, DECIDE, COMMIT, ABORT, LOSERS)
+
+_LOOK_AGAIN_SECONDS = 0.02
+
+
+def before(step: str) -> None:
+    _reached(f"before {step}")
+
+
+def after(step: str) -> None:
+    _reached(f"after {step}")
+
+
+def _reached(place: str) -> None:
+    folder = os.environ.get(FOLDER)
+    if folder is None:
+        return
+    wanted, stopped = Path(folder, "stop-at"), Path(folder, "stopped")
+    try:
+        if wanted.read_text().strip() != place:
+            return
+        wanted.rename(stopped)  # of several processes one stops
+    except FileNotFoundError:
+        return
+    stopped.write_text(f"{os.getpid()} {place}\n")
+    pause = threading.Event()
+    while stopped.exists():
+        pause.wait(_LOOK_AGAIN_SECONDS)

@@ -1,0 +1,155 @@
+"""What the tests of exactly once share: a query's drivers and tasks without Spark, on an embedded broker."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from unittest.mock import patch
+
+import pytest
+
+from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
+from spark_kafka_sink.exactly_once.decision_writer import DecisionWriter
+from spark_kafka_sink.exactly_once.driver import Driver
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, TaskTransaction
+from spark_kafka_sink.exactly_once.names import task_of
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
+
+TOPIC, LOG, PREFIX, QUERY = "t", "decisions", "p", "query-1"
+
+
+@pytest.fixture(params=[1, 2])
+def broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
+    with embedded_broker(topics={TOPIC: 2}, nodes=2, transaction_version=request.param) as broker:
+        yield broker
+
+
+class Crash(BaseException):
+    """The process dies here."""
+
+
+@dataclasses.dataclass
+class Query:
+    """A query of two tasks, whose driver is another process at each call."""
+
+    broker: EmbeddedBroker
+    prefix: str = PREFIX
+    name: str = "driver-1"
+    query: str = QUERY
+    checkpoint: str = "/checkpoint"
+    is_given: bool = True
+    timeout_ms: int | None = None
+
+    @property
+    def delivery(self) -> Delivery:
+        return Delivery(
+            options={"bootstrap.servers": self.broker.bootstrap_servers, "retry.backoff.ms": "10"},
+            prefix=self.prefix,
+            topic=LOG,
+            replication=-1,
+            timeout_ms=self.timeout_ms,
+            checkpoint=self.checkpoint,
+            is_given=self.is_given,
+        )
+
+    def batch(self, number: int) -> Batch:
+        return Batch(self.query, number)
+
+    def begin(self) -> BatchStart:
+        with Driver(self.delivery) as driver:
+            start: BatchStart = pickle.loads(pickle.dumps(driver.begin(self.name)))
+        return start
+
+    def write(self, start: BatchStart, partition: int, *values: str, attempt: int = 0) -> TaskTransaction:
+        """A task that has ended well."""
+        own = {"transactional.id": start.prefix, "transaction.timeout.ms": str(start.entry.timeout_ms)}
+        producer = KafkaProducer({**self.delivery.options, "linger.ms": "0", **own})
+        producer.init_transactions(start.task_id(partition, attempt))
+        producer.begin_transaction()
+        for value in values:
+            producer.send(ProducerRecord(TOPIC, value, partition=partition))
+        prepared = producer.prepare_transaction()
+        assert prepared is not None
+        producer.close(timeout=0)
+        return start.transaction(partition, attempt, prepared)
+
+    def write_both(self, start: BatchStart, number: int) -> list[TaskTransaction]:
+        return [self.write(start, partition, f"{number}/{partition}") for partition in range(2)]
+
+    def commit(self, start: BatchStart, number: int, transactions: list[TaskTransaction]) -> None:
+        with Driver(self.delivery) as driver:
+            driver.commit(start, self.batch(number), transactions)
+
+    def abort(self, start: BatchStart, number: int, transactions: list[TaskTransaction]) -> bool:
+        with Driver(self.delivery) as driver:
+            return driver.abort(start, self.batch(number), transactions)
+
+    def run(self, number: int) -> BatchStart:
+        """A whole micro-batch."""
+        start = self.begin()
+        assert not start.is_committed(self.batch(number))
+        self.commit(start, number, self.write_both(start, number))
+        return start
+
+    def again(self, **changes: object) -> Query:
+        """The same query under another driver."""
+        return dataclasses.replace(self, **{"name": "driver-2", **changes})  # type: ignore[arg-type]
+
+
+def rows(*numbers: int) -> list[str]:
+    """What two tasks write in these batches."""
+    return sorted(f"{number}/{partition}" for number in numbers for partition in range(2))
+
+
+def seen(broker: EmbeddedBroker, isolation: str = "read_committed") -> list[str]:
+    table = read_topic(broker.bootstrap_servers, TOPIC, isolation=isolation)
+    return sorted(value.decode() for value in table.column("value").to_pylist())
+
+
+@contextmanager
+def client_of(broker: EmbeddedBroker) -> Iterator[TransactionsClient]:
+    config = ProducerConfig.parse({"bootstrap.servers": broker.bootstrap_servers}).client_config()
+    with TransactionsClient(config) as client:
+        client.blocking.topic(TOPIC)
+        yield client
+
+
+def open_ids(broker: EmbeddedBroker, prefix: str = PREFIX) -> list[str]:
+    with client_of(broker) as client:
+        return client.open_ids(lambda name: task_of(prefix, name) is not None)
+
+
+@contextmanager
+def dying(at: str) -> Iterator[None]:
+    """The driver dies before this: `decision`, `commit`, `done` or `losers`."""
+    whole = DecisionWriter.write
+
+    def write(writer: DecisionWriter, entry: Entry) -> None:
+        if entry.state is (EntryState.DECIDED if at == "decision" else EntryState.DONE) and at != "commit":
+            raise Crash
+        whole(writer, entry)
+
+    def die(*_: object, **__: object) -> None:
+        raise Crash
+
+    end = TransactionsClient.end
+
+    def end_all(client: TransactionsClient, prepared: list[object], *, commit: bool) -> object:
+        if not commit:
+            raise Crash
+        return end(client, prepared, commit=commit)  # type: ignore[arg-type]
+
+    what: dict[str, AbstractContextManager[object]] = {
+        "decision": patch.object(DecisionWriter, "write", write),
+        "commit": patch.object(Driver, "_commit_all", die),
+        "done": patch.object(DecisionWriter, "write", write),
+        "losers": patch.object(TransactionsClient, "end", end_all),
+    }
+    with what[at], pytest.raises(Crash):
+        yield

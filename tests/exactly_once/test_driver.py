@@ -1,0 +1,304 @@
+"""What a query's drivers promise, whichever of them dies and wherever: on a broker of each version of transactions."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError, PreflightError
+from spark_kafka_sink.exactly_once.entries import Batch, EntryState
+from spark_kafka_sink.exactly_once.names import task_id
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.testing import EmbeddedBroker
+from tests.exactly_once.cases import Query, client_of, dying, open_ids, rows, seen
+from tests.exactly_once.cases import broker as broker
+
+
+@pytest.fixture
+def query(broker: EmbeddedBroker) -> Query:
+    return Query(broker)
+
+
+# --- all goes well
+
+
+def test_a_batch_is_seen_when_it_is_committed_and_not_before(query: Query) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    assert seen(query.broker) == []
+    query.commit(start, 0, written)
+    assert seen(query.broker) == rows(0)
+
+
+def test_batches_follow_each_other_under_the_same_ids(query: Query) -> None:
+    first, second = query.run(0), query.run(1)
+    assert seen(query.broker) == rows(0, 1)
+    assert first.task_id(0, 0) == second.task_id(0, 0)
+    assert first.driver != second.driver, "each batch has an epoch of its own"
+
+
+def test_a_batch_without_rows_decides_nothing(query: Query) -> None:
+    query.commit(query.begin(), 0, [])
+    assert query.begin().entry.state is EntryState.OPEN
+
+
+# --- the driver dies
+
+
+def test_a_driver_that_dies_before_its_decision_leaves_nothing(query: Query) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    with dying("decision"):
+        query.commit(start, 0, written)
+    again = query.again()
+    start = again.begin()
+    assert open_ids(query.broker) == [], "no reader has to wait for what it left"
+    assert not start.is_committed(again.batch(0))
+    again.commit(start, 0, again.write_both(start, 0))
+    assert seen(query.broker) == rows(0)
+
+
+@pytest.mark.parametrize("where", ["commit", "done", "losers"])
+def test_what_a_driver_had_decided_is_finished_by_the_next_and_not_written_again(query: Query, where: str) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    loser = query.write(start, 0, "lost", attempt=1)
+    with dying(where):
+        query.commit(start, 0, written)
+    again = query.again()
+    start = again.begin()
+    assert seen(query.broker) == rows(0)
+    assert start.is_committed(again.batch(0))
+    assert not start.is_committed(again.batch(1))
+    again.run(1)
+    assert seen(query.broker) == rows(0, 1)
+    assert task_id(start.prefix, loser.task) not in open_ids(query.broker)
+
+
+def test_a_driver_that_dies_again_and_again_in_the_same_batch_finishes_it_once(query: Query) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    with dying("commit"):
+        query.commit(start, 0, written)
+    for number in range(3):
+        with dying("done"):
+            query.again(name=f"driver-{number + 2}").begin()
+    query.again(name="driver-9").begin()
+    assert seen(query.broker) == rows(0)
+    assert seen(query.broker, "read_uncommitted") == rows(0)
+
+
+# --- two drivers
+
+
+def test_of_two_drivers_the_older_is_fenced_and_told_so(query: Query) -> None:
+    older, newer = query, query.again()
+    start = older.begin()
+    written = older.write_both(start, 0)
+    of_newer = newer.begin()
+    with pytest.raises(ExactlyOnceError, match="batch 0 of query query-1 was not committed"):
+        older.commit(start, 0, written)
+    newer.commit(of_newer, 0, newer.write_both(of_newer, 0))
+    assert seen(query.broker) == rows(0)
+
+
+def test_an_older_driver_that_begins_again_is_refused_and_harms_nobody(query: Query) -> None:
+    older, newer = query, query.again()
+    older.run(0)
+    start = newer.begin()
+    written = newer.write_both(start, 1)
+    with pytest.raises(ExactlyOnceError, match="A newer driver has taken over the query with the prefix p: driver-2"):
+        older.begin()
+    newer.commit(start, 1, written)
+    assert seen(query.broker) == rows(0, 1)
+
+
+def test_tasks_of_an_older_driver_have_ids_of_their_own(query: Query) -> None:
+    start = query.begin()
+    newer = query.again()
+    of_newer = newer.begin()
+    written = newer.write_both(of_newer, 0)
+    query.write(start, 0, "late")
+    newer.commit(of_newer, 0, written)
+    assert seen(query.broker) == rows(0)
+
+
+def test_an_abort_of_an_older_driver_touches_nothing(query: Query) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    newer = query.again()
+    of_newer = newer.begin()
+    of_newer_written = newer.write_both(of_newer, 0)
+    assert not query.abort(start, 0, written)
+    newer.commit(of_newer, 0, of_newer_written)
+    assert seen(query.broker) == rows(0)
+
+
+# --- abort
+
+
+def test_what_is_aborted_is_never_seen_and_holds_no_reader_back(query: Query) -> None:
+    start = query.begin()
+    written = [query.write(start, 0, "a")]
+    query.write(start, 1, "of an attempt that failed", attempt=1)
+    assert query.abort(start, 0, written)
+    assert open_ids(query.broker) == []
+    assert seen(query.broker) == []
+    query.run(0)
+    assert seen(query.broker) == rows(0)
+
+
+@pytest.mark.parametrize("where", ["commit", "done"])
+def test_what_is_decided_is_not_aborted(query: Query, where: str) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    with dying(where):
+        query.commit(start, 0, written)
+    assert not query.abort(start, 0, written)
+    query.again().begin()
+    assert seen(query.broker) == rows(0)
+
+
+def test_a_decision_that_got_stuck_is_aborted_with_the_batch(query: Query) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    query.broker.control.when(api=ApiKey.END_TXN, times=None).fail(error_codes.INVALID_REQUEST)
+    with pytest.raises(Exception, match="INVALID_REQUEST"):
+        query.commit(start, 0, written)
+    query.broker.control.clear()
+    assert query.abort(start, 0, written)
+    assert seen(query.broker) == []
+    query.run(0)
+    assert seen(query.broker) == rows(0)
+
+
+def test_attempts_that_lost_are_aborted_after_the_commit(query: Query) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    query.write(start, 1, "of an attempt that lost", attempt=1)
+    query.commit(start, 0, written)
+    assert open_ids(query.broker) == []
+    assert seen(query.broker) == rows(0)
+
+
+# --- a transaction ends by itself
+
+
+def time_out(query: Query, *transactions: str) -> None:
+    """As brokers do it when a transaction has lasted too long: aborted, under an epoch that fences."""
+    with client_of(query.broker) as client:
+        for transactional_id in transactions:
+            client.init_producer_id(transactional_id, 60_000)
+
+
+def test_a_transaction_that_ended_before_the_decision_is_found_before_it(query: Query) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    time_out(query, start.task_id(1, 0))
+    with pytest.raises(ExactlyOnceError, match=r"(?s)p-1-1-0: .*below the transaction timeout \(900 s"):
+        query.commit(start, 0, written)
+    assert query.abort(start, 0, written)
+    assert seen(query.broker) == []
+    query.run(0)
+    assert seen(query.broker) == rows(0)
+
+
+def test_what_ended_between_decision_and_commit_is_named_and_nothing_is_doubled(query: Query) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    with dying("commit"):
+        query.commit(start, 0, written)
+    time_out(query, start.task_id(1, 0))
+    for driver in ("driver-2", "driver-3"):
+        with pytest.raises(CommitLostError) as error:
+            query.again(name=driver).begin()
+        words = str(error.value)
+        assert words.startswith("batch 0 of query query-1 is decided (prefix p), and 1 of its 2 transactions cannot")
+        assert "p-1-1-0 (rows of Spark's partition 1, producer id" in words
+        assert "p-1-0-0" not in words
+    assert seen(query.broker) == ["0/0"]
+
+
+# --- what is refused
+
+
+def test_a_batch_older_than_the_last_one_is_refused(query: Query) -> None:
+    query.run(7)
+    start = query.begin()
+    with pytest.raises(
+        ExactlyOnceError, match="batch 6 of query query-1 must not be written: batch 7 of query query-1"
+    ):
+        start.is_committed(query.batch(6))
+
+
+def test_a_prefix_of_another_query_is_refused(query: Query) -> None:
+    query.run(7)
+    start = query.begin()
+    with pytest.raises(ExactlyOnceError, match=r"belongs to another query.*the checkpoint was deleted"):
+        start.is_committed(Batch("query-2", 0))
+
+
+def test_a_prefix_made_from_a_checkpoint_that_was_deleted_begins_anew(query: Query) -> None:
+    query.is_given = False
+    query.run(7)
+    other = query.again(query="query-2")
+    other.run(0)
+    assert seen(query.broker) == rows(0, 7)
+
+
+def test_a_prefix_that_is_in_use_with_another_checkpoint_is_refused_and_its_user_is_not_harmed(query: Query) -> None:
+    query.run(0)
+    start = query.begin()
+    written = query.write_both(start, 1)
+    with pytest.raises(ExactlyOnceError, match="in use by a query with the checkpoint /checkpoint"):
+        query.again(checkpoint="/other").begin()
+    query.commit(start, 1, written)
+    assert seen(query.broker) == rows(0, 1)
+
+
+def test_a_query_is_known_under_another_prefix(query: Query) -> None:
+    query.run(3)
+    start = query.again(prefix="other").begin()
+    assert start.is_committed(query.batch(3))
+    assert not start.is_committed(query.batch(4))
+    with pytest.raises(ExactlyOnceError, match="must not be written"):
+        start.is_committed(query.batch(2))
+
+
+def test_a_batch_that_is_unfinished_under_another_prefix_is_refused(query: Query) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    with dying("commit"):
+        query.commit(start, 0, written)
+    moved = query.again(prefix="other").begin()
+    with pytest.raises(ExactlyOnceError, match='Set transactionalIdPrefix to "p"'):
+        moved.is_committed(query.batch(0))
+
+
+@pytest.mark.parametrize(
+    ("api", "code", "words"),
+    [
+        (ApiKey.CREATE_TOPICS, error_codes.TOPIC_AUTHORIZATION_FAILED, "decisions.*could not be created.*Grant this"),
+        (
+            ApiKey.FIND_COORDINATOR,
+            error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "transactional id p-driver.*Grant",
+        ),
+        (
+            ApiKey.INIT_PRODUCER_ID,
+            error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "transactional id p-driver.*Grant",
+        ),
+    ],
+)
+def test_a_right_that_is_missing_is_told_before_the_first_row(query: Query, api: ApiKey, code: int, words: str) -> None:
+    query.broker.control.when(api=api, times=None).fail(code)
+    with pytest.raises(PreflightError, match=f"(?s)Nothing was written.*{words}"):
+        query.begin()
+
+
+def test_the_transaction_timeout_is_the_longest_that_brokers_grant(query: Query) -> None:
+    assert query.begin().entry.timeout_ms == 900_000
+    assert query.again(timeout_ms=70_000).begin().entry.timeout_ms == 70_000
+    with pytest.raises(PreflightError, match=r"INVALID_TRANSACTION_TIMEOUT.*Lower kafka\.transaction\.timeout\.ms"):
+        query.again(name="driver-3", timeout_ms=900_001).begin()

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.exactly_once.names import (
+    GENERATIONS,
+    TaskName,
+    checked_prefix,
+    checkpoint_name,
+    driver_id,
+    prefix_of,
+    task_id,
+    task_of,
+)
+
+
+def test_an_id_is_that_of_its_task_and_of_no_other_prefix() -> None:
+    name = task_id("a-1", TaskName(3, 12, 1))
+    assert name == "a-1-3-12-1"
+    assert task_of("a-1", name) == (3, 12, 1)
+    assert [task_of(other, name) for other in ("a", "a-1-3", "b", "a-")] == [None] * 4
+    assert task_of("a-1", driver_id("a-1")) is None
+
+
+def test_ids_come_again_after_some_generations() -> None:
+    ids = {task_id("p", TaskName(generation, 0, 0)) for generation in range(100)}
+    assert len(ids) == GENERATIONS
+
+
+def test_a_prefix_is_the_same_for_the_same_and_another_for_another() -> None:
+    assert prefix_of("stream", "/a") == prefix_of("stream", "/a")
+    assert len({prefix_of(kind, identity) for kind in ("stream", "key") for identity in ("/a", "/b")}) == 4
+
+
+@pytest.mark.parametrize("location", ["/a/b", "/a/b/", "file:/a/b", "file:///a/b", " /a/b "])
+def test_a_checkpoint_has_one_name_however_it_is_written(location: str) -> None:
+    assert checkpoint_name(location) == "/a/b"
+
+
+@pytest.mark.parametrize("location", ["s3://bucket/a", "hdfs://node:8020/a"])
+def test_a_checkpoint_elsewhere_keeps_its_name(location: str) -> None:
+    assert checkpoint_name(f"{location}/") == location
+
+
+@pytest.mark.parametrize("prefix", ["", "a b", "a/b", "x" * 201, "ä"])
+def test_a_prefix_that_cannot_be_one_is_refused(prefix: str) -> None:
+    with pytest.raises(ConfigurationError, match="is no prefix for transactional ids"):
+        checked_prefix(prefix)
+
+
+def test_a_prefix_that_can_be_one_is_taken() -> None:
+    assert checked_prefix("My.query_1-a") == "My.query_1-a"
