@@ -60,7 +60,7 @@ from spark_kafka_sink.producer.sending.sender import DROPPED, Sender
 from spark_kafka_sink.producer.sending.sender_thread import SenderLoop, SenderThread
 from spark_kafka_sink.producer.serializers import HeaderSerializer, Serializer, Serializers
 from spark_kafka_sink.producer.topics import Topics
-from spark_kafka_sink.producer.transactional import Calls, TransactionalProducer, new_transactions
+from spark_kafka_sink.producer.transactional import TransactionalProducer
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.joined_rows import reuse_freed_memory
@@ -120,9 +120,11 @@ class KafkaProducer(TransactionalProducer):
             wakeup=lambda: wake(client),
             random=random,
         )
-        self._transactions = new_transactions(
-            self.config, self._client, self._accumulator, Calls(self._loop, self._metrics, self._system), random
-        )
+        if self.config.transactional_id is not None:
+            from spark_kafka_sink.producer.transaction_waits import Calls, new_transactions  # not for other producers
+
+            calls = Calls(self._loop, self._metrics, self._system)
+            self._transactions = new_transactions(self.config, self._client, self._accumulator, calls, random)
         self._sender = Sender(
             self.config,
             self._client,

@@ -1,160 +1,21 @@
-"""A producer's calls about transactions, as users see them, and how they wait for what the sender's thread does.
-
-Each call waits for at most max.block.ms. If that is over, the outcome is not known, and the same call may be repeated.
-"""
+"""A producer's calls about transactions, as users see them. How they wait is in transaction_waits.py."""
 
 from __future__ import annotations
 
-import logging
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from random import Random
-from typing import NamedTuple
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
-from spark_kafka_sink.client.backoff import ExponentialBackoff
-from spark_kafka_sink.client.network_client import NetworkClient
-from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError, ProducerClosedError, TransactionTimeoutError
+from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError, ProducerClosedError
 from spark_kafka_sink.network.system import System
-from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
-from spark_kafka_sink.producer.batching.batch import TopicPartition
-from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.metrics import ProducerMetrics
-from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
 from spark_kafka_sink.producer.sending.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.sending.sender import Sender
-from spark_kafka_sink.producer.sending.sender_thread import SenderLoop
-from spark_kafka_sink.producer.sending.transaction_calls import Operation
-from spark_kafka_sink.producer.sending.transaction_requests import GroupMetadata, OffsetAndMetadata
-from spark_kafka_sink.producer.sending.transactions import TransactionManager
 
-_log = logging.getLogger(__name__)
-
-TRANSACTION_VERSION = "transaction.version"
-"""The finalized feature that says which version of transactions the cluster has agreed on."""
-
-
-Offsets = Mapping[tuple[str, int], OffsetAndMetadata | int]
-"""(topic, partition) -> the offset of the next record to read"""
-
-
-class Calls(NamedTuple):
-    """How a call waits, and where its time is counted."""
-
-    loop: SenderLoop
-    metrics: ProducerMetrics
-    system: System
-
-
-class ProducerTransactions:
-    """Any thread. `manager` has the state."""
-
-    def __init__(
-        self,
-        manager: TransactionManager,
-        client: NetworkClient,
-        accumulator: RecordAccumulator,
-        calls: Calls,
-        max_block_ms: float,
-    ) -> None:
-        self.manager = manager
-        self._client = client
-        self._accumulator = accumulator
-        self._loop, self._metrics, self._system = calls
-        self._max_block_ms = max_block_ms
-
-    def init(self, transactional_id: str | None) -> None:
-        self._wait(lambda: self.manager.init(transactional_id), "txn-init-time")
-
-    def begin(self) -> None:
-        started = self._system.now()
-        features = self._client.finalized_features
-        known = features.epoch >= 0
-        self.manager.begin(features.levels.get(TRANSACTION_VERSION, 0) if known else None)
-        self._metrics.waited("txn-begin-time", self._system.now() - started)
-
-    def commit(self) -> None:
-        self._wait(self.manager.commit, "txn-commit-time")
-
-    def abort(self) -> None:
-        self._wait(self.manager.abort, "txn-abort-time")
-
-    def send_offsets(self, offsets: Offsets, group: GroupMetadata | str) -> None:
-        whole = {
-            TopicPartition(*partition): OffsetAndMetadata(each) if isinstance(each, int) else each
-            for partition, each in offsets.items()
-        }
-        member = GroupMetadata(group) if isinstance(group, str) else group
-        self._wait(lambda: self.manager.send_offsets(whole, member), "txn-send-offsets-time")
-
-    def prepare(self) -> PreparedTransaction | None:
-        # Each record has an outcome after delivery.timeout.ms at the latest.
-        self._accumulator.flush(lambda flushed: self._loop.wait(flushed, None))
-        return self.manager.prepare()
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        self.begin()
-        try:
-            yield
-            self.commit()
-        except BaseException:
-            self._abort_if_open()
-            raise
-
-    def close(self, timeout: float | None) -> float | None:
-        """Before the producer closes: abort what is open, wait for what ends. Returns the seconds that are left."""
-        started = self._system.now()
-        if self.manager.is_open:
-            self.manager.abort()
-        pending = self.manager.pending
-        if pending is not None:
-            limit_ms = self._max_block_ms if timeout is None else min(timeout * 1000, self._max_block_ms)
-            self._await(pending, limit_ms)
-        return None if timeout is None else max(0.001, timeout - (self._system.now() - started) / 1000)
-
-    def _abort_if_open(self) -> None:
-        """After an error, which the caller is to see: not the one that an abort may have."""
-        if self.manager.is_open:
-            try:
-                self.abort()
-            except KafkaSinkError as error:
-                _log.warning("%r: the transaction could not be aborted: %s", self.manager, error)
-
-    def _wait(self, begin: Callable[[], Operation], metric: str) -> None:
-        if self._loop.is_current():
-            raise IllegalStateError("A callback cannot wait for a transaction: it would wait for itself.")
-        started = self._system.now()
-        operation = begin()
-        done = self._await(operation, self._max_block_ms)
-        self._metrics.waited(metric, self._system.now() - started)
-        if not done:
-            raise TransactionTimeoutError(
-                f"transactional id {self.manager.transactional_id}: {operation.name}() was not answered within "
-                f"max.block.ms ({self._max_block_ms:.0f} ms). Call {operation.name}() again to learn how it ended."
-            )
-        operation.result()
-
-    def _await(self, operation: Operation, timeout_ms: float) -> bool:
-        """As long as the call waits, nothing lingers."""
-
-        def wait(flushed: threading.Event) -> bool:
-            self._loop.wakeup(self._client)
-            return self._loop.wait(operation.done, timeout_ms)
-
-        return self._accumulator.flush(wait, self._system.now() + timeout_ms)
-
-
-def new_transactions(
-    config: ProducerConfig, client: NetworkClient, accumulator: RecordAccumulator, calls: Calls, random: Random
-) -> ProducerTransactions | None:
-    """None without a transactional.id."""
-    if config.transactional_id is None:
-        return None
-    backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
-    manager = TransactionManager(config.transactional_id, config.transaction_timeout_ms, backoff)
-    return ProducerTransactions(manager, client, accumulator, calls, config.max_block_ms)
+if TYPE_CHECKING:  # a producer without a transactional.id does not load it
+    from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
+    from spark_kafka_sink.producer.sending.transaction_requests import GroupMetadata
+    from spark_kafka_sink.producer.transaction_waits import Offsets, ProducerTransactions
 
 
 class TransactionalProducer:
@@ -165,7 +26,7 @@ class TransactionalProducer:
     _sender: Sender
     _metrics: ProducerMetrics
     _system: System
-    _transactions: ProducerTransactions | None
+    _transactions: ProducerTransactions | None = None
 
     def init_transactions(self, transactional_id: str | None = None) -> None:
         """Get a producer id for the transactional id. Before the first transaction, and again if others ended one.

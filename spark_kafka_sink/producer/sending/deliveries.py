@@ -47,7 +47,6 @@ from spark_kafka_sink.producer.sending.outcome import (
     decide,
 )
 from spark_kafka_sink.producer.sending.produce_request import SentBatches
-from spark_kafka_sink.producer.sending.transaction_failures import fail_transaction
 from spark_kafka_sink.protocol.error_codes import error_code
 from spark_kafka_sink.protocol.messages.produce import ProduceResponse
 
@@ -174,6 +173,8 @@ class Deliveries:
     ) -> None:
         """A batch will not be sent again: its records fail, those in `by_record` with errors of their own."""
         if self._idempotence.transactions is not None:
+            from spark_kafka_sink.producer.sending.transaction_failures import fail_transaction  # not for others
+
             fail_transaction(self._idempotence.transactions, batch, error, by_record)
         if not batch.done:  # the accumulator has failed those that it gives up itself
             batch.fail(error)

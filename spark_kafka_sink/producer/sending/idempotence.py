@@ -34,6 +34,7 @@ Sender thread only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.sending.partition_states import (
@@ -46,8 +47,10 @@ from spark_kafka_sink.producer.sending.partition_states import (
     violations,
 )
 from spark_kafka_sink.producer.sending.producer_ids import EPOCH_MAX, NO_PRODUCER_ID, ProducerIdAndEpoch
-from spark_kafka_sink.producer.sending.transactions import TransactionManager
 from spark_kafka_sink.records.sequences import follows
+
+if TYPE_CHECKING:  # loaded for producers with a transactional.id only
+    from spark_kafka_sink.producer.sending.transactions import TransactionManager
 
 _TAKING_NEW = (PROBING, PIPELINED)
 

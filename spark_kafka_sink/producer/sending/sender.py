@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable
 from random import Random
+from typing import TYPE_CHECKING
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.client.metadata import Metadata
@@ -33,10 +34,10 @@ from spark_kafka_sink.producer.sending.delivery_errors import (
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.sending.produce_request import SentBatches, produce_request
 from spark_kafka_sink.producer.sending.producer_id_request import ProducerIdRequest
-from spark_kafka_sink.producer.sending.transaction_failures import not_sent_error
-from spark_kafka_sink.producer.sending.transaction_requests import TransactionRequest
-from spark_kafka_sink.producer.sending.transaction_talk import TransactionTalk
-from spark_kafka_sink.producer.sending.transactions import TransactionManager
+
+if TYPE_CHECKING:  # loaded for producers with a transactional.id only
+    from spark_kafka_sink.producer.sending.transaction_talk import TransactionTalk
+    from spark_kafka_sink.producer.sending.transactions import TransactionManager
 
 _log = logging.getLogger(__name__)
 
@@ -72,9 +73,7 @@ class Sender:
             transactions=transactions,
         )
         self._transactions = transactions
-        self._transaction_talk = (
-            None if transactions is None else TransactionTalk(transactions, client, accumulator, self.idempotence)
-        )
+        self._transaction_talk = self._new_transaction_talk()
         self._deliveries = Deliveries(config, accumulator, self.idempotence, metadata, metrics)
         self._producer_id_request = ProducerIdRequest(config, client, self.idempotence, random)
         self._closing = False
@@ -177,6 +176,8 @@ class Sender:
     def _fail_what_leaves_a_transaction(self, now: float) -> None:
         """Records that have not left when their transaction is aborted, or can only be aborted."""
         if self._transactions is not None and self._transactions.drops_unsent:
+            from spark_kafka_sink.producer.sending.transaction_failures import not_sent_error  # not for other producers
+
             self._fail_what_has_not_left(not_sent_error(self._transactions), now)
 
     def _fail_what_was_not_encoded(self, now: float) -> None:
@@ -189,6 +190,13 @@ class Sender:
         if not self._producer_id_request.due or not self._accumulator.has_undrained():
             return _POLL_MS_MAX
         return min(self._producer_id_request.ask(now), _POLL_MS_MAX)
+
+    def _new_transaction_talk(self) -> TransactionTalk | None:
+        if self._transactions is None:
+            return None
+        from spark_kafka_sink.producer.sending.transaction_talk import TransactionTalk  # not for other producers
+
+        return TransactionTalk(self._transactions, self._client, self._accumulator, self.idempotence)
 
     def _talk_about_transactions(self, now: float) -> float:
         if self._transaction_talk is None or self.fatal_error is not None:
@@ -246,8 +254,8 @@ class Sender:
             fatal = self._deliveries.answered(response, sent)
             if fatal is not None and self._transactions is not None:
                 self._transactions.fail_for_good(fatal)
-        elif isinstance(sent, TransactionRequest) and self._transaction_talk is not None:
-            self._transaction_talk.answered(response, sent)
+        elif self._transaction_talk is not None:  # which asks for the producer id, too
+            self._transaction_talk.answered(response)
             fatal = self._transaction_talk.fatal_error
         else:
             fatal = self._producer_id_answered(response)

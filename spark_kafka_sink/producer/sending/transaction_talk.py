@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.client.requests import ClientResponse
@@ -51,7 +53,8 @@ class TransactionTalk:
         self._manager.sent(request)
         return float("inf")
 
-    def answered(self, response: ClientResponse, request: TransactionRequest) -> None:
+    def answered(self, response: ClientResponse) -> None:
+        request = cast(TransactionRequest, response.request.tag)
         failure = response.version_error or response.authentication_error
         if failure is not None:
             self._manager.fail_for_good(failure)
