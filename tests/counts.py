@@ -31,7 +31,7 @@ from tests.simulated_cluster import SimulatedCluster
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "spark_kafka_sink"
-BATCHING = ("producer/batching", "producer/node_latency.py")
+BATCHING = ("producer/batching",)
 ENCODER = ("records",)
 NOT_ENCODER = ("records/decoder.py", "records/compression.py")
 WORKER = f"{PACKAGE}.spark.writer"

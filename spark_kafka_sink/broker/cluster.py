@@ -28,7 +28,7 @@ from spark_kafka_sink.broker.topics import NewTopic, Partition, Topic, log_confi
 from spark_kafka_sink.broker.transactions import Transaction, TransactionCoordinator
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
-from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
+from spark_kafka_sink.words import TOPIC_NAME_RULE, is_topic_name
 
 MESSAGE_BYTES_MAX = 1024 * 1024 + 12
 PARTITIONS_MAX = 10_000

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from spark_kafka_sink.errors import ConfigurationError, PreflightError
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.client.config import ClientConfig
+    from spark_kafka_sink.client.options import ClientConfig
 
 SERVERS = "bootstrap.servers"
 FILE_BYTES_MAX = 1 << 20

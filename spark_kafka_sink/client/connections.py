@@ -11,13 +11,15 @@ at INFO, as in the Java client: brokers close idle ones, and restart.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
-from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.connection_states import ConnectionStates
-from spark_kafka_sink.client.requests import Loss
+from spark_kafka_sink.client.in_flight import InFlightRequests, Loss
+from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.client.versions import (
     FinalizedFeatures,
     NodeVersions,
@@ -220,3 +222,31 @@ class Connections:
     def _forget(self, node_id: int) -> None:
         self.versions.pop(node_id, None)
         self._to_introduce.pop(node_id, None)
+
+
+# Whom to ask what any broker can answer: the least loaded node.
+
+
+@dataclass(frozen=True)
+class NodeChoice:
+    node: Node | None
+    any_connected: bool
+    """Some connection stands, although it may be too busy, or throttled, to be chosen."""
+
+
+def choose_node(
+    nodes: Sequence[Node], connections: Connections, in_flight: InFlightRequests, random: Random, now: float
+) -> NodeChoice:
+    """Ready with the fewest requests; else one on its way to being ready, so that no second connection is begun while
+    the first is made; else the one that was tried least recently. Equals are shuffled."""
+    nodes = random.sample(nodes, len(nodes))
+    states = connections.states
+    any_connected = any(states.is_connected(node.id) for node in nodes)
+    sendable = [node for node in nodes if connections.is_ready(node.id, now) and in_flight.can_send_more(node.id)]
+    if sendable:
+        return NodeChoice(min(sendable, key=lambda node: in_flight.count(node.id)), any_connected)
+    preparing = next((node for node in nodes if states.is_preparing(node.id)), None)
+    if preparing is not None:
+        return NodeChoice(preparing, any_connected)
+    connectable = [node for node in nodes if states.can_connect(node.id, now)]
+    return NodeChoice(min(connectable, key=lambda node: states.last_attempt_ms(node.id), default=None), any_connected)

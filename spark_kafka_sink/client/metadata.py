@@ -23,16 +23,18 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from spark_kafka_sink.client.backoff import ExponentialBackoff
-from spark_kafka_sink.client.bootstrap import bootstrap_nodes
 from spark_kafka_sink.client.cluster import (
     ClusterSnapshot,
+    Epochs,
     Node,
     PartitionInfo,
+    SeenEpoch,
     bootstrap_snapshot,
+    merge_answer,
     with_partitions,
 )
-from spark_kafka_sink.client.config import ClientConfig
-from spark_kafka_sink.client.metadata_answer import Epochs, SeenEpoch, merge_answer
+from spark_kafka_sink.client.option_parsing import bootstrap_nodes
+from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.errors import (
     IllegalStateError,
     InvalidRecordError,

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import math
 
-from spark_kafka_sink.client.config import REBOOTSTRAP, ClientConfig
 from spark_kafka_sink.client.metadata import Metadata, MetadataQuery
+from spark_kafka_sink.client.options import REBOOTSTRAP, ClientConfig
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import error_code

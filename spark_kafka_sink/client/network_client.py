@@ -16,13 +16,11 @@ from enum import Enum
 from random import Random
 
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.client.config import ClientConfig
-from spark_kafka_sink.client.connections import Connections
-from spark_kafka_sink.client.in_flight import InFlightRequest, InFlightRequests
+from spark_kafka_sink.client.connections import Connections, NodeChoice, choose_node
+from spark_kafka_sink.client.in_flight import ClientRequest, ClientResponse, InFlightRequest, InFlightRequests, Loss
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.metadata_fetch import MetadataFetch
-from spark_kafka_sink.client.node_choice import NodeChoice, choose_node
-from spark_kafka_sink.client.requests import ClientRequest, ClientResponse, Loss
+from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.client.versions import FinalizedFeatures, NodeVersions, api_versions_request, throttle_ms
 from spark_kafka_sink.errors import (
     AuthenticationError,
@@ -31,7 +29,7 @@ from spark_kafka_sink.errors import (
     IllegalStateError,
     UnsupportedVersionError,
 )
-from spark_kafka_sink.network.channels import client_channels
+from spark_kafka_sink.network.channel import client_channels
 from spark_kafka_sink.network.deadlines import Deadlines
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.io_counts import IoCounts

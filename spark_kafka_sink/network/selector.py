@@ -33,10 +33,8 @@ from spark_kafka_sink.network.channel import (
     plaintext_channels,
 )
 from spark_kafka_sink.network.deadlines import Deadlines
-from spark_kafka_sink.network.frame import FRAME_BYTES_MAX, NetworkReceive, NetworkSend
-from spark_kafka_sink.network.frame_memory import FrameMemory
+from spark_kafka_sink.network.frame import FRAME_BYTES_MAX, FrameMemory, NetworkReceive, NetworkSend
 from spark_kafka_sink.network.io_counts import IoCounts
-from spark_kafka_sink.network.located import located
 from spark_kafka_sink.network.system import (
     EVENT_READ,
     EVENT_WRITE,
@@ -44,6 +42,7 @@ from spark_kafka_sink.network.system import (
     ByteSocket,
     SocketAddress,
     System,
+    located,
 )
 
 WAIT_MS_MAX = 3_600_000.0

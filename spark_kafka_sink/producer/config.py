@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.option_parsing import INT_MAX, Reading, read_options
-from spark_kafka_sink.client.options import settle_connections
+from spark_kafka_sink.client.options import ClientConfig, settle_connections
 from spark_kafka_sink.errors import ConfigurationError, MissingDependencyError
 from spark_kafka_sink.network.security.config import SECURITY_OPTIONS, SecurityConfig
 from spark_kafka_sink.producer.option_table import PRODUCER_OPTIONS

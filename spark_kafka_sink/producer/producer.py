@@ -56,8 +56,7 @@ from spark_kafka_sink.producer.row_checks import (
     without_their_partition,
     wrong_in_themselves,
 )
-from spark_kafka_sink.producer.sending.sender import DROPPED, Sender
-from spark_kafka_sink.producer.sending.sender_thread import SenderLoop, SenderThread
+from spark_kafka_sink.producer.sending.sender import DROPPED, Sender, SenderLoop, SenderThread
 from spark_kafka_sink.producer.serializers import HeaderSerializer, Serializer, Serializers
 from spark_kafka_sink.producer.topics import Topics
 from spark_kafka_sink.producer.transactional import TransactionalProducer

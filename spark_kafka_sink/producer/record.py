@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from spark_kafka_sink.errors import InvalidRecordError
-from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
+from spark_kafka_sink.words import TOPIC_NAME_RULE, is_topic_name
 
 Headers = Sequence[tuple[str, "bytes | None"]]
 

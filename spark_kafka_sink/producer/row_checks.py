@@ -18,8 +18,8 @@ from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.partitioner import NOT_NAMED, named_partitions
 from spark_kafka_sink.records.arrays import numbers_of
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, one_array
+from spark_kafka_sink.records.cutting import invalid_rows, record_size_bounds
 from spark_kafka_sink.records.header import HEADER_BYTES
-from spark_kafka_sink.records.sizes import invalid_rows, record_size_bounds
 
 _NAMED_MAX = 5
 """So many of the partitions that do not exist are named in one error."""

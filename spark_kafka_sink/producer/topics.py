@@ -17,7 +17,7 @@ from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.errors import InvalidRecordError, KafkaSinkError, MetadataTimeoutError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.metrics import ProducerMetrics
-from spark_kafka_sink.producer.sending.sender_thread import SenderLoop
+from spark_kafka_sink.producer.sending.sender import SenderLoop
 
 _IN_USE_MS = 1_000.0
 """For so long it need not be said again that a topic is in use; metadata.max.idle.ms is five seconds or more."""

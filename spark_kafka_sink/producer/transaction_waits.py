@@ -21,7 +21,7 @@ from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
-from spark_kafka_sink.producer.sending.sender_thread import SenderLoop
+from spark_kafka_sink.producer.sending.sender import SenderLoop
 from spark_kafka_sink.producer.sending.transaction_calls import Operation
 from spark_kafka_sink.producer.sending.transaction_requests import GroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.sending.transactions import TransactionManager

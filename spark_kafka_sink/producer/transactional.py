@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError, ProducerClosedError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.metrics import ProducerMetrics
-from spark_kafka_sink.producer.sending.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
 from spark_kafka_sink.producer.sending.sender import Sender
 
 if TYPE_CHECKING:  # a producer without a transactional.id does not load it

@@ -27,8 +27,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import named_rows, numbers_of
-from spark_kafka_sink.records.byte_column import byte_column
+from spark_kafka_sink.records.arrays import byte_column, named_rows, numbers_of
 from spark_kafka_sink.records.columns import ROWS_AT_A_TIME, ArrowColumn, RecordColumns
 from spark_kafka_sink.records.cutting import BatchSlice
 from spark_kafka_sink.records.header_column import header_column

@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import null_mask, number_array, numbers_of
-from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
+from spark_kafka_sink.records.arrays import ByteColumn, byte_column, null_mask, number_array, numbers_of
 from spark_kafka_sink.records.joined_rows import JoinedRows
 
 

@@ -21,8 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import RecordTooLargeError
-from spark_kafka_sink.records.arrays import OFFSETS_MAX, bytes_array, number_array
-from spark_kafka_sink.records.byte_column import ByteColumn
+from spark_kafka_sink.records.arrays import OFFSETS_MAX, ByteColumn, bytes_array, number_array
 from spark_kafka_sink.records.varint import encode_varint, varint_array, varint_widths, zigzag_column
 
 Numbers: TypeAlias = "NDArray[np.int64] | NDArray[np.int32]"

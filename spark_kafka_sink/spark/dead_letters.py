@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.errors import BrokerError, InvalidRecordError, KafkaSinkError, RecordTooLargeError
+from spark_kafka_sink.errors import BrokerError, KafkaSinkError
 from spark_kafka_sink.records.columns import RecordColumns, one_array
 from spark_kafka_sink.records.header_column import header_column
 
@@ -28,11 +28,6 @@ ERROR = "pykafka.error"
 MESSAGE = "pykafka.message"
 BATCH = "pykafka.batch"
 VALUE_BYTES = "pykafka.value.bytes"
-
-
-def is_about_the_record(error: KafkaSinkError) -> bool:
-    """Whether this record alone is at fault, so that others like it may well pass."""
-    return isinstance(error, (RecordTooLargeError, InvalidRecordError))
 
 
 def dead_letters(

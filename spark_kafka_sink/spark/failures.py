@@ -6,9 +6,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_kafka_sink.errors import BatchRefusedError, DeliveryError, KafkaSinkError
+from spark_kafka_sink.errors import (
+    BatchRefusedError,
+    DeliveryError,
+    InvalidRecordError,
+    KafkaSinkError,
+    RecordTooLargeError,
+)
 from spark_kafka_sink.records.columns import RecordColumns, one_array
-from spark_kafka_sink.spark.dead_letters import is_about_the_record
 from spark_kafka_sink.spark.report import TaskIdentity
 from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.words import counted
@@ -86,3 +91,8 @@ def _sample_key(rows: RecordColumns) -> str:
         return "no key"
     text = repr(key.decode("utf-8", "backslashreplace"))
     return "key " + (text if len(text) <= _KEY_CHARACTERS_MAX else text[:_KEY_CHARACTERS_MAX] + "... (cut)")
+
+
+def is_about_the_record(error: KafkaSinkError) -> bool:
+    """Whether this record alone is at fault, so that others like it may well pass."""
+    return isinstance(error, (RecordTooLargeError, InvalidRecordError))

@@ -31,6 +31,7 @@ from spark_kafka_sink.spark.format_options import FORMAT_OPTIONS, SIDES, parse_f
 from spark_kafka_sink.spark.registry_options import PREFIX as REGISTRY_PREFIX
 from spark_kafka_sink.spark.registry_options import REGISTRY_OPTIONS, parse_registry
 from spark_kafka_sink.spark.sink_options import SinkOptions
+from spark_kafka_sink.words import TOPIC_NAME_RULE, is_topic_name
 
 KAFKA_PREFIX = "kafka."
 

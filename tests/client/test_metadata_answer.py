@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
-from spark_kafka_sink.client.metadata_answer import Merged, merge_answer
+from spark_kafka_sink.client.cluster import ClusterSnapshot, Merged, Node, merge_answer
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from tests.client.answers import ID_1, ID_2, metadata_answer, partition, topic

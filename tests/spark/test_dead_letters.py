@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from spark_kafka_sink.errors import BrokerError, InvalidRecordError, KafkaSinkError, NetworkError, RecordTooLargeError
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.spark.dead_letters import CUT_BYTES, cut, dead_letters, is_about_the_record
+from spark_kafka_sink.spark.dead_letters import CUT_BYTES, cut, dead_letters
+from spark_kafka_sink.spark.failures import is_about_the_record
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.client.preflight.checks import (
     BOOTSTRAP,
     FAULTS_SHOWN_MAX,

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.network.security.security_options import SECURITY_OPTIONS, SecurityOption
 
 if TYPE_CHECKING:
     import ssl
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.network.security.login import Login
     from spark_kafka_sink.network.security.tls_context import TlsConfig
     from spark_kafka_sink.sasl.mechanism import ClientConversation
+
 
 __all__ = ["SECURITY_OPTIONS", "SecurityConfig", "SecurityOption", "security_config"]
 
@@ -117,3 +117,127 @@ def _warn(config: SecurityConfig) -> None:
 @functools.lru_cache(maxsize=64)
 def _warn_once(message: str) -> None:
     _log.warning("%s", message)
+
+
+# The security options, under the Java client's names: what each is for, its default, and whether it is a secret.
+#
+# An option that only means something inside a JVM is accepted and has no effect (a configuration should move over as it
+# is), unless it would load a class: such an option promises behaviour that we could not keep.
+
+
+@dataclass(frozen=True)
+class SecurityOption:
+    name: str
+    default: str | None
+    doc: str
+    secret: bool = False
+    refused: str = ""
+    """Why it cannot be set, if it cannot."""
+    ignored: bool = False
+
+
+_LOADS_A_CLASS = "it would load a Java class"
+_FOR_JVM = "Of a JVM only: accepted, without effect."
+
+_USED = (
+    SecurityOption("security.protocol", "PLAINTEXT", "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."),
+    SecurityOption("ssl.truststore.location", None, "File with the certificates of the authorities that are trusted."),
+    SecurityOption("ssl.truststore.password", None, "Password of that file.", secret=True),
+    SecurityOption("ssl.truststore.type", "JKS", "PEM, PKCS12 or JKS; without it the file's content decides."),
+    SecurityOption("ssl.truststore.certificates", None, "The trusted certificates themselves, as PEM."),
+    SecurityOption("ssl.keystore.location", None, "File with the client's private key and certificate chain."),
+    SecurityOption("ssl.keystore.password", None, "Password of that file.", secret=True),
+    SecurityOption("ssl.keystore.type", "JKS", "PEM, PKCS12 or JKS; without it the file's content decides."),
+    SecurityOption("ssl.keystore.certificate.chain", None, "The client's certificate chain itself, as PEM."),
+    SecurityOption("ssl.keystore.key", None, "The client's private key itself, as PEM.", secret=True),
+    SecurityOption("ssl.key.password", None, "Password of the private key.", secret=True),
+    SecurityOption(
+        "ssl.endpoint.identification.algorithm",
+        "https",
+        "https: the broker's certificate must be for the host that was connected to. Empty: it may be for any host.",
+    ),
+    SecurityOption("ssl.cipher.suites", None, "The cipher suites allowed, by their IANA or OpenSSL names."),
+    SecurityOption("ssl.enabled.protocols", "TLSv1.2,TLSv1.3", "The TLS versions allowed."),
+    SecurityOption("ssl.protocol", "TLSv1.3", "The newest TLS version, where ssl.enabled.protocols is not set."),
+    SecurityOption("sasl.mechanism", "GSSAPI", "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI."),
+    SecurityOption("sasl.jaas.config", None, "Login module with the credentials, as for the Java client.", secret=True),
+    SecurityOption("sasl.kerberos.service.name", None, "GSSAPI: the name of the brokers' service, usually kafka."),
+    SecurityOption("sasl.oauthbearer.token", None, "OAUTHBEARER: a token as it is. Ours.", secret=True),
+    SecurityOption(
+        "sasl.oauthbearer.token.callback",
+        None,
+        "OAUTHBEARER: a Python callable without arguments that returns a token, or its name, `package.module:function`,"
+        " which is imported where the connection is: on Spark's workers. Ours.",
+        secret=True,
+    ),
+    SecurityOption(
+        "sasl.oauthbearer.token.endpoint.url",
+        None,
+        "OAUTHBEARER: where tokens are obtained (OIDC). https, or loopback.",
+    ),
+    SecurityOption(
+        "sasl.oauthbearer.client.credentials.client.id", None, "OAUTHBEARER: the client's id at the endpoint."
+    ),
+    SecurityOption(
+        "sasl.oauthbearer.client.credentials.client.secret", None, "OAUTHBEARER: the client's secret.", secret=True
+    ),
+    SecurityOption("sasl.oauthbearer.scope", None, "OAUTHBEARER: the scope to ask for."),
+    SecurityOption("sasl.oauthbearer.header.urlencode", "false", "OAUTHBEARER: id and secret are URL-encoded first."),
+    SecurityOption(
+        "sasl.login.connect.timeout.ms", "10000", "OAUTHBEARER: the longest wait for the endpoint to connect."
+    ),
+    SecurityOption("sasl.login.read.timeout.ms", "10000", "OAUTHBEARER: the longest wait for the endpoint's answer."),
+    SecurityOption(
+        "sasl.login.refresh.window.factor", "0.8", "OAUTHBEARER: share of its life after which a token is renewed."
+    ),
+    SecurityOption("sasl.login.retry.backoff.ms", "100", "OAUTHBEARER: first wait before the endpoint is asked again."),
+    SecurityOption(
+        "sasl.login.retry.backoff.max.ms", "10000", "OAUTHBEARER: longest wait before the endpoint is asked again."
+    ),
+    SecurityOption(
+        "sasl.login.callback.handler.class",
+        None,
+        "Accepted for Kafka's own OAuthBearerLoginCallbackHandler, which is what we do anyway; else refused.",
+    ),
+)
+
+_REFUSED = (
+    "sasl.client.callback.handler.class",
+    "sasl.login.class",
+    "sasl.oauthbearer.jwt.retriever.class",
+    "sasl.oauthbearer.jwt.validator.class",
+    "security.providers",
+    "ssl.engine.factory.class",
+)
+
+_IGNORED = (
+    "sasl.kerberos.kinit.cmd",
+    "sasl.kerberos.min.time.before.relogin",
+    "sasl.kerberos.ticket.renew.jitter",
+    "sasl.kerberos.ticket.renew.window.factor",
+    "sasl.login.refresh.buffer.seconds",
+    "sasl.login.refresh.min.period.seconds",
+    "sasl.login.refresh.window.jitter",
+    "sasl.oauthbearer.clock.skew.seconds",
+    "sasl.oauthbearer.expected.audience",
+    "sasl.oauthbearer.expected.issuer",
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+    "sasl.oauthbearer.jwks.endpoint.url",
+    "sasl.oauthbearer.scope.claim.name",
+    "sasl.oauthbearer.sub.claim.name",
+    "ssl.keymanager.algorithm",
+    "ssl.provider",
+    "ssl.secure.random.implementation",
+    "ssl.trustmanager.algorithm",
+)
+
+SECURITY_OPTIONS: dict[str, SecurityOption] = {
+    option.name: option
+    for option in (
+        *_USED,
+        *(SecurityOption(name, None, "Cannot be set.", refused=_LOADS_A_CLASS) for name in _REFUSED),
+        *(SecurityOption(name, None, _FOR_JVM, ignored=True) for name in _IGNORED),
+    )
+}

@@ -42,11 +42,10 @@ from spark_kafka_sink.producer.batching.batch import IN_FLIGHT, PINNED, Producer
 from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.batching.incomplete import IncompleteBatches
-from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS, Admit, PartitionQueues
+from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS, Admit, NodeLatency, PartitionQueues
 from spark_kafka_sink.producer.batching.row_origins import FUTURE_BYTES
 from spark_kafka_sink.producer.batching.staging import Entry, Stage, StagedRecord, StagedRows, chunks
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.node_latency import NodeLatency
 from spark_kafka_sink.producer.partitioner import PartitionLoads
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.header import HEADER_BYTES

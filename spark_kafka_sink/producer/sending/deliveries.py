@@ -19,8 +19,8 @@ import logging
 from collections.abc import Mapping
 
 from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.in_flight import ClientResponse
 from spark_kafka_sink.client.metadata import LeaderHint, Metadata
-from spark_kafka_sink.client.requests import ClientResponse
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
@@ -28,24 +28,22 @@ from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import tell_failed, tell_stored
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.sending.delivery_errors import (
-    Answer,
-    answers_of,
-    attempt_error,
-    final_error,
-    record_errors,
-    with_doubt,
-)
-from spark_kafka_sink.producer.sending.idempotence import Idempotence
-from spark_kafka_sink.producer.sending.outcome import (
     SUCCESSES,
+    Answer,
     BatchFacts,
     Done,
     Fail,
     Outcome,
     Retry,
     Split,
+    answers_of,
+    attempt_error,
     decide,
+    final_error,
+    record_errors,
+    with_doubt,
 )
+from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.sending.produce_request import SentBatches
 from spark_kafka_sink.protocol.error_codes import error_code
 from spark_kafka_sink.protocol.messages.produce import ProduceResponse

@@ -40,13 +40,15 @@ from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartiti
 from spark_kafka_sink.producer.sending.partition_states import (
     AWAITING_EPOCH,
     DRAINING,
+    EPOCH_MAX,
+    NO_PRODUCER_ID,
     PIPELINED,
     PROBING,
     REPAIRING,
     PartitionState,
+    ProducerIdAndEpoch,
     violations,
 )
-from spark_kafka_sink.producer.sending.producer_ids import EPOCH_MAX, NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.records.sequences import follows
 
 if TYPE_CHECKING:  # loaded for producers with a transactional.id only

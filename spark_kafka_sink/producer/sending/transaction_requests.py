@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.producer.batching.batch import TopicPartition
-from spark_kafka_sink.producer.sending.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.protocol.api_keys import VERSION_LIMIT, ApiKey, VersionRange
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest

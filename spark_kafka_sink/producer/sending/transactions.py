@@ -34,8 +34,8 @@ from spark_kafka_sink.producer.sending.open_transaction import (
     PreparedTransaction,
     TransactionSubject,
 )
+from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.producer.sending.produce_request import TransactionInUse
-from spark_kafka_sink.producer.sending.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.producer.sending.transaction_answers import Verdict
 from spark_kafka_sink.producer.sending.transaction_calls import Operation, TransactionCalls
 from spark_kafka_sink.producer.sending.transaction_requests import (

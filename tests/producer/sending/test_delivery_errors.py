@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
-from spark_kafka_sink.client.requests import ClientRequest, ClientResponse
+from spark_kafka_sink.client.in_flight import ClientRequest, ClientResponse
 from spark_kafka_sink.errors import (
     BrokerError,
     DataError,
@@ -23,12 +23,12 @@ from spark_kafka_sink.producer.batching.row_origins import rows_of_call
 from spark_kafka_sink.producer.futures import ColumnsFuture, tell_failed
 from spark_kafka_sink.producer.sending.delivery_errors import (
     Answer,
+    Fail,
     answers_of,
     attempt_error,
     final_error,
     record_errors,
 )
-from spark_kafka_sink.producer.sending.outcome import Fail
 from spark_kafka_sink.producer.sending.produce_request import SentBatches
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.messages.produce import (

@@ -6,8 +6,7 @@ import pytest
 
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
-from spark_kafka_sink.producer.sending.partition_states import Phase
-from spark_kafka_sink.producer.sending.producer_ids import EPOCH_MAX, NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.producer.sending.partition_states import EPOCH_MAX, NO_PRODUCER_ID, Phase, ProducerIdAndEpoch
 from tests.producer.sending.checked_idempotence import CheckedIdempotence
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

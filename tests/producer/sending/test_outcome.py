@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafka_sink.producer.sending.outcome import (
+from spark_kafka_sink.producer.sending.delivery_errors import (
     BatchFacts,
     Done,
     Fail,

@@ -16,14 +16,15 @@ from spark_kafka_sink.producer.sending import partition_states
 from spark_kafka_sink.producer.sending.partition_states import (
     AWAITING_EPOCH,
     DRAINING,
+    EPOCH_MAX,
     PIPELINED,
     PROBING,
     REPAIRING,
     PartitionState,
     Phase,
+    ProducerIdAndEpoch,
     violations,
 )
-from spark_kafka_sink.producer.sending.producer_ids import EPOCH_MAX, ProducerIdAndEpoch
 from tests.producer.sending.checked_idempotence import CheckedIdempotence
 
 TP = TopicPartition("t", 0)

@@ -16,7 +16,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.sending.producer_ids import EPOCH_MAX, ProducerIdAndEpoch
+from spark_kafka_sink.producer.sending.partition_states import EPOCH_MAX, ProducerIdAndEpoch
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
 from spark_kafka_sink.records.columns import RecordColumns

@@ -19,7 +19,7 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.sending import deliveries, idempotence
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
-from spark_kafka_sink.producer.sending.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns

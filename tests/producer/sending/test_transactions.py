@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
-from spark_kafka_sink.producer.sending.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
 from spark_kafka_sink.producer.sending.transaction_calls import Operation
 from spark_kafka_sink.producer.sending.transaction_requests import CoordinatorKey, Kind
 from spark_kafka_sink.protocol.api_keys import VersionRange

@@ -10,7 +10,7 @@ from spark_kafka_sink.errors import (
     KafkaSinkError,
     TransactionAbortableError,
 )
-from spark_kafka_sink.producer.sending.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
 from spark_kafka_sink.producer.sending.transaction_requests import Kind
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest

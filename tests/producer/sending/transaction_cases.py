@@ -14,7 +14,7 @@ from random import Random
 from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.batching.batch import TopicPartition
-from spark_kafka_sink.producer.sending.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
 from spark_kafka_sink.producer.sending.transaction_calls import Operation
 from spark_kafka_sink.producer.sending.transaction_requests import GroupMetadata, Kind, OffsetAndMetadata
 from spark_kafka_sink.producer.sending.transaction_requests import TransactionRequest as Request
