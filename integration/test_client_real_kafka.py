@@ -15,7 +15,7 @@ from spark_kafka_sink.client.network_client import NetworkClient, new_network_cl
 from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.errors import AuthenticationError, BrokerError, MetadataTimeoutError
 from spark_kafka_sink.network.system import OperatingSystem
-from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.reader.fetched import ROWS_SCHEMA

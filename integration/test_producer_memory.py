@@ -18,8 +18,7 @@ from pathlib import Path
 import pytest
 
 from integration.support.processes import resident_bytes
-from spark_kafka_sink.protocol.api_keys import ApiKey
-from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 
 RECORDS = 20_000_000

@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import AuthenticationError, DisconnectedError, TlsE
 from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind, client_channels
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.security import sasl_client
-from spark_kafka_sink.network.security.config import SecurityConfig, security_config
+from spark_kafka_sink.network.security_config import SecurityConfig, security_config
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import OperatingSystem
 from spark_kafka_sink.network.tls import TlsTransport

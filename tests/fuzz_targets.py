@@ -13,7 +13,6 @@ from spark_kafka_sink.broker.requests import answer
 from spark_kafka_sink.errors import AuthenticationError, ConfigurationError, DecodeError, UnsupportedVersionError
 from spark_kafka_sink.network.frame import FrameReader
 from spark_kafka_sink.network.security.keystores import read_store
-from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import (
     decode_request,
     decode_request_header,
@@ -22,7 +21,7 @@ from spark_kafka_sink.protocol.headers import (
     encode_response,
     peek_correlation_id,
 )
-from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages import request_type
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse

@@ -27,7 +27,8 @@ from spark_kafka_sink.broker.refusal import Refusal, storage_refusal
 from spark_kafka_sink.broker.topics import NewTopic, Partition, Topic, log_config
 from spark_kafka_sink.broker.transactions import Transaction, TransactionCoordinator
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.words import TOPIC_NAME_RULE, is_topic_name
 
 MESSAGE_BYTES_MAX = 1024 * 1024 + 12

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
 
-from spark_kafka_sink.protocol.api_keys import ApiKey
-from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.message import ApiKey, Message
 
 Touched = Collection[tuple[str, "int | None"]]
 """Topics and partitions of a request; None as the partition stands for all of the topic."""

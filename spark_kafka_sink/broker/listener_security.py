@@ -17,8 +17,8 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.channel import ChannelBuilder, plaintext_channels
 from spark_kafka_sink.network.security.channels import server_channels
 from spark_kafka_sink.network.system import Buffer
-from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import decode_request_header, encode_response
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.sasl.mechanism import ServerConversation
 from spark_kafka_sink.sasl.oauthbearer import OauthBearerServer, accept_unsecured
 from spark_kafka_sink.sasl.plain import PlainServer

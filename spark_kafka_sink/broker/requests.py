@@ -25,9 +25,8 @@ from spark_kafka_sink.broker.spoken import spoken_versions
 from spark_kafka_sink.errors import DecodeError, UnsupportedVersionError
 from spark_kafka_sink.network.frame import FRAME_BYTES_MAX
 from spark_kafka_sink.network.system import Buffer
-from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import RequestHeader, decode_request, decode_request_header, encode_response
-from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages import response_type
 from spark_kafka_sink.protocol.schema import Struct
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages import request_type
+from spark_kafka_sink.protocol.schema import VersionRange
 
 # Two-phase commit (InitProducerId v6) is in no released broker; topic ids in OffsetCommit and OffsetFetch (v10) are
 # for groups of the newer kind, which are not served here.

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from spark_kafka_sink.client.versions import api_versions_layout
 from spark_kafka_sink.errors import AuthenticationError, DecodeError, IllegalStateError, UnsupportedVersionError
-from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
 from spark_kafka_sink.protocol.headers import decode_response, peek_correlation_id
-from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages import response_type
+from spark_kafka_sink.protocol.schema import VersionRange
 
 # A request on its way through the NetworkClient, and what came of it, or of its connection.
 

@@ -22,7 +22,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.client.cluster import (
     ClusterSnapshot,
     Epochs,
@@ -33,6 +32,7 @@ from spark_kafka_sink.client.cluster import (
     merge_answer,
     with_partitions,
 )
+from spark_kafka_sink.client.connection_states import ExponentialBackoff
 from spark_kafka_sink.client.option_parsing import bootstrap_nodes
 from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.errors import (

@@ -32,15 +32,15 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.network.channel import client_channels
 from spark_kafka_sink.network.deadlines import Deadlines
 from spark_kafka_sink.network.frame import NetworkSend
-from spark_kafka_sink.network.io_counts import IoCounts
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import System
+from spark_kafka_sink.network.transport import IoCounts
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
 from spark_kafka_sink.protocol.headers import encode_request
-from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
+from spark_kafka_sink.protocol.schema import VersionRange
 
 CORRELATION_ID_MAX = 2**31 - 1024
 """Those above are left to the channels' own conversations (SASL)."""

@@ -1,6 +1,6 @@
 """The options of the Java client that concern connections, requests and metadata: the one table, and the one reader.
 
-A producer has these, all but receive.message.max.bytes, and more (producer/option_table.py). The rows of TLS and SASL
+A producer has these, all but receive.message.max.bytes, and more (producer/config.py). The rows of TLS and SASL
 are in network/security. The defaults are those of ClientConfig.
 """
 
@@ -28,7 +28,7 @@ from spark_kafka_sink.client.option_parsing import (
 )
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.frame import FRAME_BYTES_MAX
-from spark_kafka_sink.network.security.config import SECURITY_OPTIONS, SecurityConfig, security_config
+from spark_kafka_sink.network.security_config import SECURITY_OPTIONS, SecurityConfig, security_config
 
 # ClientConfig: how a client connects, asks and waits.
 #

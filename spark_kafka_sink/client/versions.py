@@ -19,10 +19,10 @@ from types import MappingProxyType
 
 from spark_kafka_sink.errors import UnsupportedVersionError
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.api_keys import VERSION_LIMIT, ApiKey, VersionRange
-from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages import request_type
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from spark_kafka_sink.protocol.schema import VERSION_LIMIT, VersionRange
 
 DISTRIBUTION = "spark-kafka-sink"
 

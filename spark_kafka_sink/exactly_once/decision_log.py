@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.errors import BrokerError, DecodeError, KafkaSinkError, NetworkError
 from spark_kafka_sink.exactly_once.entries import Entry, decoded
 from spark_kafka_sink.protocol import error_codes

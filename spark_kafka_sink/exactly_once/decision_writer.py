@@ -14,7 +14,7 @@ from spark_kafka_sink.exactly_once.entries import Entry, encoded
 from spark_kafka_sink.exactly_once.names import driver_id
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.sending.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
 
 _ATTEMPTS_MAX = 3
 """Of a commit without an answer: together three times max.block.ms."""

@@ -14,7 +14,7 @@ import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 
-from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.errors import BrokerError, ProducerFencedError
 from spark_kafka_sink.exactly_once import refusals, steps
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
@@ -25,7 +25,7 @@ from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
-from spark_kafka_sink.producer.sending.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
 from spark_kafka_sink.protocol import error_codes
 
 _log = logging.getLogger(__name__)

@@ -13,17 +13,16 @@ from types import TracebackType
 from typing import TypeVar
 
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, NetworkError, UnsupportedVersionError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.sending import transaction_requests as requests
 from spark_kafka_sink.producer.sending.coordinators import COMPLETING_PAUSE_MS
 from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
-from spark_kafka_sink.producer.sending.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.producer.sending.transaction_answers import Verdict, verdict
 from spark_kafka_sink.producer.sending.transaction_requests import TRANSACTION, Kind, VersionedMessage
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.api_keys import VersionRange
 from spark_kafka_sink.protocol.error_codes import broker_error
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.messages.describe_transactions import (
@@ -34,6 +33,7 @@ from spark_kafka_sink.protocol.messages.end_txn import EndTxnResponse
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.reader.blocking_client import BlockingClient, Question
 
 ONGOING = "Ongoing"

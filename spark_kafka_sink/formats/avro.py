@@ -35,7 +35,7 @@ from spark_kafka_sink.formats.binary_pieces import (
     valid_mask,
 )
 from spark_kafka_sink.formats.fields import Field, constant_field, zigzag_fields
-from spark_kafka_sink.records.varint import encode_varint
+from spark_kafka_sink.records.arrays import encode_varint
 
 Writer = Callable[[pa.Array, Mask], list[Piece]]
 """The pieces of a column. The mask says which rows matter: where a struct is null, the nulls of its fields do not."""

@@ -27,10 +27,15 @@ from spark_kafka_sink.network.frame import (
     NetworkReceive,
     NetworkSend,
 )
-from spark_kafka_sink.network.io_counts import IoCounts
-from spark_kafka_sink.network.security.config import SecurityConfig
+from spark_kafka_sink.network.security_config import SecurityConfig
 from spark_kafka_sink.network.system import EVENT_READ, EVENT_WRITE, Buffer, ByteSocket, SocketAddress
-from spark_kafka_sink.network.transport import SEGMENTS_PER_WRITE, PlaintextTransport, Transport, connect_result
+from spark_kafka_sink.network.transport import (
+    SEGMENTS_PER_WRITE,
+    IoCounts,
+    PlaintextTransport,
+    Transport,
+    connect_result,
+)
 
 # Who may talk: the conversation that comes before, and sometimes between, the frames of a channel.
 #

@@ -11,7 +11,7 @@ copied, and a write that stopped in the middle of a segment goes on there.
 turn with its length, and perhaps with the frame after it; it gets memory of its own when it is taken. The payload of a
 long frame goes to where it stays, but for its beginning. The length is judged before anything is allocated for it, and
 memory is taken as bytes arrive, because a length costs its sender nothing: only who has sent long frames before gets
-the room for another one at once. A listener's reader asks for leave before it begins a long frame (frame_memory.py).
+the room for another one at once. A listener's reader asks for leave before it begins a long frame.
 """
 
 from __future__ import annotations

@@ -34,7 +34,6 @@ from spark_kafka_sink.network.channel import (
 )
 from spark_kafka_sink.network.deadlines import Deadlines
 from spark_kafka_sink.network.frame import FRAME_BYTES_MAX, FrameMemory, NetworkReceive, NetworkSend
-from spark_kafka_sink.network.io_counts import IoCounts
 from spark_kafka_sink.network.system import (
     EVENT_READ,
     EVENT_WRITE,
@@ -44,6 +43,7 @@ from spark_kafka_sink.network.system import (
     System,
     located,
 )
+from spark_kafka_sink.network.transport import IoCounts
 
 WAIT_MS_MAX = 3_600_000.0
 """The longest wait of one poll, whatever was asked for: pollers take no infinity."""

@@ -3,7 +3,7 @@
 All faults of a configuration are in one ConfigurationError, and each sentence begins with the option's name. A
 name that the Java producer does not know is a fault too: a misspelt option that is silently passed over is found at two
 in the morning. Values never appear in a fault unless they are the user's harmless ones: secrets are parsed elsewhere
-(network/security/config.py), and what is unknown is not shown, because it may be a secret.
+(network/security_config.py), and what is unknown is not shown, because it may be a secret.
 """
 
 from __future__ import annotations
@@ -13,12 +13,205 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from spark_kafka_sink.client.option_parsing import INT_MAX, Reading, read_options
-from spark_kafka_sink.client.options import ClientConfig, settle_connections
+from spark_kafka_sink.client.option_parsing import (
+    INT_MAX,
+    Option,
+    Reading,
+    boolean,
+    names,
+    natural_int,
+    natural_long,
+    non_empty_text,
+    one_of,
+    read_options,
+    text,
+    whole,
+)
+from spark_kafka_sink.client.options import CLIENT_OPTIONS, CONNECTION_OPTIONS, ClientConfig, settle_connections
 from spark_kafka_sink.errors import ConfigurationError, MissingDependencyError
-from spark_kafka_sink.network.security.config import SECURITY_OPTIONS, SecurityConfig
-from spark_kafka_sink.producer.option_table import PRODUCER_OPTIONS
+from spark_kafka_sink.network.security_config import SECURITY_OPTIONS, SecurityConfig
 from spark_kafka_sink.records.compression import Codec, require
+
+# The table of the Java producer's options: every name that it knows, with its default of today and its bounds.
+#
+# Each row has a parser; some have a reason why the option cannot mean anything here (`refused`). Nothing is accepted
+# and then passed over. The rows that are about connections, requests and metadata come from client/options.py, those
+# of TLS and SASL are in network/security.
+
+
+KAFKA_CLASSES = "org.apache.kafka.clients.producer."
+
+
+def _acks(value: object) -> int:
+    chosen = one_of("all", "-1", "0", "1")(value)
+    return -1 if chosen == "all" else int(str(chosen))
+
+
+def _gzip_level(value: object) -> int:
+    number = whole(-1, 9)(value)
+    if number == 0:
+        raise ValueError("must be -1 or from 1 to 9")
+    return int(str(number))
+
+
+def _partitioner(value: object) -> str:
+    name = text(value)
+    known = ("internals.DefaultPartitioner", "UniformStickyPartitioner", "RoundRobinPartitioner", "")
+    for short in known:
+        if name in (short, KAFKA_CLASSES + short):
+            return short
+    raise ValueError(
+        "is a Java class that cannot run here: pass a Python callable as KafkaProducer(partitioner=...), or use "
+        + ", ".join(KAFKA_CLASSES + short for short in known if short)
+    )
+
+
+_NO_SERIALIZER = "it names a Java class; pass key_serializer= and value_serializer= to KafkaProducer instead"
+
+_DELIVERY = (
+    Option("acks", -1, _acks, "all: stored by all in-sync replicas; 1: by the leader; 0: not even answered", "low"),
+    Option(
+        "retries",
+        INT_MAX,
+        natural_int,
+        "how often a batch is sent again; delivery.timeout.ms is the better limit",
+        "high",
+    ),
+    CLIENT_OPTIONS["retry.backoff.ms"],
+    CLIENT_OPTIONS["retry.backoff.max.ms"],
+    CLIENT_OPTIONS["request.timeout.ms"],
+    Option(
+        "delivery.timeout.ms",
+        120_000,
+        natural_int,
+        "a record is acknowledged or has failed after this, retries included",
+        "medium",
+    ),
+    Option(
+        "max.block.ms",
+        60_000,
+        natural_long,
+        "how long send waits for metadata and for memory before it gives up",
+        "medium",
+    ),
+    CLIENT_OPTIONS["max.in.flight.requests.per.connection"],
+    Option(
+        "enable.idempotence",
+        True,
+        boolean,
+        "retries neither double nor reorder; off by itself if acks, retries or "
+        "max.in.flight.requests.per.connection conflict and it was not asked for",
+    ),
+    Option(
+        "transaction.timeout.ms", 60_000, natural_int, "the coordinator aborts a transaction that is open for longer"
+    ),
+    Option(
+        "transactional.id",
+        None,
+        non_empty_text,
+        "the identity of a producer that writes in transactions; it fences earlier ones",
+    ),
+    Option(
+        "transaction.two.phase.commit.enable",
+        False,
+        boolean,
+        "transactions that stay open until an external coordinator decides",
+        refused="no released broker offers it",
+    ),
+)
+
+_BATCHING = (
+    Option(
+        "batch.size", 16_384, natural_int, "records of one partition travel together up to this many bytes", "medium"
+    ),
+    Option("linger.ms", 5, natural_long, "how long a batch that is not full waits for more records", "medium"),
+    Option(
+        "buffer.memory",
+        33_554_432,
+        natural_long,
+        "bytes held from send to acknowledgement; send waits when it is full",
+        "high",
+    ),
+    Option(
+        "max.request.size",
+        1_048_576,
+        natural_int,
+        "the largest request, and the largest record before compression",
+        "medium",
+    ),
+    Option(
+        "compression.type",
+        "none",
+        one_of("none", "gzip", "snappy", "lz4", "zstd"),
+        "batches are compressed as a whole",
+        "high",
+    ),
+    Option("compression.gzip.level", -1, _gzip_level, "1 (fast) to 9 (small); -1 is gzip's own default", "medium"),
+    Option("compression.lz4.level", 9, whole(1, 17), "1 to 17; 9 is the fast default as in Java", "medium"),
+    Option("compression.zstd.level", 3, whole(-131_072, 22), "negative (fastest) to 22 (smallest)", "medium"),
+    Option(
+        "partitioner.class",
+        "",
+        _partitioner,
+        "of the Java partitioners: DefaultPartitioner, UniformStickyPartitioner or RoundRobinPartitioner",
+        "medium",
+    ),
+    Option("partitioner.ignore.keys", False, boolean, "true: keys do not decide about the partition", "medium"),
+    Option(
+        "partitioner.adaptive.partitioning.enable",
+        True,
+        boolean,
+        "rows without a key go less often to partitions whose broker is slow",
+    ),
+    Option(
+        "partitioner.availability.timeout.ms",
+        0,
+        natural_long,
+        "rows without a key avoid a broker that took nothing for this long; 0: never",
+    ),
+)
+
+_OBSERVATION = (
+    Option("metrics.sample.window.ms", 30_000, natural_long, "the length of one window of the rates and averages"),
+    Option("metrics.num.samples", 2, whole(1, INT_MAX), "how many windows rates and averages look back on"),
+    Option(
+        "metrics.recording.level",
+        "INFO",
+        one_of("INFO", "DEBUG", "TRACE"),
+        "INFO is the only level there is",
+        refused="all metrics here are of level INFO",
+    ),
+    Option(
+        "metric.reporters",
+        (),
+        names,
+        "Java classes that export metrics",
+        refused="it names Java classes; read KafkaProducer.metrics() instead",
+    ),
+    Option(
+        "enable.metrics.push",
+        False,
+        boolean,
+        "metrics are not pushed to the brokers (KIP-714)",
+        refused="pushing metrics to the brokers (KIP-714) is not available",
+    ),
+)
+
+_JAVA_ONLY = tuple(
+    Option(name, (), names, meaning, refused=reason)
+    for name, meaning, reason in (
+        ("key.serializer", "Java class", _NO_SERIALIZER),
+        ("value.serializer", "Java class", _NO_SERIALIZER),
+        ("interceptor.classes", "Java classes", "it names Java classes; pass interceptors= to KafkaProducer instead"),
+        ("security.providers", "Java classes", "it names Java classes that cannot run here"),
+        ("config.providers", "Java classes", "it names Java classes; put the values themselves into the options"),
+    )
+)
+
+PRODUCER_OPTIONS: dict[str, Option] = {
+    option.name: option for option in (*CONNECTION_OPTIONS, *_DELIVERY, *_BATCHING, *_OBSERVATION, *_JAVA_ONLY)
+}
+
 
 __all__ = ["PRODUCER_OPTIONS", "ProducerConfig"]
 

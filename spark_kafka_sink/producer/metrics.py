@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
-from spark_kafka_sink.network.io_counts import IoCounts
+from spark_kafka_sink.network.transport import IoCounts
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.windows import Gauge, Latencies, Meter, Windowed
@@ -310,7 +310,7 @@ def kept_elsewhere(pool: BufferPool, client: NetworkClient, metadata: Metadata) 
 
 # What the client's selector has done, as metrics under the Java client's names: bytes, requests, connections, times.
 #
-# The selector adds up (network/io_counts.py). What is new since the last time is taken over into the windows ten times
+# The selector adds up (network/transport.py). What is new since the last time is taken over into the windows ten times
 # a second while requests go out, and when somebody reads. The caller locks.
 
 

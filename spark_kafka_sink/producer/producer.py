@@ -21,6 +21,7 @@ from dataclasses import replace
 from functools import partial
 from operator import index
 from random import Random
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -41,15 +42,16 @@ from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.batching.staging import StagedRecord
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import Callback, ColumnsFuture, ColumnsResult, RecordMetadata, SendFuture
-from spark_kafka_sink.producer.interceptors import Interceptor, Interceptors
-from spark_kafka_sink.producer.interrupted import interrupts_a_call
 from spark_kafka_sink.producer.metrics import ProducerMetrics, Totals, kept_elsewhere
 from spark_kafka_sink.producer.partitioner import Partitioner
-from spark_kafka_sink.producer.record import ProducerRecord, check_record, check_topic, header_bytes
-from spark_kafka_sink.producer.row_checks import (
+from spark_kafka_sink.producer.record import (
     BadRows,
+    ProducerRecord,
     Rows,
+    check_record,
+    check_topic,
     ensure_named,
+    header_bytes,
     no_such_partition,
     rows_of_call,
     too_large,
@@ -57,12 +59,15 @@ from spark_kafka_sink.producer.row_checks import (
     wrong_in_themselves,
 )
 from spark_kafka_sink.producer.sending.sender import DROPPED, Sender, SenderLoop, SenderThread
-from spark_kafka_sink.producer.serializers import HeaderSerializer, Serializer, Serializers
 from spark_kafka_sink.producer.topics import Topics
 from spark_kafka_sink.producer.transactional import TransactionalProducer
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.joined_rows import reuse_freed_memory
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.interceptors import Interceptor, Interceptors
+    from spark_kafka_sink.producer.serializers import HeaderSerializer, Serializer, Serializers
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
@@ -96,8 +101,13 @@ class KafkaProducer(TransactionalProducer):
         self._system = system if system is not None else OperatingSystem()
         self._loop = loop if loop is not None else SenderThread()
         random = random if random is not None else Random()
-        self._serializers = Serializers(key_serializer, value_serializer)
-        self._interceptors: Interceptors[ProducerRecord, RecordMetadata] = Interceptors(interceptors)
+        given = key_serializer is not None or value_serializer is not None
+        self._serializers = _new_serializers(key_serializer, value_serializer) if given else None
+        self._interceptors: Interceptors[ProducerRecord, RecordMetadata] | None = None
+        if interceptors:
+            from spark_kafka_sink.producer.interceptors import Interceptors  # few have any
+
+            self._interceptors = Interceptors(interceptors)
         self._record_partitioner = partitioner
         self._partitioner = Partitioner(self.config, random)
         client_config = self.config.client_config()
@@ -120,10 +130,7 @@ class KafkaProducer(TransactionalProducer):
             random=random,
         )
         if self.config.transactional_id is not None:
-            from spark_kafka_sink.producer.transaction_waits import Calls, new_transactions  # not for other producers
-
-            calls = Calls(self._loop, self._metrics, self._system)
-            self._transactions = new_transactions(self.config, self._client, self._accumulator, calls, random)
+            self._transactions = self._new_transactions(random)
         self._sender = Sender(
             self.config,
             self._client,
@@ -167,7 +174,7 @@ class KafkaProducer(TransactionalProducer):
         self._ensure_can_send()
         record = check_record(record)
         callbacks = () if callback is None else (callback,)
-        if self._interceptors:
+        if self._interceptors is not None:
             record = check_record(self._interceptors.on_send(record))
             callbacks = (*self._interceptors.acknowledgements, *callbacks)
         try:
@@ -245,6 +252,8 @@ class KafkaProducer(TransactionalProducer):
         topic, timestamp_ms = record.topic, record.timestamp_ms
         now = self._system.now()
         snapshot = self._await_topic(topic, now, record.partition)
+        if self._serializers is None:
+            self._serializers = _new_serializers(None, None)
         key, value, headers = self._serializers.apply(record)
         key_size = -1 if key is None else len(key)
         value_size = -1 if value is None else len(value)
@@ -341,6 +350,8 @@ class KafkaProducer(TransactionalProducer):
             if timeout:  # with 0 it is what the caller wants
                 _log.warning("%r was not done within %s seconds; what is left fails.", self, timeout)
             self._sender.initiate_close(force=True)
+            from spark_kafka_sink.producer.interrupted import interrupts_a_call  # rare
+
             if not interrupts_a_call():
                 self._loop.join(None)
 
@@ -362,6 +373,14 @@ class KafkaProducer(TransactionalProducer):
             return self._topics.await_partitions(topic, now, partition)
         except ProducerClosedError:
             raise self._closed_error() from None
+
+
+def _new_serializers(
+    key: Serializer | HeaderSerializer | None, value: Serializer | HeaderSerializer | None
+) -> Serializers:
+    from spark_kafka_sink.producer.serializers import Serializers  # columns need none
+
+    return Serializers(key, value)
 
 
 def _abandon(sender: Sender, pid: int) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from contextlib import AbstractContextManager
+from random import Random
 from typing import TYPE_CHECKING
 
+from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError, ProducerClosedError
 from spark_kafka_sink.network.system import System
+from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
+from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
-from spark_kafka_sink.producer.sending.sender import Sender
+from spark_kafka_sink.producer.sending.sender import Sender, SenderLoop
 
 if TYPE_CHECKING:  # a producer without a transactional.id does not load it
     from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
@@ -21,8 +25,12 @@ if TYPE_CHECKING:  # a producer without a transactional.id does not load it
 class TransactionalProducer:
     """What KafkaProducer inherits: its calls about transactions, and which calls are possible at all."""
 
+    config: ProducerConfig
     _pid: int
     _closed: bool
+    _client: NetworkClient
+    _accumulator: RecordAccumulator
+    _loop: SenderLoop
     _sender: Sender
     _metrics: ProducerMetrics
     _system: System
@@ -74,6 +82,12 @@ class TransactionalProducer:
     def resume_transactions(self, id_and_epoch: ProducerIdAndEpoch, version: int) -> None:
         """In place of init_transactions(): go on under an epoch that another process was given and has not used."""
         self._in_transactions().manager.resume(id_and_epoch, version)
+
+    def _new_transactions(self, random: Random) -> ProducerTransactions:
+        from spark_kafka_sink.producer.transaction_waits import Calls, new_transactions  # not for other producers
+
+        calls = Calls(self._loop, self._metrics, self._system)
+        return new_transactions(self.config, self._client, self._accumulator, calls, random)
 
     # --- which calls are possible
 

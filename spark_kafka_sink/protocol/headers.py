@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from spark_kafka_sink.errors import DecodeError, UnsupportedVersionError
-from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.codecs import scalar_codec
-from spark_kafka_sink.protocol.message import Message, MessageT
+from spark_kafka_sink.protocol.message import ApiKey, Message, MessageT
 from spark_kafka_sink.protocol.messages import request_type
 from spark_kafka_sink.protocol.primitives import ELEMENTS_MAX, Buffer, Reader, Writer
 

@@ -5,13 +5,40 @@ from __future__ import annotations
 import logging
 import struct
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import ClassVar, TypeVar
 
 from spark_kafka_sink.errors import DecodeError, UnsupportedVersionError
-from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
 from spark_kafka_sink.protocol.primitives import Buffer, Reader, Writer
-from spark_kafka_sink.protocol.schema import Struct
+from spark_kafka_sink.protocol.schema import Struct, VersionRange
 from spark_kafka_sink.protocol.struct_codec import StructCodec, struct_codec
+
+
+class ApiKey(IntEnum):
+    """The APIs that we speak, by Kafka's numbers."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_CONFIGS = 32
+    SASL_AUTHENTICATE = 36
+    DESCRIBE_QUORUM = 55
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+
 
 _log = logging.getLogger(__name__)
 

@@ -22,9 +22,35 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from spark_kafka_sink.protocol.api_keys import VersionRange
 from spark_kafka_sink.protocol.codecs import ZERO_UUID
 from spark_kafka_sink.protocol.primitives import Buffer
+
+VERSION_LIMIT = 32767  # versions travel as int16
+
+
+@dataclass(frozen=True)
+class VersionRange:
+    """Versions min to max, both included."""
+
+    min: int
+    max: int
+
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int) and self.min <= version <= self.max
+
+    def __str__(self) -> str:
+        if self.max == VERSION_LIMIT:
+            return f"{self.min}+"
+        return str(self.min) if self.min == self.max else f"{self.min}-{self.max}"
+
+    @classmethod
+    def parse(cls, text: str) -> VersionRange:
+        """Reads Kafka's notation: "3", "3-12" or "3+"."""
+        low, dash, high = text.partition("-")
+        if dash:
+            return cls(int(low), int(high))
+        return cls(int(low[:-1]), VERSION_LIMIT) if low.endswith("+") else cls(int(low), int(low))
+
 
 Records = Buffer | Sequence[Buffer] | None
 

@@ -17,9 +17,9 @@ from spark_kafka_sink.client.network_client import new_network_client
 from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError, MetadataTimeoutError, NetworkError
 from spark_kafka_sink.network.system import OperatingSystem, System
-from spark_kafka_sink.protocol.api_keys import VersionRange
 from spark_kafka_sink.protocol.error_codes import broker_error
 from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.schema import VersionRange
 
 UNKNOWN_TOPIC_MS_MAX = 5_000.0
 """A topic that was created a moment ago may be unknown to a broker for so long."""

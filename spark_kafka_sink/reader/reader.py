@@ -17,7 +17,6 @@ from spark_kafka_sink.client.options import ClientConfig, client_config
 from spark_kafka_sink.errors import ConfigurationError, DataError, InvalidRecordError, KafkaSinkError, NetworkError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.api_keys import VersionRange
 from spark_kafka_sink.protocol.error_codes import broker_error, error_code
 from spark_kafka_sink.protocol.messages.fetch import (
     FetchPartition,
@@ -32,6 +31,7 @@ from spark_kafka_sink.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.reader.fetched import ROWS_SCHEMA, visible_rows
 

@@ -1,7 +1,7 @@
 """Where batches begin and end, decided before a byte is encoded.
 
 The width of a record's offset delta depends on its place in its batch, the width of its timestamp delta on the batch's
-first timestamp. So batches are cut first, by the sizes of records (sizes.py), and encoded afterwards.
+first timestamp. So batches are cut first, by the sizes of records, and encoded afterwards.
 
 Those sizes count both deltas as wide as they can ever be. When rows are cut, it is known how many records a batch can
 hold, and how far apart their times are. So both deltas are counted as wide as the widest of these rows can be: a batch
@@ -18,12 +18,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import byte_lengths, numbers_of
+from spark_kafka_sink.records.arrays import byte_lengths, encode_varint, numbers_of
 from spark_kafka_sink.records.columns import NO_TIMESTAMP, ROWS_AT_A_TIME, ArrowColumn, RecordColumns, one_array
 from spark_kafka_sink.records.header import HEADER_BYTES
-from spark_kafka_sink.records.header_column import header_column, rows_with_bad_headers
-from spark_kafka_sink.records.joined_rows import JOINED_BYTES_MAX
-from spark_kafka_sink.records.varint import encode_varint
+from spark_kafka_sink.records.joined_rows import JOINED_BYTES_MAX, header_column, rows_with_bad_headers
 
 # How large each record becomes at most, and which rows no broker would take.
 #

@@ -27,12 +27,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import byte_column, named_rows, numbers_of
+from spark_kafka_sink.records.arrays import byte_column, encode_varint, named_rows, numbers_of
 from spark_kafka_sink.records.columns import ROWS_AT_A_TIME, ArrowColumn, RecordColumns
 from spark_kafka_sink.records.cutting import BatchSlice
-from spark_kafka_sink.records.header_column import header_column
-from spark_kafka_sink.records.joined_rows import JoinedRows
-from spark_kafka_sink.records.varint import encode_varint
+from spark_kafka_sink.records.joined_rows import JoinedRows, header_column
 
 BYTES_AT_A_TIME = 4 << 20
 """A chunk of large records has fewer rows: it is copied twice, and should stay in the processor's cache between."""

@@ -14,7 +14,6 @@ dead_letters.py     where records go that no broker takes
 pool.py             producers that outlive a task
 report.py           what was written, as messages from tasks, a line in the log, a line of JSON
 words.py            refusals that more than one file has to say
-worker_log.py       log lines of Spark's Python processes, with time, level and logger
 
 pyspark comes with the cluster, or with the extra `spark`.
 """

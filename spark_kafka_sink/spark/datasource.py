@@ -14,7 +14,7 @@ from spark_kafka_sink.spark.checks import CHECK, ask_servers, check_write, outco
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.words import MODE_NOT_ALLOWED, NAME
-from spark_kafka_sink.spark.worker_log import show_log
+from spark_kafka_sink.spark.write_task import show_log
 from spark_kafka_sink.spark.writer import KafkaBatchWriter, KafkaStreamWriter
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
+from spark_kafka_sink.words import TOPIC_NAME_RULE, is_topic_name
 
 AT_LEAST_ONCE, EXACTLY_ONCE = "at-least-once", "exactly-once"
 DECISION_LOG_TOPIC = "pykafka-decisions"

@@ -23,9 +23,8 @@ from dataclasses import dataclass
 from spark_kafka_sink.client.other_names import meant, unknown_option
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.formats.planning import WITH_REGISTRY
-from spark_kafka_sink.network.security.config import SECURITY_OPTIONS
+from spark_kafka_sink.network.security_config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerConfig
-from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 from spark_kafka_sink.spark.delivery_options import DELIVERY_OPTIONS, parse_delivery
 from spark_kafka_sink.spark.format_options import FORMAT_OPTIONS, SIDES, parse_formats
 from spark_kafka_sink.spark.registry_options import PREFIX as REGISTRY_PREFIX

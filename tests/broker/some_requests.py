@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from uuid import UUID
 
-from spark_kafka_sink.protocol.api_keys import ApiKey
-from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages import request_type
 from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from spark_kafka_sink.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource

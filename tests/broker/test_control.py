@@ -9,8 +9,8 @@ from spark_kafka_sink.broker.reply import Reply
 from spark_kafka_sink.broker.requests import answer
 from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import encode_request, peek_correlation_id
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic

@@ -8,8 +8,8 @@ from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.handlers import HANDLERS
 from spark_kafka_sink.broker.spoken import SPOKEN
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
 from spark_kafka_sink.protocol.headers import decode_response
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -29,6 +29,7 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from spark_kafka_sink.protocol.schema import VersionRange
 from tests.broker.some_requests import some_request
 from tests.broker.wire import WireClient, batch, produce, result
 from tests.fake_system import FakeSystem

@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.network.deadlines import Deadlines
 from spark_kafka_sink.network.frame import FrameMemory
 from spark_kafka_sink.network.system import HasFileno, OperatingSystem
-from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.testing import embedded_broker

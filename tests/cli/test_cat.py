@@ -10,13 +10,13 @@ import pytest
 
 from spark_kafka_sink.cli import main
 from spark_kafka_sink.client.options import ClientConfig
-from spark_kafka_sink.protocol.api_keys import VersionRange
 from spark_kafka_sink.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
+from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.testing import embedded_broker
 from tests.reader.stored_batches import batch

@@ -14,8 +14,7 @@ from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.network.deadlines import Deadlines
 from spark_kafka_sink.network.selector import Selector
-from spark_kafka_sink.protocol.api_keys import ApiKey
-from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from tests.client.answers import metadata_answer
 from tests.client.scripted_broker import ScriptedBroker

@@ -10,12 +10,12 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
 from spark_kafka_sink.protocol.headers import RequestHeader, decode_request, encode_response
-from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages import request_type
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from spark_kafka_sink.protocol.schema import VersionRange
 from tests.fake_system import FakeConnection, Peer
 
 

@@ -10,7 +10,7 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.network_client import CORRELATION_ID_MAX
 from spark_kafka_sink.errors import DisconnectedError, IllegalStateError, UnsupportedVersionError
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -21,6 +21,7 @@ from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRe
 from spark_kafka_sink.protocol.messages.list_offsets import ListOffsetsRequest
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest, ProduceResponse
+from spark_kafka_sink.protocol.schema import VersionRange
 from tests.client.answers import metadata_answer, topic
 from tests.client.rig import Rig, ready_rig
 from tests.client.scripted_broker import Received

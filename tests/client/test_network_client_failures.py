@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.errors import MetadataTimeoutError
-from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from tests.client.rig import Rig, failed_in_order, ready_rig, rig_with_requests
 from tests.client.scripted_broker import Received

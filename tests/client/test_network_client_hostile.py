@@ -6,8 +6,8 @@ import pytest
 
 from spark_kafka_sink.errors import InvalidRecordError
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import encode_response
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tests.client.answers import metadata_answer, topic
 from tests.client.rig import Rig, ready_rig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
 from tests.client.answers import metadata_answer
 from tests.client.rig import Rig, failed_in_order, ready_rig

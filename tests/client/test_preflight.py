@@ -11,7 +11,7 @@ from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.client.preflight import Check, Outcome, Patience, Target, failure, preflight
 from spark_kafka_sink.client.preflight.reached import topic_check
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
 from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
 from tests.fake_system import FakeSystem

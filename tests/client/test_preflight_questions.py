@@ -10,7 +10,8 @@ from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.client.preflight import HASTE, Check, Outcome, Target, failure, preflight
 from spark_kafka_sink.client.preflight.questions import CLOCK, IDEMPOTENT_WRITE, TRANSACTIONS
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.schema import VersionRange
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
 

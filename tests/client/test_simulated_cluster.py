@@ -10,14 +10,15 @@ import pytest
 from spark_kafka_sink.broker.control import FaultFor
 from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.errors import BrokerError, DisconnectedError
-from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
 from spark_kafka_sink.protocol.error_codes import KAFKA_STORAGE_ERROR, LEADER_NOT_AVAILABLE
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
+from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.reader.reader import TopicReader
 from tests.fake_system import FakeSystem

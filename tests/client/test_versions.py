@@ -17,7 +17,7 @@ from spark_kafka_sink.client.versions import (
     valid_software_text,
 )
 from spark_kafka_sink.errors import UnsupportedVersionError
-from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsResponse,
@@ -25,6 +25,7 @@ from spark_kafka_sink.protocol.messages.api_versions import (
     SupportedFeatureKey,
 )
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest, ProduceResponse
+from spark_kafka_sink.protocol.schema import VersionRange
 
 # What brokers accept as a client's name and version (KIP-511).
 SOFTWARE_TEXT = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")

@@ -8,7 +8,7 @@ from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError, Preflight
 from spark_kafka_sink.exactly_once.entries import Batch, EntryState
 from spark_kafka_sink.exactly_once.names import task_id
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import Query, client_of, dying, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker

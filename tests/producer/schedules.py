@@ -20,8 +20,7 @@ from random import Random
 
 from spark_kafka_sink.network.system import Buffer
 from spark_kafka_sink.protocol import error_codes as codes
-from spark_kafka_sink.protocol.api_keys import ApiKey
-from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest
 from spark_kafka_sink.records.header import parse_header
 from tests.simulated_cluster import SimulatedCluster

@@ -13,7 +13,7 @@ import pytest
 
 from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
 from spark_kafka_sink.errors import ProducerClosedError
-from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.producer.test_threads import Caller
 from tests.waiting import PATIENCE_SECONDS, wait_until

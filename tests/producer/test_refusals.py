@@ -15,7 +15,7 @@ from spark_kafka_sink.errors import (
     KafkaSinkError,
 )
 from spark_kafka_sink.protocol import error_codes as codes
-from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import embedded_broker
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import loop_of, outcome, run_until, simulated_producer

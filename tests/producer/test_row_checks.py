@@ -10,7 +10,7 @@ import pytest
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError, RecordTooLargeError
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.row_checks import (
+from spark_kafka_sink.producer.record import (
     BadRows,
     ensure_named,
     rows_of_call,

@@ -12,7 +12,7 @@ from spark_kafka_sink.producer.futures import RecordMetadata
 from spark_kafka_sink.producer.murmur2 import partitions_of_keys
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.arrays import ByteColumn
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem

@@ -11,7 +11,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.sending.transaction_requests import GroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol import error_codes as codes
-from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from tests.producer.transactional_cases import (
     BOTH,

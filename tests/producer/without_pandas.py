@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.message import ApiKey
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import outcome, simulated_producer
 from tests.simulated_cluster import SimulatedCluster

@@ -10,8 +10,7 @@ from typing import Any
 from kafka.protocol.api_header import ResponseClassRegistry
 from kafka.protocol.api_message import ApiMessage
 
-from spark_kafka_sink.protocol.api_keys import ApiKey
-from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages import request_type, response_type
 from spark_kafka_sink.protocol.schema import FieldSpec, Struct, field_specs
 

@@ -6,8 +6,7 @@ from itertools import count
 from typing import Any, TypeVar
 from uuid import UUID
 
-from spark_kafka_sink.protocol.api_keys import VersionRange
-from spark_kafka_sink.protocol.schema import FieldSpec, Struct, field_specs
+from spark_kafka_sink.protocol.schema import FieldSpec, Struct, VersionRange, field_specs
 
 _BITS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
 

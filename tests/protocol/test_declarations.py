@@ -7,9 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
-from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.schema import FieldSpec, Struct, field_specs
+from spark_kafka_sink.protocol.message import ApiKey, Message
+from spark_kafka_sink.protocol.schema import FieldSpec, Struct, VersionRange, field_specs
 from tests.protocol.kafka_python import MESSAGE_TYPES, MESSAGE_VERSIONS, name_of, schema, snake_case
 
 NEVER = VersionRange(1, 0)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from kafka.protocol.api_header import ResponseHeader
 
-from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import (
     RequestHeader,
     decode_request,
@@ -16,7 +15,7 @@ from spark_kafka_sink.protocol.headers import (
     encode_response,
     peek_correlation_id,
 )
-from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages import request_type, response_type
 from tests.protocol.kafka_python import MESSAGE_VERSIONS, as_witness, name_of
 from tests.protocol.populated import populated

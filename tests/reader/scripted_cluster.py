@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,

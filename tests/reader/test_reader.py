@@ -13,7 +13,8 @@ from spark_kafka_sink.errors import (
     UnsupportedVersionError,
 )
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.reader.reader import TopicReader, read_topic_table
 from tests.client.answers import metadata_answer, topic
 from tests.fake_system import FakeSystem

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.records import arrays
+from spark_kafka_sink.records import arrays, cutting
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.cutting import BatchSlice, invalid_rows, record_size_bounds
 from spark_kafka_sink.records.encoder import encode

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import DecodeError
+from spark_kafka_sink.records.arrays import encode_varint, varint_array, varint_widths, zigzag_column
 from spark_kafka_sink.records.decoder import read_varints
-from spark_kafka_sink.records.varint import encode_varint, varint_array, varint_widths, zigzag_column
 from tests.records.slow_encoder import slow_varint
 
 borders = [sign * (1 << bits) + off for bits in range(0, 63, 7) for off in (-1, 0, 1) for sign in (1, -1)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from spark_kafka_sink.client.option_parsing import Option
 from spark_kafka_sink.client.other_names import KAFKA_PYTHON, LIBRDKAFKA
-from spark_kafka_sink.network.security.config import SECURITY_OPTIONS
+from spark_kafka_sink.network.security_config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS
 from spark_kafka_sink.spark.options import BULK_DEFAULTS, CONSUMER_OPTIONS, OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
 

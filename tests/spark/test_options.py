@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.network.security.config import SECURITY_OPTIONS
+from spark_kafka_sink.network.security_config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS
 from spark_kafka_sink.spark import options as spark_options
 from spark_kafka_sink.spark.options import BULK_DEFAULTS, CONSUMER_OPTIONS, SOURCE_OPTIONS, parse_options

@@ -13,7 +13,7 @@ from spark_kafka_sink.errors import ConfigurationError, DeliveryError
 from spark_kafka_sink.producer.futures import OffsetRange
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.spark import write_task
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.options import parse_options

@@ -29,7 +29,7 @@ from spark_kafka_sink.broker.handlers import (
     api_65_describe_transactions,
     api_66_list_transactions,
 )
-from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.message import ApiKey
 
 HANDLERS: Mapping[ApiKey, Callable[[RequestContext, Any], Handled]] = {
     ApiKey.PRODUCE: api_00_produce.handle,

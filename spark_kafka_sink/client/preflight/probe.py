@@ -13,9 +13,9 @@ from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.client.preflight.checks import Patience, Target
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
-from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from spark_kafka_sink.protocol.schema import VersionRange
 
 _LOOK_AGAIN_MS = 50.0
 _ASK_AGAIN_MS = 250.0

@@ -20,7 +20,6 @@ from spark_kafka_sink.client.preflight.checks import Check, Outcome, Target
 from spark_kafka_sink.client.preflight.probe import Answer, Probe
 from spark_kafka_sink.errors import UnsupportedVersionError
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.api_keys import VersionRange
 from spark_kafka_sink.protocol.error_codes import error_code
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.messages.describe_configs import (
@@ -37,6 +36,7 @@ from spark_kafka_sink.protocol.messages.describe_quorum import (
 from spark_kafka_sink.protocol.messages.describe_quorum_asked import PartitionData, TopicData
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from spark_kafka_sink.protocol.schema import VersionRange
 
 IDEMPOTENT_WRITE = "idempotent write"
 TRANSACTIONS = "transactions"

@@ -21,8 +21,8 @@ from spark_kafka_sink.client.preflight.probe import Probe
 from spark_kafka_sink.errors import NetworkError, UnsupportedVersionError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.error_codes import error_code
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponseTopic
 
 NAMES = "names"

@@ -6,9 +6,9 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 
 from spark_kafka_sink.network.channel import Authenticator, ChannelBuilder, KafkaChannel, NoAuthentication
-from spark_kafka_sink.network.security.config import SecurityConfig
 from spark_kafka_sink.network.security.sasl_client import SaslClientAuthenticator
 from spark_kafka_sink.network.security.sasl_server import SaslServerAuthenticator
+from spark_kafka_sink.network.security_config import SecurityConfig
 from spark_kafka_sink.network.system import Buffer, ByteSocket, SocketAddress
 from spark_kafka_sink.network.tls import TlsTransport
 from spark_kafka_sink.network.transport import PlaintextTransport, Transport

@@ -20,9 +20,8 @@ from spark_kafka_sink.errors import AuthenticationError, DecodeError, NetworkErr
 from spark_kafka_sink.network.channel import ANONYMOUS, MIN_RESERVED_CORRELATION_ID
 from spark_kafka_sink.network.system import Buffer
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import decode_response, encode_request, peek_correlation_id
-from spark_kafka_sink.protocol.message import Message, MessageT
+from spark_kafka_sink.protocol.message import ApiKey, Message, MessageT
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse

@@ -18,9 +18,8 @@ from spark_kafka_sink.errors import AuthenticationError, DecodeError, Unsupporte
 from spark_kafka_sink.network.channel import ANONYMOUS
 from spark_kafka_sink.network.system import Buffer
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.api_keys import ApiKey
 from spark_kafka_sink.protocol.headers import RequestHeader, decode_request, decode_request_header, encode_response
-from spark_kafka_sink.protocol.message import Message, MessageT
+from spark_kafka_sink.protocol.message import ApiKey, Message, MessageT
 from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from spark_kafka_sink.sasl.mechanism import ServerConversation

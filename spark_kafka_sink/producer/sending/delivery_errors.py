@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.in_flight import ClientResponse
@@ -23,11 +23,13 @@ from spark_kafka_sink.errors import (
     RecordTooLargeError,
 )
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
-from spark_kafka_sink.producer.sending.produce_request import SentBatches
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import broker_error, error_code
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
 from spark_kafka_sink.words import cleaned
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.sending.deliveries import SentBatches
 
 _DOUBT = "The records may be stored all the same."
 _AT_FAULT: dict[int, type[DataError]] = {

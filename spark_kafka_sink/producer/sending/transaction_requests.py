@@ -15,8 +15,7 @@ from typing import NamedTuple
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
-from spark_kafka_sink.protocol.api_keys import VERSION_LIMIT, ApiKey, VersionRange
-from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -30,6 +29,7 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from spark_kafka_sink.protocol.schema import VERSION_LIMIT, VersionRange
 
 SEVERAL_KEYS_FROM = 4
 """FindCoordinator takes a list of keys from this version on (KIP-699)."""

@@ -13,7 +13,7 @@ from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.sending.transaction_requests import TransactionRequest
 from spark_kafka_sink.producer.sending.transaction_states import ENDING, TransactionState
 from spark_kafka_sink.producer.sending.transactions import TransactionManager
-from spark_kafka_sink.protocol.api_keys import VersionRange
+from spark_kafka_sink.protocol.schema import VersionRange
 
 _LOOK_AGAIN_MS = 10.0
 """While a broker cannot be asked yet."""

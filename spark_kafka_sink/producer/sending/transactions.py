@@ -21,13 +21,14 @@ import logging
 import threading
 from collections.abc import Mapping
 
-from spark_kafka_sink.client.backoff import ExponentialBackoff
+from spark_kafka_sink.client.connection_states import ExponentialBackoff
 from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError, TransactionAbortableError
 from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.sending import transaction_answers as answers
 from spark_kafka_sink.producer.sending import transaction_calls as calls
 from spark_kafka_sink.producer.sending import transaction_requests as requests
 from spark_kafka_sink.producer.sending.coordinators import Coordinators
+from spark_kafka_sink.producer.sending.deliveries import TransactionInUse
 from spark_kafka_sink.producer.sending.open_transaction import (
     GroupOffsets,
     OpenTransaction,
@@ -35,7 +36,6 @@ from spark_kafka_sink.producer.sending.open_transaction import (
     TransactionSubject,
 )
 from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
-from spark_kafka_sink.producer.sending.produce_request import TransactionInUse
 from spark_kafka_sink.producer.sending.transaction_answers import Verdict
 from spark_kafka_sink.producer.sending.transaction_calls import Operation, TransactionCalls
 from spark_kafka_sink.producer.sending.transaction_requests import (

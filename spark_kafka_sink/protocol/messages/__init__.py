@@ -9,8 +9,7 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 
-from spark_kafka_sink.protocol.api_keys import ApiKey
-from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.message import ApiKey, Message
 
 
 @cache

@@ -9,10 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
-from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages import describe_quorum_asked as asked
-from spark_kafka_sink.protocol.schema import Struct, array, int16, int32, int64, nullable_string, string, uint16, uuid
+from spark_kafka_sink.protocol.schema import (
+    Struct,
+    VersionRange,
+    array,
+    int16,
+    int32,
+    int64,
+    nullable_string,
+    string,
+    uint16,
+    uuid,
+)
 
 METADATA_TOPIC = "__cluster_metadata"
 """The one topic that can be asked about; it has one partition."""

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
-from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.schema import boolean, int16, int32, int64, string
+from spark_kafka_sink.protocol.message import ApiKey, Message
+from spark_kafka_sink.protocol.schema import VersionRange, boolean, int16, int32, int64, string
 
 
 @dataclass(kw_only=True, slots=True)

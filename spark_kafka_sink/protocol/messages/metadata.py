@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
-from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.schema import (
     Struct,
+    VersionRange,
     array,
     boolean,
     int16,

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.errors import AuthenticationError
-from spark_kafka_sink.network.security.config import security_config
 from spark_kafka_sink.network.security.oidc import ANSWER_BYTES_MAX, OidcConfig, TokenSource
+from spark_kafka_sink.network.security_config import security_config
 from spark_kafka_sink.sasl.oauthbearer import unsecured_token
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
 from spark_kafka_sink.network.security import config as security
-from spark_kafka_sink.network.security.config import SECURITY_OPTIONS, SecurityConfig, security_config
+from spark_kafka_sink.network.security_config import SECURITY_OPTIONS, SecurityConfig, security_config
 from spark_kafka_sink.sasl.oauthbearer import accept_unsecured
 
 PACKAGE = "org.apache.kafka.common.security"

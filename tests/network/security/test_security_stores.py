@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives import serialization
 
 from spark_kafka_sink.errors import ConfigurationError, MissingDependencyError
 from spark_kafka_sink.network.security import keystores, tls_context
-from spark_kafka_sink.network.security.config import security_config
 from spark_kafka_sink.network.security.keystores import read_pem, read_store
 from spark_kafka_sink.network.security.tls_context import StoreConfig, TlsConfig, client_context
+from spark_kafka_sink.network.security_config import security_config
 
 STORES = Path(__file__).parent / "stores"
 STORE_PASSWORD, KEY_PASSWORD = "store-secret", "key-secret"

@@ -14,7 +14,7 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.sending import deliveries
 from spark_kafka_sink.protocol import error_codes as codes
-from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.message import ApiKey
 from tests.producer.sending.sender_cases import Sent, established, send, simulated, wait
 from tests.producer.virtual_time import loop_of, outcome
 from tests.simulated_cluster import SimulatedCluster

@@ -21,6 +21,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.row_origins import rows_of_call
 from spark_kafka_sink.producer.futures import ColumnsFuture, tell_failed
+from spark_kafka_sink.producer.sending.deliveries import SentBatches
 from spark_kafka_sink.producer.sending.delivery_errors import (
     Answer,
     Fail,
@@ -29,7 +30,6 @@ from spark_kafka_sink.producer.sending.delivery_errors import (
     final_error,
     record_errors,
 )
-from spark_kafka_sink.producer.sending.produce_request import SentBatches
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.messages.produce import (
     PartitionProduceResponse,

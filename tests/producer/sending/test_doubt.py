@@ -7,7 +7,7 @@ import pytest
 
 from spark_kafka_sink.errors import BrokerError, DeliveryError
 from spark_kafka_sink.protocol import error_codes as codes
-from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.producer.sending.sender_cases import established, send, simulated, wait
 from tests.producer.virtual_time import outcome

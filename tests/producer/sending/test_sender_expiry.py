@@ -8,7 +8,7 @@ import pytest
 from spark_kafka_sink.errors import DeliveryTimeoutError
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.protocol import error_codes as codes
-from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest
 from tests.producer.sending.sender_cases import (
     established,

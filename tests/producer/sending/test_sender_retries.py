@@ -17,10 +17,11 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.producer.sending import delivery_errors
 from spark_kafka_sink.producer.sending.delivery_errors import Answer, answer_of
 from spark_kafka_sink.protocol import error_codes as codes
-from spark_kafka_sink.protocol.api_keys import ApiKey, VersionRange
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse, ProduceRequest
+from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
 from tests.producer.sending.sender_cases import (
