@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
-from spark_kafka_sink.network.security import config as security
+from spark_kafka_sink.network import security_config as security
 from spark_kafka_sink.network.security_config import SECURITY_OPTIONS, SecurityConfig, security_config
 from spark_kafka_sink.sasl.oauthbearer import accept_unsecured
 
