@@ -120,6 +120,7 @@ bench: setup kafka ## every benchmark, as the tables of docs/benchmarks.md
 docs: setup ## write the tables that come from the code, and check every link
 	$(BIN)/python -m tests.error_document
 	$(BIN)/python -m tests.spark.options_document
+	$(BIN)/python -m tests.cli.flags_document
 	$(BIN)/python -m pytest -q tests/test_documents.py
 
 # An environment of its own, with the two tools of a release and nothing of the project.

@@ -7,13 +7,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark_kafka_sink.cli.tables import table_lines
 from spark_kafka_sink.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from spark_kafka_sink.broker.listener_security import ListenerSecurity
+    from spark_kafka_sink.broker.topics import Topic
+    from spark_kafka_sink.testing import EmbeddedBroker
 
 HELP = "run an embedded broker until it is interrupted, for tests and first runs"
 WAIT_SECONDS = 0.5
+TOPICS_SHOWN_MAX = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,11 +62,34 @@ def run(chosen: argparse.Namespace) -> int:
         print(f"pykafka: cannot listen on {chosen.host}:{chosen.port}: {error.strerror}", file=sys.stderr)
         return 1
     with SignalWait() as signals, broker:
-        print(f"listening on {broker.bootstrap_servers}", flush=True)
+        # Programs read the first line, and perhaps no further: so little comes after it that a pipe holds it.
+        sys.stdout.write("".join(f"{line}\n" for line in _said(broker, chosen)))
+        sys.stdout.flush()
         while broker.failure is None and not signals.wait(WAIT_SECONDS):
             pass
         signals.end_in_time()
     return 0
+
+
+def _said(broker: EmbeddedBroker, chosen: argparse.Namespace) -> list[str]:
+    """Where the broker listens, for programs; and for people, the cluster in a line and its topics in a table."""
+    users = " with PLAIN and SCRAM" if chosen.users is not None else ""
+    tokens = ", OAUTHBEARER without signatures" if chosen.unsigned_tokens else ""
+    kept = "nothing is kept" if chosen.discard else f"kept in {chosen.data}" if chosen.data else "kept in memory"
+    create = "not made when they are asked for" if chosen.no_auto_create else "made when they are asked for"
+    said = [
+        f"listening on {broker.bootstrap_servers}",
+        f"{len(broker.cluster.nodes)} {'node' if len(broker.cluster.nodes) == 1 else 'nodes'}, {chosen.security}{users}"
+        f"{tokens}, transaction.version {chosen.transaction_version}; records: {kept}; topics: {create}",
+    ]
+    topics = sorted(broker.cluster.topics.values(), key=lambda topic: topic.name)
+    rows = [(topic.name, len(topic.partitions), _records(topic)) for topic in topics[:TOPICS_SHOWN_MAX]]
+    said += table_lines(("topic", "partitions", "records"), rows) if rows else []
+    return said + ([f"and {len(topics) - len(rows)} more"] if len(topics) > len(rows) else [])
+
+
+def _records(topic: Topic) -> int:
+    return sum(partition.log.next_offset for partition in topic.partitions)
 
 
 def _listener_security(chosen: argparse.Namespace) -> ListenerSecurity:

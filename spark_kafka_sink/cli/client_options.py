@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_kafka_sink.errors import ConfigurationError, PreflightError
+from spark_kafka_sink.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from spark_kafka_sink.client.options import ClientConfig
+    from spark_kafka_sink.producer.config import ProducerConfig
 
 SERVERS = "bootstrap.servers"
 FILE_BYTES_MAX = 1 << 20
@@ -101,9 +102,21 @@ def reach(config: ClientConfig, *topics: str) -> None:
 
     with quiet():
         checks = preflight(config, Target(topics, create_topics=False), patience=HASTE)
-    error = failure(checks, "Kafka cannot be reached.")
+    error = failure(checks, "Kafka cannot be read.")
     if error is not None:
-        raise PreflightError(str(error))
+        raise error
+
+
+def reach_to_write(config: ProducerConfig, topic: str) -> None:
+    """PreflightError, after a second, if this user cannot write to this topic from here."""
+    from spark_kafka_sink.client.preflight import HASTE, Target, failure, preflight
+
+    target = Target((topic,), idempotent=config.enable_idempotence)
+    with quiet():
+        checks = preflight(config.client_config(), target, patience=HASTE)
+    error = failure(checks)
+    if error is not None:
+        raise error
 
 
 @contextmanager

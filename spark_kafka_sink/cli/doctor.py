@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,18 +45,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print one JSON document")
 
 
-@dataclass(frozen=True)
-class _Case:
-    config: ProducerConfig
-    target: Target
-
-
 def run(chosen: argparse.Namespace) -> int:
     from spark_kafka_sink.client.preflight import HASTE, Outcome, preflight
 
-    case = _case(chosen)
+    config, target = _of_options(chosen) if chosen.spark_conf is None else _of_spark(chosen)
+    target = replace(
+        target,
+        topics=tuple(dict.fromkeys([*chosen.topic, *target.topics])),
+        every_broker=True,
+        create_topics=False,
+        transactional_id=chosen.transactional_id or target.transactional_id,
+        record_bytes_max=config.max_request_size,
+    )
     with quiet():
-        checks = preflight(case.config.client_config(), case.target, patience=HASTE, thorough=True)
+        checks = preflight(config.client_config(), target, patience=HASTE, thorough=True)
     failed = sum(check.outcome is Outcome.FAILED for check in checks)
     if chosen.json:
         print(json.dumps({"ok": not failed, "checks": [_as_json(check) for check in checks]}, ensure_ascii=False))
@@ -65,32 +67,20 @@ def run(chosen: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _case(chosen: argparse.Namespace) -> _Case:
-    """What the driver would look at, as far as it is known here."""
+def _of_options(chosen: argparse.Namespace) -> tuple[ProducerConfig, Target]:
     from spark_kafka_sink.client.preflight import Target
     from spark_kafka_sink.producer.config import ProducerConfig
 
-    topics: list[str] = []
-    if chosen.spark_conf is None:
-        config = ProducerConfig.parse(given_options(chosen))
-    else:
-        config, topics = _of_spark(chosen)
-    target = Target(
-        tuple(dict.fromkeys([*chosen.topic, *topics])),
-        every_broker=True,
-        create_topics=False,
-        idempotent=config.enable_idempotence,
-        transactional_id=chosen.transactional_id or config.transactional_id,
-        record_bytes_max=config.max_request_size,
-    )
-    return _Case(config, target)
+    config = ProducerConfig.parse(given_options(chosen))
+    return config, Target(idempotent=config.enable_idempotence, transactional_id=config.transactional_id)
 
 
-def _of_spark(chosen: argparse.Namespace) -> tuple[ProducerConfig, list[str]]:
-    """The producer's configuration and the topics of a write's options. `-X` and `--bootstrap-server` win."""
+def _of_spark(chosen: argparse.Namespace) -> tuple[ProducerConfig, Target]:
+    """What the driver looks at for a write with these options. `-X` and `--bootstrap-server` win."""
     if chosen.command_config is not None:
         raise ConfigurationError("give --command-config or --spark-conf, not both")
     try:
+        from spark_kafka_sink.spark.checks import write_target
         from spark_kafka_sink.spark.options import parse_options
     except ImportError as error:
         raise ConfigurationError(f"--spark-conf: {error}") from error
@@ -99,8 +89,7 @@ def _of_spark(chosen: argparse.Namespace) -> tuple[ProducerConfig, list[str]]:
     if chosen.bootstrap_server:
         options[f"kafka.{SERVERS}"] = chosen.bootstrap_server
     parsed = parse_options(options)
-    topics = [topic for topic in (parsed.topic, parsed.dead_letter_topic) if topic is not None]
-    return parsed.producer_config(), topics
+    return parsed.producer_config(), write_target(parsed)
 
 
 def _options_of(text: str) -> Mapping[str, str]:

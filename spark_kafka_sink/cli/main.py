@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from spark_kafka_sink import __version__
-from spark_kafka_sink.cli import broker, cat, demo, doctor
+from spark_kafka_sink.cli import bench, broker, cat, completion, demo, doctor, produce, topics
 from spark_kafka_sink.errors import KafkaSinkError
 
 FAILED = 1
@@ -31,10 +31,14 @@ class Command(Protocol):
 
 
 COMMANDS: Mapping[str, Command] = {
+    "bench": bench,
     "broker": broker,
     "cat": cat,
+    "completion": completion,
     "demo": demo,
     "doctor": doctor,
+    "produce": produce,
+    "topics": topics,
 }
 
 
@@ -49,6 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # `pykafka cat ... | head`: the reader has seen enough. Python would complain once more when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        print(f"pykafka: {error.strerror or error}", file=sys.stderr)
+        return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
 

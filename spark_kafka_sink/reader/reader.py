@@ -1,7 +1,8 @@
-"""TopicReader: what stands in a topic now, as columns. Bounded: it reads up to the ends found at the start, and stops.
+"""TopicReader: what stands in a topic now, as columns. It reads up to the ends found at the start, and stops; only
+where it is asked to `follow` it goes on.
 
-It is no consumer: no group, no position that is remembered, no waiting for what will be written. It is for looking at
-what was written: in tests, by `pykafka cat`, for decisions that are kept in a topic. All happens in the calling thread.
+It is no consumer: no group, no position that is remembered. It is for looking at what was written: in tests, by
+`pykafka cat`, for decisions that are kept in a topic. All happens in the calling thread.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID, Node
+from spark_kafka_sink.client.option_parsing import LONG_MAX
 from spark_kafka_sink.client.options import ClientConfig, client_config
 from spark_kafka_sink.errors import ConfigurationError, DataError, InvalidRecordError, KafkaSinkError, NetworkError
 from spark_kafka_sink.network.system import System
@@ -95,6 +97,13 @@ class TopicReader:
         """The offsets after the last record; for read_committed, of the first record of an open transaction."""
         return self._list_offsets(topic, self._chosen(topic, partitions), _LATEST)
 
+    def offsets_at(self, topic: str, timestamp_ms: int, partitions: Iterable[int] | None = None) -> dict[int, int]:
+        """The first offsets whose records have this timestamp or a later one; the ends where there are none."""
+        chosen = self._chosen(topic, partitions)
+        ends = self._list_offsets(topic, chosen, _LATEST)
+        found = self._list_offsets(topic, chosen, timestamp_ms)
+        return {partition: offset if offset >= 0 else ends[partition] for partition, offset in found.items()}
+
     def read(
         self,
         topic: str,
@@ -128,12 +137,14 @@ class TopicReader:
         partitions: Iterable[int] | None = None,
         start: Mapping[int, int] | None = None,
         stop: Mapping[int, int] | None = None,
+        follow: bool = False,
     ) -> Iterator[pa.Table]:
         """Rows as they come, each table of one partition. Where `start` or `stop` names no offset for a
-        partition, that is its first one, or its end, at this moment."""
+        partition, that is its first one, or its end, at this moment. `follow`: there is no end."""
         chosen = self._chosen(topic, partitions)
         topic_id = self._client.topic(topic).topic_id
-        ends = {**self._list_offsets(topic, chosen, _LATEST), **_among(stop, chosen)}
+        present_ends = dict.fromkeys(chosen, LONG_MAX) if follow else self._list_offsets(topic, chosen, _LATEST)
+        ends = {**present_ends, **_among(stop, chosen)}
         positions = {**self._list_offsets(topic, chosen, _EARLIEST), **_among(start, chosen)}
         fetching = _Fetching(topic, topic_id, self._isolation, positions, ends)
         patience = self._client.patience(f"records of topic {topic}")
@@ -147,7 +158,7 @@ class TopicReader:
                 else:
                     yield from fetching.take(answer)
                     failure = fetching.failure or failure
-            if positions != before:
+            if positions != before or (follow and failure is None):
                 patience.renew()
             elif fetching.pending:
                 self._client.metadata.request_update()

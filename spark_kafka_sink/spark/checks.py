@@ -66,9 +66,7 @@ def ask_servers(options: SinkOptions, plan: ColumnPlan) -> ColumnPlan:
 
 def check_connection(options: SinkOptions) -> None:
     """PreflightError if Kafka cannot be written to from here. What has passed once is not looked at again."""
-    topics = tuple(topic for topic in (options.topic, options.dead_letter_topic) if topic is not None)
-    config = options.producer_config()
-    target = Target(topics, every_broker=options.topic is None, idempotent=config.enable_idempotence)
+    config, target = options.producer_config(), write_target(options)
     looked_at = (target, *sorted(options.producer.items()))
     if not options.check_connection or looked_at in _reachable:
         return
@@ -76,6 +74,23 @@ def check_connection(options: SinkOptions) -> None:
     if error is not None:
         raise PreflightError(f"{error}\n{_WHERE_TO_LOOK}")
     _reachable.add(looked_at)
+
+
+def write_target(options: SinkOptions) -> Target:
+    """What a write needs of Kafka, for the driver and for `pykafka doctor`."""
+    topics = tuple(topic for topic in (options.topic, options.dead_letter_topic) if topic is not None)
+    transactional_id = None
+    if options.exactly_once is not None:
+        from spark_kafka_sink.exactly_once.names import driver_id, prefix_of
+
+        # Without a prefix of the user's: one that begins as the sink's own do. Rights are granted by beginnings.
+        transactional_id = driver_id(options.exactly_once.prefix or prefix_of("check", ""))
+    return Target(
+        topics,
+        every_broker=options.topic is None,
+        idempotent=options.producer_config().enable_idempotence,
+        transactional_id=transactional_id,
+    )
 
 
 def outcome_as_schema(options: Mapping[str, str]) -> StructType:

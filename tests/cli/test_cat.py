@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,16 +65,23 @@ def test_values_are_printed_as_they_are(output: Output, bootstrap: str) -> None:
 
 
 def test_one_partition_can_be_chosen(output: Output, bootstrap: str) -> None:
-    assert cat(output, bootstrap, "--partition", "0", "--from-beginning") == [b"a", b"b", b"c"]
+    assert cat(output, bootstrap, "--partition", "0", "--from", "beginning") == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize(
     ("offset", "expected"),
-    [("1", [b"b", b"c"]), ("-1", [b"c"]), ("-99", [b"a", b"b", b"c"]), ("99", []), ("beginning", [b"a", b"b", b"c"])],
+    [
+        ("1", [b"b", b"c"]),
+        ("-1", [b"c"]),
+        ("-99", [b"a", b"b", b"c"]),
+        ("99", []),
+        ("beginning", [b"a", b"b", b"c"]),
+        ("end", []),
+    ],
 )
 def test_it_begins_where_it_is_told(output: Output, bootstrap: str, offset: str, expected: list[bytes]) -> None:
     at_once = ["--option", "retry.backoff.ms=1"]  # between two looks at the metadata
-    assert cat(output, bootstrap, "--partition", "0", f"--offset={offset}", *at_once) == expected
+    assert cat(output, bootstrap, "--partition", "0", f"--from={offset}", *at_once) == expected
 
 
 def test_it_stops_after_so_many_messages(output: Output, bootstrap: str) -> None:
@@ -107,7 +118,7 @@ def test_options_come_from_the_command_line_and_from_a_file(output: Output, boot
         (["--option", "sasl.pasword=hunter2"], "sasl.pasword is not an option"),
         (["--option", "hunter2"], "NAME=VALUE"),
         (["--command-config", "/nowhere"], "/nowhere"),
-        (["--offset=soon"], "--offset"),
+        (["--from=soon"], "--from is 'soon'"),
         (["--partition", "7"], "topic t has the partitions [0, 1], but not [7]"),
     ],
 )
@@ -125,3 +136,77 @@ def test_what_went_wrong_is_said_in_one_line_without_secrets(
 def test_a_bad_address_is_named(output: Output) -> None:
     assert main(["cat", "--bootstrap-server", "nonsense", "t"]) == 1
     assert "'nonsense' is not HOST:PORT" in output.readouterr().err.decode()
+
+
+def test_columns_are_chosen_by_name(output: Output, bootstrap: str) -> None:
+    chosen = ["--partition", "0", "-n", "1", "--columns", "key,partition,offset,headers,value"]
+    assert cat(output, bootstrap, *chosen) == [b"k0\t0\t0\th=\xff\ta"]
+    assert main(["cat", "--bootstrap-server", bootstrap, "t", "--columns", "colour"]) == 1
+    assert b"'colour' is none of partition, offset" in output.readouterr().err
+
+
+def test_a_table_has_a_heading_and_shows_what_is_no_text(output: Output, bootstrap: str) -> None:
+    lines = cat(output, bootstrap, "--format", "table", "--partition", "1")
+    assert lines[0].split() == [b"partition", b"offset", b"timestamp", b"key", b"value", b"headers"]
+    assert "straße" in lines[2].decode()
+    assert b"\\xff" in lines[3]
+    assert len(lines) == 4
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [("2023-11-14T22:13:20Z", 3), ("2023-11-14T22:13:20", 3), ("2023-11-14T22:13:20.001Z", 2), ("2030-01-01", 0)],
+)
+def test_it_begins_at_a_time(output: Output, bootstrap: str, where: str, expected: int) -> None:
+    assert len(cat(output, bootstrap, "--partition", "0", "--from", where)) == expected
+
+
+def test_it_follows_what_is_written(output: Output) -> None:
+    with embedded_broker({"t": 2}) as broker:
+        write(broker.bootstrap_servers, 0, batch(0, b"before"))
+        writing = threading.Thread(target=write, args=(broker.bootstrap_servers, 1, batch(0, b"x", b"y")))
+        writing.start()
+        try:
+            assert sorted(cat(output, broker.bootstrap_servers, "--follow", "-n", "3")) == [b"before", b"x", b"y"]
+        finally:
+            writing.join()
+
+
+@pytest.mark.parametrize(
+    ("servers", "topic", "words"),
+    [(None, "nope", "topic nope: does not exist"), ("127.0.0.1:1", "t", "Connection refused")],
+)
+def test_a_topic_or_a_server_that_is_not_there_is_a_sentence(
+    output: Output, bootstrap: str, servers: str | None, topic: str, words: str
+) -> None:
+    assert main(["cat", "--bootstrap-server", servers or bootstrap, topic]) == 1
+    errors = output.readouterr().err.decode()
+    assert errors.startswith("pykafka: Kafka cannot be read.")
+    assert words in errors
+    assert "Traceback" not in errors
+
+
+def test_one_file_of_options_serves_commands_that_read_too(output: Output, bootstrap: str, tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(f"bootstrap.servers={bootstrap}\nacks=all\n")
+    assert main(["cat", "--command-config", str(file), "t", "-n", "1"]) == 0
+    assert len(output.readouterr().out.splitlines()) == 1
+
+
+def test_ctrl_c_ends_a_reader_that_follows_without_a_trace(bootstrap: str) -> None:
+    command = [sys.executable, "-m", "spark_kafka_sink", "cat", "--bootstrap-server", bootstrap, "t", "-f"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate()
+        finally:
+            process.kill()
+    assert (process.returncode, errors) == (130, b"")
+
+
+def test_a_number_of_messages_is_zero_or_more(output: Output, bootstrap: str) -> None:
+    assert cat(output, bootstrap, "-f", "-n", "0") == []
+    assert main(["cat", "--bootstrap-server", bootstrap, "t", "-n", "-1"]) == 1
+    assert b"--max-messages is -1" in output.readouterr().err

@@ -110,6 +110,16 @@ def test_the_options_of_a_spark_job_are_taken_as_they_are(
     assert "topic t" in checks
 
 
+def test_exactly_once_is_looked_at_with_the_rights_that_it_needs(
+    capsys: Output, bootstrap: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("pyspark")
+    conf = tmp_path / "options"
+    conf.write_text(f"kafka.bootstrap.servers={bootstrap}\ntopic=t\ndeliveryGuarantee=exactly-once\n")
+    status, checks = doctor_json(capsys, "--spark-conf", str(conf))
+    assert (status, checks["transactions"]["outcome"]) == (0, "passed")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

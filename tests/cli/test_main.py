@@ -41,6 +41,7 @@ def test_help_has_a_line_for_each_command(capsys: pytest.CaptureFixture[str]) ->
     ("error", "status", "words"),
     [
         (KafkaSinkError("the broker is on fire"), 1, "pykafka: the broker is on fire\n"),
+        (OSError(28, "No space left on device"), 1, "pykafka: No space left on device\n"),
         (KeyboardInterrupt(), 130, ""),
     ],
 )

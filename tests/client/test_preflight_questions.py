@@ -82,6 +82,12 @@ def test_each_refusal_is_one_check_with_its_remedy(
     assert others == {Outcome.PASSED}
 
 
+def test_a_broker_that_has_no_producer_ids_yet_is_asked_again() -> None:
+    cluster = simulated()
+    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=2).fail(error_codes.COORDINATOR_LOAD_IN_PROGRESS)
+    assert checks_of(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE].outcome is Outcome.PASSED
+
+
 def test_an_api_that_a_broker_does_not_offer_is_passed_over_with_the_reason() -> None:
     cluster = simulated(version_limits={ApiKey.DESCRIBE_QUORUM: VersionRange(0, -1)})
     check = checks_of(cluster, Target(["t"]), thorough=True)[CLOCK]

@@ -145,6 +145,8 @@ def _value(draw: st.DrawFn, spec: FieldSpec, version: int) -> Any:
 def _scalar(draw: st.DrawFn, kind: Any, version: int) -> Any:
     if isinstance(kind, type):
         return _draw(draw, kind, version)
+    if kind == "uint16":
+        return draw(st.integers(0, 0xFFFF))
     if kind in BITS:
         return draw(st.integers(-(1 << BITS[kind]), (1 << BITS[kind]) - 1))
     strategies: dict[str, st.SearchStrategy[Any]] = {

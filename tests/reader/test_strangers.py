@@ -5,12 +5,11 @@ from __future__ import annotations
 import io
 import json
 import tracemalloc
-from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.cli import cat
+from spark_kafka_sink.cli import shown_rows
 from spark_kafka_sink.errors import DataError, DecodeError
 from spark_kafka_sink.protocol.messages.fetch import FetchResponse
 from spark_kafka_sink.protocol.messages.list_offsets import ListOffsetsResponse
@@ -120,18 +119,16 @@ def test_a_timestamp_that_is_no_time_is_shown_as_the_nearest_one(timestamp: int,
     header = stamped(segments=[record], record_count=1, base_timestamp=timestamp, max_timestamp=timestamp)
     (part,) = visible_rows(bytes(header) + record, None, topic="t", partition=0, start=0, stop=ALL)
     out = io.BytesIO()
-    out.writelines(cat._json_lines(part.rows))
+    out.writelines(shown_rows.json_lines(part.rows, ["value"]))
     assert json.loads(out.getvalue())["timestamp"] == shown
 
 
-@pytest.mark.parametrize("show", [cat._value_lines, cat._json_lines])
-def test_rows_are_made_into_objects_a_few_at_a_time(
-    monkeypatch: pytest.MonkeyPatch, show: Callable[[pa.Table], Iterator[bytes]]
-) -> None:
+@pytest.mark.parametrize("show", [shown_rows.text_lines, shown_rows.json_lines])
+def test_rows_are_made_into_objects_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch, show: shown_rows.Lines) -> None:
     def peak(rows_at_once: int) -> int:
-        monkeypatch.setattr(cat, "ROWS_AT_ONCE", rows_at_once)
+        monkeypatch.setattr(shown_rows, "ROWS_AT_ONCE", rows_at_once)
         tracemalloc.start()
-        assert sum(1 for _ in show(part.rows)) == 2000
+        assert sum(1 for _ in show(part.rows, ["value"])) == 2000
         taken = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return taken

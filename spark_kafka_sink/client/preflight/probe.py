@@ -70,6 +70,15 @@ class Probe:
             for response in self.client.poll(min(_LOOK_AGAIN_MS, deadline - now), now):
                 self._take(response, now)
 
+    def now(self) -> float:
+        return self._system.now()
+
+    def pause(self) -> None:
+        """Before a question is asked again."""
+        until = self.now() + _ASK_AGAIN_MS
+        while (now := self.now()) < until:
+            self.client.poll(until - now, now)
+
     def ready_node(self) -> Node | None:
         """One that can be asked at once."""
         now = self._system.now()

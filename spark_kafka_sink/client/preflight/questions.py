@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from spark_kafka_sink.client.preflight.checks import Check, Outcome, Target
+from spark_kafka_sink.client.preflight.checks import Check, Outcome, Patience, Target
 from spark_kafka_sink.client.preflight.probe import Answer, Probe
 from spark_kafka_sink.errors import UnsupportedVersionError
 from spark_kafka_sink.protocol import error_codes
@@ -71,11 +71,13 @@ class Question:
     message: Message
     read: Callable[[Answer], Check]
     versions: VersionRange | None = None
+    again: bool = False
+    """A warning may pass, and the question is asked again for a while."""
 
 
 def rights(target: Target) -> Iterator[Question]:
     if target.idempotent:
-        yield Question(IDEMPOTENT_WRITE, InitProducerIdRequest(transactional_id=None), _idempotent_write)
+        yield Question(IDEMPOTENT_WRITE, InitProducerIdRequest(transactional_id=None), _idempotent_write, again=True)
     if target.transactional_id is not None:
         message = EndTxnRequest(transactional_id=target.transactional_id, producer_id=-1, producer_epoch=-1)
         yield Question(TRANSACTIONS, message, _transactions, _END_TXN_VERSIONS)
@@ -92,7 +94,16 @@ def sizes_and_clocks(topics: Iterable[str], record_bytes_max: int | None) -> Ite
     yield Question(CLOCK, DescribeQuorumRequest(topics=[partition]), _clock)
 
 
-def ask(probe: Probe, question: Question, patience_ms: float) -> Check:
+def ask(probe: Probe, question: Question, patience: Patience) -> Check:
+    deadline = probe.now() + patience.faults_ms
+    while True:
+        check = _ask_once(probe, question, patience.silence_ms)
+        if not question.again or check.outcome is not Outcome.WARNING or probe.now() >= deadline:
+            return check
+        probe.pause()
+
+
+def _ask_once(probe: Probe, question: Question, patience_ms: float) -> Check:
     try:
         answer = probe.ask(question.message, versions=question.versions, patience_ms=patience_ms)
     except UnsupportedVersionError as error:

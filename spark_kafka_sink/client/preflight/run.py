@@ -65,7 +65,7 @@ def _answers(probe: Probe, patience: Patience, *, thorough: bool) -> list[Check]
 
     known = [topic.name for topic in probe.answer.topics if not topic.error_code and topic.name] if probe.answer else []
     questions = [*rights(probe.target), *(sizes_and_clocks(known, probe.target.record_bytes_max) if thorough else ())]
-    return [ask(probe, question, patience.silence_ms) for question in questions]
+    return [ask(probe, question, patience) for question in questions]
 
 
 def _cut_short(failed: Check, target: Target) -> list[Check]:

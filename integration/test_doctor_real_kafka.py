@@ -1,0 +1,189 @@
+"""`pykafka doctor` on a real Kafka: certificates, logins, and each right by itself; and that what it says is so."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+
+from integration.support.kafka_cluster import USERS, KafkaCluster
+from integration.support.librdkafka import SILENCE_SECONDS, create_topic
+from spark_kafka_sink import KafkaProducer, KafkaSinkError, RecordColumns
+from spark_kafka_sink.cli.main import main
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.needs("kafka")
+
+Output = pytest.CaptureFixture[str]
+Checks = dict[str, dict[str, str]]
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+PREFIX = "jobs-"
+OUTCOMES = {"passed", "failed"}
+
+
+@pytest.fixture(scope="module")
+def strict_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Whoever has no ACL may do nothing; on PLAINTEXT one is a super user."""
+    folder = tmp_path_factory.mktemp("strict") / "cluster"
+    with KafkaCluster(folder, properties={"allow.everyone.if.no.acl.found": "false"}) as cluster:
+        yield cluster
+
+
+def login(user: str, password: str | None = None) -> list[str]:
+    jaas = f'{PLAIN} required username="{user}" password="{password or USERS[user]}";'
+    options = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas}
+    return [argument for name, value in options.items() for argument in ("-X", f"{name}={value}")]
+
+
+def tls(kafka: KafkaCluster, authority: str) -> list[str]:
+    options = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(kafka.certificates / authority)}
+    given = {"security.protocol": "SSL", **options}
+    return [argument for name, value in given.items() for argument in ("-X", f"{name}={value}")]
+
+
+def doctor(output: Output, servers: str, *arguments: str) -> tuple[int, Checks]:
+    output.readouterr()
+    status = main(["doctor", "--json", "--bootstrap-server", servers, *arguments])
+    document: dict[str, Any] = json.loads(output.readouterr().out)
+    return status, {check["name"]: check for check in document["checks"]}
+
+
+def outcomes(checks: Checks, *names: str) -> list[str]:
+    return [checks[name]["outcome"] for name in names]
+
+
+def grant(kafka: KafkaCluster, user: str, kind: ResourceType, name: str, operations: Sequence[AclOperation]) -> None:
+    pattern = ResourcePatternType.PREFIXED if name == PREFIX else ResourcePatternType.LITERAL
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap()})
+    bindings = [
+        AclBinding(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
+        for operation in operations
+    ]
+    for result in admin.create_acls(bindings).values():
+        result.result(SILENCE_SECONDS)
+
+
+def can_write(kafka: KafkaCluster, user: str, topic: str) -> bool:
+    arguments = login(user)
+    options = dict(pair.split("=", 1) for pair in arguments[1::2])
+    config = {"bootstrap.servers": kafka.bootstrap("SASL_PLAINTEXT"), "max.block.ms": "10000", **options}
+    with KafkaProducer(config) as producer:
+        try:
+            producer.send_columns(topic, RecordColumns(pa.array([b"x"]))).result().raise_for_failures()
+        except KafkaSinkError:
+            return False
+    return True
+
+
+def test_each_right_is_missed_by_itself_and_what_doctor_says_is_so(strict_kafka: KafkaCluster, capsys: Output) -> None:
+    kafka, topic = strict_kafka, create_topic(strict_kafka.bootstrap())
+    asked = [*login("bob"), "--topic", topic, "--transactional-id", f"{PREFIX}1"]
+    rights = (f"topic {topic}", "idempotent write", "transactions")
+
+    def examined(expected: dict[str, str]) -> Checks:
+        """A broker learns of a right a moment after it was granted: the checks, when they are as expected."""
+        latest: Checks = {}
+
+        def are_so() -> bool:
+            latest.update(doctor(capsys, kafka.bootstrap("SASL_PLAINTEXT"), *asked)[1])
+            return {name: latest[name][key] for name, key, _ in wanted} == {name: value for name, _, value in wanted}
+
+        wanted = [(name, "outcome" if value in OUTCOMES else "detail", value) for name, value in expected.items()]
+        wait_until(are_so, lambda: json.dumps(latest, indent=1))
+        return latest
+
+    checks = examined(dict.fromkeys(rights, "failed") | {rights[0]: "TOPIC_AUTHORIZATION_FAILED"})
+    assert checks["clock"]["outcome"] == "skipped"
+    assert not can_write(kafka, "bob", topic)
+
+    grant(kafka, "bob", ResourceType.TOPIC, topic, [AclOperation.DESCRIBE])
+    examined(dict.fromkeys(rights, "failed") | {rights[0]: "this user may not write to it"})
+    assert not can_write(kafka, "bob", topic)
+
+    grant(kafka, "bob", ResourceType.TOPIC, topic, [AclOperation.WRITE])
+    examined(dict(zip(rights, ("passed", "passed", "failed"), strict=True)))
+    assert can_write(kafka, "bob", topic)
+
+    grant(kafka, "bob", ResourceType.TRANSACTIONAL_ID, PREFIX, [AclOperation.WRITE])
+    grant(kafka, "bob", ResourceType.TOPIC, topic, [AclOperation.DESCRIBE_CONFIGS])
+    grant(kafka, "bob", ResourceType.BROKER, "kafka-cluster", [AclOperation.DESCRIBE])
+    checks = examined(dict.fromkeys((*rights, "clock", f"largest message of {topic}"), "passed"))
+    assert {check["outcome"] for check in checks.values()} == {"passed"}
+    assert "1048588" in checks[f"largest message of {topic}"]["detail"]
+    assert "metadata.version" in checks["versions"]["detail"]
+
+
+def test_trying_the_rights_leaves_nothing_behind(strict_kafka: KafkaCluster, capsys: Output) -> None:
+    kafka, topic = strict_kafka, create_topic(strict_kafka.bootstrap())
+    status, _ = doctor(capsys, kafka.bootstrap(), "--topic", topic, "--transactional-id", "never-used")
+    assert status == 0
+    kafka_transactions = "org.apache.kafka.tools.TransactionsCommand"
+    assert "never-used" not in kafka.tool(kafka_transactions, "--bootstrap-server", kafka.bootstrap(), "list")
+
+
+def test_a_wrong_password_is_named_and_not_shown(strict_kafka: KafkaCluster, capsys: Output) -> None:
+    status, checks = doctor(capsys, strict_kafka.bootstrap("SASL_PLAINTEXT"), *login("bob", "not-this-one"))
+    assert (status, checks["security"]["outcome"]) == (1, "failed")
+    assert "not-this-one" not in json.dumps(checks)
+
+
+@pytest.mark.parametrize(
+    ("listener", "authority", "outcome", "words"),
+    [
+        ("SSL", "ca.pem", {"passed", "warning"}, "CN=node for localhost; issued by CN=test authority"),
+        ("SSL", "stranger-ca.pem", {"failed"}, "an authority that is not trusted"),
+        ("EXPIRED", "ca.pem", {"failed"}, "has expired: it must be renewed there"),
+    ],
+)
+def test_certificates_are_shown_with_what_is_wrong_with_them(
+    strict_kafka: KafkaCluster, capsys: Output, listener: str, authority: str, outcome: set[str], words: str
+) -> None:
+    servers = strict_kafka.bootstrap(listener)
+    status, checks = doctor(capsys, servers, *tls(strict_kafka, authority))
+    check = checks[f"certificate of {servers}"]
+    assert check["outcome"] in outcome
+    assert words in check["detail"]
+    assert "valid until" in check["detail"] or "expired on" in check["detail"]
+    assert status == (1 if "failed" in outcome else 0)
+
+
+def test_a_plaintext_client_at_a_tls_listener_is_told_to_look_at_the_protocol(
+    strict_kafka: KafkaCluster, capsys: Output
+) -> None:
+    status, checks = doctor(capsys, strict_kafka.bootstrap("SSL"))
+    assert status == 1
+    failed = json.dumps([check for check in checks.values() if check["outcome"] == "failed"])
+    assert "security.protocol" in failed
+
+
+def test_lines_go_in_by_produce_and_come_out_by_cat_as_librdkafka_sees_them(
+    strict_kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    from integration.support.librdkafka import read_topic
+
+    bootstrap = strict_kafka.bootstrap()
+    topic = create_topic(bootstrap, partitions=2)
+    command = [sys.executable, "-m", "spark_kafka_sink"]
+    lines = [f"k{number}={number}".encode() for number in range(1_000)]
+    arguments = ["--bootstrap-server", bootstrap, topic]
+    produce = [*command, "produce", *arguments, "--key-separator", "=", "--header", "from=shell"]
+    done = subprocess.run(produce, input=b"\n".join(lines), capture_output=True, check=True)
+    assert done.stderr.startswith(b"1000 records in ")
+    stored = read_topic(bootstrap, topic)
+    assert sorted((record.key, record.value) for record in stored) == sorted(
+        (key, value) for key, value in (line.split(b"=") for line in lines)
+    )
+    assert {record.headers for record in stored} == {(("from", b"shell"),)}
+    cat = [*command, "cat", *arguments, "--columns", "key,value,headers"]
+    shown = subprocess.run(cat, capture_output=True, check=True).stdout.splitlines()
+    assert sorted(shown) == sorted(line.replace(b"=", b"\t") + b"\tfrom=shell" for line in lines)

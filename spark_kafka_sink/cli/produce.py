@@ -1,0 +1,96 @@
+"""`pykafka produce`: lines from stdin, or the columns of a Parquet or CSV file, into a topic.
+
+Both go through send_columns. Lines are sent as they come: what stands ready is one call. So nothing waits in a pipe
+that is slow, and one that is fast makes large batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future
+from io import BufferedReader
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_kafka_sink.cli.client_options import add_connection_arguments, given_options, reach_to_write
+from spark_kafka_sink.cli.progress import Progress
+from spark_kafka_sink.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.futures import ColumnsResult
+    from spark_kafka_sink.producer.producer import KafkaProducer
+    from spark_kafka_sink.records.columns import RecordColumns
+
+HELP = "write lines from stdin, or the columns of a file, to a topic"
+CALLS_AHEAD_MAX = 64
+"""Calls that may be unanswered; buffer.memory bounds their bytes."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_connection_arguments(parser)
+    add = parser.add_argument
+    add("topic", metavar="TOPIC", help="the topic to write to")
+    add("--partition", type=int, metavar="N", help="write to this one (default: by key, else as they come)")
+    add("--header", action="append", default=[], metavar="NAME=VALUE", help="of each record; may be repeated")
+    add("--key-separator", metavar="TEXT", help="of lines: what stands before it is the key (default: no keys)")
+    add("--file", type=Path, metavar="FILE", help="a Parquet or CSV file, by its ending, instead of lines")
+    add("--value-column", default="value", metavar="NAME", help="of the file: text or bytes (default: %(default)s)")
+    add("--key-column", metavar="NAME", help="of the file (default: key, if there is one)")
+    add("--timestamp-column", metavar="NAME", help="of the file (default: timestamp, if there is one)")
+
+
+def run(chosen: argparse.Namespace) -> int:
+    from spark_kafka_sink.cli.produced_rows import InputColumns, rows_of_file, rows_of_lines
+    from spark_kafka_sink.producer.config import ProducerConfig
+    from spark_kafka_sink.producer.producer import KafkaProducer
+
+    headers = [_header(text) for text in chosen.header]
+    if chosen.file is not None and chosen.key_separator is not None:
+        raise ConfigurationError("--key-separator is of lines, and --file has none: name --key-column")
+    options = {"client.id": "pykafka-produce", **given_options(chosen)}
+    config = ProducerConfig.parse(options)
+    rows: Iterable[RecordColumns]
+    if chosen.file is None:
+        rows, total = rows_of_lines(_stdin(), chosen.key_separator, headers, config.max_request_size), None
+    else:
+        wanted = InputColumns(chosen.value_column, chosen.key_column, chosen.timestamp_column)
+        rows, total = rows_of_file(chosen.file, wanted, headers)
+    reach_to_write(config, chosen.topic)
+    with Progress("records", total) as progress, KafkaProducer(options) as producer:
+        _send_all(producer, chosen, rows, progress)
+    return 0
+
+
+def _send_all(
+    producer: KafkaProducer, chosen: argparse.Namespace, rows: Iterable[RecordColumns], progress: Progress
+) -> None:
+    """DeliveryError at the first call with a row that was not written; all before it is written."""
+    calls: deque[Future[ColumnsResult]] = deque()
+    for columns in rows:
+        calls.append(producer.send_columns(chosen.topic, columns, chosen.partition))
+        while calls and (calls[0].done() or len(calls) > CALLS_AHEAD_MAX):
+            _finish(calls.popleft(), progress)
+    while calls:
+        _finish(calls.popleft(), progress)
+
+
+def _finish(call: Future[ColumnsResult], progress: Progress) -> None:
+    result = call.result()
+    progress.advance(result.rows_written)
+    result.raise_for_failures()
+
+
+def _stdin() -> BufferedReader:
+    stream = sys.stdin.buffer
+    assert isinstance(stream, BufferedReader)
+    return stream
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ConfigurationError(f"--header is NAME=VALUE, not {text!r}")
+    return name, value.encode()

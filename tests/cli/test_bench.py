@@ -1,0 +1,91 @@
+"""`pykafka bench`: what it counts, and that it does not make it up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from spark_kafka_sink.cli.bench import percentile
+from spark_kafka_sink.cli.benched_rows import realistic_calls
+from spark_kafka_sink.cli.main import main
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded_broker({"t": 2}) as broker:
+        yield broker
+
+
+def bench(broker: EmbeddedBroker, *arguments: str) -> int:
+    return main(["bench", "--bootstrap-server", broker.bootstrap_servers, "t", *arguments])
+
+
+def test_as_many_records_as_were_asked_for_are_in_the_topic(capsys: Output, broker: EmbeddedBroker) -> None:
+    assert bench(broker, "--records", "2345", "--rows-per-call", "1000", "--json") == 0
+    rows = read_topic(broker.bootstrap_servers, "t")
+    figures = json.loads(capsys.readouterr().out)
+    assert rows.num_rows == figures["records"] == 2345
+    assert (figures["failed"], figures["calls"]) == (0, 3)
+    read_bytes = sum(len(row["key"]) + len(row["value"]) for row in rows.select(["key", "value"]).to_pylist())
+    assert figures["bytes_per_record"] == pytest.approx(read_bytes / 2345, rel=0.1)
+    assert figures["megabytes_per_second"] == pytest.approx(
+        figures["records_per_second"] * figures["bytes_per_record"] / 1e6
+    )
+    latencies = [figures[f"latency_{name}_ms"] for name in ("p50", "p95", "p99", "max")]
+    assert latencies == sorted(latencies)
+    assert latencies[-1] <= figures["seconds"] * 1000
+
+
+def test_people_get_lines(capsys: Output, broker: EmbeddedBroker) -> None:
+    assert bench(broker, "--records", "10", "--rate", "1000") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("10 records acknowledged in ")
+    assert "p99" in out
+    assert "At full speed" not in out
+
+
+def test_records_that_fail_are_not_counted_as_written(capsys: Output, broker: EmbeddedBroker) -> None:
+    rule = broker.control.when(api=ApiKey.PRODUCE, topic="t", partition=0, times=None)
+    rule.fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
+    assert bench(broker, "--records", "4000", "--rows-per-call", "1000", "--json") == 1
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["failed"] > 0
+    assert figures["records"] == read_topic(broker.bootstrap_servers, "t").num_rows == 4000 - figures["failed"]
+
+
+def test_where_all_fail_the_reason_is_the_answer(capsys: Output, broker: EmbeddedBroker) -> None:
+    broker.control.when(api=ApiKey.PRODUCE, times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
+    assert bench(broker, "--records", "10") == 1
+    assert "TOPIC_AUTHORIZATION_FAILED" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--records", "0"], ["--rows-per-call", "0"], ["--rate", "0"], ["--value-bytes", "0"]]
+)
+def test_a_number_that_makes_no_sense_is_a_sentence(
+    capsys: Output, broker: EmbeddedBroker, arguments: list[str]
+) -> None:
+    assert bench(broker, *arguments) == 1
+    assert f"pykafka: {arguments[0]} is " in capsys.readouterr().err
+
+
+def test_the_rows_are_json_of_about_the_length_that_was_asked_for_and_the_same_in_each_run() -> None:
+    (first,), (again,) = realistic_calls(1, 500, 120), realistic_calls(1, 500, 120)
+    values = first.value.to_pylist()
+    assert values == again.value.to_pylist()
+    assert {*json.loads(values[0])} == {"user", "product", "price", "note"}
+    lengths = [len(value) for value in values]
+    assert 90 <= min(lengths) < max(lengths) <= 150
+    assert len(set(first.key.to_pylist())) > 400  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.5, 5), (0.95, 10), (0.99, 10), (0.1, 1)])
+def test_a_percentile_is_a_value_that_was_measured(share: float, expected: float) -> None:
+    assert percentile(list(range(1, 11)), share) == expected

@@ -1,0 +1,30 @@
+"""docs/cli.md has every flag of every command, in the words of `--help`."""
+
+from __future__ import annotations
+
+import re
+
+from spark_kafka_sink.cli.main import COMMANDS
+from tests.cli.flags_document import DOCUMENT, commands, sections, written
+
+PAGE = DOCUMENT.read_text()
+
+
+def test_the_tables_of_the_page_are_those_of_the_parser() -> None:
+    assert written(PAGE) == PAGE, "run `make docs`"
+
+
+def test_every_command_has_a_heading() -> None:
+    headings = re.findall(r"^## `pykafka ([a-z]+)", PAGE, re.MULTILINE)
+    assert sorted(headings) == sorted(COMMANDS)
+
+
+def test_no_flag_is_documented_that_does_not_exist() -> None:
+    known = {flag for command in commands().values() for action in command._actions for flag in action.option_strings}
+    known |= {"--version", "--help"}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE)) - known == set()
+
+
+def test_every_argument_has_a_meaning() -> None:
+    tables = "".join(sections().values())
+    assert re.findall(r"^\| (`[^`]+`) \|  \|$", tables, re.MULTILINE) == []

@@ -1,0 +1,142 @@
+"""`pykafka produce`, as it is called, against an embedded broker on the loopback interface."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from spark_kafka_sink.cli.main import main
+from spark_kafka_sink.cli.produced_rows import rows_of_lines
+from spark_kafka_sink.errors import DataError
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded_broker({"t": 2}) as broker:
+        yield broker
+
+
+def produce(broker: EmbeddedBroker, *arguments: str) -> int:
+    return main(["produce", "--bootstrap-server", broker.bootstrap_servers, "t", *arguments])
+
+
+def given(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(data))))
+
+
+def written(broker: EmbeddedBroker, *columns: str) -> list[tuple[Any, ...]]:
+    rows = read_topic(broker.bootstrap_servers, "t").select(columns).to_pylist()
+    return sorted(tuple(row.values()) for row in rows)
+
+
+def test_each_line_is_a_record_and_the_count_is_said_on_stderr(
+    monkeypatch: pytest.MonkeyPatch, capsys: Output, broker: EmbeddedBroker
+) -> None:
+    given(monkeypatch, "a\nstraße\n\nno line end".encode())
+    assert produce(broker) == 0
+    assert written(broker, "value") == sorted([(b"a",), ("straße".encode(),), (b"",), (b"no line end",)])
+    captured = capsys.readouterr()
+    assert captured.err.startswith("4 records in ")
+    assert captured.out == ""
+
+
+def test_keys_headers_and_the_partition_are_what_is_said(
+    monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker
+) -> None:
+    given(monkeypatch, b"k=v=1\n=v2\n")
+    arguments = ["--key-separator", "=", "--header", "a=1", "--header", "b=", "--partition", "1"]
+    assert produce(broker, *arguments) == 0
+    headers = [{"key": "a", "value": b"1"}, {"key": "b", "value": b""}]
+    rows = read_topic(broker.bootstrap_servers, "t").select(["partition", "key", "value", "headers"]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [(1, b"k", b"v=1", headers), (1, b"", b"v2", headers)]
+
+
+def test_a_parquet_file_is_written_by_its_columns(tmp_path: Path, broker: EmbeddedBroker) -> None:
+    times = [datetime(2026, 1, 2, tzinfo=timezone.utc), datetime(2026, 1, 3, tzinfo=timezone.utc)]
+    table = pa.table(
+        {"value": pa.array([b"\xff", None], pa.binary()), "key": [1, 2], "timestamp": pa.array(times), "other": [0, 0]}
+    )
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    assert produce(broker, "--file", str(tmp_path / "rows.parquet")) == 0
+    assert sorted(written(broker, "key", "value", "timestamp")) == [(b"1", b"\xff", times[0]), (b"2", None, times[1])]
+
+
+def test_a_csv_file_is_written_as_the_text_in_it(tmp_path: Path, broker: EmbeddedBroker) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text('id,text,at\n007,"a ""b"", c",1767312000000\n8,,1767312000001\n9,"",1767312000002\n')
+    arguments = ["--value-column", "text", "--key-column", "id", "--timestamp-column", "at"]
+    assert produce(broker, "--file", str(path), *arguments) == 0
+    rows = [(key, value, time.timestamp()) for key, value, time in written(broker, "key", "value", "timestamp")]
+    assert rows == [(b"007", b'a "b", c', 1767312000.0), (b"8", None, 1767312000.001), (b"9", b"", 1767312000.002)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--header", "nothing"], "--header is NAME=VALUE"),
+        (["--file", "/nowhere.csv"], "/nowhere.csv cannot be read"),
+        (["--file", "/nowhere.parquet"], "/nowhere.parquet cannot be read"),
+        (["--file", "/nowhere.txt"], "is neither .parquet nor .csv"),
+        (["--file", "rows.csv", "--key-separator", ":"], "name --key-column"),
+        (["-X", "acsk=1"], "acsk is not an option"),
+    ],
+)
+def test_what_was_given_wrongly_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: Output, broker: EmbeddedBroker, arguments: list[str], words: str
+) -> None:
+    given(monkeypatch, b"")
+    assert produce(broker, *arguments) == 1
+    errors = capsys.readouterr().err
+    assert words in errors
+    assert "Traceback" not in errors
+
+
+def test_a_column_that_is_missing_and_a_damaged_file_are_named(
+    tmp_path: Path, capsys: Output, broker: EmbeddedBroker
+) -> None:
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
+    assert produce(broker, "--file", str(tmp_path / "rows.csv")) == 1
+    assert "--value-column: " in (errors := capsys.readouterr().err)
+    assert "has no column value, but a, b" in errors
+    (tmp_path / "rows.parquet").write_bytes(b"PAR0 and so on")
+    assert produce(broker, "--file", str(tmp_path / "rows.parquet")) == 1
+    assert "is damaged" in capsys.readouterr().err
+
+
+def test_a_line_without_the_separator_and_one_that_is_too_long_are_named_by_their_number() -> None:
+    with pytest.raises(DataError, match="line 3 has no ':' between"):
+        list(rows_of_lines(io.BytesIO(b"a:1\nb:2\nc\n"), ":", [], 100))
+    with pytest.raises(DataError, match=r"line 2 is longer than max.request.size, 5 bytes"):
+        list(rows_of_lines(io.BytesIO(b"a\n123456"), None, [], 5))
+
+
+def test_a_record_that_the_broker_refuses_ends_it_with_a_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: Output, broker: EmbeddedBroker
+) -> None:
+    given(monkeypatch, b"x" * 2_000 + b"\n")
+    assert produce(broker, "-X", "max.request.size=1000") == 1
+    assert "pykafka: " in capsys.readouterr().err
+    assert written(broker, "value") == []
+
+
+def test_a_bar_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    given(monkeypatch, b"a\n" * 1000)
+    assert produce(broker) == 0
+    assert "records" in terminal.getvalue()
+    assert "\r" in terminal.getvalue()
