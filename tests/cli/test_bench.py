@@ -11,7 +11,7 @@ from spark_kafka_sink.cli.bench import percentile
 from spark_kafka_sink.cli.benched_rows import realistic_calls
 from spark_kafka_sink.cli.main import main
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 
 Output = pytest.CaptureFixture[str]
