@@ -174,6 +174,34 @@ def test_a_body_that_is_not_what_the_header_says_is_refused(body: bytes, count: 
         list(decode_batches(batch_of(body, count, last_offset_delta=max(0, count - 1))))
 
 
+def test_a_negative_count_is_refused_also_where_no_record_is() -> None:
+    with pytest.raises(DecodeError, match="a batch of -1 records"):
+        list(decode_batches(batch_of(b"", -1, last_offset_delta=0)))
+
+
+def test_records_that_take_no_bytes_when_compressed_are_bounded() -> None:
+    """What is noted of a record takes more memory than the shortest one itself."""
+    batch = slow_batch([Row(b"")] * 1_000, codec=Codec.ZSTD)
+    enough = 1_000 * decoder.NOTES_BYTES_PER_RECORD
+    (found,) = decode_batches(batch, bytes_max=enough)
+    assert found.columns.num_rows == 1_000
+    with pytest.raises(DecodeError, match="a batch of 1000 records, at most 999 are read"):
+        list(decode_batches(batch, bytes_max=enough - 1))
+
+
+def test_a_count_that_the_bytes_cannot_hold_is_refused_before_they_are_looked_at() -> None:
+    body = slow_record(Row(b"a"), 0, 0)
+    with pytest.raises(DecodeError, match=f"1000 records cannot stand in {len(body)} bytes"):
+        list(decode_batches(batch_of(body, 1_000, last_offset_delta=999)))
+
+
+@pytest.mark.parametrize("count", [-1, 2, 1 << 20])
+def test_a_count_of_headers_that_the_record_cannot_hold_is_refused_before_there_is_room_for_them(count: int) -> None:
+    fields = b"\0\0\0\1\1" + slow_varint(count) + b"\0\0\0"
+    with pytest.raises(DecodeError, match="the count of headers is negative, or more than its record can hold"):
+        list(decode_batches(batch_of(slow_varint(len(fields)) + fields, 1)))
+
+
 @pytest.mark.parametrize("rows", [1, 40])
 def test_bad_headers_are_refused_in_few_records_and_in_many(rows: int) -> None:
     for tail in (b"\2\1\1", b"\2\2\xff\1", b"\2\0\x7e", b"\2\2k\x7e", b"\4\0\0", b"\2\x01\x01"):
