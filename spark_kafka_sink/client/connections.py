@@ -130,7 +130,7 @@ class Connections:
             self._to_introduce[node_id] = older_api_versions_version(answer, version)
             return None
         error = error_code(answer.error_code)
-        return Loss(f"{self.describe(node_id)} refused to tell its API versions: {error.name}. {error.advice}")
+        return Loss(f"{self.describe(node_id)} refused to send its API versions: {error.name}. {error.advice}")
 
     # --- being one
 

@@ -48,7 +48,7 @@ from spark_kafka_sink.protocol.error_codes import broker_error
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 ADDRESSES_REMEMBERED = 16
-"""So many addresses that could not be reached are named in an error, the latest ones."""
+"""At most this many of the addresses that could not be reached are named in an error: the latest ones."""
 
 TOPIC_NAME_BYTES_MAX = 2**15 - 1
 """No longer one can be written in all versions of the protocol. Brokers take 249 characters."""
@@ -222,7 +222,11 @@ class Metadata:
     # --- for the network client (sender thread)
 
     def time_to_next_update(self, now: float) -> float:
-        """No lock: it is asked for several times with each request, and who wants an update wakes the client then."""
+        """Milliseconds until the next update is due.
+
+        Without the lock, since each request calls this several times: a thread that wants an update wakes the client
+        afterwards.
+        """
         to_expiry_ms = max(self._last_full_ms + self._max_age_ms - now, 0.0)
         if to_expiry_ms == 0 and self._uneventful:
             # A refresh in its time is not a complaint about the last answer.

@@ -2,8 +2,8 @@
 
 `poll` is the one place where anything happens. It does what is due, lets the Selector work, turns what came of that
 into responses, and returns them: nothing calls back. In between, `ready` asks for a connection and `send` hands over
-requests, for nodes that are ready only. Before all else the client keeps itself informed: each new connection is asked
-for its API versions, and while metadata is due no node `is_ready`, so that the question for metadata comes first.
+requests, for nodes that are ready only. The client's own requests go first: ApiVersions on each new connection, and
+Metadata, since no node `is_ready` while an update of metadata is due.
 
 A connection is given up, and all its requests fail in their order as `disconnected`, when an answer is late, cannot be
 decoded, or belongs to another request: after that answers cannot be matched to requests.

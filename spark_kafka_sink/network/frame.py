@@ -112,7 +112,7 @@ class NetworkReceive(NamedTuple):
     channel_id: str
     payload: memoryview
     reserved: int = 0
-    """So many bytes are to be given back to the selector when the payload is no longer needed."""
+    """Bytes that are to be given back to the selector when the payload is no longer needed."""
 
 
 class FrameWriter:
@@ -159,7 +159,7 @@ class FrameReader:
     __slots__ = ("_ahead", "_arrived", "_filled", "_longest", "_may_begin", "_payload", "_size", "_start", "starved")
 
     def __init__(self, may_begin: Callable[[int], bool] | None = None) -> None:
-        """`may_begin` is asked once for each long frame; after a no, `go_on` says when."""
+        """`may_begin` decides about each long frame, once; if it says no, `go_on` decides when the reading begins."""
         self.starved = False
         """There is no memory for the next frame: nothing may be read until `go_on`."""
         self._may_begin = may_begin

@@ -105,11 +105,11 @@ def _warn(config: SecurityConfig) -> None:
     if login is not None and tls is None and login.mechanism in ("PLAIN", "OAUTHBEARER"):
         _warn_once(
             f"sasl.mechanism {login.mechanism} over security.protocol SASL_PLAINTEXT: the credentials travel in clear "
-            "and whoever reads the line has them. Use SASL_SSL."
+            "and anyone who can read the network traffic learns them. Use SASL_SSL."
         )
     if tls is not None and not tls.check_hostname:
         _warn_once(
-            "ssl.endpoint.identification.algorithm is empty: whoever has any certificate of the trusted authorities "
+            "ssl.endpoint.identification.algorithm is empty: anyone with any certificate of the trusted authorities "
             "can pass for the brokers."
         )
 
@@ -190,9 +190,9 @@ _USED = (
     SecurityOption(
         "sasl.login.refresh.window.factor", "0.8", "OAUTHBEARER: share of its life after which a token is renewed."
     ),
-    SecurityOption("sasl.login.retry.backoff.ms", "100", "OAUTHBEARER: first wait before the endpoint is asked again."),
+    SecurityOption("sasl.login.retry.backoff.ms", "100", "OAUTHBEARER: first wait before a token is requested again."),
     SecurityOption(
-        "sasl.login.retry.backoff.max.ms", "10000", "OAUTHBEARER: longest wait before the endpoint is asked again."
+        "sasl.login.retry.backoff.max.ms", "10000", "OAUTHBEARER: longest wait before a token is requested again."
     ),
     SecurityOption(
         "sasl.login.callback.handler.class",

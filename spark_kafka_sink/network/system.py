@@ -107,7 +107,7 @@ class System(Protocol):
         """Monotonic milliseconds."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970, as people and brokers tell the time. It may jump."""
+        """Milliseconds since 1970, by the clock of this machine. It may jump."""
 
     def resolve(self, host: str, port: int) -> list[SocketAddress]:
         """All addresses of a name, in the resolver's order; DisconnectedError if there are none."""

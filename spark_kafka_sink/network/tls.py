@@ -28,7 +28,7 @@ RECORD_BYTES = 16 * 1024
 """The most plaintext that one TLS record holds."""
 
 ENCRYPTED_BYTES_PER_WRITE = 256 * 1024
-"""How much is encrypted before the socket is asked to take it."""
+"""How much is encrypted at a time, before it is written to the socket."""
 
 RECEIVED_BYTES = 32 * 1024
 

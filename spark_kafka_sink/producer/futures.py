@@ -1,8 +1,9 @@
 """What callers of send get back: futures, and what they resolve to.
 
 A future is made per call: one for a record of send(), one for all the columns of a send_columns(). Batches cut across
-calls, so outcomes come in pieces: `tell_stored` and `tell_failed` hand a batch's outcome to the calls whose rows it
-carries. They run on the sender's thread, in the order in which a partition's batches are settled.
+calls, so the rows of one call are acknowledged or fail in pieces: `complete_futures` and `fail_futures` pass the result
+of a batch on to the futures of its rows. Both run on the sender's thread, partition by partition in the order of the
+batches.
 
 Columns resolve even when rows fail: the failures are part of the result, with the rows' positions.
 """
@@ -256,7 +257,7 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
         self.set_result(ColumnsResult(self._topic, tuple(self._failures), self._stored))
 
 
-def tell_stored(batches: Iterable[ProducerBatch]) -> None:
+def complete_futures(batches: Iterable[ProducerBatch]) -> None:
     """Complete the futures of acknowledged batches; those of columns once, however many of the batches are theirs."""
     stored: defaultdict[ColumnsFuture, list[int]] = defaultdict(list)
     for batch in batches:
@@ -278,7 +279,7 @@ def tell_stored(batches: Iterable[ProducerBatch]) -> None:
         call.stored(numbers)
 
 
-def tell_failed(
+def fail_futures(
     batch: ProducerBatch, error: KafkaSinkError, by_record: Mapping[int, KafkaSinkError] | None = None
 ) -> None:
     """Fail the futures of a batch, record by record where the broker named some (rule 6)."""

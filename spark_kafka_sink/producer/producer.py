@@ -308,9 +308,10 @@ class KafkaProducer(TransactionalProducer):
         return list(self._await_topic(check_topic(topic), self._system.now()).topics[topic].partitions)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send everything that was given so far without lingering, and wait until each has its outcome (seconds).
+        """Send everything that was given so far at once, and wait until all of it is acknowledged or has failed.
 
-        That it returns is no proof of success: the futures have the results. Raises TimeoutError when the time is up.
+        `timeout` is in seconds; TimeoutError when it is over. A flush that returns does not say that all was stored:
+        the futures have the results.
         """
         self._ensure_usable()
         if self._loop.is_current():

@@ -102,7 +102,7 @@ def _is_int(value: object) -> bool:
 
 
 _NAMED_MAX = 5
-"""So many of the partitions that do not exist are named in one error."""
+"""At most this many of the missing partitions are named in one error."""
 
 
 class BadRows(NamedTuple):

@@ -53,7 +53,7 @@ class Topics:
         self._missed: dict[str, int] = {}  # topic -> how many partitions it had when one was waited for in vain
 
     def await_partitions(self, topic: str, now: float, partition: int | None = None) -> ClusterSnapshot:
-        """Wait until the topic's partitions are known, and the one that is asked for is among them.
+        """Wait until the topic's partitions are known, and `partition` is among them if it is given.
 
         `now` is when the call began: max.block.ms counts from there. After that it raises MetadataTimeoutError, or
         InvalidRecordError if only the one partition is missing; at once what the brokers refuse for good.

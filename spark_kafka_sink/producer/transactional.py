@@ -69,7 +69,7 @@ class TransactionalProducer:
         self._in_transactions().send_offsets(offsets, group)
 
     def prepare_transaction(self) -> PreparedTransaction | None:
-        """Wait for all acknowledgements and leave the transaction open: whoever has what is returned may end it.
+        """Wait for all acknowledgements and leave the transaction open. Another process may end it with the result.
 
         Brokers abort it transaction.timeout.ms after its begin. None, and it is over, if nothing was sent in it.
         """

@@ -1,9 +1,9 @@
 """Reading and writing the primitives of Kafka's protocol, in bounds.
 
 A Writer collects what is written, piece by piece; payloads that already exist as bytes are spliced in as segments of
-their own and not copied, unless they are so small that a copy is the least of it. A Reader walks over bytes that nobody
-vouches for: it checks each length against the bytes that remain before it allocates anything, so memory and time stay
-proportional to the input, and DecodeError is all that it raises.
+their own and not copied, unless they are so small that a copy is the least of it. A Reader walks over bytes
+that come from a peer: it checks each length against the bytes that remain before it allocates anything, so memory and
+time stay proportional to the input, and DecodeError is all that it raises.
 
     unsigned varint   7 bits a byte, least significant group first, the high bit says that another byte follows
     varint, varlong   the same after zigzag: 0, -1, 1, -2, ... become 0, 1, 2, 3, ...

@@ -50,7 +50,7 @@ SCHEMA = pa.schema(
 _SPARE_BYTES = 16
 """Zeros after the records, so that a varint that is cut off can be read, and found to be too long."""
 _RUN_AFTER = 16
-"""So many records of one size in a row, and the next ones are looked at many at once."""
+"""After this many records of one size in a row, the next ones are compared many at once."""
 _RUN_ROWS = 64
 """How many are looked at first; twice as many each time that all of them have the size."""
 _FEW_ROWS = 16

@@ -131,7 +131,8 @@ class ScramClient:
         assert self._server_signature is not None
         if not hmac.compare_digest(decode_base64(self.name, first[2:]), self._server_signature):
             raise AuthenticationError(
-                f"{self.name}: the broker's signature is wrong: it does not know the password, so it is not the broker"
+                f"{self.name}: the broker's signature is wrong: the other end "
+                "does not have the password, so it is not the broker"
             )
 
     def _refused(self, error_field: str) -> AuthenticationError:

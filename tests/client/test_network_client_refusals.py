@@ -93,7 +93,7 @@ def test_a_broker_that_refuses_api_versions_is_left_and_tried_again() -> None:
     rig = Rig(1)
     rig.broker.api_versions = ApiVersionsResponse(error_code=error_codes.INVALID_REQUEST)
     rig.pass_time(1_000)
-    assert "refused to tell its API versions: INVALID_REQUEST" in rig.metadata.unreachable_words()
+    assert "refused to send its API versions: INVALID_REQUEST" in rig.metadata.unreachable_words()
     assert len(rig.system.connects) > 1
     rig.broker.api_versions = ApiVersionsResponse()
     rig.bootstrapped()

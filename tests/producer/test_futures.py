@@ -14,7 +14,7 @@ import pytest
 from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
-from spark_kafka_sink.producer.futures import ColumnsFuture, RecordMetadata, SendFuture, tell_stored
+from spark_kafka_sink.producer.futures import ColumnsFuture, RecordMetadata, SendFuture, complete_futures
 from tests.waiting import PATIENCE_SECONDS
 
 STORED = RecordMetadata("t", 3, 17, 1_000, 4, -1)
@@ -189,7 +189,7 @@ def test_a_call_whose_rows_begin_within_a_batch_gets_their_offsets_and_none_if_t
         BatchRows(RowOrigins(np.arange(9), calls[1:]), 4, 6, 3),  # of a later grouping, into the same batch
     )
     batch.base_offset = base_offset
-    tell_stored([batch])
+    complete_futures([batch])
     written = [call.result(0).partitions[7] for call in calls]
     assert [(one.first_offset, one.last_offset) for one in written] == offsets
     assert [one.rows for one in written] == [3, 2]

@@ -45,7 +45,7 @@ def server_channels(
 
     def sasl(address: SocketAddress) -> Authenticator:
         assert mechanisms is not None
-        assert answer_api_versions is not None, "a listener with SASL is asked for ApiVersions first"
+        assert answer_api_versions is not None, "clients send ApiVersions first to a listener with SASL"
         return SaslServerAuthenticator(
             mechanisms, answer_api_versions, connections_max_reauth_ms=connections_max_reauth_ms
         )

@@ -1,6 +1,6 @@
 """Tokens for OAUTHBEARER by the client-credentials grant (RFC 6749, section 4.4), and how long they are kept.
 
-The endpoint is asked when a connection authenticates and no token is at hand that still has a good part of its life.
+A token is fetched when a connection authenticates and no token is at hand that still has a good part of its life.
 Only https is spoken, plain http to the loopback interface alone; redirects are not followed; the answer is bounded;
 what an endpoint says in an error is never repeated beyond its standard error code.
 """
@@ -92,7 +92,7 @@ class TokenSource:
         return token, asked_s + life_s * self._config.refresh_window_factor
 
     def _life_s(self, token: str, answer: dict[str, object], asked_s: float) -> float:
-        """By the answer, or by the token itself; a token that does not say is asked for each time."""
+        """By the answer, or by the token itself; a token that does not say is fetched each time."""
         life_s = answer.get("expires_in")
         if isinstance(life_s, int | float) and not isinstance(life_s, bool) and life_s > 0:
             return float(min(life_s, 10 * 365 * 86400))

@@ -4,7 +4,7 @@
                                                     ^                                                        |
                                                     +------- start again: the session nears its end ---------+
 
-ApiVersions is asked in version 0, which every broker understands. A broker that has no SaslAuthenticate (before 1.0)
+ApiVersions is sent in version 0, which every broker understands. A broker that has no SaslAuthenticate (before 1.0)
 takes the tokens bare, one per frame. When the session is repeated, requests may be unanswered: their answers come in
 between; the correlation id distinguishes them from the conversation's.
 """

@@ -2,8 +2,8 @@
 
     HANDSHAKE --SaslHandshake--> TOKENS --last token--> COMPLETE --SaslHandshake, if sessions end--> TOKENS ...
 
-Before the handshake a client may ask for ApiVersions, and nothing else. With `connections_max_reauth_ms` a session has
-an end: the client is told when, and is to authenticate again before it, by the same mechanism and as the same
+Before the handshake a client may send ApiVersions, and nothing else. With `connections_max_reauth_ms` a session has an
+end: the answer says when, and the client must authenticate again before it, by the same mechanism and as the same
 principal. A frame that comes later, and is no handshake, ends the channel.
 
 A refusal is an answer first and the end of the channel after it, so that a client sees an error and not a timeout.

@@ -27,7 +27,7 @@ from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.futures import tell_failed, tell_stored
+from spark_kafka_sink.producer.futures import complete_futures, fail_futures
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.sending.delivery_errors import (
     SUCCESSES,
@@ -200,7 +200,7 @@ class Deliveries:
     def _complete(self, batch: ProducerBatch, answer: Answer, outcome: Done) -> None:
         batch.complete(-1 if outcome.duplicate else answer.base_offset, answer.log_append_time)
         try:
-            tell_stored([batch])
+            complete_futures([batch])
         except BaseException:  # of a user's code
             _log_users_error(batch)
 
@@ -251,7 +251,7 @@ class Deliveries:
         self._idempotence.failed(batch, in_doubt=in_doubt)
         self._metrics.records_failed(batch.topic_partition.topic, batch.record_count, now)
         try:
-            tell_failed(batch, error, by_record)
+            fail_futures(batch, error, by_record)
         except BaseException:  # of a user's code
             _log_users_error(batch)
         self._accumulator.finish(batch)

@@ -6,7 +6,7 @@
     PIPELINED        new batches, up to max.in.flight      a batch fails or is to be sent again, or the connection
                                                            is another one -> PROBING or DRAINING
     DRAINING         nothing                               no request is open any more -> PROBING or REPAIRING
-    REPAIRING        one batch at a time: the oldest       every pending batch before the gap has its outcome
+    REPAIRING        one batch at a time: the oldest       all batches before the gap are acknowledged or failed
                      pending one, if before the gap        -> PROBING, under the next epoch if records are missing
     AWAITING_EPOCH   nothing                               a broker has given the producer an id, or the end of a
                                                            transaction has -> PROBING

@@ -30,7 +30,7 @@ class Refusal(NamedTuple):
 
     error: KafkaSinkError
     final: bool
-    """Nor will there be one for others. A right that is missing may be granted, and is asked for with later records."""
+    """Later records get none either. A missing right is not final: it may be granted, so later records try again."""
 
 
 class ProducerIdRequest:

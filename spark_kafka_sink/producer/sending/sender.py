@@ -101,7 +101,7 @@ class Sender:
         self.initiate_close(force=True)
 
     def run(self) -> None:
-        """Until it is closed and every batch has its outcome."""
+        """The sender thread: work until close() was called and every batch is acknowledged or has failed."""
         try:
             while not self.finished:
                 self.run_once(self._system.now())

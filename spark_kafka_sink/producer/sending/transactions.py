@@ -171,7 +171,7 @@ class TransactionManager:
 
     @property
     def pending(self) -> Operation | None:
-        """The call whose outcome nobody has seen yet."""
+        """The call that has not returned its result yet: it is under way, or has run into its time limit."""
         return self._calls.pending
 
     @property

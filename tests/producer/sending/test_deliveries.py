@@ -56,7 +56,7 @@ def test_batches_of_the_same_answer_are_complete_when_one_of_them_raises(
 ) -> None:
     cluster, producer = simulated(partitions=3)
     established(producer, 0, 1, 2)
-    raised_for = raise_for_partition_1(monkeypatch, "tell_stored", raised)
+    raised_for = raise_for_partition_1(monkeypatch, "complete_futures", raised)
     first, _, third = three_at_once(producer)
     wait(producer, first, third)
     assert (first.result(0).offset, third.result(0).offset, raised_for) == (1, 1, [1])
@@ -69,7 +69,7 @@ def test_batches_of_the_same_answer_fail_when_one_of_them_raises(
 ) -> None:
     cluster, producer = simulated(partitions=3)
     established(producer, 0, 1, 2)
-    raised_for = raise_for_partition_1(monkeypatch, "tell_failed", raised)
+    raised_for = raise_for_partition_1(monkeypatch, "fail_futures", raised)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.POLICY_VIOLATION)
     first, _, third = three_at_once(producer)
     wait(producer, first, third)
@@ -85,7 +85,7 @@ def test_batches_that_expire_together_fail_when_one_of_them_raises(
 ) -> None:
     cluster, producer = simulated(partitions=3, request_timeout_ms=500, delivery_timeout_ms=800)
     established(producer, 0, 1, 2)
-    raised_for = raise_for_partition_1(monkeypatch, "tell_failed", raised)
+    raised_for = raise_for_partition_1(monkeypatch, "fail_futures", raised)
     rule = cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     first, _, third = three_at_once(producer)
     wait(producer, first, third)
@@ -102,7 +102,7 @@ def test_the_end_of_the_producer_fails_what_is_left_when_one_of_it_raises(
 ) -> None:
     cluster, producer = simulated(partitions=3)
     established(producer, 0, 1, 2)
-    raise_for_partition_1(monkeypatch, "tell_failed", raised)
+    raise_for_partition_1(monkeypatch, "fail_futures", raised)
     cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     first, _, third = three_at_once(producer)
     loop_of(producer).run_until(lambda: False, 10)

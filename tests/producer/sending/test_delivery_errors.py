@@ -20,7 +20,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.row_origins import rows_of_call
-from spark_kafka_sink.producer.futures import ColumnsFuture, tell_failed
+from spark_kafka_sink.producer.futures import ColumnsFuture, fail_futures
 from spark_kafka_sink.producer.sending.deliveries import SentBatches
 from spark_kafka_sink.producer.sending.delivery_errors import (
     Answer,
@@ -46,7 +46,7 @@ def test_records_that_the_broker_names_get_its_words_and_the_others_are_innocent
     batch.rows = (rows_of_call(call, np.array([10, 11])), rows_of_call(call, np.array([20, 21]), 2))
     named, innocent = record_errors(batch, Answer(codes.INVALID_RECORD, record_words={2: "has no key"}))
     assert innocent is not None
-    tell_failed(batch, innocent, named)
+    fail_futures(batch, innocent, named)
     errors = {int(row): failure.error for failure in call.result(0).failures for row in failure.rows}
     assert isinstance(errors[20], InvalidRecordError)
     assert "has no key" in str(errors[20])
