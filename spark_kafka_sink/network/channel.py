@@ -40,8 +40,8 @@ from spark_kafka_sink.network.transport import (
 # Who may talk: the conversation that comes before, and sometimes between, the frames of a channel.
 #
 # An authenticator does no IO. The channel gives it the frames that arrive and writes the frames that it returns. While
-# a client authenticates again on a channel in use (KIP-368), answers to earlier requests still come in: `claims` finds
-# the conversation's own frames from those.
+# a client authenticates again on a channel in use (KIP-368), answers to earlier requests still come in: `claims` says
+# which frames belong to the conversation.
 
 
 AUTHENTICATION_FRAME_BYTES_MAX = 1024 * 1024

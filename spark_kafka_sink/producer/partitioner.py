@@ -193,7 +193,7 @@ def named_partitions(explicit: int | ArrowColumn | None, row_count: int) -> NDAr
 def _keyed(
     key: ArrowColumn, partitions: NDArray[np.int32] | None, undecided: NDArray[np.int64], count: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The same with what the keys decide, where the rows have not named a partition."""
+    """Fill in the partitions that keys decide. Returns all partitions, and the rows that have none yet."""
     if partitions is None:
         return _hashed(key, count)
     if len(undecided):

@@ -64,7 +64,7 @@ class Message(Struct):
         return writer.segments()
 
     def write(self, writer: Writer, version: int) -> None:
-        """The same behind what was written before."""
+        """Append this message to what the writer has. ValueError for a number or a length that is out of range."""
         try:
             _codec(type(self), version).write(writer, self)
         except struct.error as error:
@@ -77,7 +77,7 @@ class Message(Struct):
 
     @classmethod
     def read(cls: type[MessageT], reader: Reader, version: int) -> MessageT:
-        """The same from where a reader stands."""
+        """Decode a message that begins at the reader's position. DecodeError if the bytes are not one."""
         codec = _codec(cls, version)
         try:
             message: MessageT = codec.read(reader)

@@ -103,7 +103,7 @@ class BlockingClient:
     def attempt(
         self, node: Node, answer_type: type[AnswerT], message: Message, *, versions: VersionRange | None = None
     ) -> AnswerT | NetworkError:
-        """The same, where a NetworkError is one of the answers: it is returned."""
+        """As `ask`, but a NetworkError is returned, since the caller may try again."""
         try:
             return self.ask(node, answer_type, message, versions=versions)
         except NetworkError as error:

@@ -180,7 +180,7 @@ def _stored(array: pa.Array) -> tuple[NDArray[Any], pa.Buffer | None]:
 
 
 def _narrow(offsets: NDArray[np.int64], data: pa.Buffer) -> tuple[NDArray[np.int32], pa.Buffer]:
-    """The same in offsets of 32 bits."""
+    """Offsets of 64 bits as ones of 32 bits that begin at 0, and the bytes that they show."""
     base, end = int(offsets[0]), int(offsets[-1])
     if end - base > OFFSETS_MAX:
         raise OverflowError(f"{end - base} bytes in {len(offsets) - 1} rows: cut the chunk first")

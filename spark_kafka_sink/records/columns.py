@@ -112,7 +112,7 @@ class RecordColumns:
             yield self.slice(start, rows_max).contiguous()
 
     def contiguous(self) -> RecordColumns:
-        """The same rows in plain arrays. Only columns that are in several pieces are copied."""
+        """These rows in plain arrays. Only columns that are in several pieces are copied."""
         return self._checked(*(None if c is None else one_array(c) for _, c in self._named()))
 
     @classmethod

@@ -14,7 +14,7 @@ import pytest
 from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
-from spark_kafka_sink.producer.futures import ColumnsFuture, RecordMetadata, SendFuture, complete_futures
+from spark_kafka_sink.producer.futures import ColumnsFuture, OffsetRange, RecordMetadata, SendFuture, complete_futures
 from tests.waiting import PATIENCE_SECONDS
 
 STORED = RecordMetadata("t", 3, 17, 1_000, 4, -1)
@@ -193,3 +193,8 @@ def test_a_call_whose_rows_begin_within_a_batch_gets_their_offsets_and_none_if_t
     written = [call.result(0).partitions[7] for call in calls]
     assert [(one.first_offset, one.last_offset) for one in written] == offsets
     assert [one.rows for one in written] == [3, 2]
+
+
+def test_ranges_of_one_partition_add_up_from_its_first_record_on() -> None:
+    assert OffsetRange(0, 4, 5) + OffsetRange(5, 9, 5) == OffsetRange(0, 9, 10)
+    assert OffsetRange(5, 9, 5) + OffsetRange(-1, -1, 1) + OffsetRange(0, 4, 5) == OffsetRange(0, 9, 11)

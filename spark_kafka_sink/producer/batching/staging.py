@@ -31,7 +31,7 @@ Headers = Sequence[tuple[str, "bytes | None"]]
 RECORD_BYTES_OVER = 30
 """By how much the size of a StagedRecord may exceed what it is encoded to: all of its numbers are one byte long."""
 _ROW_BYTES_OVER = 8
-"""The same difference for rows of columns, whose sizes are closer (records/cutting.py)."""
+"""By how much the size of a row of columns may exceed what it is encoded to (records/cutting.py)."""
 _CACHED_BYTES = 3 << 20
 _BYTES_PER_PARTITION = 64 << 10
 """Rows are ordered in half the time, or less, while all are in the processor's cache. So a stage is full with that many

@@ -173,7 +173,7 @@ def encoding_error(batch: ProducerBatch) -> KafkaSinkError:
 
 
 def with_doubt(error: KafkaSinkError) -> KafkaSinkError:
-    """The same for records that were sent before."""
+    """A copy of the error for records that were sent before: it adds that they may be stored."""
     doubtful = copy(error)
     doubtful.args = (f"{error} {_DOUBT}",)
     return _because(doubtful, error.__cause__)
