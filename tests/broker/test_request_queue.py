@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import pytest
+
 from spark_kafka_sink.broker.request_queue import RequestQueue
 from tests.waiting import eventually
 
@@ -103,3 +105,24 @@ def test_progress_between_the_look_and_the_wait_is_not_missed() -> None:
     clock.progress = 1
     queue.put_at(1000, parked, progress=0)
     assert queue.get(0) is parked
+
+
+def test_a_task_whose_time_has_come_is_done_once_also_if_there_is_progress_later() -> None:
+    clock = Clock()
+    queue, parked = clock.queue(), task()
+    queue.put_at(10, parked, progress=0)
+    clock.now_ms = 10
+    assert queue.get(0) is parked
+    clock.progress = 1
+    queue.note_progress()
+    assert queue.get(0) is None
+
+
+def test_a_handler_that_leaves_something_behind_wakes_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, woken = Clock().queue(), list[int]()
+    queue.put(task())
+    queue.put(task())
+    monkeypatch.setattr(queue._work, "notify", lambda: woken.append(len(queue._requests)))
+    for _ in range(2):
+        assert queue.get(0) is not None
+    assert woken == [1]

@@ -113,6 +113,15 @@ def test_bytes_that_are_no_record_break_the_connection_and_accuse_nobody(pair: P
     assert not isinstance(caught.value, TlsError)
 
 
+def test_a_write_after_the_stream_broke_is_a_broken_connection_too(pair: Pair) -> None:
+    pair.shake_hands()
+    pair.far.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    with pytest.raises(NetworkError, match="the TLS connection broke"):
+        pair.read()
+    with pytest.raises(NetworkError, match="the TLS connection broke"):
+        write_on(pair.client)
+
+
 def test_a_record_that_was_changed_on_the_way_breaks_the_connection(pair: Pair) -> None:
     pair.shake_hands()
     pair.read()

@@ -123,6 +123,16 @@ def test_wrong_types_and_values_are_told_at_the_call(record: ProducerRecord) -> 
         producer.send(record)
 
 
+def test_a_call_without_rows_needs_no_broker_and_no_topic() -> None:
+    cluster, producer = simulated()
+    cluster.control.when(api=ApiKey.METADATA, times=None).never_answer()
+    started = cluster.system.now()
+    future = producer.send_columns("unknown", RecordColumns(pa.array([], pa.binary())))
+    assert future.done()
+    assert future.result(0).rows_written == 0
+    assert cluster.system.now() == started
+
+
 def test_a_serializer_that_raises_fails_its_record_alone() -> None:
     _, producer = simulated()
     assert isinstance(error_of(producer, ProducerRecord("t", object())), InvalidRecordError)

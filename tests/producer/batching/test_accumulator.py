@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -165,6 +166,23 @@ def test_closing_makes_everything_ready_and_refuses_more() -> None:
     for batch in h.drain():
         h.acknowledge(batch)
     assert h.pool.free_bytes == h.pool.bytes_max
+
+
+def test_a_close_between_the_memory_and_the_stage_refuses_the_append_and_gives_the_memory_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    h = Harness()
+    reserve = h.accumulator._reserve
+
+    def closed_meanwhile(*given: Any) -> None:
+        reserve(*given)
+        h.accumulator.close()
+
+    monkeypatch.setattr(h.accumulator, "_reserve", closed_meanwhile)
+    taken, error = h.append(0)
+    assert (taken, type(error)) == (0, ProducerClosedError)
+    assert h.pool.free_bytes == h.pool.bytes_max
+    assert not h.accumulator.has_incomplete()
 
 
 def test_an_append_wakes_the_sender_for_a_new_linger_and_for_a_full_batch_only() -> None:

@@ -240,6 +240,12 @@ def test_a_batch_that_fits_into_the_limit_is_cut_in_half_all_the_same() -> None:
     assert [child.record_count for child in children] == [2, 2]
 
 
+def test_the_parts_of_a_batch_without_a_sequence_have_none() -> None:
+    batch = batch_of(plain(4))
+    batch.close()
+    assert [child.has_sequence for child in split_batch(batch, 1 << 20)] == [False, False]
+
+
 def test_repr_shows_the_state_and_no_data() -> None:
     batch = in_flight(batch_of(plain()))
     assert "t-3" in repr(batch)

@@ -133,6 +133,26 @@ def test_closing_ends_all_waits_and_refuses_new_ones_but_takes_memory_back() -> 
     assert pool.free_bytes == 100
 
 
+def test_memory_that_comes_just_before_the_wait_begins_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = pool_of(100)
+    monkeypatch.setattr(pool, "try_reserve", lambda *_: False)  # another thread gives the bytes back after this look
+    pool.reserve(60, 0)
+    assert (pool.free_bytes, pool.waiters) == (40, 0)
+
+
+def test_a_call_that_gets_memory_from_a_pool_that_is_closed_meanwhile_gives_it_back() -> None:
+    pool = pool_of(100)
+    pool.reserve(90, 0)
+
+    def meanwhile() -> None:
+        pool.release(90)
+        pool.close()
+
+    with pytest.raises(ProducerClosedError):
+        pool.reserve(50, LONG_MS, meanwhile)
+    assert pool.free_bytes == 100
+
+
 def test_giving_back_what_was_never_taken_is_our_own_fault() -> None:
     with pytest.raises(IllegalStateError):
         pool_of(100).release(1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from tests.producer.batching.accumulator_harness import (
     BATCH_ROWS,
     FOREVER,
@@ -164,6 +166,28 @@ def test_a_new_leader_ends_the_backoff_of_the_ongoing_retry_but_not_of_the_next(
     batch.off_wire()
     h.reenqueue(batch)
     assert h.ready_nodes() == set()
+
+
+def test_news_of_the_cluster_that_change_no_leader_end_no_backoff() -> None:
+    h = Harness(linger_ms=0, retry_backoff_ms=100, retry_backoff_max_ms=100)
+    h.append(0)
+    (batch,) = h.take()
+    batch.off_wire()
+    h.reenqueue(batch)
+    h.snapshot = cluster((0, 0, 1))
+    assert h.ready_nodes() == set()
+
+
+def test_a_batch_that_lingers_again_after_a_flush_was_given_up_does_not_hold_the_others_of_its_node() -> None:
+    h = Harness(leaders=(0, 0))
+    h.append(0)
+    flush = threading.Event()
+    h.accumulator._incomplete.begin_flush(flush)
+    assert h.ready_nodes() == {0}
+    h.accumulator._incomplete.end_flush(flush)
+    h.append(1, BATCH_ROWS + 1)
+    assert h.ready_nodes() == {0}
+    assert [batch.topic_partition.partition for batch in h.drain(0)] == [1]
 
 
 def test_a_leader_that_changed_while_the_batch_was_in_flight_needs_no_backoff() -> None:
