@@ -93,6 +93,28 @@ def test_the_wheel_works_as_a_zip_as_py_files_has_it(built: Path, tmp_path: Path
     assert done.stdout == f"pykafka {__version__}\n", done.stderr
 
 
+def test_spark_finds_the_data_source_after_an_editable_install_from_any_folder(tmp_path: Path) -> None:
+    """Spark lists the modules that paths lead to; what an import hook would find is not among them."""
+    project, target, elsewhere = tmp_path / "project", tmp_path / "target", tmp_path / "elsewhere"
+    for folder in (project, target, elsewhere):
+        folder.mkdir()
+    for name in SOURCES:
+        shutil.copy(ROOT / name, project)
+    shutil.copytree(ROOT / PACKAGE, project / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
+    build = f"from setuptools import build_meta; print(build_meta.build_editable({str(tmp_path)!r}))"
+    done = subprocess.run([sys.executable, "-c", build], cwd=project, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(target)
+    # Without the packages of this machine, among which it may be found, too.
+    look = f"import pkgutil, site; site.addsitedir({str(target)!r})\n"
+    look += "print(*(one.module_finder.path for one in pkgutil.iter_modules() if one.name.startswith('pyspark_')))"
+    found = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", look], cwd=elsewhere, capture_output=True, text=True, check=False
+    )
+    assert found.stdout.split() == [str(project)], found.stderr
+
+
 def test_the_source_archive_has_no_half_of_the_tests(built: Path) -> None:
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:

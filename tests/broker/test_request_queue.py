@@ -126,3 +126,17 @@ def test_a_handler_that_leaves_something_behind_wakes_the_next_one(monkeypatch: 
     for _ in range(2):
         assert queue.get(0) is not None
     assert woken == [1]
+
+
+def test_a_handler_that_waits_for_work_wakes_up_when_the_next_task_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    queue, later, waits = clock.queue(), task(), list[float]()
+    queue.put_at(40, later)
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        clock.now_ms += 1000 * seconds
+
+    monkeypatch.setattr(queue._work, "wait", wait)
+    assert queue.get(1000) is later
+    assert waits == [0.04]
