@@ -31,7 +31,7 @@ class Listening:
             return self.advertised_host or self.host
         name = self.advertised_host or _name_of_this_machine()
         _log.warning(
-            "the embedded broker listens on all interfaces%s. It advertises %s to clients%s",
+            "the embedded broker listens on all interfaces%s. The name that clients get is %s%s",
             "" if self.security.uses_sasl else ": anyone who can reach this machine may read and write",
             name,
             "" if self.advertised_host else "; if that is wrong, give the advertised host",

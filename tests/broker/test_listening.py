@@ -21,7 +21,7 @@ def test_all_interfaces_are_no_address_and_a_warning_says_who_may_write(
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [])
     assert Listening(host).name_for_clients() == "this-machine"
     (warning,) = caplog.messages
-    assert "whoever reaches this machine may read and write" in warning
+    assert "anyone who can reach this machine may read and write" in warning
     assert "this-machine; if that is wrong, give the advertised host" in warning
 
 
