@@ -1,0 +1,59 @@
+"""A task holds the rows that wait for their answers, and no more of them than buffer.memory."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+
+from spark_kafka_sink.producer.futures import ColumnsResult
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.spark.columns import TopicRows
+from spark_kafka_sink.spark.options import parse_options
+from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
+from spark_kafka_sink.spark.write_task import _Writing
+
+ROWS = TopicRows("t", RecordColumns(pa.array([b"v" * 100] * 10)), None)
+
+
+class SlowFuture(Future[ColumnsResult]):
+    """Its answer comes only when the task waits for it, as that of a partition without a leader."""
+
+    def result(self, timeout: float | None = None) -> ColumnsResult:
+        if not self.done():
+            self.set_result(ColumnsResult("t", (), [0, 0, 10]))
+        return super().result(timeout)
+
+
+class FirstIsSlow:
+    """A producer whose first call stays without an answer, while all others are answered at once."""
+
+    config = SimpleNamespace(buffer_memory=4 * ROWS.columns.nbytes, max_block_ms=1, delivery_timeout_ms=1)
+
+    def __init__(self) -> None:
+        self.first: SlowFuture | None = None
+
+    def totals(self) -> None:
+        return None
+
+    def send_columns(self, *_: object) -> Future[ColumnsResult]:
+        if self.first is None:
+            self.first = SlowFuture()
+            return self.first
+        future: Future[ColumnsResult] = Future()
+        future.set_result(ColumnsResult("t", (), [1, 0, 10]))
+        return future
+
+
+def test_rows_behind_a_stalled_partition_do_not_pile_up_in_the_task() -> None:
+    producer: Any = FirstIsSlow()
+    options = parse_options({"kafka.bootstrap.servers": "host:1", "topic": "t"})
+    writing = _Writing(producer, options, TaskReport(TaskIdentity(0, 0, 0, 0)))
+    for _ in range(4):
+        writing.send(ROWS)
+    assert not producer.first.done()
+    writing.send(ROWS)
+    assert producer.first.done()
+    assert writing._waiting_bytes <= producer.config.buffer_memory
