@@ -1,4 +1,4 @@
-"""A task holds the rows that wait for their answers, and no more of them than buffer.memory."""
+"""A task that waits or fails: rows behind a stalled partition are bounded, and a failure ends it at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
+from spark_kafka_sink.errors import DeliveryError, InvalidRecordError
 from spark_kafka_sink.producer.futures import ColumnsResult
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.spark.columns import TopicRows
@@ -15,6 +17,7 @@ from spark_kafka_sink.spark.options import parse_options
 from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
 from spark_kafka_sink.spark.write_task import _Writing
 
+OPTIONS = parse_options({"kafka.bootstrap.servers": "host:1", "topic": "t"})
 ROWS = TopicRows("t", RecordColumns(pa.array([b"v" * 100] * 10)), None)
 
 
@@ -49,11 +52,22 @@ class FirstIsSlow:
 
 def test_rows_behind_a_stalled_partition_do_not_pile_up_in_the_task() -> None:
     producer: Any = FirstIsSlow()
-    options = parse_options({"kafka.bootstrap.servers": "host:1", "topic": "t"})
-    writing = _Writing(producer, options, TaskReport(TaskIdentity(0, 0, 0, 0)))
+    writing = _Writing(producer, OPTIONS, TaskReport(TaskIdentity(0, 0, 0, 0)))
     for _ in range(4):
         writing.send(ROWS)
     assert not producer.first.done()
     writing.send(ROWS)
     assert producer.first.done()
     assert writing._waiting_bytes <= producer.config.buffer_memory
+
+
+class Refusing(FirstIsSlow):
+    def send_columns(self, *_: object) -> Future[ColumnsResult]:
+        raise InvalidRecordError("refused")
+
+
+def test_a_record_that_failed_ends_the_task_at_once_and_not_after_all_of_its_rows() -> None:
+    producer: Any = Refusing()
+    writing = _Writing(producer, OPTIONS, TaskReport(TaskIdentity(0, 0, 0, 0)))
+    with pytest.raises(DeliveryError, match=r"10 records.*refused"):
+        writing.send(ROWS)
