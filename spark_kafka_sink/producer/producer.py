@@ -333,9 +333,8 @@ class KafkaProducer(TransactionalProducer):
     def close(self, timeout: float | None = None) -> None:
         """Wait at most `timeout` seconds for all results; then fail the rest, and end the thread.
 
-        A transaction that is open is aborted, unless the timeout is 0. In a signal handler give it a timeout: the
-        handler may have interrupted a call of this producer, without which the sender cannot go on. Then close returns
-        when the time is up, and the rest fails when that call has ended.
+        A transaction that is open is aborted, unless the timeout is 0. In a signal handler give a timeout: the sender
+        may need the call that the handler has interrupted. The rest then fails when that call has ended.
         """
         self._closed = True
         if os.getpid() != self._pid:
