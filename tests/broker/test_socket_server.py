@@ -208,3 +208,15 @@ def read_to_end(sock: socket.socket) -> bytes:
     except ConnectionResetError:
         pass
     return data
+
+
+def test_a_node_that_stops_leaves_the_connections_of_the_others() -> None:
+    question = (MetadataRequest(topics=[]), 9)
+    with embedded_broker(nodes=2) as broker:
+        one, other = broker.bootstrap_servers.split(",")
+        with LoopbackClient(one) as stays, LoopbackClient(other) as goes:
+            assert stays.ask(*question) is not None
+            assert goes.ask(*question) is not None
+            broker.control.stop_node(1)
+            assert goes.receive() is None
+            assert stays.ask(*question) is not None
