@@ -16,7 +16,9 @@ TOPIC_SETTINGS = {
     "retention.ms": "taken, and not acted on: nothing is deleted by age here",
     "cleanup.policy": "with compact, records without a key are refused; nothing is compacted here",
     "segment.bytes": "taken, and not acted on: a log is one segment here",
+    "segment.ms": "taken, and not acted on",
     "min.cleanable.dirty.ratio": "taken, and not acted on",
+    "delete.retention.ms": "taken, and not acted on",
 }
 
 

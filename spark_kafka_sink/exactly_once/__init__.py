@@ -2,10 +2,14 @@
 
 names.py                the names of transactions: one prefix for each query, and ids that are used again
 entries.py              what is decided, as a record of the decision log
-decision_log.py         the compacted topic that has these records: made, read, written
-transactions_client.py  questions to the coordinators of transactions: describe, list, commit, abort
+batch_start.py          what the driver knows when a batch begins, for its tasks and for the commit
 driver.py               what the driver of a query does, step by step
-operations.py           what a person may do from outside: list, finish, abort, give up
+prefix.py               the transactions under one prefix, and what is decided of them
+decision_log.py         the compacted topic with these records: made and read
+decision_writer.py      written, each record in a transaction of the driver
+transactions_client.py  questions to the coordinators of transactions: describe, list, commit, abort
+operations.py           what a person may do from outside: look, finish, abort, give up
+refusals.py             the errors: what happened, what is in Kafka now, what to do
 steps.py                where a test may stop the process
 
 Nothing here knows Spark, so that the command line needs none. docs/exactly-once.md has the whole.

@@ -8,7 +8,9 @@ A driver's transaction is over after milliseconds, or after DRIVER_TIMEOUT_MS wh
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
+from spark_kafka_sink.client.cluster import NO_TOPIC_ID
 from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.errors import BrokerError, DecodeError, KafkaSinkError, NetworkError
 from spark_kafka_sink.exactly_once.entries import Entry, decoded
@@ -33,20 +35,43 @@ PARTITION = 0
 
 _WAIT_MS = 10.0
 _ASK_AGAIN_MS = 100.0
-# Small segments, cleaned early: every driver reads the whole log at its start.
-_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.1"}
+# Small segments, cleaned early, and nothing kept of what is over: every driver reads the whole log when it starts.
+_SETTINGS = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "1048576",
+    "segment.ms": "60000",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "60000",
+}
+
+
+_LOGS_MAX = 8
+
+
+class _Position(NamedTuple):
+    """What was read of a log, and where to go on."""
+
+    next_offset: int
+    entries: dict[str, Entry]
+
+
+_positions: dict[tuple[object, ...], _Position] = {}
+"""By brokers, topic and its id: of this process, which plans one micro-batch after the other."""
 
 
 class DecisionLog:
-    """Reads. What is written is written by decision_writer.py."""
+    """Reads. What is written is written by decision_writer.py.
+
+    What this process has read before is not read again. A topic of brokers that give topics no ids is, since it may
+    have been deleted and created again.
+    """
 
     def __init__(self, config: ClientConfig, topic: str, client: BlockingClient) -> None:
         self.topic = topic
+        self._brokers = config.bootstrap_servers
         self._client = client
         self._stable = TopicReader(config, client=client)
         self._all = TopicReader(config, client=client, isolation="read_uncommitted")
-        self._next_offset: int | None = None
-        self._entries: dict[str, Entry] = {}
 
     def create_if_missing(self, replication: int = DEFAULT_REPLICATION) -> None:
         """BrokerError if it is missing and may not be created."""
@@ -66,7 +91,7 @@ class DecisionLog:
         return True
 
     def read(self) -> Mapping[str, Entry]:
-        """The newest entry of each prefix. What was read before is not read again."""
+        """The newest entry of each prefix."""
         end = self._all.end_offsets(self.topic, [PARTITION])[PARTITION]
         patience = self._client.patience(f"open transactions in topic {self.topic}")
         while self._stable.end_offsets(self.topic, [PARTITION])[PARTITION] < end:
@@ -78,17 +103,25 @@ class DecisionLog:
         return self._read_to(self._stable.end_offsets(self.topic, [PARTITION])[PARTITION])
 
     def _read_to(self, end: int) -> Mapping[str, Entry]:
-        start = None if self._next_offset is None else {PARTITION: self._next_offset}
-        for rows in self._stable.batches(self.topic, partitions=[PARTITION], start=start, stop={PARTITION: end}):
+        topic_id = self._client.topic(self.topic).topic_id
+        place = (self._brokers, self.topic, topic_id)
+        known = _positions.pop(place, None)
+        if known is None or known.next_offset > end or topic_id == NO_TOPIC_ID:
+            known = _Position(self._all.beginning_offsets(self.topic, [PARTITION])[PARTITION], {})
+        entries = dict(known.entries)
+        span = {PARTITION: known.next_offset}, {PARTITION: end}
+        for rows in self._stable.batches(self.topic, partitions=[PARTITION], start=span[0], stop=span[1]):
             columns = (rows.column(name).to_pylist() for name in ("key", "value", "offset"))
             for key, value, offset in zip(*columns, strict=True):
-                self._take(key, value, offset)
-        self._next_offset = end
-        return dict(self._entries)
+                self._take(entries, key, value, offset)
+        if len(_positions) >= _LOGS_MAX:
+            _positions.clear()
+        _positions[place] = _Position(end, entries)
+        return dict(entries)
 
-    def _take(self, key: bytes | None, value: bytes | None, offset: int) -> None:
+    def _take(self, entries: dict[str, Entry], key: bytes | None, value: bytes | None, offset: int) -> None:
         if key is not None and value is None:
-            self._entries.pop(key.decode("utf-8", "replace"), None)
+            entries.pop(key.decode("utf-8", "replace"), None)
             return
         try:
             entry = decoded(key or b"", value or b"")
@@ -97,7 +130,7 @@ class DecisionLog:
                 f"topic {self.topic}, partition {PARTITION}, offset {offset}: {error}. This topic is for decisions "
                 "alone: name another one with decisionLogTopic, or use the newest version of this library everywhere."
             ) from error
-        self._entries[entry.prefix] = entry
+        entries[entry.prefix] = entry
 
     # --- the topic
 

@@ -14,18 +14,15 @@ import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 
-from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.errors import BrokerError, ProducerFencedError
 from spark_kafka_sink.exactly_once import refusals, steps
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
-from spark_kafka_sink.exactly_once.decision_log import DRIVER_TIMEOUT_MS, DecisionLog
+from spark_kafka_sink.exactly_once.decision_log import DRIVER_TIMEOUT_MS
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, TaskTransaction
-from spark_kafka_sink.exactly_once.names import driver_id, task_id, task_of
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
+from spark_kafka_sink.exactly_once.names import task_id
+from spark_kafka_sink.exactly_once.prefix import Prefix
 from spark_kafka_sink.network.system import System
-from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
-from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
 from spark_kafka_sink.protocol import error_codes
 
 _log = logging.getLogger(__name__)
@@ -39,16 +36,15 @@ class Driver:
     """A context manager. Used by one thread."""
 
     def __init__(self, delivery: Delivery, *, system: System | None = None) -> None:
-        config = _client_config(delivery)
         self._delivery = delivery
-        self._client = TransactionsClient(config, system=system)
-        self._decisions = DecisionLog(config, delivery.topic, self._client.blocking)
+        self._prefix = Prefix(delivery.options, delivery.prefix, delivery.topic, system=system)
+        self._client, self._log = self._prefix.client, self._prefix.log
 
     def __enter__(self) -> Driver:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._client.close()
+        self._prefix.client.close()
 
     # --- begin
 
@@ -56,7 +52,7 @@ class Driver:
         """`name`: of this driver, another one for each process that drives."""
         steps.before(steps.START)
         with refusals.before_the_first_row():
-            self._decisions.create_if_missing(self._delivery.replication)
+            self._log.create_if_missing(self._delivery.replication)
             start = self._alone() if self._delivery.is_forgotten else self._take_turn(name)
         steps.after(steps.START)
         return start
@@ -65,22 +61,19 @@ class Driver:
         """Nobody else has the prefix."""
         timeout_ms = self._granted_timeout_ms()
         entry = Entry(self._delivery.prefix, timeout_ms=timeout_ms)
-        return BatchStart(entry, self._fence())
+        return BatchStart(entry, self._prefix.fence())
 
     def _take_turn(self, name: str) -> BatchStart:
-        self._refuse(self._mine(self._decisions.glance()), name)  # the driver that has the prefix now is not harmed
+        self._refuse(self._prefix.of(self._log.glance()), name)  # the driver that has the prefix now is not harmed
         while True:
-            driver = self._fence()
-            entries = self._decisions.read()
-            entry = self._mine(entries)
+            driver = self._prefix.fence()
+            entries = self._log.read()
+            entry = self._prefix.of(entries)
             self._refuse(entry, name)
             if entry.drivers[-1:] == (name,) and entry.state is not EntryState.DECIDED:
                 return BatchStart(entry, driver, self._delivery.is_given, _of_queries_elsewhere(entries, entry.prefix))
             # What is written here uses up sequences of the epoch, so another one is fetched after it.
             self._take_over(entry, name)
-
-    def _mine(self, entries: Mapping[str, Entry]) -> Entry:
-        return entries.get(self._delivery.prefix, Entry(self._delivery.prefix))
 
     def _refuse(self, entry: Entry, name: str) -> None:
         if entry.has_superseded(name):
@@ -89,21 +82,18 @@ class Driver:
         if checkpoint and entry.checkpoint and checkpoint != entry.checkpoint:
             raise refusals.other_checkpoint(entry, checkpoint)
 
-    def _fence(self) -> ProducerIdAndEpoch:
-        return self._client.init_producer_id(driver_id(self._delivery.prefix), DRIVER_TIMEOUT_MS)
-
     def _take_over(self, entry: Entry, name: str) -> None:
         """Of a driver before: finish what it had decided, abort what it had not, and write down who drives now."""
         timeout_ms = self._granted_timeout_ms()
-        driver = self._fence()
+        driver = self._prefix.fence()
         if entry.state is EntryState.DECIDED:
             _log.info("prefix %s: %s is decided and not done; it is finished now", entry.prefix, entry.batch)
             self._commit_all(entry)
             entry = entry.done()
-        self._client.end(self._left_over(), commit=False)
+        self._prefix.abort(self._prefix.open_transactions())
         if entry.drivers[-1:] != (name,):
             entry = entry.begun(name, self._delivery.checkpoint, timeout_ms)
-        self._write(driver, entry)
+        self._prefix.write(driver, entry)
 
     def _granted_timeout_ms(self) -> int:
         """The longest transaction that the brokers grant, or the one that the user wants."""
@@ -119,18 +109,12 @@ class Driver:
 
     def _refused_timeout(self, timeout_ms: int) -> BrokerError | None:
         try:
-            self._client.init_producer_id(driver_id(self._delivery.prefix), timeout_ms)
+            self._client.init_producer_id(self._prefix.driver_id, timeout_ms)
         except BrokerError as error:
             if error.code != error_codes.INVALID_TRANSACTION_TIMEOUT:
                 raise
             return error
         return None
-
-    def _write(self, driver: ProducerIdAndEpoch, entry: Entry) -> None:
-        from spark_kafka_sink.exactly_once.decision_writer import DecisionWriter  # a whole producer, and rarely
-
-        with DecisionWriter(self._delivery.options, self._delivery.topic, self._delivery.prefix, driver) as writer:
-            writer.write(entry)
 
     # --- commit
 
@@ -143,7 +127,7 @@ class Driver:
         steps.before(steps.DECIDE)
         start.is_committed(batch)  # raises what must not be
         entry = start.entry.decided(batch, tuple(transactions))
-        self._ensure_open(entry)
+        self._ensure_open(start, entry)
         delivery = self._delivery
         with DecisionWriter(delivery.options, delivery.topic, start.prefix, start.driver) as writer:
             with refusals.fenced_before_the_decision(entry):
@@ -152,7 +136,7 @@ class Driver:
             steps.before(steps.COMMIT)
             self._commit_all(entry)
             # Listed before it is noted that the batch is done: until then no newer driver lets tasks begin.
-            losers = self._left_over()
+            losers = self._prefix.open_transactions()
             with refusals.fenced_after_the_commit(entry):
                 if delivery.is_forgotten:
                     writer.forget()
@@ -160,15 +144,18 @@ class Driver:
                     writer.write(entry.done())
             steps.after(steps.COMMIT)
         steps.before(steps.LOSERS)
-        self._client.end(losers, commit=False)
+        self._prefix.abort(losers)
         steps.after(steps.LOSERS)
 
-    def _ensure_open(self, entry: Entry) -> None:
+    def _ensure_open(self, start: BatchStart, entry: Entry) -> None:
         """A transaction that has ended by itself is found before the decision, not after it."""
-        found = self._client.describe(task_id(entry.prefix, each.task) for each in entry.transactions)
+        ids = [task_id(entry.prefix, each.task) for each in entry.transactions]
+        found = self._client.describe([start.driver_id, *ids])
+        with refusals.fenced_before_the_decision(entry):
+            if start.driver_id not in found or found[start.driver_id].id_and_epoch != start.driver:
+                raise refusals.fenced(start.driver_id)
         faults = []
-        for each in entry.transactions:
-            name = task_id(entry.prefix, each.task)
+        for name, each in zip(ids, entry.transactions, strict=True):
             now = found.get(name)
             if now is None:
                 faults.append(f"{name}: the brokers do not know it")
@@ -178,19 +165,9 @@ class Driver:
             raise refusals.not_open(entry, faults)
 
     def _commit_all(self, entry: Entry) -> None:
-        prepared = [each.prepared(entry.prefix) for each in entry.transactions]
-        refused = self._client.end(prepared, commit=True)
+        refused = self._prefix.commit(entry)
         if refused:
             raise refusals.commit_lost(entry, refused)
-
-    def _left_over(self) -> list[PreparedTransaction]:
-        """Open transactions of tasks under the prefix."""
-        prefix, version = self._delivery.prefix, self._client.transaction_version
-        ids = self._client.open_ids(lambda name: task_of(prefix, name) is not None)
-        found = self._client.describe(ids).values()
-        return [
-            PreparedTransaction(each.transactional_id, *each.id_and_epoch, version) for each in found if each.is_open
-        ]
 
     # --- abort
 
@@ -204,11 +181,12 @@ class Driver:
     def _abort(self, start: BatchStart, batch: Batch, transactions: Sequence[TaskTransaction]) -> bool:
         if not self._still_drives(start):
             return False
-        entry = self._mine(self._decisions.read())
+        entry = self._prefix.entry()
         if entry.state is EntryState.DECIDED or entry.has_committed(batch):
             return False
-        self._client.end([each.prepared(start.prefix) for each in transactions], commit=False)
-        self._client.end(self._left_over(), commit=False)
+        prepared = [each.prepared(start.prefix) for each in transactions]
+        self._client.abort({each.transactional_id: each.id_and_epoch for each in prepared})
+        self._prefix.abort(self._prefix.open_transactions())
         return True
 
     def _still_drives(self, start: BatchStart) -> bool:
@@ -228,10 +206,6 @@ class Driver:
         except ProducerFencedError:
             return False
         return True
-
-
-def _client_config(delivery: Delivery) -> ClientConfig:
-    return ProducerConfig.parse(delivery.options).client_config()
 
 
 def _of_queries_elsewhere(entries: Mapping[str, Entry], prefix: str) -> dict[str, Entry]:

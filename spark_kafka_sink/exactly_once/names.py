@@ -19,8 +19,11 @@ from typing import NamedTuple
 from spark_kafka_sink.errors import ConfigurationError
 
 GENERATIONS = 8
+OWN_PREFIX = "pykafka-"
+"""Of prefixes that no user chose."""
 PREFIX_CHARACTERS_MAX = 200
 _PREFIX = re.compile(r"[A-Za-z0-9._-]+")
+_TASK_ID = re.compile(r"([A-Za-z0-9._-]+)-(\d{1,9})-(\d{1,9})-(\d{1,9})")
 _DIGEST_CHARACTERS = 16
 
 
@@ -42,18 +45,28 @@ def task_id(prefix: str, task: TaskName) -> str:
 
 def task_of(prefix: str, transactional_id: str) -> TaskName | None:
     """None for an id that is not one of a task under this prefix."""
-    match = re.fullmatch(re.escape(prefix) + r"-(\d{1,9})-(\d{1,9})-(\d{1,9})", transactional_id)
-    return None if match is None else TaskName(*map(int, match.groups()))
+    split = split_id(transactional_id)
+    return split[1] if split is not None and split[0] == prefix else None
+
+
+def split_id(transactional_id: str) -> tuple[str, TaskName] | None:
+    """The prefix and the task, if it is an id of a task."""
+    match = _TASK_ID.fullmatch(transactional_id)
+    return None if match is None else (match[1], TaskName(int(match[2]), int(match[3]), int(match[4])))
 
 
 def prefix_of(kind: str, identity: str) -> str:
     """A prefix made from what makes a query or a job what it is: always the same for the same."""
-    return f"pykafka-{kind}-{hashlib.sha256(identity.encode()).hexdigest()[:_DIGEST_CHARACTERS]}"
+    return f"{OWN_PREFIX}{kind}-{hashlib.sha256(identity.encode()).hexdigest()[:_DIGEST_CHARACTERS]}"
 
 
 def checkpoint_name(location: str) -> str:
-    """A checkpoint's location, written one way: Spark takes /a/b, /a/b/ and file:///a/b for the same."""
-    return re.sub(r"^file:/*(?=/)", "", location.strip()).rstrip("/") or "/"
+    """A checkpoint's location, written one way and without credentials: the decision log and errors show it.
+
+    Spark takes /a/b, /a/b/ and file:///a/b for the same.
+    """
+    path = re.sub(r"^file:/*(?=/)", "", location.strip()).rstrip("/") or "/"
+    return re.sub(r"^([a-z0-9+.-]+://)[^/]*@", r"\1", path, flags=re.IGNORECASE)
 
 
 def prefix_fault(prefix: str) -> str | None:

@@ -16,6 +16,8 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.names import task_id
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.error_codes import broker_error
 
 _SHOWN_MAX = 20
 
@@ -112,11 +114,16 @@ def commit_lost(entry: Entry, refused: Mapping[str, BrokerError]) -> CommitLostE
     )
 
 
+def fenced(transactional_id: str) -> BrokerError:
+    return broker_error(error_codes.PRODUCER_FENCED, f"transactional id {transactional_id} has another epoch now")
+
+
 @contextmanager
 def fenced_before_the_decision(entry: Entry) -> Iterator[None]:
     with _fenced_means(
-        f"{entry.batch} was not committed: a newer driver has taken over the query with the prefix {entry.prefix}. "
-        "This one must stop. The newer one writes the batch."
+        f"{entry.batch} was not committed: a newer driver has taken over the query with the prefix {entry.prefix}, or "
+        "`pykafka transactions` has. This one must stop. Nothing of the batch is visible; the driver that goes on "
+        "writes it."
     ):
         yield
 

@@ -42,6 +42,8 @@ TIMEOUT_MS = 120_000.0
 """The longest time without any progress."""
 _IN_FLIGHT_MAX = 50
 _PAUSE_MS_MAX = 1_000.0
+_ABORT_TIMEOUT_MS = 60_000
+"""For an id that is only aborted: its next user says another one."""
 
 AnswerT = TypeVar("AnswerT", bound=Message)
 
@@ -115,6 +117,15 @@ class TransactionsClient:
             if answer.error_code != error_codes.NONE
         }
 
+    def abort(self, transactions: Mapping[str, ProducerIdAndEpoch]) -> None:
+        """Abort these transactions, and let nothing more be written under their epochs.
+
+        The producer id is asked for anew, because this fences: the end of a transaction does not, in version 1, and
+        what a task that still lives writes after it would hold readers back for ever with brokers before Kafka 3.6.
+        """
+        questions = {name: requests.init(name, _ABORT_TIMEOUT_MS, known) for name, known in transactions.items()}
+        self._ask(Kind.INIT, InitProducerIdResponse, questions, _code, enough=error_codes.CONCURRENT_TRANSACTIONS)
+
     def describe(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
         """What coordinators know of these ids; those that they do not know are missing."""
         question = {name: (DescribeTransactionsRequest(transactional_ids=[name]), None) for name in transactional_ids}
@@ -177,8 +188,13 @@ class TransactionsClient:
         answer_type: type[AnswerT],
         questions: Mapping[str, VersionedMessage],
         code_of: Callable[[AnswerT], int],
+        *,
+        enough: int = error_codes.NONE,
     ) -> dict[str, AnswerT]:
-        """One question for each transactional id, to its coordinator, until each has a final answer."""
+        """One question for each transactional id, to its coordinator, until each has a final answer.
+
+        `enough`: an error which says that what was asked for has begun.
+        """
         done: dict[str, AnswerT] = {}
         patience = self.blocking.patience(f"the attempt to {kind.value}")
         pause_ms = COMPLETING_PAUSE_MS
@@ -192,7 +208,7 @@ class TransactionsClient:
                     failure = answer
                     continue
                 code = code_of(answer)
-                follows = verdict(kind, code)
+                follows = Verdict.DONE if code == enough else verdict(kind, code)
                 if follows not in (Verdict.RETRY, Verdict.LOOK_UP):
                     done[name] = answer
                     continue

@@ -13,7 +13,7 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.spark.checks import CHECK, ask_servers, check_write, outcome_as_schema
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.sink_options import SinkOptions
-from spark_kafka_sink.spark.words import MODE_NOT_ALLOWED, NAME
+from spark_kafka_sink.spark.words import MICRO_BATCH, MODE_NOT_ALLOWED, NAME
 from spark_kafka_sink.spark.write_task import show_log
 from spark_kafka_sink.spark.writer import KafkaBatchWriter, KafkaStreamWriter
 
@@ -45,9 +45,10 @@ class KafkaDataSource(DataSource):
         options, plan = self._plan(schema)
         if options.exactly_once is None or not self._is_planning:
             return KafkaBatchWriter(options, plan)
-        from spark_kafka_sink.spark.exactly_once import begin_job
+        from spark_kafka_sink.spark.exactly_once import begin_job, begin_stream
 
-        return KafkaBatchWriter(options, plan, begin_job(options))
+        begin = begin_stream if MICRO_BATCH in self.options else begin_job
+        return KafkaBatchWriter(options, plan, begin(options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:  # noqa: N802
         # `overwrite` is output mode complete: every micro-batch writes the whole result, as with Spark's own sink.

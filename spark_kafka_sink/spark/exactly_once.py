@@ -22,18 +22,15 @@ from spark_kafka_sink.errors import ConfigurationError, DeliveryError
 from spark_kafka_sink.exactly_once import steps
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
 from spark_kafka_sink.exactly_once.entries import Batch, TaskTransaction
-from spark_kafka_sink.exactly_once.names import checkpoint_name, prefix_of
+from spark_kafka_sink.exactly_once.names import OWN_PREFIX, checkpoint_name, prefix_of
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.spark.delivery_options import DeliveryOptions
 from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
 from spark_kafka_sink.spark.sink_options import SinkOptions
+from spark_kafka_sink.spark.words import NO_NAME
 
 _CLOSE_SECONDS = 5.0
 
-_NO_NAME = (
-    "Option 'deliveryGuarantee' is 'exactly-once', which needs a name for this query that stays the same after a "
-    "restart. Set the option checkpointLocation, from which it is made, or transactionalIdPrefix."
-)
 _KEY_IN_STREAM = (
     "Option 'idempotencyKey' is for batch jobs. A stream needs none: its query id and the number of each micro-batch "
     "are what a batch is known by."
@@ -117,7 +114,7 @@ def stream_delivery(options: SinkOptions) -> Delivery:
         raise ConfigurationError(_KEY_IN_STREAM)
     checkpoint = "" if asked.checkpoint is None else checkpoint_name(asked.checkpoint)
     if asked.prefix is None and not checkpoint:
-        raise ConfigurationError(_NO_NAME)
+        raise ConfigurationError(NO_NAME)
     return _delivery(options, asked.prefix or prefix_of("stream", checkpoint), checkpoint=checkpoint)
 
 
@@ -127,7 +124,7 @@ def _job_delivery(options: SinkOptions) -> Delivery:
         return _delivery(options, asked.prefix)
     if asked.key is not None:
         return _delivery(options, prefix_of("key", asked.key))
-    return _delivery(options, f"pykafka-job-{uuid.uuid4().hex}", is_forgotten=True)
+    return _delivery(options, f"{OWN_PREFIX}job-{uuid.uuid4().hex}", is_forgotten=True)
 
 
 def _delivery(options: SinkOptions, prefix: str, *, checkpoint: str = "", is_forgotten: bool = False) -> Delivery:

@@ -21,14 +21,16 @@ from pyspark.sql import SparkSession
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.spark.checks import ask_driver, ask_servers, check_write
+from spark_kafka_sink.spark.delivery_options import EXACTLY_ONCE
 from spark_kafka_sink.spark.recorded_writer import Record, frame_of, made_anew, record_of
-from spark_kafka_sink.spark.words import MODE_NOT_ALLOWED, NAME
+from spark_kafka_sink.spark.words import MICRO_BATCH, MODE_NOT_ALLOWED, NAME, NO_NAME
 from spark_kafka_sink.spark.writer import CONTINUOUS
 
 _MODES = {"append", "error", "errorifexists", "default"}
 _REFUSED_MODES = {"overwrite": "Overwrite", "ignore": "Ignore"}
 _CHECKED = {"checkConnection": "false"}
 _OF_THE_STREAM = ("checkpointlocation", "queryname")
+_CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 
 
 def saving(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,12 +81,13 @@ def starting(original: Callable[..., Any]) -> Callable[..., Any]:
         if path is not None:
             self.option("path", path)
         _check_trigger(said)
+        _name_query(self, said)
         frame = _checked_frame(self, said)
         if _output_mode(said) != "update":
             return original(made_anew(self, frame, without=[]).format(NAME).options(**_CHECKED))
         streamed = made_anew(self, frame, without=["format", "option", "options"])
         kept = {name: value for name, value in said.options().items() if name in _OF_THE_STREAM}
-        batches = WriteChanges({name: value for name, value in said.options().items() if name not in kept} | _CHECKED)
+        batches = WriteChanges(said.options() | _CHECKED | {MICRO_BATCH: "true"})
         return original(streamed.options(**kept).foreachBatch(batches))
 
     return start
@@ -143,6 +146,21 @@ def _check_trigger(said: Record) -> None:
     trigger = said.last("trigger")
     if trigger is not None and trigger.named.get("continuous") is not None:
         raise ConfigurationError(CONTINUOUS)
+
+
+def _name_query(writer: Any, said: Record) -> None:
+    """Exactly once needs the checkpoint's location among the options; Spark may have it from a setting instead."""
+    options = said.options()
+    if options.get("deliveryguarantee", "").strip().lower() != EXACTLY_ONCE:
+        return
+    if "checkpointlocation" in options or "transactionalidprefix" in options:
+        return
+    folder = frame_of(writer).sparkSession.conf.get(_CHECKPOINTS, None)
+    call = said.last("queryName")
+    name = options.get("queryname") if call is None else call.named["queryName"]
+    if not folder or not name:
+        raise ConfigurationError(NO_NAME)
+    writer.option("checkpointLocation", f"{folder.rstrip('/')}/{name}")
 
 
 def _output_mode(said: Record) -> str:

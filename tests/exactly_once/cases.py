@@ -45,6 +45,7 @@ class Query:
     checkpoint: str = "/checkpoint"
     is_given: bool = True
     timeout_ms: int | None = None
+    data: str = TOPIC
 
     @property
     def delivery(self) -> Delivery:
@@ -73,7 +74,7 @@ class Query:
         producer.init_transactions(start.task_id(partition, attempt))
         producer.begin_transaction()
         for value in values:
-            producer.send(ProducerRecord(TOPIC, value, partition=partition))
+            producer.send(ProducerRecord(self.data, value, partition=partition))
         prepared = producer.prepare_transaction()
         assert prepared is not None
         producer.close(timeout=0)
@@ -113,15 +114,15 @@ def seen(broker: EmbeddedBroker, isolation: str = "read_committed") -> list[str]
 
 
 @contextmanager
-def client_of(broker: EmbeddedBroker) -> Iterator[TransactionsClient]:
+def client_of(broker: EmbeddedBroker, topic: str = TOPIC) -> Iterator[TransactionsClient]:
     config = ProducerConfig.parse({"bootstrap.servers": broker.bootstrap_servers}).client_config()
     with TransactionsClient(config) as client:
-        client.blocking.topic(TOPIC)
+        client.blocking.topic(topic)
         yield client
 
 
-def open_ids(broker: EmbeddedBroker, prefix: str = PREFIX) -> list[str]:
-    with client_of(broker) as client:
+def open_ids(broker: EmbeddedBroker, prefix: str = PREFIX, topic: str = TOPIC) -> list[str]:
+    with client_of(broker, topic) as client:
         return client.open_ids(lambda name: task_of(prefix, name) is not None)
 
 
@@ -138,18 +139,11 @@ def dying(at: str) -> Iterator[None]:
     def die(*_: object, **__: object) -> None:
         raise Crash
 
-    end = TransactionsClient.end
-
-    def end_all(client: TransactionsClient, prepared: list[object], *, commit: bool) -> object:
-        if not commit:
-            raise Crash
-        return end(client, prepared, commit=commit)  # type: ignore[arg-type]
-
     what: dict[str, AbstractContextManager[object]] = {
         "decision": patch.object(DecisionWriter, "write", write),
         "commit": patch.object(Driver, "_commit_all", die),
         "done": patch.object(DecisionWriter, "write", write),
-        "losers": patch.object(TransactionsClient, "end", end_all),
+        "losers": patch.object(TransactionsClient, "abort", die),
     }
     with what[at], pytest.raises(Crash):
         yield

@@ -96,7 +96,9 @@ def test_of_two_drivers_the_older_is_fenced_and_told_so(query: Query) -> None:
     start = older.begin()
     written = older.write_both(start, 0)
     of_newer = newer.begin()
-    with pytest.raises(ExactlyOnceError, match="batch 0 of query query-1 was not committed"):
+    with pytest.raises(
+        ExactlyOnceError, match="batch 0 of query query-1 was not committed: a newer driver has taken over"
+    ):
         older.commit(start, 0, written)
     newer.commit(of_newer, 0, newer.write_both(of_newer, 0))
     assert seen(query.broker) == rows(0)

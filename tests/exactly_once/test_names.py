@@ -43,6 +43,11 @@ def test_a_checkpoint_elsewhere_keeps_its_name(location: str) -> None:
     assert checkpoint_name(f"{location}/") == location
 
 
+def test_credentials_in_a_checkpoints_location_are_not_part_of_its_name() -> None:
+    assert checkpoint_name("s3a://key:secret@bucket/a") == "s3a://bucket/a"
+    assert checkpoint_name("/a/b@c") == "/a/b@c"
+
+
 @pytest.mark.parametrize("prefix", ["", "a b", "a/b", "x" * 201, "ä"])
 def test_a_prefix_that_cannot_be_one_is_refused(prefix: str) -> None:
     with pytest.raises(ConfigurationError, match="is no prefix for transactional ids"):

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 
 pytestmark = pytest.mark.needs("java")
@@ -39,11 +41,10 @@ def seen(broker: EmbeddedBroker, isolation: str = "read_committed") -> list[str]
     return sorted(value.decode() for value in table.column("value").to_pylist())
 
 
-def run(words: DataFrame, broker: EmbeddedBroker, tmp_path: Path, **more: str) -> None:
-    writer = words.writeStream.format("pykafka").options(**options(broker), **more)
+def run(words: DataFrame, broker: EmbeddedBroker, tmp_path: Path, mode: str = "append") -> None:
+    writer = words.writeStream.format("pykafka").options(**options(broker)).outputMode(mode)
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
+    writer.trigger(availableNow=True).start().awaitTermination()
 
 
 def test_a_stream_goes_on_from_its_checkpoint(words: DataFrame, broker: EmbeddedBroker, tmp_path: Path) -> None:
@@ -69,7 +70,67 @@ def test_a_batch_that_spark_runs_again_is_not_written_again(
     assert seen(broker, "read_uncommitted") == ["a", "b"]
 
 
+def test_what_has_changed_is_written_once_in_output_mode_update(
+    words: DataFrame, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    counts = words.groupBy("value").count().selectExpr("concat(value, count) AS value")
+    (tmp_path / "words" / "1.txt").write_text("a\nb\n")
+    run(counts, broker, tmp_path, "update")
+    for name in ("0", ".0.crc"):
+        (tmp_path / "checkpoint" / "commits" / name).unlink(missing_ok=True)
+    (tmp_path / "words" / "2.txt").write_text("a\n")
+    run(counts, broker, tmp_path, "update")
+    assert seen(broker, "read_uncommitted") == ["a1", "a2", "b1"]
+
+
+def test_a_stream_without_a_name_that_stays_is_refused_by_start(words: DataFrame, broker: EmbeddedBroker) -> None:
+    writer = words.writeStream.format("pykafka").options(**options(broker))
+    with pytest.raises(ConfigurationError, match="needs a name for this query that stays the same"):
+        writer.start()
+    assert words.sparkSession.streams.active == []
+
+
+def test_a_checkpoint_that_spark_has_from_a_setting_names_the_query(
+    words: DataFrame, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    (tmp_path / "words" / "1.txt").write_text("a\n")
+    setting = "spark.sql.streaming.checkpointLocation"
+    words.sparkSession.conf.set(setting, str(tmp_path / "checkpoints"))
+    try:
+        writer = words.writeStream.format("pykafka").options(**options(broker)).queryName("named")
+        writer.trigger(availableNow=True).start().awaitTermination()
+    finally:
+        words.sparkSession.conf.unset(setting)
+    assert (tmp_path / "checkpoints" / "named" / "commits" / "0").exists()
+    assert seen(broker) == ["a"]
+
+
 def test_a_job_is_seen_as_a_whole(spark: SparkSession, broker: EmbeddedBroker) -> None:
     frame = spark.range(100).selectExpr("CAST(id AS STRING) AS value").repartition(3)
     frame.write.format("pykafka").options(**options(broker)).save()
     assert seen(broker) == sorted(str(number) for number in range(100))
+
+
+def test_a_job_that_fails_is_not_seen_and_holds_no_reader_back(spark: SparkSession, broker: EmbeddedBroker) -> None:
+    rows = spark.range(0, 300, 1, 3).selectExpr("CAST(assert_true(id < 299) IS NULL AS STRING) AS value")
+    with pytest.raises(PySparkException):
+        rows.write.format("pykafka").options(**options(broker)).save()
+    assert seen(broker) == []
+    spark.range(3).selectExpr("'x' AS value").write.format("pykafka").options(**options(broker)).save()
+    assert seen(broker) == ["x"] * 3, "they are not behind an open transaction"
+
+
+def test_a_job_whose_key_is_committed_writes_nothing(spark: SparkSession, broker: EmbeddedBroker) -> None:
+    writer = spark.range(3).selectExpr("'x' AS value").write.format("pykafka").options(**options(broker))
+    for _ in range(2):
+        writer.option("idempotencyKey", "today").save()
+    assert seen(broker, "read_uncommitted") == ["x"] * 3
+    writer.option("idempotencyKey", "tomorrow").save()
+    assert seen(broker) == ["x"] * 6
+
+
+def test_keys_under_one_prefix_are_each_remembered(spark: SparkSession, broker: EmbeddedBroker) -> None:
+    writer = spark.range(3).selectExpr("'x' AS value").write.format("pykafka").options(**options(broker))
+    for key in ("1", "2", "1", "2"):
+        writer.option("transactionalIdPrefix", "mine").option("idempotencyKey", key).save()
+    assert seen(broker, "read_uncommitted") == ["x"] * 6

@@ -1,0 +1,145 @@
+"""Exactly once on a real Kafka, with transactions of both versions; librdkafka reads what is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from integration.support.kafka_cluster import KafkaCluster
+from integration.support.librdkafka import create_topic, read_topic
+from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError
+from spark_kafka_sink.exactly_once.names import task_id
+from spark_kafka_sink.testing import EmbeddedBroker
+from tests.exactly_once.cases import Query, client_of, dying, open_ids, rows
+
+pytestmark = pytest.mark.needs("kafka")
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """One node with transaction.version 1, one with 2, which is what Kafka 4 has by itself."""
+    if request.param == 2:
+        yield request.getfixturevalue("kafka")
+        return
+    folder = tmp_path_factory.mktemp("kafka-once-1") / "cluster"
+    with KafkaCluster(folder, features=("transaction.version=1",)) as of_version_1:
+        yield of_version_1
+
+
+@dataclass
+class Brokers:
+    """As the tests on the embedded broker have them."""
+
+    bootstrap_servers: str
+
+
+@pytest.fixture
+def query(cluster: KafkaCluster) -> Query:
+    topic = create_topic(cluster.bootstrap(), partitions=2)
+    return Query(
+        cast(EmbeddedBroker, Brokers(cluster.bootstrap())), prefix=topic, data=topic, query=f"query-of-{topic}"
+    )
+
+
+def seen(query: Query, isolation: str = "read_committed") -> list[str]:
+    records = read_topic(query.broker.bootstrap_servers, query.data, isolation=isolation)
+    return sorted((record.value or b"").decode() for record in records)
+
+
+def test_batches_are_seen_when_they_are_committed(query: Query) -> None:
+    for number in range(10):
+        query.run(number)
+    start = query.begin()
+    written = query.write_both(start, 10)
+    assert seen(query) == rows(*range(10))
+    query.commit(start, 10, written)
+    assert seen(query) == rows(*range(11))
+    assert start.entry.timeout_ms == 900_000
+
+
+@pytest.mark.parametrize("where", ["decision", "commit", "done", "losers"])
+def test_a_driver_that_dies_is_followed_by_one_that_finishes(query: Query, where: str) -> None:
+    query.run(0)
+    start = query.begin()
+    written = query.write_both(start, 1)
+    query.write(start, 1, "of an attempt that lost", attempt=1)
+    with dying(where):
+        query.commit(start, 1, written)
+    again = query.again()
+    start = again.begin()
+    assert open_ids(query.broker, query.prefix, query.data) == []
+    assert start.is_committed(again.batch(1)) == (where != "decision")
+    if where == "decision":
+        again.commit(start, 1, again.write_both(start, 1))
+    again.run(2)
+    assert seen(query) == rows(0, 1, 2)
+
+
+def test_the_older_of_two_drivers_is_refused(query: Query) -> None:
+    query.run(0)
+    start = query.begin()
+    written = query.write_both(start, 1)
+    newer = query.again()
+    of_newer = newer.begin()
+    with pytest.raises(ExactlyOnceError, match="a newer driver has taken over"):
+        query.commit(start, 1, written)
+    assert not query.abort(start, 1, written)
+    with pytest.raises(ExactlyOnceError, match="A newer driver has taken over"):
+        query.begin()
+    newer.commit(of_newer, 1, newer.write_both(of_newer, 1))
+    assert seen(query) == rows(0, 1)
+
+
+def test_what_is_aborted_is_never_seen(query: Query) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    assert query.abort(start, 0, written)
+    assert open_ids(query.broker, query.prefix, query.data) == []
+    query.run(0)
+    assert seen(query) == rows(0)
+
+
+def test_a_decided_transaction_that_brokers_have_aborted_is_named(query: Query) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    with dying("commit"):
+        query.commit(start, 0, written)
+    lost = task_id(query.prefix, written[1].task)
+    with client_of(query.broker, query.data) as client:
+        client.init_producer_id(lost, 60_000)
+    with pytest.raises(CommitLostError, match=f"{lost} \\(rows of Spark's partition 1"):
+        query.again().begin()
+    assert seen(query) == ["0/0"]
+
+
+def test_a_stream_and_a_job_of_spark(spark: SparkSession, cluster: KafkaCluster, tmp_path: Path) -> None:
+    topic = create_topic(cluster.bootstrap(), partitions=2)
+    options = {
+        "kafka.bootstrap.servers": cluster.bootstrap(),
+        "topic": topic,
+        "deliveryGuarantee": "exactly-once",
+    }
+    (tmp_path / "words").mkdir()
+    words = spark.readStream.option("maxFilesPerTrigger", "1").text(str(tmp_path / "words"))
+    for batch in range(3):
+        for number in range(2):
+            (tmp_path / "words" / f"{batch}-{number}.txt").write_text(f"{batch}-{number}\n")
+        writer = words.writeStream.format("pykafka").options(**options).trigger(availableNow=True)
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+        if batch == 1:  # Spark has not written down that the last batch is over, and runs it again
+            newest = max((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+            newest.unlink()
+            newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+    frame = spark.range(100).selectExpr("CAST(id AS STRING) AS value").repartition(4)
+    for _ in range(2):
+        frame.write.format("pykafka").options(**options, idempotencyKey=topic).save()
+    found = sorted((record.value or b"").decode() for record in read_topic(cluster.bootstrap(), topic))
+    expected = [f"{batch}-{number}" for batch in range(3) for number in range(2)] + [
+        str(number) for number in range(100)
+    ]
+    assert found == sorted(expected)

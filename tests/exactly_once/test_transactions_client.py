@@ -1,0 +1,153 @@
+"""Questions to coordinators are asked until there is an answer, whatever becomes of coordinators and connections."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.errors import KafkaSinkError, NetworkError, ProducerFencedError
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.testing import EmbeddedBroker
+from tests.exactly_once.cases import Query, client_of, open_ids, rows, seen
+from tests.exactly_once.cases import broker as broker
+
+
+@pytest.fixture
+def written(broker: EmbeddedBroker) -> list[PreparedTransaction]:
+    """The open transactions of two tasks."""
+    query = Query(broker)
+    start = query.begin()
+    return [each.prepared(start.prefix) for each in query.write_both(start, 0)]
+
+
+def ids(written: list[PreparedTransaction]) -> list[str]:
+    return [each.transactional_id for each in written]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_transactions_are_ended_together_and_once_more_is_no_refusal(
+    broker: EmbeddedBroker, written: list[PreparedTransaction], commit: bool
+) -> None:
+    with client_of(broker) as client:
+        assert client.end(written, commit=commit) == {}
+        assert client.end(written, commit=commit) == {}
+    assert seen(broker) == (rows(0) if commit else [])
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_an_end_whose_answer_is_lost_is_asked_for_again(
+    broker: EmbeddedBroker, written: list[PreparedTransaction], applied: bool
+) -> None:
+    broker.control.when(api=ApiKey.END_TXN).drop(applied=applied)
+    with client_of(broker) as client:
+        assert client.end(written, commit=True) == {}
+    assert seen(broker) == rows(0)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        error_codes.CONCURRENT_TRANSACTIONS,
+        error_codes.COORDINATOR_LOAD_IN_PROGRESS,
+        error_codes.COORDINATOR_NOT_AVAILABLE,
+        error_codes.NOT_COORDINATOR,
+    ],
+)
+@pytest.mark.parametrize("api", [ApiKey.END_TXN, ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.INIT_PRODUCER_ID])
+def test_a_coordinator_that_is_busy_or_has_moved_is_asked_again(
+    broker: EmbeddedBroker, written: list[PreparedTransaction], api: ApiKey, code: int
+) -> None:
+    broker.control.when(api=api, times=3).fail(code)
+    with client_of(broker) as client:
+        assert sorted(client.describe(ids(written))) == ids(written)
+        assert client.end(written, commit=True) == {}
+        assert client.init_producer_id(written[0].transactional_id, 60_000).producer_id == written[0].producer_id
+    assert seen(broker) == rows(0)
+
+
+@pytest.mark.parametrize("code", [error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.COORDINATOR_NOT_AVAILABLE])
+def test_open_transactions_are_listed_by_all_brokers_when_each_has_answered(
+    broker: EmbeddedBroker, written: list[PreparedTransaction], code: int
+) -> None:
+    broker.control.when(api=ApiKey.LIST_TRANSACTIONS, times=3).fail(code)
+    broker.control.when(api=ApiKey.FIND_COORDINATOR).fail(error_codes.COORDINATOR_NOT_AVAILABLE)
+    assert open_ids(broker) == ids(written)
+
+
+def test_coordinators_that_move_between_two_questions_are_found_again(
+    broker: EmbeddedBroker, written: list[PreparedTransaction]
+) -> None:
+    with client_of(broker) as client:
+        client.describe(ids(written))
+        for node in (0, 1):
+            for name in ids(written):
+                broker.control.move_coordinator(name, node)
+            assert sorted(client.describe(ids(written))) == ids(written)
+        assert client.end(written, commit=True) == {}
+    assert seen(broker) == rows(0)
+
+
+def test_a_broker_that_goes_away_is_left_for_another(
+    broker: EmbeddedBroker, written: list[PreparedTransaction]
+) -> None:
+    with client_of(broker) as client:
+        client.describe(ids(written))
+        for name in ids(written):
+            broker.control.move_coordinator(name, 1)
+        client.describe(ids(written))
+        broker.control.stop_node(1)
+        assert client.end(written, commit=True) == {}
+    assert seen(broker) == rows(0)
+
+
+def test_what_has_begun_under_a_newer_epoch_is_left_alone(
+    broker: EmbeddedBroker, written: list[PreparedTransaction]
+) -> None:
+    with client_of(broker) as client:
+        newer = client.init_producer_id(written[0].transactional_id, 60_000)
+        refused = client.end(written[:1], commit=False)
+        assert isinstance(refused[written[0].transactional_id], ProducerFencedError)
+        assert client.describe(ids(written))[written[0].transactional_id].id_and_epoch == newer
+        with pytest.raises(ProducerFencedError):
+            client.init_producer_id(written[0].transactional_id, 60_000, written[0].id_and_epoch)
+
+
+def test_what_a_coordinator_does_not_know_is_missing(broker: EmbeddedBroker) -> None:
+    with client_of(broker) as client:
+        assert client.describe(["p-1-0-0"]) == {}
+
+
+def test_a_question_without_an_answer_ends_with_what_is_known_of_why(
+    broker: EmbeddedBroker, written: list[PreparedTransaction]
+) -> None:
+    broker.control.when(api=ApiKey.END_TXN, times=None).drop()
+    config = ProducerConfig.parse({"bootstrap.servers": broker.bootstrap_servers}).client_config()
+    with (
+        TransactionsClient(config, timeout_ms=50) as client,
+        pytest.raises(NetworkError, match="the attempt to end the transaction: nothing within 50 ms"),
+    ):
+        client.end(written, commit=True)
+
+
+def test_what_is_aborted_cannot_be_written_to_any_more(
+    broker: EmbeddedBroker, written: list[PreparedTransaction]
+) -> None:
+    """A task that lost may be alive still. In version 1 the end of its transaction alone would not stop it."""
+    alive = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "alive", "linger.ms": 0})
+    alive.init_transactions()
+    alive.begin_transaction()
+    alive.send(ProducerRecord("t", b"1", partition=0)).result(30)
+    with client_of(broker) as client:
+        (found,) = client.describe(["alive"]).values()
+        client.abort({"alive": found.id_and_epoch} | {each.transactional_id: each.id_and_epoch for each in written})
+        with pytest.raises(KafkaSinkError):
+            alive.send(ProducerRecord("t", b"2", partition=1)).result(30)
+        assert [each.is_open for each in client.describe(["alive", *ids(written)]).values()] == [False] * 3
+        assert client.end(written, commit=True).keys() == set(ids(written))
+    alive.close(timeout=0)
+    assert seen(broker) == []

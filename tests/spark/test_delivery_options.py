@@ -1,0 +1,89 @@
+"""The options of exactly once, and what stands against it among the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.spark.delivery_options import DeliveryOptions
+from spark_kafka_sink.spark.exactly_once import stream_delivery
+from spark_kafka_sink.spark.options import parse_options
+from spark_kafka_sink.spark.sink_options import SinkOptions
+
+ONCE = {"deliveryGuarantee": "exactly-once", "checkpointLocation": "/checkpoint"}
+
+
+def parse(**given: str) -> SinkOptions:
+    return parse_options({"kafka.bootstrap.servers": "b:1", **given})
+
+
+def faults(**given: str) -> tuple[str, ...]:
+    with pytest.raises(ConfigurationError) as error:
+        parse(**given)
+    return error.value.faults
+
+
+def test_without_the_option_nothing_of_it_is_there() -> None:
+    assert parse().exactly_once is None
+    assert parse(deliveryGuarantee=" At-Least-Once ").exactly_once is None
+
+
+def test_what_is_not_said_has_a_default() -> None:
+    assert parse(**ONCE).exactly_once == DeliveryOptions(None, None, "pykafka-decisions", -1, None, "/checkpoint")
+
+
+def test_what_is_said_counts() -> None:
+    said = {
+        "transactionalIdPrefix": "orders",
+        "idempotencyKey": "today",
+        "decisionLogTopic": "log",
+        "decisionLogReplication": "3",
+        "kafka.transaction.timeout.ms": "70000",
+    }
+    assert parse(**ONCE, **said).exactly_once == DeliveryOptions("orders", "today", "log", 3, 70_000, "/checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("deliveryGuarantee", "exactly once", "must be 'at-least-once' or 'exactly-once', not 'exactly once'"),
+        ("onRecordError", "deadLetter", "so 'onRecordError' must be 'fail': a record that is refused"),
+        ("kafka.acks", "1", "so 'kafka.acks' must be 'all'"),
+        ("kafka.enable.idempotence", "false", "so 'kafka.enable.idempotence' must not be 'false'"),
+        ("kafka.retries", "0", "so 'kafka.retries' must not be 0"),
+        ("kafka.max.in.flight.requests.per.connection", "6", "must be at most 5"),
+        ("transactionalIdPrefix", "a b", "takes letters, digits, '.', '_' and '-'"),
+        ("transactionalIdPrefix", " ", "must have 1 to 200 characters; it has 0"),
+        ("idempotencyKey", "x" * 201, "must have 1 to 200 characters; it has 201"),
+        ("decisionLogTopic", "a/b", "'a/b' is no name for a topic"),
+        ("decisionLogReplication", "0", "must be -1 or a number from 1 to 32767, not '0'"),
+        ("kafka.transaction.timeout.ms", "soon", "kafka.transaction.timeout.ms must be"),
+        ("kafka.transactional.id", "mine", "each task needs one of its own"),
+    ],
+)
+def test_what_stands_against_it_is_refused(name: str, value: str, words: str) -> None:
+    more = {"deadLetterTopic": "dead"} if name == "onRecordError" else {}
+    assert any(words in fault for fault in faults(**ONCE | {name: value} | more))
+
+
+@pytest.mark.parametrize(
+    "name", ["transactionalIdPrefix", "idempotencyKey", "decisionLogTopic", "decisionLogReplication"]
+)
+def test_an_option_that_would_have_no_effect_is_refused(name: str) -> None:
+    assert faults(**{name: "1"}) == (f"Option '{name}' has no effect unless 'deliveryGuarantee' is 'exactly-once'.",)
+
+
+def test_a_streams_prefix_is_that_of_its_checkpoint_and_the_same_after_a_restart() -> None:
+    first, again = (stream_delivery(parse(**ONCE | {"checkpointLocation": path})) for path in ("/a/b", "file:/a/b/"))
+    other = stream_delivery(parse(**ONCE))
+    assert first.prefix == again.prefix != other.prefix
+    assert not first.is_given
+
+
+def test_a_stream_needs_a_name_that_stays_and_no_key() -> None:
+    with pytest.raises(ConfigurationError, match="needs a name for this query that stays the same"):
+        stream_delivery(parse(deliveryGuarantee="exactly-once"))
+    with pytest.raises(ConfigurationError, match="'idempotencyKey' is for batch jobs"):
+        stream_delivery(parse(**ONCE, idempotencyKey="k"))
+    named = stream_delivery(parse(deliveryGuarantee="exactly-once", transactionalIdPrefix="orders"))
+    assert (named.prefix, named.is_given) == ("orders", True)

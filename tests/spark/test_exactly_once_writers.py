@@ -1,0 +1,172 @@
+"""Exactly once in the writers, without a JVM: what the planning worker, the tasks and the committing worker hand on."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StringType, StructField, StructType
+
+from spark_kafka_sink.errors import DeliveryError, ExactlyOnceError
+from spark_kafka_sink.spark import write_task
+from spark_kafka_sink.spark.datasource import KafkaDataSource
+from spark_kafka_sink.spark.pool import POOL
+from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
+from tests.exactly_once.cases import client_of, seen
+
+SCHEMA = StructType([StructField("value", StringType())])
+
+
+@pytest.fixture(params=[1, 2])
+def broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
+    with embedded_broker(topics={"t": 2}, transaction_version=request.param) as broker:
+        yield broker
+    POOL.close()
+
+
+class Spark:
+    """Calls the data source as Spark does, each step as in a process of its own."""
+
+    def __init__(self, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, **options: str) -> None:
+        given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "t"}
+        self._source = KafkaDataSource({**given, "deliveryGuarantee": "exactly-once", **options})
+        self._monkeypatch = monkeypatch
+
+    def job(self) -> Any:
+        return pickle.loads(pickle.dumps(self._source.writer(SCHEMA, overwrite=False)))
+
+    def batch(self) -> Any:
+        return pickle.loads(pickle.dumps(self._source.streamWriter(SCHEMA, overwrite=False)))
+
+    def committing(self) -> Any:
+        """Of a stream: made anew by the process that commits."""
+        return pickle.loads(pickle.dumps(self._source)).streamWriter(SCHEMA, overwrite=False)
+
+    def task(self, writer: Any, rows: Iterator[pa.RecordBatch], **identity: Any) -> TaskReport:
+        identity = {"partition_id": 0, "attempt_number": 0, "task_attempt_id": 0, "stage_id": 0} | identity
+        self._monkeypatch.setattr(write_task, "_identity", lambda context: TaskIdentity(**identity))
+        report: TaskReport = pickle.loads(pickle.dumps(writer.write(rows)))
+        return report
+
+
+def rows(*values: str) -> Iterator[pa.RecordBatch]:
+    return iter([pa.record_batch({"value": list(values)})])
+
+
+def open_count(broker: EmbeddedBroker) -> int:
+    with client_of(broker) as client:
+        return len(client.open_ids(lambda name: True))
+
+
+@pytest.fixture
+def spark(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> Spark:
+    return Spark(broker, monkeypatch, checkpointLocation="/checkpoint")
+
+
+def test_a_job_is_committed_with_all_of_its_tasks(spark: Spark, broker: EmbeddedBroker) -> None:
+    writer = spark.job()
+    messages = [spark.task(writer, rows(f"{part}"), partition_id=part) for part in range(3)]
+    messages.append(spark.task(writer, rows(), partition_id=3))
+    assert messages[3].transaction is None, "a partition without rows has no transaction"
+    assert seen(broker) == []
+    writer.commit(messages)
+    assert seen(broker) == ["0", "1", "2"]
+    assert len(POOL) == 1, "one producer served one task after the other"
+
+
+def test_a_job_of_which_a_message_is_missing_is_not_committed(spark: Spark, broker: EmbeddedBroker) -> None:
+    writer = spark.job()
+    messages = [spark.task(writer, rows("a")), None]
+    with pytest.raises(DeliveryError, match="1 of 2 tasks have not told"):
+        writer.commit(messages)
+    writer.abort(messages)
+    assert seen(broker) == []
+    assert open_count(broker) == 0
+
+
+def test_a_task_that_fails_aborts_what_it_wrote_and_its_retry_counts(spark: Spark, broker: EmbeddedBroker) -> None:
+    writer = spark.job()
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from rows("a")
+        raise ValueError("of the job")
+
+    with pytest.raises(ValueError, match="of the job"):
+        spark.task(writer, failing())
+    assert open_count(broker) == 0
+    writer.commit([spark.task(writer, rows("a"), attempt_number=1)])
+    assert seen(broker) == ["a"]
+
+
+def test_a_task_that_is_killed_is_aborted_by_the_driver(spark: Spark, broker: EmbeddedBroker) -> None:
+    writer = spark.job()
+
+    def killed() -> Iterator[pa.RecordBatch]:
+        yield from rows("a")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        spark.task(writer, killed(), attempt_number=1)
+    writer.commit([spark.task(writer, rows("a"))])
+    assert seen(broker) == ["a"]
+    assert open_count(broker) == 0
+
+
+def test_a_stream_is_committed_by_a_process_that_knows_only_its_options(spark: Spark, broker: EmbeddedBroker) -> None:
+    for number in range(3):
+        writer = spark.batch()
+        where = {"query_id": "q", "batch_id": str(number)}
+        messages = [spark.task(writer, rows(f"{number}"), partition_id=part, **where) for part in range(2)]
+        spark.committing().commit(messages, number)
+    assert seen(broker) == ["0", "0", "1", "1", "2", "2"]
+
+
+def test_a_micro_batch_that_is_decided_is_passed_over_to_its_last_row(spark: Spark, broker: EmbeddedBroker) -> None:
+    where = {"query_id": "q", "batch_id": "0"}
+    spark.committing().commit([spark.task(spark.batch(), rows("a"), **where)], 0)
+    again = rows("a")
+    message = spark.task(spark.batch(), again, **where)
+    assert next(again, None) is None
+    assert (message.was_committed, message.rows, message.transaction) == (True, 0, None)
+    spark.committing().commit([message], 0)
+    assert seen(broker, "read_uncommitted") == ["a"]
+
+
+def test_a_micro_batch_that_fails_is_aborted(spark: Spark, broker: EmbeddedBroker) -> None:
+    where = {"query_id": "q", "batch_id": "0"}
+    message = spark.task(spark.batch(), rows("a"), **where)
+    spark.committing().abort([message, None], 0)
+    assert (seen(broker), open_count(broker)) == ([], 0)
+    spark.committing().abort([None], 0)
+
+
+def test_tasks_of_two_drivers_are_not_committed_together(spark: Spark, broker: EmbeddedBroker) -> None:
+    where = {"query_id": "q", "batch_id": "0"}
+    messages = [spark.task(spark.batch(), rows("a"), partition_id=part, **where) for part in range(2)]
+    with pytest.raises(DeliveryError, match="begun by several drivers"):
+        spark.committing().commit(messages, 0)
+    of_another_batch = dataclasses.replace(messages[1].task, batch_id="1", partition_id=7)
+    messages[0] = dataclasses.replace(messages[1], task=of_another_batch)
+    with pytest.raises(DeliveryError, match="name 2 of them"):
+        spark.committing().commit(messages, 0)
+
+
+def test_a_task_that_does_not_know_its_batch_writes_nothing(spark: Spark, broker: EmbeddedBroker) -> None:
+    with pytest.raises(DeliveryError, match="which micro-batch"):
+        spark.task(spark.batch(), rows("a"))
+    assert seen(broker, "read_uncommitted") == []
+
+
+def test_a_deleted_checkpoint_with_a_fixed_prefix_is_refused_by_the_tasks(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark = Spark(broker, monkeypatch, checkpointLocation="/checkpoint", transactionalIdPrefix="mine")
+    spark.committing().commit([spark.task(spark.batch(), rows("a"), query_id="q", batch_id="5")], 5)
+    with pytest.raises(ExactlyOnceError, match="the checkpoint was deleted"):
+        spark.task(spark.batch(), rows("a"), query_id="another", batch_id="0")
+    assert seen(broker, "read_uncommitted") == ["a"]
