@@ -103,7 +103,8 @@ fuzz: setup ## hostile bytes for every decoder: make fuzz N=1000000
 
 .PHONY: soak
 soak: setup kafka ## schedules, hostile bytes, faults, killed drivers and placement in full length (hours)
-	$(BIN)/python -m tests.producer.explorer --seeds 0:20000 --processes $$(getconf _NPROCESSORS_ONLN)
+	for name in explorer transaction_explorer; do \
+		$(BIN)/python -m tests.producer.$$name --seeds 0:20000 --processes $$(getconf _NPROCESSORS_ONLN) || exit 1; done
 	$(BIN)/python -m tests.fuzz $(N)
 	SOAK=1 $(BIN)/python -m pytest $(wildcard integration/test_faults_*.py) integration/test_partitioner_keys.py \
 		integration/test_spark_killed_driver.py

@@ -19,6 +19,7 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from random import Random
@@ -114,15 +115,7 @@ class Run:
 
     def check_partitions(self) -> None:
         """After each round of the sender."""
-        idempotence = self.producer._sender.idempotence
-        assert not idempotence.violations(), idempotence.violations()
-        for state in idempotence:
-            waiting = [batch for batch in state.pending if batch not in state.on_wire]
-            queue = self.producer._accumulator._queues.get(state.topic_partition).batches
-            queued = [batch for batch in queue if batch.has_sequence and batch not in idempotence._abandoned]
-            assert queued == waiting, f"{state!r}: {queued} in the queue, not {waiting}"
-            for batch in (*state.pending, *state.on_wire):
-                assert batch.on_wire == (batch in state.on_wire), f"{batch!r} and {state!r} disagree"
+        check_partitions_of(self.producer)
 
     def check(self) -> None:
         stored = {p: self.schedule.deleted[p] + self.cluster.values(TOPIC, p) for p in range(self.partitions)}
@@ -152,6 +145,18 @@ class Run:
         assert not self.system.open_sockets
 
 
+def check_partitions_of(producer: KafkaProducer) -> None:
+    idempotence = producer._sender.idempotence
+    assert not idempotence.violations(), idempotence.violations()
+    for state in idempotence:
+        waiting = [batch for batch in state.pending if batch not in state.on_wire]
+        queue = producer._accumulator._queues.get(state.topic_partition).batches
+        queued = [batch for batch in queue if batch.has_sequence and batch not in idempotence._abandoned]
+        assert queued == waiting, f"{state!r}: {queued} in the queue, not {waiting}"
+        for batch in (*state.pending, *state.on_wire):
+            assert batch.on_wire == (batch in state.on_wire), f"{batch!r} and {state!r} disagree"
+
+
 def explore(seed: int) -> None:
     before = threads_and_descriptors()
     Run(seed).run()
@@ -162,7 +167,7 @@ def threads_and_descriptors() -> tuple[int, int]:
     return threading.active_count(), len(os.listdir("/dev/fd"))
 
 
-def survives(seed: int, *, explain: bool) -> bool:
+def survives(explore: Callable[[int], None], seed: int, *, explain: bool) -> bool:
     try:
         explore(seed)
     except Exception:
@@ -174,14 +179,18 @@ def survives(seed: int, *, explain: bool) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    return command(explore, __doc__)
+
+
+def command(explore: Callable[[int], None], description: str | None) -> int:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0:1000", help="from:to")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--processes", type=int, default=1, help="explore as many seeds at a time")
     options = parser.parse_args()
     logging.disable(logging.NOTSET if options.seed is not None else logging.CRITICAL)
     start, stop = (options.seed, options.seed + 1) if options.seed is not None else map(int, options.seeds.split(":"))
-    judge = partial(survives, explain=options.seed is not None)
+    judge = partial(survives, explore, explain=options.seed is not None)
     if options.processes > 1:
         with multiprocessing.Pool(options.processes) as pool:
             survived = pool.map(judge, range(start, stop), chunksize=20)

@@ -18,6 +18,7 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.headers import decode_request
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from tests.producer.transactional_cases import (
     BOTH,
     begun,
@@ -26,6 +27,7 @@ from tests.producer.transactional_cases import (
     initialised,
     pass_time,
     producer_of,
+    requests_of,
     send,
     sent,
     state,
@@ -262,3 +264,49 @@ def test_24_a_record_after_the_timeout_fails_and_nothing_is_seen(version: int) -
     with pytest.raises(TransactionAbortableError, match="INVALID_PRODUCER_EPOCH"):
         producer.commit_transaction()
     assert committed(cluster) == []
+
+
+# --- requests that are carried out when the transaction is over (KAFKA-17754)
+
+
+@BOTH
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_end_that_is_carried_out_late_does_not_end_the_next_transaction(version: int, commit: bool) -> None:
+    cluster, producer = begun(version, request_timeout_ms=300)
+    sent(producer, b"1")
+    cluster.outlives_connections = True
+    cluster.control.when(api=ApiKey.END_TXN).delay(2000, before_applying=True)
+    producer.commit_transaction()
+    producer.begin_transaction()
+    sent(producer, b"2")
+    pass_time(producer, 3000)
+    assert committed(cluster) == [b"1"]
+    sent(producer, b"3")
+    if commit:
+        producer.commit_transaction()
+    else:
+        producer.abort_transaction()
+    assert committed(cluster) == ([b"1", b"2", b"3"] if commit else [b"1"])
+
+
+@BOTH
+def test_offsets_that_are_written_late_do_not_take_the_place_of_later_ones(version: int) -> None:
+    cluster, producer = begun(version, request_timeout_ms=300)
+    cluster.outlives_connections = True
+    cluster.control.when(api=ApiKey.TXN_OFFSET_COMMIT).delay(2000, before_applying=True)
+    producer.send_offsets_to_transaction({("t", 0): 1}, "g")
+    producer.commit_transaction()
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({("t", 0): 2}, "g")
+    pass_time(producer, 3000)
+    producer.commit_transaction()
+    assert cluster.core.offsets.committed["g"]["t", 0].offset == 2
+
+
+def test_without_a_lost_answer_no_further_producer_id_is_asked_for() -> None:
+    cluster, producer = begun(1)
+    for value in (b"1", b"2"):
+        sent(producer, value)
+        producer.commit_transaction()
+        producer.begin_transaction()
+    assert len(requests_of(cluster, InitProducerIdRequest)) == 1

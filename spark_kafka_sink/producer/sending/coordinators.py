@@ -21,12 +21,13 @@ class Coordinators:
     def __init__(self, backoff: ExponentialBackoff) -> None:
         self._backoff = backoff
         self._nodes: dict[CoordinatorKey, Node] = {}
-        self._in_flight = False
+        self.in_flight = False
+        """A request waits for its answer."""
         self._failures = 0
         self._retry_ms = 0.0
 
     def may_be_asked(self, now: float) -> bool:
-        return not self._in_flight and now >= self._retry_ms
+        return not self.in_flight and now >= self._retry_ms
 
     def pause_left_ms(self, now: float) -> float:
         return self._retry_ms - now if now < self._retry_ms else float("inf")
@@ -45,10 +46,10 @@ class Coordinators:
             self._nodes.pop(request.coordinator, None)
 
     def sent(self) -> None:
-        self._in_flight = True
+        self.in_flight = True
 
     def answered(self) -> None:
-        self._in_flight = False
+        self.in_flight = False
 
     def succeeded(self) -> None:
         self._failures = 0

@@ -13,6 +13,7 @@ The end is asked for only when no record is on its way any more (`quiet`). An em
 
 In doubt: a request that adds partitions or a group may have been carried out although its answer was lost. A
 transaction that is aborted then asks once more before it ends, because brokers refuse to end one that never began.
+An end that is carried out late would end the next one, which begins under another epoch then, as each of version 2.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ _log = logging.getLogger(__name__)
 
 _S = TransactionState
 _ADDING = (Kind.ADD_PARTITIONS, Kind.ADD_OFFSETS)
+_HARMFUL_LATE = (Kind.COMMIT_OFFSETS, Kind.END)
 
 
 class TransactionManager:
@@ -76,6 +78,7 @@ class TransactionManager:
         self._transaction: OpenTransaction | None = None
         self._wants_producer_id = False
         self._expected = NO_PRODUCER_ID  # the one that goes with the wish for a new one (KIP-360)
+        self._may_come_late = False  # under this epoch a request had no answer, and may be carried out yet
 
     @property
     def transactional_id(self) -> str:
@@ -126,7 +129,7 @@ class TransactionManager:
             self._calls.raise_if_failed()
             self._calls.move(_S.IN_TRANSACTION)
             version = (self._version or 1) if version is None else version
-            if version >= 2 and self._version == 1:
+            if self._version == 1 and (version >= 2 or self._may_come_late):
                 # Brokers expect version 2 to begin under an epoch of its own.
                 self._wants_producer_id, self._expected = True, self.id_and_epoch
             self._version = version
@@ -141,10 +144,7 @@ class TransactionManager:
             return self._calls.operate(calls.ABORT, self._begin_abort)
 
     def prepare(self) -> PreparedTransaction | None:
-        """Leave the transaction open for another process to end. None, and it is over, if it is empty.
-
-        To be called when all records are acknowledged.
-        """
+        """Leave it open for another process to end, when all records are acknowledged. None, and it is over, if empty."""
         with self._lock:
             self._calls.ensure_in_transaction(calls.PREPARE)
             transaction = self._open()
@@ -176,7 +176,7 @@ class TransactionManager:
 
     @property
     def is_open(self) -> bool:
-        """There is a transaction that close() should abort. One that was prepared is for others to end."""
+        """close() should abort a transaction. One that was prepared is for others to end."""
         return self.state in (_S.IN_TRANSACTION, _S.ABORTABLE_ERROR)
 
     # --- the sender's thread
@@ -241,8 +241,9 @@ class TransactionManager:
                 transaction.started |= request.kind is Kind.COMMIT_OFFSETS and transaction.version >= 2
 
     def lost(self, request: TransactionRequest, now: float) -> None:
-        """The connection ended before the answer; the request may have been carried out."""
+        """The connection ended before the answer; the request may have been carried out, or may be yet."""
         with self._lock:
+            self._may_come_late |= self._coordinators.in_flight and request.kind in _HARMFUL_LATE
             self._coordinators.answered()
             self._coordinators.forget(request)
             self._coordinators.pause(now)
@@ -345,7 +346,7 @@ class TransactionManager:
 
     def _initialized(self, id_and_epoch: ProducerIdAndEpoch) -> None:
         self.id_and_epoch = id_and_epoch
-        self._wants_producer_id = False
+        self._wants_producer_id = self._may_come_late = False
         if self._transaction is None:
             self._version = 0
         if self.state is _S.INITIALIZING:

@@ -1,0 +1,80 @@
+"""Some of the transaction explorer's runs, and that it does find a fault: a rule is taken out, a seed fails."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from spark_kafka_sink.producer.sending import transactions
+from spark_kafka_sink.producer.sending.transaction_talk import TransactionTalk
+from spark_kafka_sink.producer.sending.transactions import TransactionManager
+from tests.producer.transaction_explorer import TransactionRun, explore
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.getLogger("spark_kafka_sink").setLevel(logging.CRITICAL)
+    yield
+    logging.getLogger("spark_kafka_sink").setLevel(logging.NOTSET)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_whatever_the_faults_a_transaction_is_seen_whole_or_not_at_all(seed: int) -> None:
+    """One test for each seed: a failure names what `python -m tests.producer.transaction_explorer --seed` replays."""
+    explore(seed)
+
+
+@pytest.mark.parametrize("seed", range(100, 103))
+def test_a_seed_plays_the_same_run_again(seed: int) -> None:
+    def requests() -> list[tuple[float, int, int]]:
+        run = TransactionRun(seed)
+        run.run()
+        return [(time_ms, node, len(frame)) for time_ms, node, frame in run.cluster.requests]
+
+    assert requests() == requests()
+
+
+def end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end is asked for while records are on their way."""
+    monkeypatch.setattr(TransactionTalk, "_is_quiet", lambda talk: True)
+
+
+def ignore_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction is committed although a record of it has failed."""
+    monkeypatch.setattr(TransactionManager, "batch_failed", lambda manager, error, has_sequence: None)
+
+
+def keep_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An end that may be carried out late finds the next transaction under the epoch that it knows."""
+    monkeypatch.setattr(transactions, "_HARMFUL_LATE", ())
+
+
+@pytest.mark.parametrize(
+    ("without_rule", "seeds", "harm"),
+    [
+        (end_at_once, (4, 5, 21), "without"),
+        (ignore_failures, (1, 11, 45), "without"),
+        (keep_the_epoch, (24,), "nobody has committed"),
+    ],
+)
+def test_the_explorer_notices_a_rule_that_is_taken_out(
+    without_rule: Callable[[pytest.MonkeyPatch], None],
+    seeds: tuple[int, ...],
+    harm: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for seed in seeds:
+        explore(seed)
+    without_rule(monkeypatch)
+    # Of several: a change of the producer may well make another run of one of them.
+    assert any(harm in fault_of(seed) for seed in seeds)
+
+
+def fault_of(seed: int) -> str:
+    try:
+        explore(seed)
+    except Exception as error:
+        return str(error)
+    return ""

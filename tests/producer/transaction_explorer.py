@@ -1,0 +1,256 @@
+"""The schedule explorer's runs of transactions: producers, faults and other processes, drawn from a seed.
+
+    python -m tests.producer.transaction_explorer --seeds 0:5000      prints the seeds that fail
+    python -m tests.producer.transaction_explorer --seed 17           replays one, with what happened
+
+One or two transactional ids write into the same partitions, in transactions of version 1 or 2. Producers are killed, or
+replaced and go on as zombies; what they prepare is ended by other producers, which are killed and replaced, too. After
+each round of a sender, what should hold in the state of each partition does hold.
+
+After each run, for a read_committed reader: each transaction is there whole or not at all; whole if its commit
+succeeded, not at all if it was aborted or its commit was never asked for; and its offsets with it. Each partition has
+the records of an id in the order in which they were sent, each of them once. No transaction is left open, the next
+producer of each id can write, and a producer has given up only if another one has taken over or its transaction timed
+out. All memory is back, and no socket, thread or descriptor is left.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
+from tests.fake_system import FakeSystem
+from tests.producer.explorer import check_partitions_of, command, threads_and_descriptors
+from tests.producer.schedules import TOPIC
+from tests.producer.transaction_lives import Committer, Life, Numbers, Written, group_of
+from tests.producer.transaction_schedules import TransactionSchedule
+from tests.producer.virtual_time import loop_of, simulated_producer
+from tests.simulated_cluster import SimulatedCluster
+
+PATIENT_MS = 60_000
+HASTY_MS = 3_000
+LATEST_MS = 15_000
+"""No request is carried out later than this after the last fault."""
+
+
+class TransactionRun:
+    def __init__(self, seed: int) -> None:
+        self.random = random = Random(seed)
+        self.system = FakeSystem(latency_ms=random.choice((0.5, 2, 20)))
+        self.partitions = random.randint(1, 3)
+        self.ids = ("x", "y")[: random.randint(1, 2)]
+        self.cluster = SimulatedCluster(
+            self.system,
+            nodes=random.randint(1, 3),
+            topics={TOPIC: self.partitions},
+            seed=seed,
+            transaction_version=random.randint(1, 2),
+        )
+        self.cluster.outlives_connections = True
+        self.timeout_ms = random.choice((PATIENT_MS, PATIENT_MS, HASTY_MS))
+        self.pauses_ms = random.choice(((0.1, 3, 40, 400), (300, 1500)))
+        self.schedule = TransactionSchedule(random, self.cluster, self.ids, self.partitions)
+        self.numbers = Numbers()
+        self.producers: list[KafkaProducer] = []
+        self.lives: list[Life] = []
+        self.committers: list[Committer] = []
+        self.timed_out: set[str] = set()
+        """Transactional ids of which brokers have aborted a transaction that lasted too long."""
+        self._watch_timeouts()
+
+    def run(self) -> None:
+        for transactional_id in self.ids:
+            self.live(transactional_id)
+        self.schedule.draw()
+        for _ in range(self.random.choice((0, 1, 4))):
+            self.system.after(self.random.uniform(0, 6000), lambda: self.random.choice(self.lives).step())
+        for _ in range(self.random.randint(5, 60)):
+            self.random.choices((self.step, self.wait, self.hand_over, self.replace), (6, 2, 2, 1))[0]()
+        self.schedule.heal()
+        self.end()
+        self.check()
+
+    # --- producers
+
+    def producer_of(self, transactional_id: str) -> KafkaProducer:
+        random = self.random
+        producer = simulated_producer(
+            self.cluster,
+            random.randrange(1 << 30),
+            transactional_id=transactional_id,
+            transaction_timeout_ms=self.timeout_ms,
+            linger_ms=random.choice((0, 5)),
+            batch_size=random.choice((120, 400, 4000)),
+            max_in_flight_requests_per_connection=random.randint(1, 5),
+            request_timeout_ms=random.choice((300, 1000)),
+            delivery_timeout_ms=random.choice((1500, 4000, 20_000)),
+            retry_backoff_ms=random.choice((5, 50)),
+            retry_backoff_max_ms=500,
+            max_block_ms=3000,
+        )
+        loop_of(producer).after_round = partial(self.after_round, producer)
+        self.producers.append(producer)
+        return producer
+
+    def live(self, transactional_id: str) -> Life:
+        for earlier in self.lives:
+            earlier.succeeded |= earlier.transactional_id == transactional_id
+        producer = self.producer_of(transactional_id)
+        life = Life(producer, transactional_id, self.random, self.numbers, self.partitions)
+        life.takes_over = self.takes_over
+        self.lives.append(life)
+        return life
+
+    def takes_over(self, heir: Life) -> None:
+        """The last one to ask for a producer id has it, also if it was made before the other."""
+        for life in self.lives:
+            life.rivalled |= life is not heir and life.transactional_id == heir.transactional_id
+
+    def after_round(self, producer: KafkaProducer) -> None:
+        check_partitions_of(producer)
+        if self.random.random() < 0.1:
+            self.random.choice(self.lives).serve()
+
+    # --- what happens
+
+    def step(self) -> None:
+        current = [life for life in self.lives if not life.succeeded]
+        self.random.choice(current if self.random.random() < 0.8 else self.lives).step()
+
+    def wait(self) -> None:
+        self.random.choice(self.lives).pass_time(self.random.choice(self.pauses_ms))
+
+    def replace(self) -> None:
+        """Another producer of the id. The one before is killed, or goes on without knowing of it."""
+        transactional_id = self.random.choice(self.ids)
+        before = [life for life in self.lives if life.transactional_id == transactional_id and not life.succeeded]
+        after = self.live(transactional_id)
+        for life in before:
+            if self.random.random() < 0.5:
+                life.kill()
+        after.step()
+
+    def hand_over(self) -> None:
+        """To a driver that ends what was prepared, at once or later, or dies and leaves it to the next one."""
+        for life in self.lives:
+            if life.prepared is not None and not self.drivers_of(life.written[-1]):
+                self.drive(life.prepared, life.written[-1], commit=self.random.random() < 0.8)
+        for driver in [driver for driver in self.committers if not driver.over]:
+            if self.random.random() < 0.3:
+                driver.kill()
+                self.drive(driver.prepared, driver.written, commit=driver.commit)
+            elif self.random.random() < 0.7:
+                driver.step()
+
+    def drivers_of(self, written: Written) -> list[Committer]:
+        return [driver for driver in self.committers if driver.written is written]
+
+    def drive(self, prepared: PreparedTransaction, written: Written, *, commit: bool) -> None:
+        producer = self.producer_of(written.transactional_id)
+        self.committers.append(Committer(producer, prepared, written, commit=commit))
+
+    def _watch_timeouts(self) -> None:
+        coordinator = self.cluster.core.coordinator
+        abort_overdue: Callable[[float], list[str]] = coordinator.abort_overdue
+
+        def watched(now: float) -> list[str]:
+            overdue = abort_overdue(now)
+            self.timed_out.update(overdue)
+            return overdue
+
+        coordinator.abort_overdue = watched  # type: ignore[method-assign]
+
+    # --- the end
+
+    def end(self) -> None:
+        for life in self.lives:
+            life.finish()
+        for producer in self.producers:
+            producer.close()
+        for _ in range(2):
+            for transactional_id in self.ids:
+                self.write_one_more(transactional_id)
+            self.system.advance(LATEST_MS)
+
+    def write_one_more(self, transactional_id: str) -> None:
+        """A new producer can, whatever was before."""
+        heir = self.live(transactional_id)
+        heir.write_whole_transaction()
+        heir.producer.close()
+
+    # --- invariants
+
+    def check(self) -> None:
+        visible = {
+            partition: self.cluster.values(TOPIC, partition, committed=True) for partition in range(self.partitions)
+        }
+        for partition, values in visible.items():
+            assert len(set(values)) == len(values), f"doubled: {values}"
+            for transactional_id in self.ids:
+                own = [value for value in values if value and value.startswith(transactional_id.encode())]
+                assert own == sorted(own), f"out of order: {own}"
+            log = self.cluster.log(TOPIC, partition)
+            assert log.last_stable_offset == log.next_offset, f"partition {partition}: a transaction is left open"
+        places = {(partition, value) for partition, values in visible.items() for value in values if value}
+        for life in self.lives:
+            for written in life.written:
+                check_whole_or_absent(written, places)
+                self.check_futures(written)
+        for transactional_id in self.ids:
+            self.check_offsets(transactional_id, places)
+        for life in self.lives:
+            self.check_why_it_ended(life)
+        for producer in self.producers:
+            assert producer._pool.free_bytes == producer._pool.bytes_max, "memory did not come back"
+        assert not self.system.open_sockets
+
+    def check_futures(self, written: Written) -> None:
+        for partition, value, future in written.futures:
+            assert future.done(), f"{value!r} has no outcome"
+            if written.committed:
+                metadata = future.result(0)
+                table = self.cluster.table(TOPIC, partition, committed=True)
+                if metadata.offset >= 0:
+                    at = table.column("offset").to_pylist().index(metadata.offset)
+                    assert table.column("value")[at].as_py() == value, f"{value!r}: wrong offset"
+
+    def check_offsets(self, transactional_id: str, places: set[tuple[int, bytes]]) -> None:
+        """Those of the last transaction that is visible. One without records may be so or not."""
+        allowed: set[int | None] = {None}
+        for life in self.lives:
+            for written in life.written if life.transactional_id == transactional_id else ():
+                if written.offset is None or not written.may_be_visible:
+                    continue
+                if written.committed or (written.values and written.values[0] in places):
+                    allowed = {written.offset}
+                elif not written.values:
+                    allowed.add(written.offset)
+        found = self.cluster.core.offsets.get(group_of(transactional_id), (TOPIC, 0))
+        assert (None if found is None else found.offset) in allowed, f"the group has {found}, not {allowed}"
+
+    def check_why_it_ended(self, life: Life) -> None:
+        lawful = life.rivalled_before_it_ended or self.timed_out or self.schedule.fences_senders
+        assert life.reason is None or lawful, f"a producer gave up: {life.reason!r}"
+
+
+def check_whole_or_absent(written: Written, places: set[tuple[int, bytes]]) -> None:
+    there = [value for value in written.values if value in places]
+    if not there and not written.committed:
+        return
+    missing = [value for value in written.values if value not in places]
+    assert written.may_be_visible, f"nobody has committed {there}"
+    assert not missing, f"{there} are visible without {missing} of the same transaction"
+
+
+def explore(seed: int) -> None:
+    before = threads_and_descriptors()
+    TransactionRun(seed).run()
+    assert threads_and_descriptors() == before, "a thread or a descriptor is left"
+
+
+if __name__ == "__main__":
+    sys.exit(command(explore, __doc__))

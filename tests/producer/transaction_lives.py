@@ -1,0 +1,259 @@
+"""What plays in the transaction explorer: producers that write transactions, and others that end what was prepared.
+
+A `Life` is one producer, from its making to its end: it may be killed, or go on as a zombie when another producer of
+its transactional id has taken over. `step` makes one call of those that a user may make now. A call whose time is up is
+made again. After an error that only a new producer can mend, the life is over, and `reason` says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from random import Random
+
+from spark_kafka_sink.errors import (
+    IllegalStateError,
+    KafkaSinkError,
+    TransactionAbortableError,
+    TransactionTimeoutError,
+)
+from spark_kafka_sink.producer.futures import RecordMetadata
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
+from tests.fake_system import WALL_MS
+from tests.producer.schedules import TOPIC
+from tests.producer.virtual_time import loop_of
+
+TRIES_MAX = 100
+"""Of one call that is made again and again. Faults end long before."""
+
+
+def group_of(transactional_id: str) -> str:
+    """The consumer group whose offsets go into the transactions of an id."""
+    return f"group-{transactional_id}"
+
+
+class Numbers:
+    """In the order in which they were sent, over all producers."""
+
+    def __init__(self) -> None:
+        self.next = 0
+
+    def take(self) -> int:
+        self.next += 1
+        return self.next
+
+
+@dataclass
+class Written:
+    """One transaction, and what its user was told of it."""
+
+    transactional_id: str
+    values: list[tuple[int, bytes]] = field(default_factory=list)
+    """(partition, value), also of records that send() has refused."""
+    futures: list[tuple[int, bytes, Future[RecordMetadata]]] = field(default_factory=list)
+    offset: int | None = None
+    """Of the group; all of them are different."""
+    commit_asked: bool = False
+    committed: bool = False
+    aborted: bool = False
+
+    @property
+    def may_be_visible(self) -> bool:
+        return self.commit_asked and not self.aborted
+
+    @property
+    def ended(self) -> bool:
+        return self.committed or self.aborted
+
+
+class Life:
+    def __init__(
+        self, producer: KafkaProducer, transactional_id: str, random: Random, numbers: Numbers, partitions: int
+    ) -> None:
+        self.producer = producer
+        self.transactional_id = transactional_id
+        self.partitions = partitions
+        self.written: list[Written] = []
+        self.prepared: PreparedTransaction | None = None
+        self.reason: KafkaSinkError | None = None
+        self.succeeded = False
+        """Another producer of the id was made."""
+        self.rivalled = self.rivalled_before_it_ended = False
+        """Another producer has asked for a producer id since this one was made."""
+        self.takes_over: Callable[[Life], None] = lambda life: None
+        self.killed = False
+        self._random = random
+        self._numbers = numbers
+        self._ready = False
+        self._busy = False
+        self._ending = ""
+
+    @property
+    def over(self) -> bool:
+        return self.killed or self.reason is not None
+
+    @property
+    def open(self) -> Written | None:
+        return self.written[-1] if self.written and not self.written[-1].ended and self.prepared is None else None
+
+    def step(self, *, finish: bool = False) -> None:
+        """The next call. `finish`: none that begins anything. From within another life's wait, too."""
+        if self._busy or self.over or self.producer._closed:
+            return
+        self._busy = True
+        try:
+            self._call(finish)
+        except TransactionTimeoutError:
+            pass  # the same call comes next
+        except KafkaSinkError as error:
+            self.reason, self.rivalled_before_it_ended = error, self.rivalled
+        finally:
+            self._busy = False
+
+    def kill(self) -> None:
+        """As with kill -9: nothing is ended, nothing is said to any broker."""
+        self.killed = True
+        self.producer.close(timeout=0)
+
+    def finish(self) -> None:
+        for _ in range(TRIES_MAX):
+            if self.over or (self._ready and not self._ending and self.open is None):
+                return
+            self.step(finish=True)
+        raise AssertionError(f"{self.transactional_id}: {self._ending or 'a call'} never ends")
+
+    def write_whole_transaction(self) -> None:
+        """Into all partitions, with nothing in the way."""
+        self._busy = True
+        self._initialise()
+        self.producer.begin_transaction()
+        written = Written(self.transactional_id, commit_asked=True, committed=True)
+        self.written.append(written)
+        for partition in range(self.partitions):
+            self.send_to(written, partition)
+        self.producer.commit_transaction()
+
+    # --- calls
+
+    def _call(self, finish: bool) -> None:
+        if not self._ready:
+            self._initialise()
+        elif self._ending:
+            self._end(self._ending)
+        elif self.open is not None:
+            endings = ("commit", "commit", "commit", "abort", "prepare")
+            if finish or self._random.random() < 0.4:
+                self._end(self._random.choice(endings[:4] if finish else endings))
+            else:
+                self._send(self.open)
+        elif self.prepared is not None:
+            # A worker that does not wait for the driver is a task that is run again: its first attempt is aborted.
+            if finish or self.written[-1].ended or self._random.random() < 0.1:
+                self._ready, self.prepared = False, None
+                self._initialise()
+        elif not finish:
+            self.producer.begin_transaction()
+            self.written.append(Written(self.transactional_id))
+
+    def _initialise(self) -> None:
+        if self.written and not self.written[-1].ended:
+            self.written.append(Written(self.transactional_id, aborted=True))  # what was open is not ours any more
+        self.takes_over(self)
+        self.producer.init_transactions()
+        self._ready = True
+
+    def _send(self, to: Written) -> None:
+        with contextlib.suppress(TransactionAbortableError):
+            for _ in range(self._random.choice((1, 1, 3, 12))):
+                self.send_to(to, self._random.randrange(self.partitions))
+        if self._random.random() < 0.4:
+            loop_of(self.producer).run_until(lambda: False, self._random.choice((20, 300, 1000)))
+        if self._random.random() < 0.2:
+            to.offset = self._numbers.take()
+            with contextlib.suppress(TransactionAbortableError, TransactionTimeoutError):
+                self.producer.send_offsets_to_transaction({(TOPIC, 0): to.offset}, group_of(self.transactional_id))
+
+    def send_to(self, to: Written, partition: int) -> None:
+        value = b"%s-%06d" % (self.transactional_id.encode(), self._numbers.take())
+        to.values.append((partition, value))
+        record = ProducerRecord(TOPIC, value, partition=partition, timestamp_ms=WALL_MS)
+        to.futures.append((partition, value, self.producer.send(record)))
+
+    def _end(self, how: str) -> None:
+        written = self.written[-1]
+        self._ending = how
+        try:
+            if how == "commit":
+                written.commit_asked = True
+                self.producer.commit_transaction()
+                written.committed = True
+            elif how == "abort":
+                self.producer.abort_transaction()
+                written.aborted = True
+            else:
+                self.prepared = self.producer.prepare_transaction()
+                written.aborted = self.prepared is None  # it was empty, and is over
+        except TransactionAbortableError:
+            written.commit_asked = False
+            self._ending = "abort"
+            return
+        self._ending = ""
+
+    def pass_time(self, ms: float) -> None:
+        if not self._busy and not self.producer._closed:
+            self._busy = True
+            loop_of(self.producer).run_until(lambda: False, ms)
+            self._busy = False
+
+    def serve(self) -> None:
+        """One round of its thread, while another life waits."""
+        if not self._busy and not self.producer._closed:
+            self._busy = True
+            self.producer._sender._client.wakeup()
+            loop_of(self.producer).run_once()
+            self._busy = False
+
+
+class Committer:
+    """Ends a transaction that a life has prepared, as Spark's driver does. It may die, and another one repeats it."""
+
+    def __init__(
+        self, producer: KafkaProducer, prepared: PreparedTransaction, written: Written, *, commit: bool
+    ) -> None:
+        self.producer = producer
+        self.prepared = prepared
+        self.written = written
+        self.commit = commit
+        self.over = False
+        self._busy = False
+        producer.take_over_transaction(prepared)
+
+    def step(self) -> None:
+        if self._busy or self.over:
+            return
+        self._busy = True
+        try:
+            if self.commit:
+                self.written.commit_asked = True
+                self.producer.commit_transaction()
+                self.written.committed = True
+            else:
+                self.producer.abort_transaction()
+                self.written.aborted = True
+            self.over = True
+        except TransactionTimeoutError:
+            pass
+        except IllegalStateError:
+            raise
+        except KafkaSinkError:
+            self.over = True
+        finally:
+            self._busy = False
+
+    def kill(self) -> None:
+        self.over = True
+        self.producer.close(timeout=0)

@@ -1,0 +1,128 @@
+"""What goes wrong in a run of the transaction explorer: faults of brokers and coordinators, drawn from the run's seed.
+
+Answers are lost, late, cut, refused, and refused although the request was carried out. Requests whose connection has
+ended are carried out late. Coordinators and leaders move, nodes stop and come back, and in some runs the cluster goes
+from transactions of version 1 to version 2.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from spark_kafka_sink.broker.control import FaultFor
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.api_keys import ApiKey
+from tests.producer.schedules import DOUBTS, REFUSALS, TOPIC
+from tests.producer.transaction_lives import group_of
+from tests.simulated_cluster import SimulatedCluster
+
+_OF_COORDINATORS = (
+    codes.NOT_COORDINATOR,
+    codes.COORDINATOR_NOT_AVAILABLE,
+    codes.COORDINATOR_LOAD_IN_PROGRESS,
+)
+_OF_TRANSACTIONS = (*_OF_COORDINATORS, codes.CONCURRENT_TRANSACTIONS)
+_REFUSALS: dict[ApiKey, tuple[int, ...]] = {
+    ApiKey.FIND_COORDINATOR: (codes.COORDINATOR_NOT_AVAILABLE, codes.COORDINATOR_LOAD_IN_PROGRESS),
+    ApiKey.INIT_PRODUCER_ID: _OF_TRANSACTIONS,
+    ApiKey.ADD_PARTITIONS_TO_TXN: (*_OF_TRANSACTIONS, codes.UNKNOWN_TOPIC_OR_PARTITION, codes.TRANSACTION_ABORTABLE),
+    ApiKey.ADD_OFFSETS_TO_TXN: (*_OF_TRANSACTIONS, codes.GROUP_AUTHORIZATION_FAILED),
+    ApiKey.TXN_OFFSET_COMMIT: (*_OF_COORDINATORS, codes.UNKNOWN_TOPIC_OR_PARTITION, codes.ILLEGAL_GENERATION),
+    ApiKey.END_TXN: _OF_TRANSACTIONS,
+    ApiKey.PRODUCE: (*REFUSALS, codes.CONCURRENT_TRANSACTIONS, codes.TRANSACTION_ABORTABLE, codes.INVALID_TXN_STATE),
+}
+_FENCING = (ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN)
+_APIS = (*_REFUSALS, ApiKey.END_TXN, ApiKey.END_TXN, ApiKey.PRODUCE, ApiKey.PRODUCE)
+_VERBS = ("refuse", "refuse", "doubt", "drop", "drop", "delay", "delay", "late", "late", "cut", "silent", "throttle")
+
+
+class TransactionSchedule:
+    def __init__(self, random: Random, cluster: SimulatedCluster, ids: tuple[str, ...], partitions: int) -> None:
+        self._random = random
+        self._cluster = cluster
+        self._control = cluster.control
+        self._ids = ids
+        self._partitions = partitions
+        self.fences_senders = False
+        """Requests for a producer id, or for partitions in version 1, may be carried out so late that their sender is
+        fenced: by itself, or because a transaction has begun of which it does not know."""
+
+    def draw(self) -> None:
+        self._random.choice((self._scatter, self._scatter, self._carry_out_late))()
+
+    def _carry_out_late(self) -> None:
+        """What ends a transaction, or adds to it, is carried out when the producer has long repeated it."""
+        api = self._random.choice((ApiKey.END_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT, ApiKey.PRODUCE))
+        self.fences_senders |= api in _FENCING
+        rule = self._control.when(api=api, nth=self._random.randint(1, 3), times=self._random.randint(1, 3))
+        rule.delay(400, 2000, before_applying=True)
+        if self._random.random() < 0.5:
+            self._add_rule()
+
+    def _scatter(self) -> None:
+        for _ in range(self._random.choice((0, 1, 2, 4, 8))):
+            self._add_rule()
+        for _ in range(self._random.choice((0, 0, 1, 3, 6))):
+            self._cluster.system.after(self._random.uniform(0, 6000), self._pull_lever)
+
+    def heal(self) -> None:
+        self._control.clear()
+        for node in self._cluster.core.nodes.values():
+            if not node.up:
+                self._control.start_node(node.id)
+        self._control.show_topic(TOPIC)
+
+    def _add_rule(self) -> None:
+        random = self._random
+        api = random.choice(_APIS)
+        rule = self._control.when(
+            api=api, nth=random.randint(1, 10), times=random.randint(1, 4), probability=random.uniform(0.3, 1)
+        )
+        self._strike(rule, api, random.choice(_VERBS))
+
+    def _strike(self, rule: FaultFor, api: ApiKey, verb: str) -> None:
+        random = self._random
+        if verb == "refuse":
+            rule.fail(random.choice(_REFUSALS[api]))
+        elif verb == "doubt" and api is not ApiKey.FIND_COORDINATOR:
+            doubts = DOUBTS if api is ApiKey.PRODUCE else (codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR)
+            rule.fail(random.choice(doubts), after_applying=True)
+        elif verb == "drop":
+            rule.drop(applied=random.random() < 0.7)
+        elif verb == "delay":
+            rule.delay(0, random.choice((50, 900, 3000)))
+        elif verb == "late":
+            self.fences_senders |= api in _FENCING
+            rule.delay(0, random.choice((50, 900, 3000)), before_applying=True)
+        elif verb == "cut":
+            rule.cut(at=random.random())
+        elif verb == "silent":
+            rule.never_answer(applied=random.random() < 0.7)
+        else:
+            rule.throttle(random.randint(1, 800))
+
+    def _pull_lever(self) -> None:
+        levers = (self._move_coordinator, self._move_coordinator, self._move_leader, self._bounce, self._hide)
+        self._random.choice((*levers, self._upgrade))()
+
+    def _any_node(self) -> int:
+        return self._random.choice(list(self._cluster.core.nodes))
+
+    def _move_coordinator(self) -> None:
+        self._control.move_coordinator(self._random.choice((*self._ids, *map(group_of, self._ids))), self._any_node())
+
+    def _move_leader(self) -> None:
+        self._control.move_leader(TOPIC, self._random.randrange(self._partitions), self._any_node())
+
+    def _bounce(self) -> None:
+        node = self._any_node()
+        self._control.stop_node(node)
+        self._cluster.system.after(self._random.uniform(10, 1500), lambda: self._control.start_node(node))
+
+    def _hide(self) -> None:
+        self._control.hide_topic(TOPIC)
+        self._cluster.system.after(self._random.uniform(10, 800), lambda: self._control.show_topic(TOPIC))
+
+    def _upgrade(self) -> None:
+        """Producers learn of it with their next connection."""
+        self._cluster.core.coordinator.version = 2
