@@ -10,8 +10,8 @@ each round of a sender, what should hold in the state of each partition does hol
 After each run, for a read_committed reader: each transaction is there whole or not at all; whole if its commit
 succeeded, not at all if it was aborted or its commit was never asked for; and its offsets with it. Each partition has
 the records of an id in the order in which they were sent, each of them once. No transaction is left open, the next
-producer of each id can write, and a producer has given up only if another one has taken over or its transaction timed
-out. All memory is back, and no socket, thread or descriptor is left.
+producer of each id can write, and a producer goes on when the faults are over, unless another one has taken over or its
+transaction timed out. All memory is back, and no socket, thread or descriptor is left.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class TransactionRun:
 
     def end(self) -> None:
         for life in self.lives:
-            life.finish()
+            life.go_on()
         for producer in self.producers:
             producer.close()
         for _ in range(2):

@@ -121,7 +121,7 @@ class Life:
 
     def finish(self) -> None:
         for _ in range(TRIES_MAX):
-            if self.over or (self._ready and not self._ending and self.open is None):
+            if self.over or (self._ready and not self._ending and self.open is None and self.prepared is None):
                 return
             self.step(finish=True)
         raise AssertionError(f"{self.transactional_id}: {self._ending or 'a call'} never ends")
@@ -129,13 +129,26 @@ class Life:
     def write_whole_transaction(self) -> None:
         """Into all partitions, with nothing in the way."""
         self._busy = True
-        self._initialise()
+        if not self._ready:
+            self._initialise()
         self.producer.begin_transaction()
-        written = Written(self.transactional_id, commit_asked=True, committed=True)
+        written = Written(self.transactional_id, commit_asked=True)
         self.written.append(written)
         for partition in range(self.partitions):
             self.send_to(written, partition)
         self.producer.commit_transaction()
+        written.committed = True
+        self._busy = False
+
+    def go_on(self) -> None:
+        """When the faults are over."""
+        self.finish()
+        if self.over or self.rivalled:
+            return
+        try:
+            self.write_whole_transaction()
+        except KafkaSinkError as error:
+            self.reason = error
 
     # --- calls
 
