@@ -144,7 +144,7 @@ class TransactionManager:
             return self._calls.operate(calls.ABORT, self._begin_abort)
 
     def prepare(self) -> PreparedTransaction | None:
-        """Leave it open for another process to end, when all records are acknowledged. None, and it is over, if empty."""
+        """Leave it open for another process to end, if all records are acknowledged. None if it is empty, and over."""
         with self._lock:
             self._calls.ensure_in_transaction(calls.PREPARE)
             transaction = self._open()
