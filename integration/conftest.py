@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from integration.support.artifacts import connector_jars
 from integration.support.kafka_cluster import KafkaCluster
+from integration.support.proxy import Proxy
 from integration.support.registry import schema_registry
 
 
@@ -25,6 +26,16 @@ def kafka3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Three brokers and a controller; 3 replicas, min.insync.replicas 2. Whoever stops a node starts it again."""
     with KafkaCluster(tmp_path_factory.mktemp("kafka3") / "cluster", brokers=3) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaCluster, Proxy]]:
+    """One node, and a proxy to it. Tests set the mode that they want at their beginning."""
+    folder = tmp_path_factory.mktemp("proxied") / "cluster"
+    timeouts = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+    with Proxy() as proxy, KafkaCluster(folder, advertised_ports={1: proxy.port}, properties=timeouts) as cluster:
+        proxy.target = ("localhost", cluster.nodes[1].ports["PROXIED"])
+        yield cluster, proxy
 
 
 @pytest.fixture(scope="session")

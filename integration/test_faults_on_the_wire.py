@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -24,14 +23,6 @@ from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import DeliveryTimeoutError
 
 pytestmark = pytest.mark.needs("kafka")
-
-
-@pytest.fixture(scope="module")
-def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaCluster, Proxy]]:
-    folder = tmp_path_factory.mktemp("proxied") / "cluster"
-    with Proxy() as proxy, KafkaCluster(folder, advertised_ports={1: proxy.port}) as cluster:
-        proxy.target = ("localhost", cluster.nodes[1].ports["PROXIED"])
-        yield cluster, proxy
 
 
 @pytest.fixture

@@ -25,7 +25,9 @@ class Mode(Enum):
     LOSE_ANSWER = "pass requests on, and close when the next answer comes"
     CUT_REQUEST = "pass on half of the next piece of a request, then close"
     SWALLOW = "take everything, pass nothing on, answer nothing"
+    DOUBLE_ANSWER = "pass everything on, the next answer twice"
     HOLD_ANSWERS = "pass requests on, keep the answers until the mode changes"
+    HOLD_REQUESTS = "keep the requests until the mode changes, and pass them on then, even if the client has gone"
     REFUSE = "close every connection, old and new"
 
 
@@ -121,6 +123,8 @@ class Proxy:
                 self._mode = Mode.PASS
                 self._fault()
                 break
+            if self._mode is Mode.HOLD_REQUESTS:
+                self._hold(Mode.HOLD_REQUESTS)
             if not _write(server, data):
                 break
         self._close(client, server)
@@ -131,16 +135,23 @@ class Proxy:
                 self._mode = Mode.PASS
                 self._fault()
                 break
-            if self._mode is Mode.HOLD_ANSWERS:
+            if self._mode is Mode.DOUBLE_ANSWER:
+                self._mode = Mode.PASS
                 self._fault()
-                with self._changed:
-                    self._changed.wait_for(lambda: self._mode is not Mode.HOLD_ANSWERS or self._closed)
+                data += data
+            if self._mode is Mode.HOLD_ANSWERS:
+                self._hold(Mode.HOLD_ANSWERS)
             if self._mode is Mode.SWALLOW:
                 self._fault()
                 continue
             if not _write(client, data):
                 break
         self._close(client, server)
+
+    def _hold(self, mode: Mode) -> None:
+        self._fault()
+        with self._changed:
+            self._changed.wait_for(lambda: self._mode is not mode or self._closed)
 
     def _fault(self) -> None:
         with self._changed:
