@@ -107,7 +107,7 @@ soak: setup kafka ## schedules, hostile bytes, faults, killed drivers and placem
 		$(BIN)/python -m tests.producer.$$name --seeds 0:20000 --processes $$(getconf _NPROCESSORS_ONLN) || exit 1; done
 	$(BIN)/python -m tests.fuzz $(N)
 	SOAK=1 $(BIN)/python -m pytest $(wildcard integration/test_faults_*.py) integration/test_partitioner_keys.py \
-		integration/test_spark_killed_driver.py
+		integration/test_spark_killed_driver.py integration/test_exactly_once_killed.py
 
 .PHONY: demo
 demo: setup ## a million rows and a stream, from Spark to a broker, and what was written (BOOTSTRAP=host:port for your own)
@@ -115,7 +115,7 @@ demo: setup ## a million rows and a stream, from Spark to a broker, and what was
 
 .PHONY: bench
 bench: setup kafka ## every benchmark, as the tables of docs/benchmarks.md
-	for name in encoder network producer spark_sink formats; do $(BIN)/python -m integration.benchmarks.$$name || exit 1; done
+	for name in encoder network producer spark_sink exactly_once formats; do $(BIN)/python -m integration.benchmarks.$$name || exit 1; done
 
 .PHONY: docs
 docs: setup ## write the tables that come from the code, and check every link

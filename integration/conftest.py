@@ -13,11 +13,14 @@ from integration.support.kafka_cluster import KafkaCluster
 from integration.support.proxy import Proxy
 from integration.support.registry import schema_registry
 
+OVERDUE_SOON = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+"""Transactions that have lasted too long are aborted within half a second, not within ten."""
+
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """One node, all listeners. Tests use topics of their own and leave the node running."""
-    with KafkaCluster(tmp_path_factory.mktemp("kafka") / "cluster") as cluster:
+    with KafkaCluster(tmp_path_factory.mktemp("kafka") / "cluster", properties=OVERDUE_SOON) as cluster:
         yield cluster
 
 
@@ -32,8 +35,7 @@ def kafka3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaCluster, Proxy]]:
     """One node, and a proxy to it. Tests set the mode that they want at their beginning."""
     folder = tmp_path_factory.mktemp("proxied") / "cluster"
-    timeouts = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
-    with Proxy() as proxy, KafkaCluster(folder, advertised_ports={1: proxy.port}, properties=timeouts) as cluster:
+    with Proxy() as proxy, KafkaCluster(folder, advertised_ports={1: proxy.port}, properties=OVERDUE_SOON) as cluster:
         proxy.target = ("localhost", cluster.nodes[1].ports["PROXIED"])
         yield cluster, proxy
 

@@ -65,7 +65,10 @@ class TransactionalProducer:
         return self._in_transactions().transaction()
 
     def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata | str) -> None:
-        """Positions of a consumer group, {(topic, partition): offset}, that hold if the transaction is committed."""
+        """Positions of a consumer group, {(topic, partition): offset}, that hold if the transaction is committed.
+
+        Once for each group and partition: of two, brokers may carry out the first one last if its answer was lost.
+        """
         self._in_transactions().send_offsets(offsets, group)
 
     def prepare_transaction(self) -> PreparedTransaction | None:
