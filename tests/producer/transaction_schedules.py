@@ -11,7 +11,7 @@ from random import Random
 
 from spark_kafka_sink.broker.control import FaultFor
 from spark_kafka_sink.protocol import error_codes as codes
-from spark_kafka_sink.protocol.api_keys import ApiKey
+from spark_kafka_sink.protocol.message import ApiKey
 from tests.producer.schedules import DOUBTS, REFUSALS, TOPIC
 from tests.producer.transaction_lives import group_of
 from tests.simulated_cluster import SimulatedCluster
