@@ -1,0 +1,110 @@
+"""`pykafka transactions`, as it is called: nothing happens before it was said and agreed to."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+
+from spark_kafka_sink.cli.main import main
+from spark_kafka_sink.testing import EmbeddedBroker
+from tests.exactly_once.cases import LOG, PREFIX, Query, client_of, dying, open_ids, rows, seen
+from tests.exactly_once.cases import broker as broker
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def query(broker: EmbeddedBroker) -> Query:
+    return Query(broker)
+
+
+def transactions(broker: EmbeddedBroker, *arguments: str) -> int:
+    return main(["transactions", "--bootstrap-server", broker.bootstrap_servers, "--log-topic", LOG, *arguments])
+
+
+def decided_by_a_driver_that_died(query: Query) -> list[str]:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    with dying("commit"):
+        query.commit(start, 0, written)
+    return [start.task_id(partition, 0) for partition in range(2)]
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(words))
+
+
+def test_where_there_is_nothing_it_says_so(capsys: Output, broker: EmbeddedBroker) -> None:
+    assert transactions(broker) == 0
+    assert capsys.readouterr().out == "No exactly-once write has anything open, or was ever decided here.\n"
+    assert transactions(broker, "finish", "--prefix", PREFIX) == 0
+    assert capsys.readouterr().out == f"There is nothing to finish under the prefix {PREFIX}.\n"
+
+
+def test_the_list_shows_what_is_decided_and_what_is_open(capsys: Output, query: Query) -> None:
+    decided = decided_by_a_driver_that_died(query)
+    assert transactions(query.broker) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [decided[0] in lines[2], decided[1] in lines[3], len(lines)] == [True, True, 4]
+    assert "batch 0 of query query-1: decided" in lines[2]
+    assert "t-0" in lines[2]
+    assert transactions(query.broker, "--json") == 0
+    (shown,) = json.loads(capsys.readouterr().out)
+    assert (shown["prefix"], shown["state"], shown["decided"]) == (PREFIX, "decided", decided)
+    assert [each["transactional_id"] for each in shown["open"]] == decided
+
+
+@pytest.mark.parametrize("words", ["n\n", "\n", ""])
+def test_nothing_is_done_without_a_yes(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch, query: Query, words: str
+) -> None:
+    decided = decided_by_a_driver_that_died(query)
+    answer(monkeypatch, words)
+    assert transactions(query.broker, "finish", "--prefix", PREFIX) == 1
+    out = capsys.readouterr().out
+    assert "This commits what is decided of batch 0 of query query-1" in out
+    assert all(f"  {name}\n" in out for name in decided)
+    assert out.endswith("Go on? [y/N] Nothing was done.\n")
+    assert open_ids(query.broker) == decided
+
+
+@pytest.mark.parametrize("agreed", [["--yes"], []])
+def test_finish_commits_what_is_decided(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch, query: Query, agreed: list[str]
+) -> None:
+    decided = decided_by_a_driver_that_died(query)
+    answer(monkeypatch, "yes\n")
+    assert transactions(query.broker, "finish", "--prefix", PREFIX, *agreed) == 0
+    assert f"Committed: {', '.join(decided)}." in capsys.readouterr().out
+    assert seen(query.broker) == rows(0)
+
+
+def test_abort_ends_what_is_not_decided(capsys: Output, query: Query) -> None:
+    query.write_both(query.begin(), 0)
+    assert transactions(query.broker, "abort", "--prefix", PREFIX, "--yes") == 0
+    assert "Aborted: p-1-0-0, p-1-1-0." in capsys.readouterr().out
+    assert open_ids(query.broker) == []
+    assert seen(query.broker) == []
+
+
+def test_what_is_lost_is_named_and_given_up_only_by_that_word(capsys: Output, query: Query) -> None:
+    first, second = decided_by_a_driver_that_died(query)
+    with client_of(query.broker) as client:
+        client.init_producer_id(second, 60_000)
+    assert transactions(query.broker, "finish", "--prefix", PREFIX, "--yes") == 1
+    out = capsys.readouterr().out
+    assert f"Committed: {first}." in out
+    assert f"Lost: {second}: " in out
+    assert "If you accept that, give it up." in out
+    assert transactions(query.broker, "give-up", "--prefix", PREFIX, "--yes") == 1
+    assert "What cannot is LOST" in capsys.readouterr().out
+    assert transactions(query.broker, "finish", "--prefix", PREFIX, "--yes") == 0
+    assert "nothing to finish" in capsys.readouterr().out
+
+
+def test_all_but_the_list_need_a_prefix(capsys: Output, broker: EmbeddedBroker) -> None:
+    assert transactions(broker, "abort") == 1
+    assert "abort is for one prefix: name it by --prefix" in capsys.readouterr().err
