@@ -29,7 +29,6 @@ PLACES = [f"{when} {step}" for step in STEPS for when in ("before", "after")]
 RESTARTS = 300 if SOAK else 36
 KILLS = RESTARTS // QUERIES
 BROKER_RESTARTS = 8 if SOAK else 1
-STOP_SECONDS = 20.0
 RANDOM_SECONDS = 1.5
 
 
@@ -64,18 +63,16 @@ class Streams:
 
         wait_until(has_progressed)
 
-    def stop_at(self, place: str) -> None:
+    def stop_at(self, driver: DriverProcess, place: str) -> None:
         """Wait until a process of one of the queries stops there."""
         (self.steps / "stop-at").write_text(place)
-        deadline = time.monotonic() + STOP_SECONDS
-        while not (self.steps / "stopped").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until(lambda: (self.steps / "stopped").exists() or driver.has_ended)
+        assert not driver.has_ended, f"the driver ended; see {driver.log}"
 
-    def has_stopped(self) -> bool:
-        stopped = (self.steps / "stopped").exists()
+    def forget_place(self) -> None:
+        """When what has stopped there was killed: it would go on."""
         for name in ("stop-at", "stopped"):
             (self.steps / name).unlink(missing_ok=True)
-        return stopped
 
 
 @pytest.fixture
@@ -92,7 +89,6 @@ def test_streams_killed_again_and_again_have_each_row_once_and_in_order(streams:
     places: list[str | None] = [*PLACES, *[None] * max(0, KILLS - len(PLACES))]
     chance.shuffle(places)
     restarts_at = set(chance.sample(range(KILLS), BROKER_RESTARTS))
-    stopped_at: Counter[str] = Counter()
     following = streams.driver()
     try:
         for kill in range(KILLS):
@@ -106,17 +102,14 @@ def test_streams_killed_again_and_again_have_each_row_once_and_in_order(streams:
                 if place is None:
                     time.sleep(chance.uniform(0.0, RANDOM_SECONDS))
                 else:
-                    streams.stop_at(place)
+                    streams.stop_at(driver, place)
             finally:
                 driver.kill()
-            if streams.has_stopped() and place is not None:
-                stopped_at[place] += 1
+                streams.forget_place()
         following.begin(batches=3)
         assert following.wait() == 0, f"see {following.log}"
     finally:
         following.kill()
-    print(f"stopped {dict(stopped_at)}")
-    assert set(stopped_at) == {place for place in places if place is not None}
     control = check(streams)
     assert control, "at least once has no row twice: the kills came at no time that matters"
 
