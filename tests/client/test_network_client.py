@@ -55,6 +55,14 @@ def test_whether_any_node_is_ready_can_be_asked() -> None:
     assert not rig.client.has_ready_nodes(rig.now)
 
 
+def test_a_node_whose_channel_authenticates_again_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig().bootstrapped()
+    rig.make_ready(0)
+    monkeypatch.setattr(rig.selector, "is_channel_ready", lambda channel_id: channel_id != "0")
+    assert not rig.client.is_ready(0, rig.now)
+    assert not rig.client.ready(rig.node(0), rig.now)
+
+
 def test_sending_to_a_node_that_is_not_ready_is_refused() -> None:
     rig = Rig().bootstrapped()
     with pytest.raises(IllegalStateError, match=r"INIT_PRODUCER_ID request .* the node is not ready"):

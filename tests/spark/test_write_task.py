@@ -184,6 +184,7 @@ def test_records_that_are_too_large_go_to_the_dead_letter_topic(broker: Embedded
     more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead"}
     report = write_rows(options(broker, **more), PLAN, iter([big]), pool)
     assert (report.rows, report.dead_letters, report.dead_letters_cut) == (2, 2, 0)
+    assert report.bytes < 1_000, "what became a dead letter was not written to its topic"
     assert values(broker) == [b"a", b"b"]
     assert sorted(values(broker, "dead")) == [b"x" * 5_000, b"y" * 6_000]
     for letter in dead_letters(broker):
