@@ -187,3 +187,30 @@ def test_lines_go_in_by_produce_and_come_out_by_cat_as_librdkafka_sees_them(
     cat = [*command, "cat", *arguments, "--columns", "key,value,headers"]
     shown = subprocess.run(cat, capture_output=True, check=True).stdout.splitlines()
     assert sorted(shown) == sorted(line.replace(b"=", b"\t") + b"\tfrom=shell" for line in lines)
+
+
+def test_an_open_transaction_is_listed_and_aborted_as_kafkas_own_tool_sees_it(
+    strict_kafka: KafkaCluster, capsys: Output
+) -> None:
+    kafka, topic = strict_kafka, create_topic(strict_kafka.bootstrap())
+    prefix, servers = "pykafka-left-over", ["--bootstrap-server", strict_kafka.bootstrap()]
+    name = f"{prefix}-1-0-0"
+    with KafkaProducer({"bootstrap.servers": kafka.bootstrap(), "transactional.id": name}) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send_columns(topic, RecordColumns(pa.array([b"x"]))).result().raise_for_failures()
+        capsys.readouterr()
+        assert main(["transactions", *servers, "--json"]) == 0
+        (shown,) = (each for each in json.loads(capsys.readouterr().out) if each["prefix"] == prefix)
+        assert [(each["transactional_id"], each["partitions"]) for each in shown["open"]] == [(name, [[topic, 0]])]
+        assert "Ongoing" in _kafka_says_of(kafka, name)
+        assert main(["transactions", *servers, "abort", "--prefix", prefix, "--yes"]) == 0
+        assert f"Aborted: {name}." in capsys.readouterr().out
+        assert "CompleteAbort" in _kafka_says_of(kafka, name)
+        producer.close(timeout=0)
+
+
+def _kafka_says_of(kafka: KafkaCluster, name: str) -> str:
+    command = "org.apache.kafka.tools.TransactionsCommand"
+    listed = kafka.tool(command, "--bootstrap-server", kafka.bootstrap(), "list").splitlines()
+    return next(line for line in listed if line.startswith(name))
