@@ -15,6 +15,7 @@ DOORS = {
     "network/transport.py",
     "network/security/oidc.py",
     "spark/pool.py",
+    "spark/publish.py",
     "spark/write_task.py",
     "signal_wait.py",
     "cli/demo_job.py",

@@ -1,16 +1,171 @@
-"""Where reports are kept: a file on the driver's machine, to which each commit appends a line of JSON."""
+"""Where reports are kept. The driver writes them, in a Python process that has no JVM: Spark's own file systems are out
+of its reach, and Arrow's take their place.
+
+A file on the driver's machine gets a line of JSON for each commit. Everywhere else a path is a folder, and each commit
+makes a file there, because object stores cannot append. The names of the files begin with the time, so that they sort.
+
+    /data/reports.jsonl, file:///data/reports.jsonl      a file
+    /data/reports/ (or a folder that exists)             a folder
+    dbfs:/reports, /dbfs/reports, /Volumes/a/b/c         a folder, where Databricks mounts it
+    s3://bucket/reports, also s3a: and s3n:              a folder; hdfs:, viewfs:, gs:, abfs: and abfss: as well
+"""
 
 from __future__ import annotations
 
+import os
+import re
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.reports.write_report import WriteReport, from_json
 
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
 
-def append(path: str, report: WriteReport) -> None:
-    with open(path, "a", encoding="utf-8") as lines:
-        lines.write(report.to_json() + "\n")
+_LOCAL = ("", "file", "dbfs")
+_ARROWS_SCHEMES = {
+    "s3": "s3",
+    "s3a": "s3",
+    "s3n": "s3",
+    "hdfs": "hdfs",
+    "viewfs": "viewfs",
+    "gs": "gs",
+    "gcs": "gs",
+    "abfs": "abfs",
+    "abfss": "abfss",
+}
+"""Spark's name of a file system -> Arrow's."""
+_REMEDIES = {
+    "s3": (
+        "Credentials come from the environment, ~/.aws or the machine's role, and not from Spark's fs.s3a settings; "
+        "region and another endpoint from the path: ?region=...&endpoint_override=host:port&scheme=http."
+    ),
+    "hdfs": "The driver's environment needs JAVA_HOME, HADOOP_HOME and CLASSPATH=$(hadoop classpath --glob).",
+    "gs": "Credentials are those of GOOGLE_APPLICATION_CREDENTIALS, or of the machine.",
+    "abfs": "Credentials are those of Azure's environment variables, or of the machine.",
+}
+_REMEDIES |= {"viewfs": _REMEDIES["hdfs"], "abfss": _REMEDIES["abfs"]}
+SUPPORTED = "a path on the driver's machine, file:, dbfs:, s3: (also s3a:, s3n:), hdfs:, viewfs:, gs:, abfs: and abfss:"
+_MOUNTED = ("/dbfs/", "/Volumes/")
+"""Of Databricks; files there cannot be appended to."""
+_MOUNT_OF_DBFS = "/dbfs"
+_BATCH_CHARACTERS_MAX = 100
 
 
-def read_reports(path: str) -> list[WriteReport]:
-    """What `reportPath` has collected."""
-    with open(path, encoding="utf-8") as lines:
-        return [from_json(line) for line in lines if line.strip()]
+def fault_of(path: str) -> str | None:
+    """What is wrong with the path itself, if anything is."""
+    scheme = _scheme(path)
+    if scheme not in _LOCAL and scheme not in _ARROWS_SCHEMES:
+        return f"{scheme}: is not a file system that reports can be written to. Supported are {SUPPORTED}."
+    if scheme in _ARROWS_SCHEMES and urlsplit(path).password is not None:
+        return f"the path has a password in it. {_REMEDIES[_ARROWS_SCHEMES[scheme]]}"
+    return None
+
+
+def prepare(path: str) -> None:
+    """Before a write: find out whether reports can be kept there. Makes the folder if there is none."""
+    local = _local_path(path)
+    if local is not None and not _is_folder(local):
+        _ensure_can_append(path, local)
+        return
+    try:
+        files, folder = _open(path)
+        files.create_dir(folder, recursive=True)
+        if local is not None and not os.access(folder, os.W_OK):
+            raise PermissionError("the folder cannot be written to")
+    except (OSError, ValueError, NotImplementedError) as error:
+        raise _error(path, "cannot be written to", error) from error
+
+
+def keep(path: str, report: WriteReport) -> None:
+    """Append the report, or make a file for it in the folder."""
+    line = report.to_json().encode() + b"\n"
+    local = _local_path(path)
+    if local is not None and not _is_folder(local):
+        with open(local, "ab", buffering=0) as lines:  # one write, so that two streams may share a file
+            lines.write(line)
+        return
+    files, folder = _open(path)
+    with files.open_output_stream(f"{folder}/{file_name(report)}") as file:
+        file.write(line)
+
+
+def read_reports(path: str, last: int | None = None) -> list[WriteReport]:
+    """What `reportPath` has collected, in the order of time; with `last` only as many as that, the latest."""
+    fault = fault_of(path)
+    if fault is not None:
+        raise ConfigurationError(f"{path}: {fault}")
+    try:
+        lines = deque(_lines(path, last), maxlen=last)
+    except (OSError, ValueError, NotImplementedError) as error:
+        raise _error(path, "cannot be read", error) from error
+    return [from_json(line) for line in lines]
+
+
+def file_name(report: WriteReport) -> str:
+    batch = re.sub(r"[^\w.-]+", "-", report.batch)[:_BATCH_CHARACTERS_MAX]
+    return f"{report.started_at:%Y%m%dT%H%M%S}.{report.started_ms % 1000:03}Z-{batch}.json"
+
+
+def _lines(path: str, last: int | None) -> Iterator[str]:
+    from pyarrow.fs import FileSelector, FileType
+
+    files, place = _open(path)
+    found = files.get_file_info(place)
+    if found.type == FileType.NotFound:
+        raise FileNotFoundError("there is no such file or folder")
+    names = [place]
+    if found.type == FileType.Directory:
+        names = sorted(one.path for one in files.get_file_info(FileSelector(place)) if one.path.endswith(".json"))
+        names = names if last is None else names[-last:]
+    for name in names:
+        with files.open_input_stream(name) as file:
+            yield from (line for line in file.read().decode().splitlines() if line.strip())
+
+
+def _scheme(path: str) -> str:
+    scheme = urlsplit(path).scheme.lower()
+    return "" if len(scheme) == 1 else scheme  # the drive of Windows
+
+
+def _local_path(path: str) -> str | None:
+    scheme = _scheme(path)
+    if scheme not in _LOCAL:
+        return None
+    if scheme == "":
+        return path
+    local = unquote(urlsplit(path).path)
+    return local if scheme == "file" else _MOUNT_OF_DBFS + local
+
+
+def _is_folder(local: str) -> bool:
+    return local.endswith("/") or local.startswith(_MOUNTED) or os.path.isdir(local)
+
+
+def _ensure_can_append(path: str, local: str) -> None:
+    folder = os.path.dirname(os.path.abspath(local))
+    if not os.path.isdir(folder):
+        raise ConfigurationError(f"{path}: there is no folder {folder} on the driver's machine.")
+    if not os.access(local if os.path.exists(local) else folder, os.W_OK):
+        raise ConfigurationError(f"{path}: it cannot be written to on the driver's machine.")
+
+
+def _open(path: str) -> tuple[FileSystem, str]:
+    """The file system, and the path in it."""
+    from pyarrow.fs import FileSystem, LocalFileSystem
+
+    local = _local_path(path)
+    if local is not None:
+        if _scheme(path) == "dbfs" and not os.path.isdir(_MOUNT_OF_DBFS):
+            raise OSError(f"{_MOUNT_OF_DBFS} is not mounted here, and dbfs: is reached through it alone")
+        return LocalFileSystem(), os.path.abspath(local)
+    files, place = FileSystem.from_uri(_ARROWS_SCHEMES[_scheme(path)] + path[path.index(":") :])
+    return files, place.rstrip("/")
+
+
+def _error(path: str, what: str, error: Exception) -> ConfigurationError:
+    remedy = _REMEDIES.get(_ARROWS_SCHEMES.get(_scheme(path), ""), "")
+    return ConfigurationError(f"{path} {what}: {error}{'' if str(error).endswith('.') else '.'} {remedy}".rstrip())

@@ -21,6 +21,7 @@ from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.spark.columns import ColumnPlan, plan_columns
 from spark_kafka_sink.spark.format_options import encoded_sides
 from spark_kafka_sink.spark.options import parse_options
+from spark_kafka_sink.spark.publish import check_report_options
 from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.value_formats import plan_encoders, with_schema_ids
 from spark_kafka_sink.spark.words import NAME
@@ -61,6 +62,7 @@ def check_write(options: Mapping[str, str], schema: StructType) -> tuple[SinkOpt
 def ask_servers(options: SinkOptions, plan: ColumnPlan) -> ColumnPlan:
     """What Kafka and the schema registry have to say: the plan with the ids of its schemas, or the error of one."""
     check_connection(options)
+    check_report_options(options)
     return with_schema_ids(plan, options)
 
 
@@ -78,7 +80,8 @@ def check_connection(options: SinkOptions) -> None:
 
 def write_target(options: SinkOptions) -> Target:
     """What a write needs of Kafka, for the driver and for `pykafka doctor`."""
-    topics = tuple(topic for topic in (options.topic, options.dead_letter_topic) if topic is not None)
+    named = (options.topic, options.dead_letter_topic, options.report_topic)
+    topics = tuple(topic for topic in named if topic is not None)
     transactional_id = None
     if options.exactly_once is not None:
         from spark_kafka_sink.exactly_once.names import driver_id, prefix_of

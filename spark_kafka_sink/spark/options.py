@@ -25,6 +25,7 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.formats.planning import WITH_REGISTRY
 from spark_kafka_sink.network.security_config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerConfig
+from spark_kafka_sink.reports.store import fault_of
 from spark_kafka_sink.spark.delivery_options import DELIVERY_OPTIONS, parse_delivery
 from spark_kafka_sink.spark.format_options import FORMAT_OPTIONS, SIDES, parse_formats
 from spark_kafka_sink.spark.registry_options import PREFIX as REGISTRY_PREFIX
@@ -57,7 +58,9 @@ OPTIONS = (
     Option(
         "checkConnection", "true", "let the driver find out whether Kafka can be written to, before any task starts"
     ),
-    Option("reportPath", "", "a file on the driver's machine that gets one line of JSON for each commit"),
+    Option("reportPath", "", "a file, or a folder on a file system, that gets a report in JSON for each commit"),
+    Option("reportTopic", "", "a topic that gets this report as a record"),
+    Option("reportCallback", "", "a Python function, as `module:function`, that the driver calls with this report"),
     *(Option(*row) for row in DELIVERY_OPTIONS),
     Option("checkpointLocation", "", "of a stream; Spark's own"),
     Option("queryName", "", "of a stream; Spark's own, passed by"),
@@ -142,6 +145,8 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     faults = _faults_of_names(own)
     topic = _topic(own, "topic", faults)
     dead_letter_topic = _dead_letter_topic(own, topic, faults)
+    report_topic = _report_topic(own, topic, faults)
+    report_path = _report_path(own, faults)
     _boolean(own, "includeHeaders", faults)
     check_connection = _boolean(own, "checkConnection", faults)
     formats = parse_formats(own, faults)
@@ -155,7 +160,9 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
         topic=topic,
         dead_letter_topic=dead_letter_topic,
         check_connection=check_connection,
-        report_path=own.get("reportpath") or None,
+        report_path=report_path,
+        report_topic=report_topic,
+        report_callback=own.get("reportcallback", "").strip() or None,
         formats=formats,
         registry=registry,
         exactly_once=delivery,
@@ -233,6 +240,21 @@ def _dead_letter_topic(own: Mapping[str, str], topic: str | None, faults: list[s
     elif dead_letter_topic == topic:
         faults.append(f"Option 'deadLetterTopic': {topic!r} is the topic itself; refused records need another.")
     return dead_letter_topic
+
+
+def _report_topic(own: Mapping[str, str], topic: str | None, faults: list[str]) -> str | None:
+    report_topic = _topic(own, "reportTopic", faults)
+    if report_topic is not None and report_topic == topic:
+        faults.append(f"Option 'reportTopic': {topic!r} is the topic of the rows; reports need another.")
+    return report_topic
+
+
+def _report_path(own: Mapping[str, str], faults: list[str]) -> str | None:
+    path = own.get("reportpath", "").strip()
+    fault = fault_of(path)
+    if fault is not None:
+        faults.append(f"Option 'reportPath': {fault}")
+    return path or None
 
 
 def _boolean(own: Mapping[str, str], option: str, faults: list[str]) -> bool:

@@ -23,6 +23,8 @@ class SinkOptions:
     dead_letter_topic: str | None = None
     check_connection: bool = True
     report_path: str | None = None
+    report_topic: str | None = None
+    report_callback: str | None = None
     formats: tuple[FormatOptions, ...] = ()
     registry: RegistryOptions | None = None
     """For the driver only: it is not pickled to the tasks, which need none of its secrets."""

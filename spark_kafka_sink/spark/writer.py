@@ -42,7 +42,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):
         commit(self._options, messages, make_visible=self._commit)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        abort(messages, take_back=None if self._once is None else self._abort)
+        abort(self._options, messages, take_back=None if self._once is None else self._abort)
 
     def _commit(self, reports: Sequence[TaskReport]) -> None:
         if self._once is not None:
@@ -72,7 +72,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
         commit(self._options, messages, batchId, make_visible=self._commit)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        abort(messages, batchId, take_back=None if self._options.exactly_once is None else self._abort)
+        abort(self._options, messages, batchId, take_back=None if self._options.exactly_once is None else self._abort)
 
     def _commit(self, reports: Sequence[TaskReport]) -> None:
         if self._options.exactly_once is not None:
@@ -93,6 +93,8 @@ def commit(
     make_visible: Callable[[Sequence[TaskReport]], None] | None = None,
 ) -> None:
     """Every task must have said what it wrote; then say so in one line."""
+    from spark_kafka_sink.spark.publish import publish  # not for tasks
+
     reports = _reports(messages)
     if batch_id is not None and messages and not reports:
         # Continuous processing never calls `write`. Spark only logs what is raised here, and goes on.
@@ -108,35 +110,36 @@ def commit(
     if make_visible is not None:
         make_visible(reports)
     report = add_up(reports, None if reports else _batch(batch_id))
-    if options.report_path is not None:
-        from spark_kafka_sink.reports import store  # not for tasks
-
-        store.append(options.report_path, report)
     show_log()
     LOGGER.info("%s", report.line())
     if any(each.was_committed for each in reports):
         LOGGER.info("An earlier run has committed this already: its rows were passed over [%s]", report.batch)
+    publish(options, report)
 
 
 def abort(
+    options: SinkOptions,
     messages: Sequence[WriterCommitMessage | None],
     batch_id: int | None = None,
     take_back: Callable[[Sequence[TaskReport]], str] | None = None,
 ) -> None:
     """Say what is in Kafka. `take_back` aborts transactions, if there are any; else nothing can be taken back."""
+    from spark_kafka_sink.spark.publish import publish
+
     reports = _reports(messages)
     report = add_up(reports, None if reports else _batch(batch_id), "failed")
     show_log()
     if take_back is not None:
         LOGGER.warning("the write failed: %s [%s]", take_back(reports), report.batch)
-        return
-    LOGGER.warning(
-        "the write failed; %d of %d tasks had ended well, and their rows stay in Kafka: %s. "
-        "Running it again writes them again.",
-        len(reports),
-        len(messages),
-        report.line(),
-    )
+    else:
+        LOGGER.warning(
+            "the write failed; %d of %d tasks had ended well, and their rows stay in Kafka: %s. "
+            "Running it again writes them again.",
+            len(reports),
+            len(messages),
+            report.line(),
+        )
+    publish(options, report)
 
 
 def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:

@@ -75,7 +75,7 @@ def test_the_driver_does_not_commit_a_partition_twice() -> None:
 
 
 def test_abort_tells_what_stays_in_kafka(caplog: pytest.LogCaptureFixture) -> None:
-    abort([task(0), None, None], 7)
+    abort(OPTIONS, [task(0), None, None], 7)
     told = caplog.text
     assert "1 of 3 tasks had ended well" in told
     assert "wrote 10 rows" in told

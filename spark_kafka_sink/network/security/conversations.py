@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from importlib import import_module
-from operator import attrgetter
 
 from spark_kafka_sink.errors import AuthenticationError
+from spark_kafka_sink.named_function import named_function
 from spark_kafka_sink.network.security.login import Login
 from spark_kafka_sink.network.security.oidc import TokenSource
 from spark_kafka_sink.network.system import OperatingSystem
@@ -50,17 +49,15 @@ def _called(callback: Callable[[], object] | str) -> str:
 
 def _imported(name: str) -> Callable[[], object]:
     """The function of "package.module:function", which Spark's workers must be able to import as well."""
-    module, _, path = name.partition(":")
     try:
-        found = attrgetter(path)(import_module(module))
+        return named_function(name)
+    except TypeError:
+        raise AuthenticationError(f"OAUTHBEARER: sasl.oauthbearer.token.callback {name} is not callable") from None
     except (ImportError, AttributeError) as error:
         raise AuthenticationError(
             f"OAUTHBEARER: sasl.oauthbearer.token.callback {name} cannot be imported here: {error}. In Spark, give its "
             "module to the executors (--py-files)."
         ) from error
-    if not callable(found):
-        raise AuthenticationError(f"OAUTHBEARER: sasl.oauthbearer.token.callback {name} is not callable")
-    return found  # type: ignore[no-any-return]
 
 
 _token_sources: dict[object, TokenSource] = {}

@@ -1,0 +1,78 @@
+"""Where the report of a write goes: a file or folder, a topic, a function of the user's. On the driver only.
+
+All of it is checked before the first row. After the last one the rows are in Kafka, whatever becomes of the report: an
+error in keeping it is logged and does not fail the write, which would only be run again and write them twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.named_function import named_function
+from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.reports import store
+from spark_kafka_sink.reports.write_report import WriteReport
+from spark_kafka_sink.spark.pool import POOL
+from spark_kafka_sink.spark.sink_options import SinkOptions
+from spark_kafka_sink.spark.worker_log import LOGGER
+
+_IDLE_SECONDS = 600.0
+
+_prepared: set[tuple[str | None, str | None]] = set()
+"""What has passed is not looked at again by this process: a stream comes here for each micro-batch."""
+
+
+def check_report_options(options: SinkOptions) -> None:
+    """ConfigurationError if the report will not reach its file or function. The topic is looked at with the others."""
+    wanted = (options.report_path, options.report_callback)
+    if wanted in _prepared:
+        return
+    faults = []
+    if options.report_path is not None:
+        try:
+            store.prepare(options.report_path)
+        except ConfigurationError as error:
+            faults.append(f"Option 'reportPath': {error}")
+    if options.report_callback is not None:
+        try:
+            named_function(options.report_callback)
+        except (ImportError, AttributeError, TypeError) as error:
+            faults.append(
+                f"Option 'reportCallback': {options.report_callback} cannot be used on the driver: {error}. "
+                "Its module must be one that Spark's Python workers can import (--py-files)."
+            )
+    if faults:
+        raise ConfigurationError(faults)
+    _prepared.add(wanted)
+
+
+def publish(options: SinkOptions, report: WriteReport) -> None:
+    """To all that are wanted."""
+    if not report.tasks:
+        report = dataclasses.replace(report, started_ms=round(time.time() * 1000))
+    path, topic, callback = options.report_path, options.report_topic, options.report_callback
+    if path is not None:
+        _attempt(lambda: store.keep(path, report), f"kept in {path}")
+    if topic is not None:
+        _attempt(lambda: _send(options, topic, report), f"written to topic {topic}")
+    if callback is not None:
+        _attempt(lambda: named_function(callback)(report), f"given to {callback}")
+
+
+def _attempt(action: Callable[[], object], what: str) -> None:
+    try:
+        action()
+    except Exception:  # of file systems, Kafka and users' functions
+        LOGGER.exception("The report could not be %s. What it is about is not affected.", what)
+
+
+def _send(options: SinkOptions, topic: str, report: WriteReport) -> None:
+    """With the options of the write. Reports of one query or application have one key, so they keep their order."""
+    with POOL.lease(options.producer, _IDLE_SECONDS) as producer:
+        key = report.batch.partition("/")[0]
+        future = producer.send(ProducerRecord(topic, key=key.encode(), value=report.to_json().encode()))
+        producer.flush()
+        future.result()

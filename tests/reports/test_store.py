@@ -1,0 +1,121 @@
+"""Where reports are kept: a file that grows, or a folder with a file for each; what cannot be is said early."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.reports import store
+from spark_kafka_sink.reports.store import fault_of, file_name, keep, prepare, read_reports
+from tests.reports.some_reports import report
+
+
+def kept(path: str, *batch_ids: int) -> list[int]:
+    """Keep reports there; the rows of what is read back."""
+    prepare(path)
+    for batch_id in batch_ids:
+        keep(path, report(batch_id, rows=10 + batch_id))
+    return [one.rows for one in read_reports(path)]
+
+
+def test_a_file_gets_a_line_for_each_report(tmp_path: Path) -> None:
+    path = tmp_path / "reports.jsonl"
+    assert kept(str(path), 1, 2) == [11, 12]
+    assert len(path.read_text().splitlines()) == 2
+
+
+def test_a_file_may_be_named_by_a_uri(tmp_path: Path) -> None:
+    (tmp_path / "with space").mkdir()
+    assert kept(f"file://{tmp_path}/with%20space/reports.jsonl", 1, 2) == [11, 12]
+    assert (tmp_path / "with space" / "reports.jsonl").exists()
+
+
+def test_a_folder_gets_a_file_for_each_report_in_the_order_of_time(tmp_path: Path) -> None:
+    folder = tmp_path / "made" / "here"
+    assert kept(f"{folder}/", 2, 1, 3) == [11, 12, 13]
+    assert sorted(each.name for each in folder.iterdir())[0] == "20231114T221330.000Z-6d2a-1.json"
+    assert [one.rows for one in read_reports(str(folder), last=2)] == [12, 13]
+
+
+def test_the_last_reports_of_a_file_are_read(tmp_path: Path) -> None:
+    path = str(tmp_path / "reports.jsonl")
+    kept(path, 1, 2, 3)
+    assert [one.rows for one in read_reports(path, last=2)] == [12, 13]
+
+
+def test_the_name_of_a_file_has_nothing_that_a_file_system_acts_on() -> None:
+    odd = dataclasses.replace(report(), batch="../../etc/passwd\n\0" + "x" * 500)
+    name = file_name(odd)
+    assert name.startswith("20231114T221320.000Z-..-..-etc-passwd-xxx")
+    assert "/" not in name
+    assert len(name) < 140
+
+
+def test_databricks_mounts_are_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_MOUNT_OF_DBFS", str(tmp_path))
+    monkeypatch.setattr(store, "_MOUNTED", (f"{tmp_path}/", "/Volumes/"))
+    assert kept("dbfs:/reports/orders", 1, 2) == [11, 12]
+    assert len(list((tmp_path / "reports" / "orders").iterdir())) == 2
+
+
+def test_without_the_mount_of_databricks_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_MOUNT_OF_DBFS", "/no-such-mount")
+    with pytest.raises(ConfigurationError, match="/no-such-mount is not mounted here"):
+        prepare("dbfs:/reports/")
+
+
+@pytest.mark.parametrize("path", ["ftp://host/reports", "hbase:/x", "S4://bucket/x"])
+def test_another_file_system_is_refused_with_those_that_are_supported(path: str) -> None:
+    fault = fault_of(path)
+    assert fault is not None
+    assert "Supported are a path on the driver's machine, file:, dbfs:, s3:" in fault
+    with pytest.raises(ConfigurationError, match="Supported are"):
+        read_reports(path)
+
+
+@pytest.mark.parametrize(
+    "path", ["/a/b", "a.jsonl", "C:\\reports\\x", "file:/a", "s3a://b/c", "hdfs://name:8020/x", "abfss://c@a.net/x"]
+)
+def test_what_is_supported_has_no_fault(path: str) -> None:
+    assert fault_of(path) is None
+
+
+def test_a_password_in_the_path_is_refused_and_not_shown() -> None:
+    fault = fault_of("s3a://AKIA:topsecret@bucket/reports")
+    assert fault is not None
+    assert "has a password in it" in fault
+    assert "topsecret" not in fault
+
+
+def test_a_file_whose_folder_is_missing_is_refused_before_the_write(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"there is no folder .*/missing on the driver's machine"):
+        prepare(str(tmp_path / "missing" / "reports.jsonl"))
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_file_that_cannot_be_written_to_is_refused_before_the_write(tmp_path: Path) -> None:
+    (tmp_path / "reports.jsonl").touch(mode=0o400)
+    with pytest.raises(ConfigurationError, match="cannot be written to on the driver's machine"):
+        prepare(str(tmp_path / "reports.jsonl"))
+
+
+def test_a_folder_below_a_file_is_refused_before_the_write(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="cannot be written to"):
+        prepare(f"{tmp_path}/file/reports/")
+
+
+def test_what_is_not_there_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read: there is no such file or folder"):
+        read_reports(str(tmp_path / "missing"))
+
+
+def test_without_hadoop_the_error_says_what_its_file_system_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HADOOP_HOME", "ARROW_LIBHDFS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigurationError, match="needs JAVA_HOME, HADOOP_HOME and CLASSPATH"):
+        prepare("hdfs://127.0.0.1:1/reports")

@@ -1,0 +1,45 @@
+"""Reports in S3, through Arrow: a server on the loopback interface that speaks its protocol stands for Amazon's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from moto.server import ThreadedMotoServer
+from pyarrow.fs import S3FileSystem
+
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.reports.store import keep, prepare, read_reports
+from tests.reports.some_reports import report
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """What a path ends with, for a server that has the bucket `jobs`."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    S3FileSystem(
+        endpoint_override=f"{host}:{port}", scheme="http", region="eu-west-1", allow_bucket_creation=True
+    ).create_dir("jobs")
+    yield f"?endpoint_override={host}:{port}&scheme=http&region=eu-west-1"
+    server.stop()
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a"])
+def test_each_report_is_an_object(endpoint: str, scheme: str) -> None:
+    path = f"{scheme}://jobs/reports/by-{scheme}{endpoint}"
+    prepare(path)
+    assert read_reports(path) == []
+    for batch_id in (2, 1):
+        keep(path, report(batch_id, rows=10 + batch_id))
+    assert [one.rows for one in read_reports(path)] == [11, 12]
+    assert [one.rows for one in read_reports(path, last=1)] == [12]
+
+
+def test_a_bucket_that_does_not_exist_is_refused_before_the_write(endpoint: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"s3a://other/.* cannot be written to: .*Credentials come from"):
+        prepare(f"s3a://other/reports{endpoint}")

@@ -1,0 +1,136 @@
+"""Where a report goes, and that a report that gets lost harms nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql.types import StringType, StructField, StructType
+
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.producer.futures import OffsetRange
+from spark_kafka_sink.reports.store import read_reports
+from spark_kafka_sink.reports.write_report import WriteReport
+from spark_kafka_sink.spark import publish
+from spark_kafka_sink.spark.checks import ask_servers, check_write
+from spark_kafka_sink.spark.columns import ColumnPlan
+from spark_kafka_sink.spark.options import parse_options
+from spark_kafka_sink.spark.pool import POOL
+from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
+from spark_kafka_sink.spark.sink_options import SinkOptions
+from spark_kafka_sink.spark.writer import abort, commit
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
+
+SEEN: list[WriteReport] = []
+PLAN = ColumnPlan(value=0, fixed_topic="orders")
+
+
+def see(report: WriteReport) -> None:
+    SEEN.append(report)
+
+
+def fail(report: WriteReport) -> None:
+    raise RuntimeError("the user's own")
+
+
+@pytest.fixture(autouse=True)
+def anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    SEEN.clear()
+    publish._prepared.clear()
+    monkeypatch.setitem(sys.modules, "callbacks_of_a_job", sys.modules[__name__])
+    yield
+    POOL.close()
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded_broker(topics={"orders": 1, "reports": 1}) as broker:
+        yield broker
+
+
+def sink_options(broker: EmbeddedBroker | None = None, **given: str) -> SinkOptions:
+    servers = "127.0.0.1:1" if broker is None else broker.bootstrap_servers
+    return parse_options({"kafka.bootstrap.servers": servers, "topic": "orders", **given})
+
+
+def task(partition: int = 0) -> TaskReport:
+    written = {"orders": {0: OffsetRange(0, 9, 10)}}
+    identity = TaskIdentity(partition, 0, 100, 3, "app", "query", "12")
+    return TaskReport(identity, written, rows=10, started_ms=1_700_000_000_000, duration_ms=20)
+
+
+def test_a_function_of_the_users_gets_the_report() -> None:
+    commit(sink_options(reportCallback="callbacks_of_a_job:see"), [task()], 12)
+    assert [(report.batch, report.rows, report.status) for report in SEEN] == [("query/12", 10, "committed")]
+
+
+def test_the_report_of_a_write_that_failed_has_the_tasks_that_ended_well() -> None:
+    abort(sink_options(reportCallback="callbacks_of_a_job:see"), [task(), None], 12)
+    assert [(report.tasks, report.rows, report.status) for report in SEEN] == [(1, 10, "failed")]
+
+
+def test_a_topic_gets_the_report_as_a_record(broker: EmbeddedBroker) -> None:
+    commit(sink_options(broker, reportTopic="reports"), [task()], 12)
+    records = read_topic(broker.bootstrap_servers, "reports")
+    assert records.column("key").to_pylist() == [b"query"]
+    assert json.loads(records.column("value").to_pylist()[0])["rows"] == 10
+
+
+def test_all_of_them_get_it(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    path = str(tmp_path / "reports.jsonl")
+    options = sink_options(broker, reportTopic="reports", reportPath=path, reportCallback="callbacks_of_a_job:see")
+    commit(options, [task()], 12)
+    assert len(SEEN) == len(read_reports(path)) == len(read_topic(broker.bootstrap_servers, "reports")) == 1
+
+
+def test_a_write_does_not_fail_when_its_report_gets_lost(
+    broker: EmbeddedBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The rows are in Kafka: Spark would run the write again, and double them."""
+    path = str(tmp_path / "missing" / "reports.jsonl")
+    commit(sink_options(reportPath=path, reportCallback="callbacks_of_a_job:fail"), [task()], 12)
+    assert f"The report could not be kept in {path}" in caplog.text
+    assert "The report could not be given to callbacks_of_a_job:fail" in caplog.text
+    assert "the user's own" in caplog.text
+
+
+def test_a_report_without_tasks_has_the_time_of_its_commit(tmp_path: Path) -> None:
+    path = str(tmp_path / "reports.jsonl")
+    commit(sink_options(reportPath=path), [], 4)
+    assert read_reports(path)[0].started_ms > 1_700_000_000_000
+
+
+def test_faults_of_path_and_function_are_found_before_the_first_row(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    given = {"reportPath": f"{tmp_path}/missing/reports.jsonl", "reportCallback": "callbacks_of_a_job:misspelt"}
+    with pytest.raises(ConfigurationError) as caught:
+        ask_servers(sink_options(broker, **given), PLAN)
+    assert len(caught.value.faults) == 2
+    assert "Option 'reportPath': " in caught.value.faults[0]
+    assert "has no attribute 'misspelt'" in caught.value.faults[1]
+
+
+@pytest.mark.parametrize("name", ["no-colon", "no_such_module:f", "callbacks_of_a_job:SEEN", "json:", ":f"])
+def test_what_cannot_be_called_is_refused(broker: EmbeddedBroker, name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"'reportCallback': {name} cannot be used on the driver"):
+        ask_servers(sink_options(broker, reportCallback=name), PLAN)
+
+
+def test_faults_of_the_options_are_told_with_all_others() -> None:
+    schema = StructType([StructField("value", StringType())])
+    given = {"kafka.bootstrap.servers": "b:1", "topic": "t", "reportTopic": "t", "reportPath": "ftp://h/x"}
+    with pytest.raises(ConfigurationError) as caught:
+        check_write(given, schema)
+    assert [fault.partition(":")[0] for fault in caught.value.faults] == ["Option 'reportTopic'", "Option 'reportPath'"]
+
+
+def test_what_has_passed_is_not_looked_at_again(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """A stream must not fail because a file system is away for a moment: its rows can be written."""
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    options = sink_options(broker, reportPath=f"{folder}/reports.jsonl")
+    ask_servers(options, PLAN)
+    folder.rmdir()
+    ask_servers(options, PLAN)
