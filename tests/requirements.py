@@ -1,7 +1,7 @@
 """What a test needs beyond Python, and what happens where it is missing.
 
 `@pytest.mark.needs("java")`, `"kafka"` (the jars of a real Kafka), `"connector"` (the jars of Spark's own connector) or
-`"registry"` (those of a schema registry, which brings a Java of its own).
+`"registry"` (those of a schema registry, which brings a Java of its own); or `"browser"`, alone.
 On a user's machine such a test is skipped, and the last lines of the run say how many were, and what to install. In CI
 (the variable CI is set) a missing piece is a failure: a proof that did not run is no proof.
 """
@@ -17,10 +17,12 @@ import pytest
 
 from integration.support.artifacts import JARS, connector_jars
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 REMEDIES = {
     "java": "Java is not on the PATH: install a JDK 17 or newer",
     "kafka": "no Apache Kafka in .jars: run `make kafka`",
     "registry": "no schema registry in .jars: run `make kafka`",
+    "browser": "no Chromium or Chrome on the PATH: install one of them",
     "connector": "Spark's own connector is not in .jars: run `make kafka`",
 }
 
@@ -32,9 +34,16 @@ def is_present(requirement: str) -> bool:
         return is_present("java") and any((JARS / "kafka").glob("kafka_*.jar"))
     if requirement == "connector":
         return is_present("java") and bool(connector_jars())
+    if requirement == "browser":
+        return browser() is not None
     if requirement == "registry":
         return (JARS / "registry" / "quarkus-run.jar").exists()
     raise ValueError(f"unknown requirement {requirement!r}")
+
+
+def browser() -> str | None:
+    """Its path."""
+    return next((path for name in BROWSERS if (path := shutil.which(name)) is not None), None)
 
 
 def skip_what_cannot_run(items: Iterable[pytest.Item]) -> None:
@@ -42,7 +51,8 @@ def skip_what_cannot_run(items: Iterable[pytest.Item]) -> None:
     present = {requirement: is_present(requirement) for requirement in REMEDIES}
     for item in items:
         wanted = [name for mark in item.iter_markers("needs") for name in mark.args]
-        missing = next((name for name in ("java", *wanted) if wanted and not present[name]), None)
+        needed = wanted if wanted in ([], ["browser"]) else ["java", *wanted]
+        missing = next((name for name in needed if not present[name]), None)
         if missing is None:
             continue
         if os.environ.get("CI"):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from spark_kafka_sink import __version__
-from spark_kafka_sink.cli import bench, broker, cat, completion, demo, doctor, produce, topics, transactions
+from spark_kafka_sink.cli import bench, broker, cat, completion, demo, doctor, produce, report, topics, transactions
 from spark_kafka_sink.errors import KafkaSinkError
 
 FAILED = 1
@@ -38,6 +38,7 @@ COMMANDS: Mapping[str, Command] = {
     "demo": demo,
     "doctor": doctor,
     "produce": produce,
+    "report": report,
     "topics": topics,
     "transactions": transactions,
 }

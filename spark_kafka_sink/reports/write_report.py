@@ -154,6 +154,11 @@ def from_json(line: str) -> WriteReport:
         raise ConfigurationError(f"this is no report of a write: {line[:80]!r} ({error})") from error
 
 
+def job_of(report: WriteReport) -> str:
+    """The query of a stream, or the application of a batch job."""
+    return report.batch.partition("/")[0]
+
+
 def ranges_of(reports: Iterable[WriteReport]) -> Partitions:
     """The partitions of several reports, such as those of a stream's micro-batches, added up."""
     return added_up(report.partitions for report in reports)

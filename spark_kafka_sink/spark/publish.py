@@ -17,7 +17,7 @@ from spark_kafka_sink.reports import store
 from spark_kafka_sink.reports.write_report import WriteReport
 from spark_kafka_sink.spark.pool import POOL
 from spark_kafka_sink.spark.sink_options import SinkOptions
-from spark_kafka_sink.spark.worker_log import LOGGER
+from spark_kafka_sink.spark.write_task import LOGGER
 
 _IDLE_SECONDS = 600.0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from spark_kafka_sink.producer.futures import OffsetRange
 from spark_kafka_sink.producer.windows import Latencies
 from spark_kafka_sink.reports.write_report import TaskSummary, WriteReport
@@ -28,4 +30,54 @@ def report(batch_id: int = 0, *, rows: int = 1_000, latency_ms: float = 20.0) ->
         longest_task_ms=400,
         latencies=latencies,
         task_list=(TaskSummary(0, 0, "worker-1", rows, 100 * rows, 400, 3, 40),),
+    )
+
+
+def job(writes: int) -> list[WriteReport]:
+    """Micro-batches of one stream, with a partition that has more rows than the others, and a task that is slow."""
+    random = Random(writes)
+    return [_micro_batch(random, number) for number in range(writes)]
+
+
+def _micro_batch(random: Random, number: int) -> WriteReport:
+    rows = [random.randrange(9_000, 11_000) * (3 if partition == 5 else 1) for partition in range(6)]
+    latencies = Latencies()
+    for _ in range(200):
+        latencies.add(random.lognormvariate(3.2, 0.5), sum(rows) // 200)
+    tasks = [
+        TaskSummary(
+            partition_id=task,
+            attempt=0,
+            host=f"worker-{task % 3}.cluster.internal",
+            rows=sum(rows) // 8,
+            bytes=sum(rows) * 15,
+            duration_ms=random.randrange(300, 500) + (600 if task == 3 else 0),
+            retries=0,
+            blocked_ms=random.randrange(40),
+        )
+        for task in range(8)
+    ]
+    tasks.sort(key=lambda task: -task.duration_ms)
+    return WriteReport(
+        batch=f"6d2a41f0-77a5-4c0e-9a38-8a4ef3a8ad51/{number}",
+        started_ms=1_763_786_400_000 + number * 5_000,
+        duration_ms=tasks[0].duration_ms + 40,
+        tasks=8,
+        partitions={
+            "orders": {
+                partition: OffsetRange(number * 40_000, number * 40_000 + count - 1, count)
+                for partition, count in enumerate(rows)
+            }
+        },
+        rows=sum(rows),
+        bytes=sum(rows) * 120,
+        uncompressed_bytes=sum(rows) * 128,
+        wire_bytes=sum(rows) * 40,
+        retries=random.choice([0, 0, 0, 0, 120, 9_000]),
+        dead_letters=0,
+        dead_letters_cut=0,
+        blocked_ms=sum(task.blocked_ms for task in tasks),
+        longest_task_ms=tasks[0].duration_ms,
+        latencies=latencies,
+        task_list=tuple(tasks),
     )

@@ -1,0 +1,164 @@
+"""What a page of reports shows: each chart with a sentence that says what to see in it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from spark_kafka_sink.producer.windows import bucket_end_ms
+from spark_kafka_sink.reports.charts import Bar, Line, column_chart, line_chart, row_chart
+from spark_kafka_sink.reports.numbers import milliseconds, share, short
+from spark_kafka_sink.reports.write_report import FAILED, TaskSummary, WriteReport, latencies_of, ranges_of
+from spark_kafka_sink.words import counted
+
+_ROWS_MAX = 24
+"""Bars of one chart; the others are counted in its sentence."""
+_HOST_CHARACTERS_MAX = 14
+_SKEWED = 1.5
+"""The fullest by the mean, from which on a sentence says so."""
+_PERCENTILES = (("p99", 0.99, "s3"), ("p95", 0.95, "s2"), ("p50", 0.5, "s1"))
+
+
+@dataclass(frozen=True)
+class Figure:
+    title: str
+    svg: str
+    sentence: str
+
+    def html(self) -> str:
+        return (
+            f"<figure><h2>{escape(self.title)}</h2>{self.svg}<figcaption>{escape(self.sentence)}</figcaption></figure>"
+        )
+
+
+def figures(reports: Sequence[WriteReport]) -> list[Figure]:
+    labels = [f"{report.started_at:%H:%M:%S}" for report in reports]
+    return [
+        _throughput(reports, labels),
+        _latency(reports, labels),
+        _spread(reports),
+        _retries(reports, labels),
+        _partitions(reports),
+        _tasks(reports),
+    ]
+
+
+def _throughput(reports: Sequence[WriteReport], labels: Sequence[str]) -> Figure:
+    values = [report.rows_per_second if report.rows else math.nan for report in reports]
+    known = [value for value in values if not math.isnan(value)]
+    sentence = "No write has rows."
+    if known:
+        sentence = f"From {short(min(known))} to {short(max(known))}, the median is {short(statistics.median(known))}."
+    failed = [index for index, report in enumerate(reports) if report.status == FAILED]
+    if failed:
+        sentence += f" ✗: {counted(len(failed), 'write')} that failed."
+    svg = line_chart("rows per second of each write", [Line("", values, "s1")], labels, short, failed)
+    return Figure("Rows per second", svg, sentence)
+
+
+def _latency(reports: Sequence[WriteReport], labels: Sequence[str]) -> Figure:
+    lines = [Line(name, [report.latency_ms(part) for report in reports], style) for name, part, style in _PERCENTILES]
+    merged = latencies_of(reports)
+    sentence = "No record was acknowledged."
+    if merged.counts:
+        sentence = (
+            f"Half of all records were acknowledged within {milliseconds(merged.percentile(0.5))}, 99 % within "
+            f"{milliseconds(merged.percentile(0.99))}, counted from when the producer got the first of their batch."
+        )
+    return Figure(
+        "Latency until the acknowledgement",
+        line_chart("percentiles of the latency of each write", lines, labels, milliseconds),
+        sentence,
+    )
+
+
+def _spread(reports: Sequence[WriteReport]) -> Figure:
+    merged = latencies_of(reports)
+    bars = []
+    if merged.counts:
+        for bucket in range(min(merged.counts), max(merged.counts) + 1):
+            records, label = merged.counts.get(bucket, 0), milliseconds(bucket_end_ms(bucket))
+            bars.append(Bar(label, records, f"{records:,} records within {label}"))
+    return Figure(
+        "How latencies are spread",
+        column_chart("records by their latency", bars, short),
+        "Records of all writes by their latency; each column reaches a sixteenth further than the one before.",
+    )
+
+
+def _retries(reports: Sequence[WriteReport], labels: Sequence[str]) -> Figure:
+    bars = [
+        Bar(label, report.retries, f"{label}: {counted(report.retries, 'record')} sent again")
+        for label, report in zip(labels, reports, strict=True)
+    ]
+    retries = sum(report.retries for report in reports)
+    errors: dict[str, int] = {}
+    for report in reports:
+        for name, number in report.errors.items():
+            errors[name] = errors.get(name, 0) + number
+    letters = ", ".join(f"{number:,} {name}" for name, number in sorted(errors.items()))
+    sentence = f"{counted(retries, 'record')} sent again. " + (
+        f"Dead letters: {letters}." if letters else "No record became a dead letter."
+    )
+    return Figure("Records sent again", column_chart("records sent again by each write", bars, short), sentence)
+
+
+def _partitions(reports: Sequence[WriteReport]) -> Figure:
+    rows = {
+        f"{topic}-{partition}": written.rows
+        for topic, of_topic in ranges_of(reports).items()
+        for partition, written in of_topic.items()
+    }
+    bars = [
+        Bar(name, number, f"{name}: {counted(number, 'row')}")
+        for name, number in sorted(rows.items(), key=lambda one: -one[1])
+    ]
+    mean = statistics.fmean(rows.values()) if rows else 0.0
+    sentence = _skew("partition", bars, mean)
+    mark = ("mean", mean) if len(bars) > 1 else None
+    return Figure("Rows by partition", row_chart("rows of each partition", bars[:_ROWS_MAX], short, mark), sentence)
+
+
+def _tasks(reports: Sequence[WriteReport]) -> Figure:
+    """Of the write that took longest: its tasks, the longest first."""
+    slowest = max((report for report in reports if report.task_list), key=lambda one: one.duration_ms, default=None)
+    if slowest is None:
+        return Figure("Tasks of the longest write", row_chart("tasks", [], milliseconds), "No task was reported.")
+    bars = [
+        Bar(
+            _name(task),
+            task.duration_ms,
+            f"task {task.partition_id}, attempt {task.attempt}, on {task.host}: {milliseconds(task.duration_ms)}, "
+            f"{counted(task.rows, 'row')}, {milliseconds(task.blocked_ms)} blocked, {task.retries:,} sent again",
+        )
+        for task in slowest.task_list
+    ]
+    median = statistics.median(task.duration_ms for task in slowest.task_list)
+    blocked = share(slowest.blocked_ms, sum(task.duration_ms for task in slowest.task_list))
+    sentence = (
+        f"Tasks by number and host, of the write of {slowest.started_at:%H:%M:%S}. It took "
+        f"{milliseconds(slowest.duration_ms)}; tasks waited for memory {blocked} of their time.{_more(bars)}"
+    )
+    svg = row_chart("tasks by duration", bars[:_ROWS_MAX], milliseconds, ("median", median) if len(bars) > 1 else None)
+    return Figure("Tasks of the longest write", svg, sentence)
+
+
+def _name(task: TaskSummary) -> str:
+    """With the end of its host's name, where pods and workers have their number."""
+    host = task.host.split(".")[0]
+    return f"{task.partition_id}, {host if len(host) <= _HOST_CHARACTERS_MAX else '…' + host[-_HOST_CHARACTERS_MAX:]}"
+
+
+def _skew(kind: str, bars: Sequence[Bar], mean: float) -> str:
+    if not bars:
+        return f"No {kind} got rows."
+    ratio = bars[0].value / mean if mean else math.nan
+    judged = "which is even" if ratio < _SKEWED else "which is skewed"
+    return f"{counted(len(bars), kind)}; the fullest has {ratio:.1f} times the mean, {judged}.{_more(bars)}"
+
+
+def _more(bars: Sequence[Bar]) -> str:
+    return f" The {_ROWS_MAX} largest of {len(bars)} are shown." if len(bars) > _ROWS_MAX else ""

@@ -1,0 +1,95 @@
+"""`pykafka report`: reports as a table, and as a page."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from spark_kafka_sink.cli import main
+from spark_kafka_sink.reports.store import keep
+from spark_kafka_sink.reports.write_report import FAILED
+from tests.reports.some_reports import job, report
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """A file with the reports of two jobs."""
+    path = str(tmp_path / "reports.jsonl")
+    for one in [*(report(number) for number in range(3)), *job(2)]:
+        keep(path, one)
+    return path
+
+
+def test_the_table_has_a_line_for_each_write_and_one_for_all(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", path, "--job", "6d2a"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "6d2a"
+    assert lines[1].split() == [
+        "started", "(UTC)", "rows", "bytes", "rows/s", "ratio", "p50", "p95", "p99", "again", "dead", "blocked", "batch"
+    ]  # fmt: skip
+    assert lines[2] == (
+        "2023-11-14 22:13:20  1,000  100.0 KB      2k   0.40  21 ms  21 ms  21 ms      3     2    40 ms  0"
+    )
+    assert lines[5].split()[:3] == ["all", "3,000", "300.0"]
+    assert lines[7:9] == [
+        "topic   partition  first offset  last offset   rows",
+        "orders          0             0        2,999  3,000",
+    ]
+    assert lines[-1] == "dead letters: 6 RecordTooLargeError"
+
+
+def test_writes_of_several_jobs_are_named_in_full(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["report", path])
+    out = capsys.readouterr().out
+    assert "  6d2a/2\n" in out
+    assert "  6d2a41f0-77a5-4c0e-9a38-8a4ef3a8ad51/1\n" in out
+
+
+def test_only_the_latest_are_shown_of_a_long_job(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["report", path, "--job", "6d2a", "--last", "1"])
+    assert capsys.readouterr().out.splitlines()[2].endswith("  2")
+
+
+def test_a_write_that_failed_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "reports.jsonl")
+    keep(path, dataclasses.replace(report(), status=FAILED))
+    main(["report", path])
+    assert "  0 FAILED\n" in capsys.readouterr().out
+
+
+def test_the_page_is_written(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "page.html"
+    assert main(["report", path, "--html", str(out)]) == 0
+    assert out.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert capsys.readouterr().out.endswith(f"\nwrote {out}\n")
+
+
+def test_a_path_without_reports_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").touch()
+    assert main(["report", str(tmp_path / "empty")]) == 0
+    assert capsys.readouterr().out == "no reports\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["missing.jsonl"], "cannot be read: there is no such file or folder"),
+        (["ftp://host/x"], "Supported are"),
+        (["{path}", "--last", "0"], "--last is the number of writes"),
+        (["{path}", "--html", "{path}/page.html"], "--html: {path}/page.html cannot be written: Not a directory"),
+    ],
+)
+def test_mistakes_are_a_sentence(
+    path: str, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", *(each.replace("{path}", path) for each in arguments)]) == 1
+    assert words.replace("{path}", path) in capsys.readouterr().err
+
+
+def test_what_stands_in_a_file_does_not_act_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "reports.jsonl")
+    keep(path, dataclasses.replace(report(), batch="\x1b[2J\n/\x1b]0;x"))
+    main(["report", path])
+    assert "\x1b" not in capsys.readouterr().out

@@ -1,0 +1,47 @@
+"""Numbers in few characters."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.reports.charts import nice_ticks
+from spark_kafka_sink.reports.numbers import milliseconds, ratio, share, short
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(0, "0"), (7, "7"), (999, "999"), (999.7, "1k"), (1_234, "1.23k"), (88_100, "88.1k"), (3.2e6, "3.2M"), (NAN, "-")],
+)
+def test_counts(value: float, words: str) -> None:
+    assert short(value) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0, "0 ms"), (0.0625, "0.0625 ms"), (21, "21 ms"), (104.4, "104 ms"), (1_300, "1.3 s"), (119_000, "119 s"),
+        (240_000, "4 min"), (NAN, "-"),
+    ],
+)  # fmt: skip
+def test_times(value: float, words: str) -> None:
+    assert milliseconds(value) == words
+
+
+def test_shares_and_ratios() -> None:
+    assert (share(1, 8), share(1, 0), ratio(0.3333), ratio(NAN)) == ("12 %", "-", "0.33", "-")
+
+
+@pytest.mark.parametrize("top", [0.003, 1, 1.0001, 5, 99, 100, 101, 123_456, 1e12])
+def test_the_ticks_of_an_axis_are_round_and_few_and_reach_the_top(top: float) -> None:
+    ticks = nice_ticks(top)
+    assert ticks[0] == 0
+    assert ticks[-2] < top * (1 + 1e-9) <= ticks[-1] * (1 + 1e-6)
+    assert 3 <= len(ticks) <= 6
+    assert f"{ticks[1]:.0e}"[0] in "125"
+
+
+@pytest.mark.parametrize("top", [0, NAN, -1])
+def test_an_axis_of_nothing_has_ticks_too(top: float) -> None:
+    assert nice_ticks(top) == [0, 1]

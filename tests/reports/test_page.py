@@ -1,0 +1,165 @@
+"""The page of reports: whole in one file, and looked at in a browser."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, sync_playwright
+
+from spark_kafka_sink.producer.futures import OffsetRange
+from spark_kafka_sink.reports.page import page
+from spark_kafka_sink.reports.write_report import FAILED, WriteReport
+from tests.reports.some_reports import job, report
+from tests.requirements import browser
+
+EVIL = "<script>alert(1)</script>&\"'"
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+OVERLAPS = """() => [...document.querySelectorAll('svg')].flatMap(svg => {
+  const boxes = [...svg.querySelectorAll('text')].map(text => [text.textContent, text.getBBox()]);
+  const view = svg.viewBox.baseVal, found = [];
+  boxes.forEach(([words, box], index) => {
+    if (box.x < -1 || box.y < -1 || box.x + box.width > view.width + 1 || box.y + box.height > view.height + 1)
+      found.push(words + ' is cut off');
+    for (const [others, other] of boxes.slice(index + 1))
+      if (box.x < other.x + other.width && other.x < box.x + box.width &&
+          box.y + 3 < other.y + other.height - 3 && other.y + 3 < box.y + box.height - 3)
+        found.push(words + ' lies upon ' + others);
+  });
+  return found;
+})"""
+CONTRASTS = """() => {
+  const parts = color => color.match(/[0-9.]+/g).slice(0, 3).map(Number);
+  const light = color => parts(color).map(part => part / 255)
+    .map(part => part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, part, index) => sum + part * [0.2126, 0.7152, 0.0722][index], 0);
+  const card = light(getComputedStyle(document.querySelector('figure')).backgroundColor);
+  const ratio = one => (Math.max(one, card) + 0.05) / (Math.min(one, card) + 0.05);
+  return [...document.querySelectorAll('svg text, figcaption, h2, td, dd, dt, small')].map(each => {
+    const style = getComputedStyle(each);
+    return ratio(light(each instanceof SVGElement ? style.fill : style.color));
+  });
+}"""
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=browser(), args=FLAGS)
+        yield found
+        found.close()
+
+
+def opened(chromium: Any, path: Path, reports: list[WriteReport], **settings: Any) -> tuple[Page, list[str]]:
+    """The page in a browser without a network, and what it asked for and complained of."""
+    file = path / "page.html"
+    file.write_text(page(reports, "reports.jsonl"), encoding="utf-8")
+    shown = chromium.new_context(offline=True, **settings).new_page()
+    noticed: list[str] = []
+    shown.on("request", lambda request: noticed.append(request.url))
+    shown.on("console", lambda message: noticed.append(message.text))
+    shown.on("pageerror", lambda error: noticed.append(str(error)))
+    shown.goto(file.as_uri())
+    assert noticed.pop(0) == file.as_uri()
+    return shown, noticed
+
+
+@pytest.mark.needs("browser")
+@pytest.mark.parametrize("width", [390, 800, 1280])
+@pytest.mark.parametrize("writes", [0, 1, 3, 40, 500])
+def test_a_browser_shows_all_charts_and_no_words_lie_upon_each_other(
+    chromium: Any, tmp_path: Path, writes: int, width: int
+) -> None:
+    shown, noticed = opened(chromium, tmp_path, job(writes), viewport={"width": width, "height": 900})
+    charts = [chart.bounding_box() for chart in shown.query_selector_all("figure svg")]
+    assert len(charts) == 6
+    assert all(box is not None and box["width"] > 250 and box["height"] > 20 for box in charts)
+    assert shown.evaluate(OVERLAPS) == []
+    assert shown.evaluate("document.documentElement.scrollWidth") <= width
+    assert noticed == [], "it asks for nothing and has no complaints"
+
+
+@pytest.mark.needs("browser")
+def test_names_of_lines_that_end_together_stand_below_each_other(chromium: Any, tmp_path: Path) -> None:
+    shown, _ = opened(chromium, tmp_path, [report(number, latency_ms=20) for number in range(3)])
+    assert shown.evaluate(OVERLAPS) == []
+
+
+@pytest.mark.needs("browser")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_can_be_read_by_day_and_by_night(chromium: Any, tmp_path: Path, scheme: str) -> None:
+    shown, _ = opened(chromium, tmp_path, job(20), color_scheme=scheme)
+    contrasts = shown.evaluate(CONTRASTS)
+    assert len(contrasts) > 100
+    assert min(contrasts) >= 4.5
+    paper = shown.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", paper)[:3])) > 384) == (scheme == "light")
+
+
+@pytest.mark.needs("browser")
+def test_lines_differ_without_colour(chromium: Any, tmp_path: Path) -> None:
+    shown, _ = opened(chromium, tmp_path, job(20))
+    dashes = shown.evaluate(
+        "[...document.querySelectorAll('figure:nth-child(2) path')].map(line => getComputedStyle(line).strokeDasharray)"
+    )
+    assert len(set(dashes)) == len(dashes) == 3
+    names = shown.evaluate("[...document.querySelectorAll('figure:nth-child(2) .name')].map(name => name.textContent)")
+    assert names == ["p99", "p95", "p50"]
+
+
+@pytest.mark.needs("browser")
+def test_what_the_mouse_rests_on_says_its_numbers(chromium: Any, tmp_path: Path) -> None:
+    shown, _ = opened(chromium, tmp_path, job(3))
+    hints = shown.evaluate("[...document.querySelectorAll('svg rect > title')].map(title => title.textContent)")
+    assert any(hint.startswith("orders-5: ") and hint.endswith(" rows") for hint in hints)
+
+
+def test_every_chart_is_well_formed_and_named() -> None:
+    text = page(job(12), "reports.jsonl")
+    charts = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    assert len(charts) == 6
+    for chart in charts:
+        root = ElementTree.fromstring(chart)
+        assert root.get("role") == "img"
+        assert root.get("aria-label")
+
+
+def test_the_page_needs_nothing_but_itself() -> None:
+    text = page(job(12), "s3a://bucket/reports")
+    assert re.findall(r"(?:src|href|@import|url\()\s*=?", text) == []
+    assert "<script" not in text
+
+
+def test_names_of_topics_hosts_and_batches_are_only_words() -> None:
+    hostile = dataclasses.replace(
+        report(),
+        batch=f"{EVIL}/{EVIL}",
+        partitions={EVIL: {0: OffsetRange(0, 9, 10)}},
+        errors={EVIL: 2},
+        task_list=(dataclasses.replace(report().task_list[0], host=EVIL),),
+    )
+    text = page([hostile], EVIL)
+    assert "<script" not in text
+    assert text.count("&lt;script&gt;") >= 4
+    for chart in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        ElementTree.fromstring(chart)
+
+
+def test_a_write_that_failed_is_marked() -> None:
+    reports = job(5)
+    reports[2] = dataclasses.replace(reports[2], status=FAILED)
+    text = page(reports, "reports.jsonl")
+    assert "1 failed" in text
+    assert "✗: 1 write that failed" in text
+    assert '<td class="text failed">✗ failed</td>' in text
+
+
+def test_skew_is_told_in_words() -> None:
+    text = page(job(5), "reports.jsonl")
+    assert re.search(r"6 partitions; the fullest has 2\.\d times the mean, which is skewed", text)
+    assert "99 % within" in text
