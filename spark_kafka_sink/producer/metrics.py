@@ -295,6 +295,12 @@ class ProducerMetrics:
         return self._nanoseconds[name]
 
 
+def split_name(name: str) -> tuple[str, str | None]:
+    """`record-send-total{topic=t}` as (record-send-total, t); other names have no topic."""
+    of_topic = _TOPIC_PART.search(name)
+    return (name, None) if of_topic is None else (name[: of_topic.start()], of_topic[1])
+
+
 def kept_elsewhere(pool: BufferPool, client: NetworkClient, metadata: Metadata) -> dict[str, Gauge]:
     """Values that their owners keep. They are read by any thread, and each of them is one number."""
     return {

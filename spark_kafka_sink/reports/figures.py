@@ -52,6 +52,7 @@ def _throughput(reports: Sequence[WriteReport], labels: Sequence[str]) -> Figure
     sentence = "No write has rows."
     if known:
         sentence = f"From {short(min(known))} to {short(max(known))}, the median is {short(statistics.median(known))}."
+        sentence = f"{short(known[0])} in the one write." if len(known) == 1 else sentence
     failed = [index for index, report in enumerate(reports) if report.status == FAILED]
     if failed:
         sentence += f" ✗: {counted(len(failed), 'write')} that failed."
@@ -95,14 +96,15 @@ def _retries(reports: Sequence[WriteReport], labels: Sequence[str]) -> Figure:
         for label, report in zip(labels, reports, strict=True)
     ]
     retries = sum(report.retries for report in reports)
+    if not retries:
+        bars = []
     errors: dict[str, int] = {}
     for report in reports:
         for name, number in report.errors.items():
             errors[name] = errors.get(name, 0) + number
     letters = ", ".join(f"{number:,} {name}" for name, number in sorted(errors.items()))
-    sentence = f"{counted(retries, 'record')} sent again. " + (
-        f"Dead letters: {letters}." if letters else "No record became a dead letter."
-    )
+    again = f"{counted(retries, 'record')} sent again. " if retries else "No record was sent again. "
+    sentence = again + (f"Dead letters: {letters}." if letters else "No record became a dead letter.")
     return Figure("Records sent again", column_chart("records sent again by each write", bars, short), sentence)
 
 

@@ -81,7 +81,9 @@ def _about(reports: Sequence[WriteReport], source: str) -> str:
     jobs = sorted({job_of(report) for report in reports})
     of = jobs[0] if len(jobs) == 1 else counted(len(jobs), "job")
     first, last = reports[0].started_at, reports[-1].started_at
-    return escape(f"{counted(len(reports), 'write')} of {of}, {first:%Y-%m-%d %H:%M:%S} to {last:%H:%M:%S}; {source}")
+    form = "%H:%M:%S" if last.date() == first.date() else "%Y-%m-%d %H:%M:%S"
+    until = f" to {last:{form}}" if len(reports) > 1 else ""
+    return escape(f"{counted(len(reports), 'write')} of {of}, {first:%Y-%m-%d %H:%M:%S}{until}; {source}")
 
 
 def _tiles(reports: Sequence[WriteReport]) -> str:

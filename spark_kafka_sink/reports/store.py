@@ -53,6 +53,9 @@ _MOUNTED = ("/dbfs/", "/Volumes/")
 """Of Databricks; files there cannot be appended to."""
 _MOUNT_OF_DBFS = "/dbfs"
 _BATCH_CHARACTERS_MAX = 100
+_LATEST = 20
+_LATEST_BYTES = 4 << 20
+"""Where find_report looks: a batch is asked for when it has just been written."""
 
 
 def fault_of(path: str) -> str | None:
@@ -105,9 +108,19 @@ def read_reports(path: str, last: int | None = None) -> list[WriteReport]:
     return [from_json(line) for line in lines]
 
 
+def find_report(path: str, batch: str) -> WriteReport | None:
+    """The latest report of this batch, if it is among the last ones."""
+    ends = f"-{_as_name(batch)}.json"
+    found = [one for one in map(from_json, _latest_lines(path, ends)) if one.batch == batch]
+    return found[-1] if found else None
+
+
 def file_name(report: WriteReport) -> str:
-    batch = re.sub(r"[^\w.-]+", "-", report.batch)[:_BATCH_CHARACTERS_MAX]
-    return f"{report.started_at:%Y%m%dT%H%M%S}.{report.started_ms % 1000:03}Z-{batch}.json"
+    return f"{report.started_at:%Y%m%dT%H%M%S}.{report.started_ms % 1000:03}Z-{_as_name(report.batch)}.json"
+
+
+def _as_name(batch: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", batch)[:_BATCH_CHARACTERS_MAX]
 
 
 def _lines(path: str, last: int | None) -> Iterator[str]:
@@ -124,6 +137,24 @@ def _lines(path: str, last: int | None) -> Iterator[str]:
     for name in names:
         with files.open_input_stream(name) as file:
             yield from (line for line in file.read().decode().splitlines() if line.strip())
+
+
+def _latest_lines(path: str, ends: str) -> list[str]:
+    """Of a folder, the files whose names end so; of a file, its last lines."""
+    from pyarrow.fs import FileSelector, FileType
+
+    files, place = _open(path)
+    found = files.get_file_info(place)
+    if found.type == FileType.Directory:
+        names = [one.path for one in files.get_file_info(FileSelector(place)) if one.path.endswith(ends)]
+        return [files.open_input_stream(name).read().decode() for name in sorted(names)[-_LATEST:]]
+    if found.type == FileType.NotFound:
+        return []
+    with files.open_input_file(place) as file:
+        begin = max(0, found.size - _LATEST_BYTES)
+        file.seek(begin)
+        lines = file.read().decode(errors="replace").splitlines()[1 if begin else 0 :]
+    return [line for line in lines if line.strip()][-_LATEST:]
 
 
 def _scheme(path: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.reports import store
-from spark_kafka_sink.reports.store import fault_of, file_name, keep, prepare, read_reports
+from spark_kafka_sink.reports.store import fault_of, file_name, find_report, keep, prepare, read_reports
 from tests.reports.some_reports import report
 
 
@@ -119,3 +119,24 @@ def test_without_hadoop_the_error_says_what_its_file_system_needs(monkeypatch: p
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ConfigurationError, match="needs JAVA_HOME, HADOOP_HOME and CLASSPATH"):
         prepare("hdfs://127.0.0.1:1/reports")
+
+
+@pytest.mark.parametrize("name", ["reports.jsonl", "folder/"])
+def test_the_report_of_a_batch_is_found_while_it_is_new(tmp_path: Path, name: str) -> None:
+    path = f"{tmp_path}/{name}"
+    kept(path, *range(30))
+    found = find_report(path, "6d2a/29")
+    assert found is not None
+    assert found.rows == 39
+    assert find_report(path, "6d2a/9") is None or name == "folder/"
+    assert find_report(path, "other/29") is None
+    assert find_report(f"{tmp_path}/missing", "6d2a/29") is None
+
+
+def test_the_end_of_a_large_file_is_enough_to_find_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_LATEST_BYTES", 3_000)
+    path = str(tmp_path / "reports.jsonl")
+    kept(path, *range(10))
+    found = find_report(path, "6d2a/9")
+    assert found is not None
+    assert found.rows == 19

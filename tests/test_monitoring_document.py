@@ -1,0 +1,102 @@
+"""docs/monitoring.md: its examples run, and it names every metric that there is."""
+
+from __future__ import annotations
+
+import io
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import CollectorRegistry, generate_latest
+
+from spark_kafka_sink.exporters.opentelemetry import WriteInstruments
+from spark_kafka_sink.exporters.prometheus import WriteCollector
+from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.testing import embedded_broker
+from tests.reports.some_reports import report
+
+TEXT = (Path(__file__).resolve().parents[1] / "docs" / "monitoring.md").read_text()
+
+
+def example(name: str, replaced: Mapping[str, str], names: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Run the block that follows `<!-- name -->`, with addresses and folders put in; its names."""
+    code = TEXT.split(f"<!-- {name} -->", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
+    for words, other in replaced.items():
+        assert words in code
+        code = code.replace(words, other)
+    found: dict[str, Any] = {} if names is None else names
+    exec(compile(code, "docs/monitoring.md", "exec"), found)
+    return found
+
+
+@pytest.fixture
+def gateway() -> Iterator[tuple[str, list[bytes]]]:
+    """Where a Pushgateway would listen, and what came."""
+    pushed: list[bytes] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            pushed.append(self.path.encode() + b"\n" + self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}", pushed
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_batch_job_pushes_its_report(gateway: tuple[str, list[bytes]]) -> None:
+    address, pushed = gateway
+    example("push", {"gateway:9091": address})["push"](report())
+    assert pushed[0].startswith(b"/metrics/job/nightly-orders\n")
+    assert b'pykafka_rows_total{job="6d2a"} 1000.0' in pushed[0]
+
+
+def test_a_producer_is_scraped() -> None:
+    from prometheus_client import REGISTRY
+
+    with embedded_broker(topics={"t": 1}) as broker:
+        producer = example("producer", {"broker:9092": broker.bootstrap_servers})["producer"]
+        producer.send(ProducerRecord("t", b"v")).result(60)
+        text = generate_latest(REGISTRY).decode()
+        producer.close()
+    collectors = [one for one in REGISTRY._collector_to_names if type(one).__name__ == "ProducerCollector"]
+    for one in collectors:
+        REGISTRY.unregister(one)
+    assert 'kafka_producer_topic_record_send_total{client_id="' in text
+    assert "kafka_producer_delivery_latency_seconds_bucket" in text
+
+
+def test_a_report_is_exported_by_opentelemetry() -> None:
+    out = io.StringIO()
+    names = example("opentelemetry", {"ConsoleMetricExporter()": "ConsoleMetricExporter(out=OUT)"}, {"OUT": out})
+    names["on_report"](report())
+    names["provider"].shutdown()
+    assert '"pykafka.rows"' in out.getvalue()
+
+
+def test_every_metric_of_writes_is_named() -> None:
+    registry, writes, reader = CollectorRegistry(), WriteCollector(), InMemoryMetricReader()
+    registry.register(writes)
+    writes.record(report())
+    WriteInstruments(MeterProvider([reader])).record(report())
+    scraped = set(re.findall(r"^# HELP (\S+)", generate_latest(registry).decode(), re.MULTILINE))
+    data = reader.get_metrics_data()
+    assert data is not None
+    collected = {metric.name for metric in data.resource_metrics[0].scope_metrics[0].metrics}
+    assert [name for name in scraped | collected if f"`{name}`" not in TEXT] == []
+    named = set(re.findall(r"`(pykafka[_.][a-z_.]+)`", TEXT))
+    assert named - scraped - collected == set()
