@@ -12,7 +12,9 @@ checks.py           what the driver looks at before any task: options, schema, c
 failures.py         the error of a failed task
 dead_letters.py     where records go that no broker takes
 pool.py             producers that outlive a task
-report.py           what was written, as messages from tasks, a line in the log, a line of JSON
+report.py           what a task has written, as its commit message, and the sum of them
+publish.py          where the report of a write goes: a file, a topic, a function
+progress.py         these reports beside Spark's own progress of a stream
 words.py            refusals that more than one file has to say
 
 pyspark comes with the cluster, or with the extra `spark`.
