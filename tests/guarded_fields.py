@@ -64,7 +64,7 @@ GUARDS = [
         "_lock",
         _names("_calls _transaction _coordinators _version _wants_producer_id _expected _may_come_late"),
         _names("id_and_epoch"),
-        _names("state error transactional_id pending next_delay_ms"),
+        _names("state error transactional_id"),
     ),
 ]
 

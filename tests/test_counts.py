@@ -35,5 +35,16 @@ def test_batching_and_the_encoder_have_few_concepts() -> None:
 def test_a_spark_worker_imports_only_what_a_write_needs() -> None:
     modules = worker_modules()
     assert len(modules) <= WORKER_MODULES_MAX
-    for room in ("broker", "reader", "sasl", "formats", "network.tls", "records.decoder", "protocol.messages.fetch"):
+    for room in (
+        "broker",
+        "reader",
+        "sasl",
+        "formats",
+        "network.tls",
+        "records.decoder",
+        "protocol.messages.fetch",
+        "exactly_once",
+        "spark.exactly_once",
+        "spark.delivery_options",
+    ):
         assert not [name for name in modules if f"{name}.".startswith(f"spark_kafka_sink.{room}.")], room

@@ -8,7 +8,6 @@
 Nothing here does IO or reads a clock; times are arguments. There is no queue of requests: `_next_step` derives the next
 one from the state, so that to try again is to do nothing until the pause is over. Its order is the priority: a producer
 id before all else, then what joins the transaction, then its end. A coordinator that is not known is looked up first.
-
 The end is asked for only when no record is on its way any more (`quiet`). An empty transaction ends without a request.
 
 In doubt: a request that adds partitions or a group may have been carried out although its answer was lost. A
@@ -66,7 +65,7 @@ _HARMFUL_LATE = (Kind.COMMIT_OFFSETS, Kind.END)
 
 
 class TransactionManager:
-    """All fields are guarded by `_lock`."""
+    """All fields are guarded by `_lock`. `state`, `error` and `transactional_id`, a moment old, are read without it."""
 
     def __init__(self, transactional_id: str, timeout_ms: int, backoff: ExponentialBackoff) -> None:
         self.id_and_epoch = NO_PRODUCER_ID
@@ -172,7 +171,8 @@ class TransactionManager:
     @property
     def pending(self) -> Operation | None:
         """The call that has not returned its result yet: it is under way, or has run into its time limit."""
-        return self._calls.pending
+        with self._lock:
+            return self._calls.pending
 
     @property
     def is_open(self) -> bool:
@@ -229,7 +229,8 @@ class TransactionManager:
 
     def next_delay_ms(self, now: float) -> float:
         """How long until a pause is over."""
-        return self._coordinators.pause_left_ms(now)
+        with self._lock:
+            return self._coordinators.pause_left_ms(now)
 
     def sent(self, request: TransactionRequest) -> None:
         with self._lock:

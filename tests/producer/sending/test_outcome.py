@@ -129,3 +129,11 @@ def test_a_batch_that_may_not_be_tried_again_after_a_lost_answer_may_be_stored(s
     outcome = decide(spent._replace(in_doubt=True), codes.NOT_LEADER_OR_FOLLOWER)
     assert isinstance(outcome, Fail)
     assert outcome.in_doubt
+
+
+@pytest.mark.parametrize("in_doubt", [False, True])
+@pytest.mark.parametrize("code", [codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID])
+def test_in_a_transaction_a_batch_fails_where_it_would_have_begun_again(code: int, in_doubt: bool) -> None:
+    facts = FACTS._replace(in_doubt=in_doubt)
+    assert decide(facts, code, 0) == (Fail(in_doubt=True) if in_doubt else Retry(new_sequence=True))
+    assert decide(facts._replace(transactional=True), code, 0) == Fail(in_doubt=in_doubt)

@@ -1,0 +1,48 @@
+"""Idempotence in a transaction: a record is missing, and no sequence changes, since brokers alone change the epoch."""
+
+from __future__ import annotations
+
+from spark_kafka_sink.producer.sending.idempotence import Idempotence
+from spark_kafka_sink.producer.sending.partition_states import Phase, ProducerIdAndEpoch
+from tests.producer.sending.checked_idempotence import CheckedIdempotence
+from tests.producer.sending.test_idempotence import CONNECTION, T0, admitted, batch_of, stamp, store
+from tests.producer.sending.transaction_cases import Talk
+
+
+def begun() -> tuple[Talk, Idempotence]:
+    """The partition has had one success of one record."""
+    talk = Talk(version=2)
+    talk.init()
+    talk.manager.begin(2)
+    made = CheckedIdempotence(
+        enabled=True, in_flight_max=5, connection_of=lambda node: CONNECTION, transactions=talk.manager
+    )
+    made.adopt(talk.manager.id_and_epoch)
+    store(made, admitted(made)[0])
+    return talk, made
+
+
+def test_what_is_behind_a_record_that_failed_is_abandoned_under_its_old_sequence() -> None:
+    talk, made = begun()
+    epoch = talk.manager.id_and_epoch
+    refused, behind = admitted(made, T0, 2)
+    made.off_wire(refused, in_doubt=False)
+    made.failed(refused, in_doubt=False)
+    made.off_wire(behind, in_doubt=False)
+    made.retried(behind, new_sequence=False)
+    assert made.id_and_epoch == epoch
+    assert made.take_abandoned() == [behind]
+    assert stamp(behind) == (epoch.epoch, 2)
+    assert made.state(T0).phase is Phase.AWAITING_EPOCH
+    assert not made.admit(batch_of(), 0, 0)
+
+
+def test_the_partition_goes_on_with_the_epoch_that_the_end_of_the_transaction_brings() -> None:
+    talk, made = begun()
+    (refused,) = admitted(made)
+    made.off_wire(refused, in_doubt=False)
+    made.failed(refused, in_doubt=False)
+    following = ProducerIdAndEpoch(talk.manager.id_and_epoch.producer_id, talk.manager.id_and_epoch.epoch + 1)
+    made.adopt(following)
+    (next_one,) = admitted(made)
+    assert stamp(next_one) == (following.epoch, 0)
