@@ -3,6 +3,7 @@
 datasource.py       what Spark finds: KafkaDataSource
 drop_in.py          register(): which methods of pyspark it replaces, and what it sets
 save_and_start.py   what takes their place: a look before Spark plans, fewer columns, mode append, output mode update
+plain_errors.py     what they raise: the sentence, without the stages of a job around it
 recorded_writer.py  writers of pyspark that remember what was said to them
 options.py          option strings -> SinkOptions, all faults in one error
 columns.py          the column contract, and Arrow batches -> columns per topic

@@ -95,6 +95,8 @@ def plan_columns(
 ) -> ColumnPlan:
     """Check the schema; all faults in one SchemaError. `encoders`: of `value` and `key`, where they have one."""
     names = schema.fieldNames()
+    from spark_kafka_sink.spark.words import cast_of, no_value_column  # a worker has no use for them
+
     encoders = encoders or {}
     unused = {*encoders, "topic"} if fixed_topic is not None else {*encoders}
     relevant = [name for name in _EXPECTED if name in names and name not in unused]
@@ -105,7 +107,9 @@ def plan_columns(
             + _in_another_case("topic", names)
         )
     if "value" not in names and "value" not in encoders:
-        faults.append("Required attribute 'value' not found" + _in_another_case("value", names))
+        faults.append(
+            "Required attribute 'value' not found" + _in_another_case("value", names) + no_value_column(names)
+        )
     for name in relevant:
         if names.count(name) > 1:
             faults.append(
@@ -116,7 +120,7 @@ def plan_columns(
         if not _is_allowed(name, kind):
             faults.append(
                 f"{name} attribute unsupported type {kind.simpleString()}. {name} must be a(n) {_EXPECTED[name]}"
-                + _REMEDY.get(name, "")
+                + (_REMEDY.get(name) or cast_of(name, kind.simpleString()))
             )
     if faults:
         raise SchemaError("\n".join(faults))

@@ -24,6 +24,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from spark_kafka_sink.spark.datasource import KafkaDataSource
+from spark_kafka_sink.spark.plain_errors import in_plain_words
 from spark_kafka_sink.spark.recorded_writer import record
 from spark_kafka_sink.spark.save_and_start import in_active_session, saving, starting
 
@@ -46,14 +47,14 @@ def register(spark: SparkSession) -> None:
         from pyspark.sql.connect.readwriter import DataFrameWriter as ConnectWriter
         from pyspark.sql.connect.streaming.readwriter import DataStreamWriter as ConnectStreamWriter
 
-        _replace(ConnectWriter, "save", saving)
-        _replace(ConnectStreamWriter, "start", starting)
+        _replace(ConnectWriter, "save", lambda original: in_plain_words(saving(original)))
+        _replace(ConnectStreamWriter, "start", lambda original: in_plain_words(starting(original)))
     else:
         from pyspark.sql.readwriter import DataFrameWriter
         from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-        _replace(DataFrameWriter, "save", lambda original: in_active_session(saving(original)))
-        _replace(DataStreamWriter, "start", lambda original: in_active_session(starting(original)))
+        _replace(DataFrameWriter, "save", lambda original: in_plain_words(in_active_session(saving(original))))
+        _replace(DataStreamWriter, "start", lambda original: in_plain_words(in_active_session(starting(original))))
         _warn_of_another_python(str(spark.sparkContext.master), str(spark.sparkContext.pythonExec))
     _redact_secrets(spark)
 

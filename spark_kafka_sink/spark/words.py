@@ -1,6 +1,11 @@
-"""The name of the data source, and what more than one file has to say."""
+"""The name of the data source, what more than one file has to say, and help with columns."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from spark_kafka_sink.words import cleaned
 
 NAME = "pykafka"
 MODE_NOT_ALLOWED = "Save mode {} not allowed for Kafka. Allowed save modes are Append and ErrorIfExists (default)."
@@ -10,3 +15,26 @@ NO_NAME = (
 )
 MICRO_BATCH = "pykafka.microbatch"
 """An option of jobs that are in truth micro-batches of a stream in output mode update; no user's."""
+
+_COLUMNS_NAMED_MAX = 20
+_NAME_CHARACTERS_MAX = 60
+_CASTS = {"key": "STRING", "value": "STRING", "topic": "STRING", "partition": "INT"}
+_CASTABLE = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN", "DATE", "STRING")
+
+
+def no_value_column(names: Sequence[str]) -> str:
+    """Which columns there are, which one may be meant, and what to write where there is none."""
+    shown = [cleaned(name, _NAME_CHARACTERS_MAX) for name in names]
+    more = f" and {len(names) - _COLUMNS_NAMED_MAX} more" if len(names) > _COLUMNS_NAMED_MAX else ""
+    listed = f"The columns are {', '.join(shown[:_COLUMNS_NAMED_MAX])}{more}." if names else "There are no columns."
+    meant = next(iter(get_close_matches("value", [name.lower() for name in names], 1)), None)
+    for name in (name for name in shown if name.lower() == meant):
+        return f'. {listed} Is \'{name}\' meant? Then: .withColumnRenamed("{name}", "value")'
+    return f'. {listed} Make one, for instance of all of them: .selectExpr("to_json(struct(*)) AS value")'
+
+
+def cast_of(name: str, kind: str) -> str:
+    """The expression that mends a column of a simple type, where there is one."""
+    if name not in _CASTS or kind.upper() not in _CASTABLE:
+        return ""
+    return f"; CAST({name} AS {_CASTS[name]}) makes it one"

@@ -126,6 +126,29 @@ def test_a_wrong_schema_is_refused_in_the_words_of_sparks_own_sink(
     assert str(refused.value).startswith(words)
 
 
+@pytest.mark.parametrize(
+    ("columns", "remedy"),
+    [
+        (
+            {"vlaue": StringType()},
+            'The columns are vlaue. Is \'vlaue\' meant? Then: .withColumnRenamed("vlaue", "value")',
+        ),
+        ({"id": LongType(), "name": StringType()}, "The columns are id, name. Make one, for instance of all of them: "),
+        ({"value": LongType()}, "; CAST(value AS STRING) makes it one"),
+        ({"value": StringType(), "key": IntegerType()}, "; CAST(key AS STRING) makes it one"),
+        ({"value": StringType(), "partition": LongType()}, "; CAST(partition AS INT) makes it one"),
+        ({f"column_{number}" * 10: LongType() for number in range(30)}, "... and 10 more. "),
+    ],
+)
+def test_a_refusal_says_which_columns_there_are_and_what_to_write_instead(
+    columns: dict[str, DataType], remedy: str
+) -> None:
+    with pytest.raises(SchemaError) as refused:
+        plan_columns(schema(**columns), "t")
+    assert remedy in str(refused.value)
+    assert len(str(refused.value)) < 2000
+
+
 def test_all_faults_of_a_schema_are_told_together() -> None:
     with pytest.raises(SchemaError) as refused:
         plan_columns(schema(key=LongType(), partition=StringType()), None)

@@ -1,0 +1,104 @@
+"""Every program of docs/examples/ does what it says, as it stands there."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from pyspark.sql import SparkSession
+from traitlets.config import Config
+
+from spark_kafka_sink.testing import embedded_broker, read_topic
+
+pytestmark = pytest.mark.needs("java")
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
+ROWS = [
+    f'{{"sensor": "s{n}", "celsius": {n}.5, "time": "2026-01-01T00:00:00Z", "shop": "north", "amount": {n}.0}}'
+    for n in range(4)
+]
+
+
+def run(monkeypatch: pytest.MonkeyPatch, name: str, *arguments: object) -> None:
+    monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+
+
+def values(bootstrap: str, topic: str) -> list[bytes]:
+    return [bytes(value) for value in read_topic(bootstrap, topic)["value"].to_pylist()]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where new files arrive: two of them."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(2):
+        (source / f"{number}.json").write_text("\n".join(ROWS[2 * number : 2 * number + 2]))
+    return source
+
+
+def test_batch(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    with embedded_broker(topics={"orders": 3}) as broker:
+        run(monkeypatch, "batch.py", broker.bootstrap_servers)
+        table = read_topic(broker.bootstrap_servers, "orders")
+        assert sorted(table["key"].to_pylist()) == [b"ada", b"ada", b"bob"]
+        assert b'{"order_id":2,"customer":"bob","amount":8.0}' in table["value"].to_pylist()
+
+
+def test_stream(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path) -> None:
+    with embedded_broker(topics={"readings": 2}) as broker:
+        for _ in range(2):  # the second run finds nothing new
+            run(monkeypatch, "stream.py", broker.bootstrap_servers, folder, tmp_path / "checkpoint")
+        table = read_topic(broker.bootstrap_servers, "readings")
+        assert sorted(table["value"].to_pylist()) == [f'{{"celsius":{n}.5}}'.encode() for n in range(4)]
+        assert {moment.year for moment in table["timestamp"].to_pylist()} == {2026}
+
+
+def test_foreach_batch(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path) -> None:
+    with embedded_broker(topics={"totals": 1}) as broker:
+        archive = tmp_path / "archive"
+        run(monkeypatch, "foreach_batch.py", broker.bootstrap_servers, folder, archive, tmp_path / "checkpoint")
+        assert values(broker.bootstrap_servers, "totals") == [b'{"amount":6.0,"batch":0}']
+        assert spark.read.parquet(str(archive)).count() == 4
+
+
+def test_dead_letters(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    with embedded_broker(topics={"documents": 1, "documents-refused": 1}) as broker:
+        run(monkeypatch, "dead_letters.py", broker.bootstrap_servers)
+        arrived = read_topic(broker.bootstrap_servers, "documents")
+        refused = read_topic(broker.bootstrap_servers, "documents-refused")
+        assert sorted(arrived["key"].to_pylist()) == [b"middle", b"small"]
+        assert refused["key"].to_pylist() == [b"huge"]
+
+
+def test_without_spark(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with embedded_broker(topics={"greetings": 3}) as broker:
+        run(monkeypatch, "without_spark.py", broker.bootstrap_servers)
+        assert read_topic(broker.bootstrap_servers, "greetings").num_rows == 1001
+    assert re.search(r"^partition [012], offset 0$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_the_notebook_runs_from_top_to_bottom(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    cells = json.loads((EXAMPLES / "first_look.ipynb").read_text())["cells"]
+    shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))  # type: ignore[no-untyped-call]
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == [], "a notebook is kept without what it printed"
+            shell.run_cell("".join(cell["source"])).raise_error()  # type: ignore[no-untyped-call]
+    shown = capsys.readouterr().out
+    assert shown.count('{"order_id":') == 5
+    assert "Is 'vlaue' meant?" in shown
+
+
+def test_every_example_is_listed_and_run_here() -> None:
+    names = {path.name for path in EXAMPLES.iterdir()} - {"README.md"}
+    listed = set(re.findall(r"\]\(([\w.]+)\)", (EXAMPLES / "README.md").read_text()))
+    here = Path(__file__).read_text()
+    assert names == listed
+    assert [name for name in names if f'"{name}"' not in here] == []

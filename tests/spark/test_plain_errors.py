@@ -1,0 +1,109 @@
+"""What a notebook shows for a mistake: the user's own lines, and one error that says what to do."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from pyspark.sql import SparkSession
+from traitlets.config import Config
+
+from spark_kafka_sink.errors import DeliveryError, KafkaSinkError, SchemaError
+from spark_kafka_sink.spark.plain_errors import error_of_a_task
+from spark_kafka_sink.testing import embedded_broker
+
+pytestmark = pytest.mark.needs("java")
+
+SPARKS_WORDS = """Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent failure: Lost task
+Traceback (most recent call last):
+  File "x.py", line 1, in write
+spark_kafka_sink.errors.{}: Not written to Kafka: 1 record.
+- topic 't', partition 0.
+ SQLSTATE: 38000
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:1097)
+"""
+WRITE = '.write.format("pykafka").option("kafka.bootstrap.servers", address).option("topic", "{}").save()'
+
+# What is wrong; the code of the cell; the words with which the output begins, and others of its first paragraph.
+MISTAKES: list[tuple[str, str, str, list[str]]] = [
+    (
+        "a wrong column",
+        'spark.range(3).selectExpr("CAST(id AS STRING) AS vlaue", "id AS number")' + WRITE.format("t"),
+        "SchemaError: Required attribute 'value' not found",
+        ["The columns are vlaue, number.", "Is 'vlaue' meant?", '.withColumnRenamed("vlaue", "value")'],
+    ),
+    (
+        "a topic that does not exist",
+        'spark.range(3).selectExpr("CAST(id AS STRING) AS value")' + WRITE.format("nope"),
+        "PreflightError: Kafka cannot be written to. Nothing was written.",
+        ["topic nope: does not exist.", "create it"],
+    ),
+    (
+        "a broker that is not there",
+        "address = '127.0.0.1:1'\nspark.range(3).selectExpr(\"CAST(id AS STRING) AS value\")" + WRITE.format("t"),
+        "PreflightError: Kafka cannot be written to. Nothing was written.",
+        ["127.0.0.1:1: Connection refused", "Check host and port"],
+    ),
+    (
+        "a row that is too large",
+        "spark.range(3).selectExpr(\"repeat('x', 3000) AS value\")" + WRITE.format("t"),
+        "DeliveryError: Not written to Kafka: ",
+        ["MESSAGE_TOO_LARGE", "What to do: ", '"deadLetter"'],
+    ),
+]
+
+
+@pytest.fixture
+def shell(spark: SparkSession) -> InteractiveShell:
+    shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))  # type: ignore[no-untyped-call]
+    shell.user_ns["spark"] = spark
+    return shell
+
+
+@pytest.mark.parametrize(("cell", "first", "others"), [m[1:] for m in MISTAKES], ids=[m[0] for m in MISTAKES])
+def test_a_notebook_shows_the_sentence_first_then_the_users_line_and_nothing_else(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], cell: str, first: str, others: list[str]
+) -> None:
+    with embedded_broker(topics={"t": 1}, message_bytes_max=2000) as broker:
+        shell.user_ns["address"] = broker.bootstrap_servers
+        shell.run_cell(cell)  # type: ignore[no-untyped-call]
+    sentence, _, code = capsys.readouterr().out.partition("\n\n")
+    assert sentence.startswith(first)
+    assert [words for words in others if words not in sentence] == []
+    assert code.count('  File "') == 1
+    assert code.rstrip().endswith(cell.splitlines()[-1])
+
+
+def test_an_error_that_is_not_of_the_sink_stays_as_spark_raises_it(spark: SparkSession) -> None:
+    with embedded_broker(topics={"t": 1}) as broker:
+        writer = spark.range(1).selectExpr("CAST(raise_error('mine') AS STRING) AS value").write.format("pykafka")
+        writer = writer.option("kafka.bootstrap.servers", broker.bootstrap_servers).option("topic", "t")
+        with pytest.raises(Exception, match="mine") as raised:
+            writer.save()
+    assert not isinstance(raised.value, KafkaSinkError)
+
+
+def test_sparks_own_error_is_still_there_behind_the_sentence(spark: SparkSession) -> None:
+    with embedded_broker(topics={"t": 1}, message_bytes_max=2000) as broker:
+        writer = spark.range(1).selectExpr("repeat('x', 3000) AS value").write.format("pykafka")
+        with pytest.raises(DeliveryError) as raised:
+            writer.option("kafka.bootstrap.servers", broker.bootstrap_servers).option("topic", "t").save()
+    assert re.search("Python worker", str(raised.value.__context__))
+    assert raised.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("SchemaError", SchemaError), ("BrokerError", DeliveryError), ("Sequence", DeliveryError)],
+)
+def test_the_error_keeps_its_class_where_words_are_all_that_it_is_made_of(
+    name: str, kind: type[KafkaSinkError]
+) -> None:
+    error = error_of_a_task(SPARKS_WORDS.format(name))
+    assert type(error) is kind
+    assert str(error) == "Not written to Kafka: 1 record.\n- topic 't', partition 0."
+
+
+def test_words_without_an_error_of_ours_give_none() -> None:
+    assert error_of_a_task("java.lang.OutOfMemoryError\n\tat x") is None
