@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import socket
+import sys
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_kafka_sink import __version__
 from spark_kafka_sink.testing import embedded_broker, read_topic
 
 pytestmark = pytest.mark.needs("java")
@@ -43,16 +46,16 @@ def test_the_example_of_a_test_passes(request: pytest.FixtureRequest, spark: Spa
 
 
 @pytest.mark.parametrize(
-    ("document", "number", "topic"),
+    ("document", "number", "topic", "rows"),
     [
-        ("README.md", 0, "orders"),
-        ("docs/quickstart.md", 0, "orders"),
-        ("docs/quickstart.md", 1, "events"),
-        ("docs/formats.md", 0, "orders"),
+        ("README.md", 0, "orders", 1000),
+        ("docs/quickstart.md", 0, "orders", 5),
+        ("docs/quickstart.md", 1, "events", 5),
+        ("docs/formats.md", 0, "orders", 5),
     ],
 )
 def test_the_example_of_a_job_writes_its_rows(
-    spark: SparkSession, tmp_path: Path, document: str, number: int, topic: str
+    spark: SparkSession, tmp_path: Path, document: str, number: int, topic: str, rows: int
 ) -> None:
     orders = spark.range(5).selectExpr("id", "id AS order_id", "id * 2.5 AS amount")
     orders.createOrReplaceTempView("orders")
@@ -60,9 +63,17 @@ def test_the_example_of_a_job_writes_its_rows(
     events = spark.readStream.schema("device STRING, payload STRING").parquet(str(tmp_path / "source"))
     names: dict[str, Any] = {"spark": spark, "df": orders, "orders": orders, "events": events}
     with embedded_broker(topics={"orders": 2, "events": 1}) as broker:
-        code = blocks(document)[number].replace("broker:9092", broker.bootstrap_servers)
+        code = re.sub(r"(broker|localhost):9092", broker.bootstrap_servers, blocks(document)[number])
         exec(compile(code.replace("/checkpoints", str(tmp_path / "checkpoints")), document, "exec"), names)
         if "query" in names:
             names["query"].processAllAvailable()
             names["query"].stop()
-        assert read_topic(broker.bootstrap_servers, topic).num_rows == 5
+        assert read_topic(broker.bootstrap_servers, topic).num_rows == rows
+
+
+def test_the_look_at_a_cluster_names_each_python_and_the_version(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = (block for block in blocks("docs/deploying.md") if "def places" in block)
+    exec(compile(code, "docs/deploying.md", "exec"), {"spark": spark, "__name__": "example"})
+    assert capsys.readouterr().out == f"{socket.gethostname()} {sys.executable} {__version__}\n"

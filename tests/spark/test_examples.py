@@ -60,6 +60,14 @@ def test_stream(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, folder: Pa
         assert {moment.year for moment in table["timestamp"].to_pylist()} == {2026}
 
 
+def test_exactly_once(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path) -> None:
+    with embedded_broker(topics={"readings": 2, "daily": 1}, auto_create_topics=True) as broker:
+        for _ in range(2):  # the second run writes nothing
+            run(monkeypatch, "exactly_once.py", broker.bootstrap_servers, folder, tmp_path / "checkpoint")
+        assert len(values(broker.bootstrap_servers, "readings")) == 4
+        assert sorted(values(broker.bootstrap_servers, "daily")) == [f"{n}.5".encode() for n in range(4)]
+
+
 def test_foreach_batch(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path) -> None:
     with embedded_broker(topics={"totals": 1}) as broker:
         archive = tmp_path / "archive"
