@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from integration.support.driver_process import DriverProcess, newest
 from integration.support.exactly_once_jobs import ROWS_PER_BATCH
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
+from spark_kafka_sink.exactly_once.names import checkpoint_name, prefix_of
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("kafka")
@@ -31,10 +31,10 @@ def numbers(kafka: KafkaCluster, topic: str, isolation: str = "read_committed") 
     return Counter(int(record.value or b"") for record in read_topic(kafka.bootstrap(), topic, isolation=isolation))
 
 
-def ongoing(kafka: KafkaCluster) -> list[str]:
+def ongoing(kafka: KafkaCluster, prefix: str) -> list[str]:
     """What Kafka's own tool lists as open."""
     listed = kafka.tool(TRANSACTIONS_TOOL, "--bootstrap-server", kafka.bootstrap(), "list")
-    return [line for line in listed.splitlines() if "Ongoing" in line]
+    return [line for line in listed.splitlines() if "Ongoing" in line and line.startswith(prefix)]
 
 
 class Stream:
@@ -108,8 +108,8 @@ def test_a_commit_that_comes_after_the_transactions_timeout_fails_loudly_and_dou
         stream.stop(first, "first", "after decide")
         first.kill()
         lost = newest(stream.checkpoint / "offsets")
-        time.sleep(TIMEOUT_MS / 1000)
-        wait_until(lambda: not ongoing(kafka))
+        prefix = prefix_of("stream", checkpoint_name(str(stream.checkpoint)))
+        wait_until(lambda: not ongoing(kafka, prefix))
         for name, driver in (("second", second), ("third", third)):
             driver.begin()
             assert driver.wait() != 0
@@ -180,4 +180,4 @@ def test_tasks_that_are_run_again_and_twice_at_once_write_each_row_once(kafka: K
     assert sorted(count) == list(range(rows))
     assert set(count.values()) == {1}
     assert sum(numbers(kafka, topic, "read_uncommitted").values()) > rows, "no attempt was lost"
-    assert ongoing(kafka) == []
+    assert ongoing(kafka, "pykafka-job") == []
