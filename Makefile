@@ -114,15 +114,24 @@ demo: setup ## a million rows and a stream, from Spark to a broker, and what was
 	$(BIN)/python -m spark_kafka_sink demo $(if $(BOOTSTRAP),--bootstrap-server $(BOOTSTRAP)) $(if $(ROWS),--rows $(ROWS))
 
 .PHONY: bench
-bench: setup kafka ## every benchmark, as the tables of docs/benchmarks.md
+bench: setup kafka ## every benchmark, as the tables of docs/benchmarks-history.md
 	for name in encoder network producer spark_sink exactly_once formats; do $(BIN)/python -m integration.benchmarks.$$name || exit 1; done
 
 .PHONY: docs
-docs: setup ## write the tables that come from the code, and check every link
+docs: setup docs/assets/mermaid.min.js ## the site, into site/: tables written from the code, every link and name checked
 	$(BIN)/python -m tests.error_document
 	$(BIN)/python -m tests.spark.options_document
 	$(BIN)/python -m tests.cli.flags_document
-	$(BIN)/python -m pytest -q tests/test_documents.py
+	$(BIN)/python -m pytest -q tests/test_documents.py tests/test_named_in_documents.py tests/test_site.py
+	$(BIN)/python -m zensical build --clean --strict
+
+# What makes drawings of the pages' Mermaid lies beside them, so that a reader's browser asks no other site for it.
+MERMAID := 12.3.0
+docs/assets/mermaid.min.js:
+	@if command -v npm >/dev/null; then \
+		mkdir -p build/mermaid && cd build/mermaid && npm pack --silent mermaid@$(MERMAID) >/dev/null && \
+		tar xzf mermaid-$(MERMAID).tgz package/dist/mermaid.min.js && mv package/dist/mermaid.min.js $(CURDIR)/$@; \
+	else echo "no npm: the site loads what makes its drawings from unpkg.com"; fi
 
 # An environment of its own, with the two tools of a release and nothing of the project.
 $(BUILD)/.up-to-date:

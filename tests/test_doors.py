@@ -14,6 +14,7 @@ DOORS = {
     "network/system.py",
     "network/transport.py",
     "network/security/oidc.py",
+    "producer/futures.py",
     "spark/pool.py",
     "spark/publish.py",
     "spark/write_task.py",

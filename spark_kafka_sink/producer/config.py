@@ -293,6 +293,28 @@ class ProducerConfig:
         return Codec[self.compression_type.upper()]
 
 
+def with_keywords(options: Mapping[str, object] | None, keywords: Mapping[str, object]) -> Mapping[str, object]:
+    """The options, and those given as keyword arguments: `linger_ms` is linger.ms.
+
+    A name that is no option with dots either is left as it is: the complaint then knows it from other clients.
+    """
+    if options is not None and not isinstance(options, Mapping):
+        raise ConfigurationError(
+            'options are keyword arguments, KafkaProducer(bootstrap_servers="host:9092"), or a dictionary, '
+            f"not {type(options).__name__}"
+        )
+    if not keywords:
+        return options or {}
+    named: dict[str, object] = {}
+    for keyword, value in keywords.items():
+        name = keyword.replace("_", ".")
+        named[name if name in PRODUCER_OPTIONS or name in SECURITY_OPTIONS else keyword] = value
+    twice = sorted(named.keys() & (options or {}).keys())
+    if twice:
+        raise ConfigurationError([f"{name} is given twice, in the dictionary and as a keyword." for name in twice])
+    return {**(options or {}), **named}
+
+
 def _compression_level(reading: Reading) -> int | None:
     option = PRODUCER_OPTIONS.get(f"compression.{reading.values['compression_type']}.level")
     return reading.values[option.field] if option is not None and option.name in reading.given else None

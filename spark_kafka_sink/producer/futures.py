@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -110,9 +110,16 @@ Callback = Callable[[RecordMetadata, "Exception | None"], None]
 class _ProducerFuture(Future[T]):
     """A future that the sender resolves, one of many that it resolves in a row.
 
+    It can be awaited: `await` waits on the event loop of the task, and the outcome comes from the sender's thread.
+
     It cannot be cancelled: its records may be on their way. A done-callback cannot harm the records behind it: whatever
     it raises is logged. (Future itself does so for an Exception only; a SystemExit would end the sender's thread.)
     """
+
+    def __await__(self) -> Generator[Any, None, T]:
+        from asyncio import wrap_future
+
+        return wrap_future(self).__await__()
 
     def cancel(self) -> bool:
         return False

@@ -25,12 +25,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.client.cluster import ClusterSnapshot
+from spark_kafka_sink.client.cluster import ClusterSnapshot, PartitionInfo
 from spark_kafka_sink.errors import MetadataTimeoutError, SchemaError
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.records.arrays import ByteColumn, byte_column, null_mask, numbers_of
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, one_array
 from spark_kafka_sink.records.header import HEADER_BYTES
+
+RecordPartitioner = Callable[[str, "bytes | None", "bytes | None", Sequence[PartitionInfo]], int]
+"""(topic, key, value, partitions) -> partition: a user's own, for send()."""
 
 INVALID_PARTITION = -1
 NOT_NAMED = -2

@@ -1,10 +1,7 @@
 """KafkaProducer: the public face. It checks, finds partitions, hands rows to the accumulator, and waits where asked to.
 
-    caller's thread     metadata -> serializers, partitioner -> accumulator (memory, staging, grouping)
-    sender's thread     batches -> brokers -> outcomes -> futures, callbacks
-
-A call blocks for two reasons only, each for at most max.block.ms: the topic's partitions are not known yet, or
-buffer.memory is full. Everything else is in the future.
+caller's thread     metadata -> serializers, partitioner -> accumulator (memory, staging, grouping)
+sender's thread     batches -> brokers -> outcomes -> futures, callbacks
 """
 
 from __future__ import annotations
@@ -15,8 +12,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import index
@@ -40,11 +36,14 @@ from spark_kafka_sink.network.system import OperatingSystem, System
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.batching.staging import StagedRecord
-from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.futures import Callback, ColumnsFuture, ColumnsResult, RecordMetadata, SendFuture
+from spark_kafka_sink.producer.config import ProducerConfig, with_keywords
+from spark_kafka_sink.producer.futures import Callback, ColumnsFuture, RecordMetadata, SendFuture
 from spark_kafka_sink.producer.metrics import ProducerMetrics, Totals, kept_elsewhere
-from spark_kafka_sink.producer.partitioner import Partitioner
+from spark_kafka_sink.producer.partitioner import Partitioner, RecordPartitioner
 from spark_kafka_sink.producer.record import (
+    NO_FIELDS,
+    RECORD_SIZE_MAX,
+    AnyHeaders,
     BadRows,
     ProducerRecord,
     Rows,
@@ -53,12 +52,13 @@ from spark_kafka_sink.producer.record import (
     ensure_named,
     header_bytes,
     no_such_partition,
+    record_of,
     rows_of_call,
     too_large,
     without_their_partition,
     wrong_in_themselves,
 )
-from spark_kafka_sink.producer.sending.sender import DROPPED, Sender, SenderLoop, SenderThread
+from spark_kafka_sink.producer.sending.sender import DROPPED, Sender, SenderLoop, SenderThread, abandon
 from spark_kafka_sink.producer.topics import Topics
 from spark_kafka_sink.producer.transactional import TransactionalProducer
 from spark_kafka_sink.records.columns import RecordColumns
@@ -72,19 +72,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
 
-_RECORD_SIZE_MAX = 38
-"""Length, attributes, deltas and the lengths of key and value, at most; and 2, because null counts as -1 byte."""
-
-RecordPartitioner = Callable[[str, "bytes | None", "bytes | None", Sequence[PartitionInfo]], int]
-"""(topic, key, value, partitions) -> partition: a user's own, for send()."""
-
 
 class KafkaProducer(TransactionalProducer):
-    """Thread-safe. The options are the Java producer's, by their names; see producer/config.py."""
+    """Thread-safe. The options are the Java producer's: a dictionary of `linger.ms`, or keywords: `linger_ms`."""
 
     def __init__(  # noqa: PLR0913 - what users can put in, and what tests can, each by its name
         self,
-        config: Mapping[str, object],
+        config: Mapping[str, object] | None = None,
         *,
         key_serializer: Serializer | HeaderSerializer | None = None,
         value_serializer: Serializer | HeaderSerializer | None = None,
@@ -93,9 +87,10 @@ class KafkaProducer(TransactionalProducer):
         system: System | None = None,
         loop: SenderLoop | None = None,
         random: Random | None = None,
+        **options: object,
     ) -> None:
         """`system`, `loop` and `random` are for tests: another network and clock, no thread, repeatable chance."""
-        parsed = ProducerConfig.parse(config)
+        parsed = ProducerConfig.parse(with_keywords(config, options))
         reuse_freed_memory()
         self.config = replace(parsed, client_id=parsed.client_id or f"producer-{next(_numbers)}")
         self._system = system if system is not None else OperatingSystem()
@@ -152,7 +147,7 @@ class KafkaProducer(TransactionalProducer):
         self._pid = os.getpid()
         self._closed = False
         # Knows the sender, not the producer: else it would keep the producer alive for ever.
-        self._finalizer = weakref.finalize(self, _abandon, self._sender, self._pid)
+        self._finalizer = weakref.finalize(self, abandon, self._sender, self._pid)
         self._finalizer.atexit = False
         _open_producers.add(self)
         self._loop.start(self._sender, f"kafka-producer-network-thread | {self.config.client_id}")
@@ -169,10 +164,23 @@ class KafkaProducer(TransactionalProducer):
 
     # --- sending
 
-    def send(self, record: ProducerRecord, callback: Callback | None = None) -> Future[RecordMetadata]:
-        """Send one record. The future has what is wrong with the record; the call raises for wrong types and use."""
+    def send(  # noqa: PLR0913 - the fields of a record, each by its name
+        self,
+        topic: str | ProducerRecord,
+        value: object = None,
+        key: object = None,
+        headers: AnyHeaders | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        callback: Callback | None = None,
+    ) -> SendFuture:
+        """Send one record: send("topic", b"value", key=b"key"), or send(ProducerRecord(...), callback). It waits for
+        the topic's partitions, and for memory. Errors are in the future, but for wrong types and use."""
         self._ensure_can_send()
-        record = check_record(record)
+        fields = (value, key, headers, partition, timestamp_ms)
+        if fields != NO_FIELDS or not isinstance(topic, ProducerRecord):
+            topic, callback = record_of(topic, fields, callback)
+        record = check_record(topic)
         callbacks = () if callback is None else (callback,)
         if self._interceptors is not None:
             record = check_record(self._interceptors.on_send(record))
@@ -192,7 +200,7 @@ class KafkaProducer(TransactionalProducer):
 
     def send_columns(
         self, topic: str, columns: RecordColumns, partition: int | pa.Array | None = None
-    ) -> Future[ColumnsResult]:
+    ) -> ColumnsFuture:
         """Send all rows of the columns. Rows that cannot be written are in the result; the others go on."""
         self._ensure_can_send()
         check_topic(topic)
@@ -257,7 +265,7 @@ class KafkaProducer(TransactionalProducer):
         key, value, headers = self._serializers.apply(record)
         key_size = -1 if key is None else len(key)
         value_size = -1 if value is None else len(value)
-        size = _RECORD_SIZE_MAX + key_size + value_size + header_bytes(headers)
+        size = RECORD_SIZE_MAX + key_size + value_size + header_bytes(headers)
         if size + HEADER_BYTES > self.config.max_request_size:
             raise too_large(topic, size, self.config)
         partition = self._partition_of(record, key, value, size, snapshot)
@@ -375,18 +383,10 @@ class KafkaProducer(TransactionalProducer):
             raise self._closed_error() from None
 
 
-def _new_serializers(
-    key: Serializer | HeaderSerializer | None, value: Serializer | HeaderSerializer | None
-) -> Serializers:
+def _new_serializers(*given: Serializer | HeaderSerializer | None) -> Serializers:
     from spark_kafka_sink.producer.serializers import Serializers  # columns need none
 
-    return Serializers(key, value)
-
-
-def _abandon(sender: Sender, pid: int) -> None:
-    """The garbage collector has the producer: end its thread, unless it is that of a forked child's parent."""
-    if os.getpid() == pid:
-        sender.abandon()
+    return Serializers(*given)
 
 
 _open_producers: weakref.WeakSet[KafkaProducer] = weakref.WeakSet()

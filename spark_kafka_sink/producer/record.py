@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,11 @@ from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.words import TOPIC_NAME_RULE, is_topic_name
 
 Headers = Sequence[tuple[str, "bytes | None"]]
+AnyHeaders = Mapping[str, "bytes | str | None"] | Iterable[tuple[str, "bytes | str | None"]]
+"""What send("topic", ...) takes: a dictionary or tuples, and text, which is written as UTF-8."""
+
+RECORD_SIZE_MAX = 38
+"""Length, attributes, deltas and the lengths of key and value, at most; and 2, because null counts as -1 byte."""
 
 
 class ProducerRecord(NamedTuple):
@@ -30,6 +35,45 @@ class ProducerRecord(NamedTuple):
     headers: Headers | None = None
     partition: int | None = None
     timestamp_ms: int | None = None
+
+
+NO_FIELDS = (None,) * 5
+
+
+def record_of(first: object, fields: tuple[Any, ...], callback: Any) -> tuple[ProducerRecord, Any]:
+    """The record, and the callback, of a call of send(): of a topic and its fields, or of a record and a callback.
+
+    `fields` are value, key, headers, partition and timestamp. InvalidRecordError with the right call, if it is neither.
+    """
+    value, key, headers, partition, timestamp_ms = fields
+    if isinstance(first, str):
+        return ProducerRecord(first, value, key, _headers_as_bytes(headers), partition, timestamp_ms), callback
+    if not isinstance(first, ProducerRecord):
+        raise InvalidRecordError(
+            'send() takes a topic and its fields, send("topic", b"value", key=b"key"), or a ProducerRecord, '
+            f"not {type(first).__name__}."
+        )
+    if value is None:
+        value = callback
+    elif callback is not None or not callable(value):
+        raise InvalidRecordError("send() takes a ProducerRecord and a callback; value and key are the record's own.")
+    if any(field is not None for field in fields[1:]):
+        raise InvalidRecordError("send() takes a ProducerRecord and a callback; key and headers are the record's own.")
+    return first, value
+
+
+def _headers_as_bytes(headers: Any) -> Any:
+    """A dictionary as tuples, text as UTF-8. Whatever else is there is refused with the record."""
+    if isinstance(headers, Mapping):
+        headers = headers.items()
+    if not isinstance(headers, Iterable):
+        return headers
+    return tuple(
+        (header[0], header[1].encode())
+        if isinstance(header, tuple) and len(header) == 2 and isinstance(header[1], str)
+        else header
+        for header in headers
+    )
 
 
 def check_topic(topic: object) -> str:

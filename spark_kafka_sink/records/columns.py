@@ -155,7 +155,9 @@ def _roomy(column: ArrowColumn) -> ArrowColumn:
 
 
 def _byte_column(name: str, column: ArrowColumn) -> ArrowColumn:
-    kind = column.type
+    kind = getattr(column, "type", None)
+    if kind is None:
+        raise SchemaError(f"column {name} is a {type(column).__name__}, not an Arrow array: write pa.array(...)")
     if pa.types.is_dictionary(kind):
         column = column.cast(kind.value_type)
         kind = column.type

@@ -158,7 +158,7 @@ class _Writing:
         try:
             if rows.topic is None:
                 raise InvalidRecordError(NULL_TOPIC)
-            future = self.producer.send_columns(rows.topic, rows.columns, rows.partition)
+            future: Future[ColumnsResult] = self.producer.send_columns(rows.topic, rows.columns, rows.partition)
         except KafkaSinkError as error:
             future = Future()
             future.set_exception(error)

@@ -150,6 +150,7 @@ def _scalar(draw: st.DrawFn, kind: Any, version: int) -> Any:
     if kind in BITS:
         return draw(st.integers(-(1 << BITS[kind]), (1 << BITS[kind]) - 1))
     strategies: dict[str, st.SearchStrategy[Any]] = {
+        "uint16": st.integers(0, 2**16 - 1),
         "bool": st.booleans(),
         "string": st.text(max_size=20),
         "uuid": st.uuids(),

@@ -142,3 +142,8 @@ def test_bytes_are_those_of_the_rows_and_not_of_the_memory_behind_them() -> None
     assert 1000 <= RecordColumns(pa.chunked_array([value, value]).slice(995, 10)).nbytes <= 1100
     view = pa.array([b"x" * 100] * 1000, pa.binary_view())
     assert 1000 <= RecordColumns(view).slice(10, 10).nbytes <= 1100
+
+
+def test_a_list_is_refused_with_what_to_write() -> None:
+    with pytest.raises(SchemaError, match=r"column value is a list, not an Arrow array: write pa\.array"):
+        RecordColumns(value=[b"a"])

@@ -49,6 +49,7 @@ def test_the_example_of_a_test_passes(request: pytest.FixtureRequest, spark: Spa
     ("document", "number", "topic", "rows"),
     [
         ("README.md", 0, "orders", 1000),
+        ("docs/index.md", 0, "orders", 5),
         ("docs/quickstart.md", 0, "orders", 5),
         ("docs/quickstart.md", 1, "events", 5),
         ("docs/formats.md", 0, "orders", 5),

@@ -10,6 +10,7 @@ that waits.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Collection, Iterable
 from random import Random
 from typing import TYPE_CHECKING
@@ -324,3 +325,9 @@ class SenderThread:
 
     def is_current(self) -> bool:
         return threading.current_thread() is self._thread
+
+
+def abandon(sender: Sender, pid: int) -> None:
+    """The garbage collector has the producer: end its thread, unless it is that of a forked child's parent."""
+    if os.getpid() == pid:
+        sender.abandon()

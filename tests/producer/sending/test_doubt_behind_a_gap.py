@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 
 import pytest
@@ -25,7 +26,7 @@ def simulated(**options: object) -> tuple[SimulatedCluster, KafkaProducer]:
     return cluster, producer
 
 
-def pipelined(producer: KafkaProducer, *values: bytes) -> list[Future[RecordMetadata]]:
+def pipelined(producer: KafkaProducer, *values: bytes) -> Sequence[Future[RecordMetadata]]:
     """A request for each value, all under way before the first answer."""
     futures = []
     for value in values:

@@ -115,7 +115,7 @@ def test_batches_of_several_partitions_expire_together_and_only_once() -> None:
     told: list[int] = []
     started = cluster.system.now()
     futures = [
-        producer.send(record, lambda metadata, error, at=at: told.append(at))  # type: ignore[misc]
+        producer.send(record, lambda metadata, error, at=at: told.append(at))
         for at, record in enumerate(IN_THREE_PARTITIONS)
     ]
     wait(producer, *futures)

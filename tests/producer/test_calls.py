@@ -1,0 +1,192 @@
+"""The calls that Python programs write: keyword arguments, send() of a topic and its fields, await."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
+from spark_kafka_sink.errors import BrokerError, ConfigurationError, InvalidRecordError
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
+
+PATIENCE_SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded_broker(auto_create_topics=True) as broker:
+        yield broker
+
+
+@pytest.fixture
+def producer(broker: EmbeddedBroker) -> Iterator[KafkaProducer]:
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        yield producer
+
+
+def stored(broker: EmbeddedBroker, topic: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = broker.topic(topic).read().to_pylist()
+    return rows
+
+
+# --- options
+
+
+def test_options_are_a_dictionary_or_keyword_arguments_or_both(broker: EmbeddedBroker) -> None:
+    servers = broker.bootstrap_servers
+    calls: list[Callable[[], KafkaProducer]] = [
+        lambda: KafkaProducer({"bootstrap.servers": servers, "linger.ms": 7}),
+        lambda: KafkaProducer(bootstrap_servers=servers, linger_ms=7),
+        lambda: KafkaProducer({"bootstrap.servers": servers}, linger_ms="7"),
+        lambda: KafkaProducer(bootstrap_servers=[servers], linger_ms=7, security_protocol="PLAINTEXT"),
+    ]
+    for call in calls:
+        with call() as producer:
+            assert producer.config.linger_ms == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"bootstrap_server": "a:1"}, "Is bootstrap.servers meant?"),
+        ({"sasl_plain_username": "alice"}, "That is kafka-python's name; here it is sasl.jaas.config"),
+        ({"api_version": (2, 8)}, "That is kafka-python's name; here it is nothing: the brokers are asked"),
+        ({"lingr_ms": 5}, "lingr_ms is not an option of the Kafka producer. Is linger.ms meant?"),
+    ],
+)
+def test_a_keyword_that_is_no_option_is_refused_with_the_one_that_is_meant(
+    options: dict[str, object], words: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        KafkaProducer(**{"bootstrap_servers": "a:1", **options})  # type: ignore[arg-type]
+    assert words in str(caught.value)
+
+
+def test_an_option_that_is_given_twice_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"linger\.ms is given twice"):
+        KafkaProducer({"bootstrap.servers": "a:1", "linger.ms": 1}, linger_ms=2)
+
+
+@pytest.mark.parametrize("options", ["a:9092", ["a:9092"]])
+def test_an_address_alone_is_refused_with_the_right_call(options: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r'KafkaProducer\(bootstrap_servers="host:9092"\)'):
+        KafkaProducer(options)
+
+
+def test_no_options_at_all_are_an_address_that_is_missing() -> None:
+    with pytest.raises(ConfigurationError, match=r"bootstrap\.servers"):
+        KafkaProducer()
+
+
+# --- send
+
+
+def test_a_topic_and_its_fields_are_the_record_that_they_name(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
+    producer.send("fields", b"1")
+    producer.send("fields", "zwei", "schlüssel")
+    producer.send("fields", value=b"3", key=b"k", headers={"a": b"x", "b": "ü", "c": None}, timestamp_ms=5)
+    producer.send("fields", b"4", headers=[("a", "text"), ("a", b"bytes")], partition=0)
+    producer.send("fields")
+    producer.flush(PATIENCE_SECONDS)
+    rows = stored(broker, "fields")
+    assert [row["value"] for row in rows] == [b"1", b"zwei", b"3", b"4", None]
+    assert [row["key"] for row in rows] == [None, "schlüssel".encode(), b"k", None, None]
+    assert rows[2]["headers"] == [
+        {"key": "a", "value": b"x"},
+        {"key": "b", "value": "ü".encode()},
+        {"key": "c", "value": None},
+    ]
+    assert [header["value"] for header in rows[3]["headers"]] == [b"text", b"bytes"]
+    assert int(rows[2]["timestamp"].timestamp() * 1000) == 5
+
+
+def test_a_callback_stands_beside_a_record_or_is_named(producer: KafkaProducer) -> None:
+    called: list[object] = []
+
+    def note(metadata: object, error: Exception | None) -> None:
+        called.append(error)
+
+    futures = [
+        producer.send(ProducerRecord("called", b"1"), note),
+        producer.send(ProducerRecord("called", b"2"), callback=note),
+        producer.send("called", b"3", callback=note),
+    ]
+    for future in futures:
+        future.result(PATIENCE_SECONDS)
+    assert called == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda producer: producer.send(5), r'send\("topic", b"value", key=b"key"\), or a ProducerRecord, not int'),
+        (lambda producer: producer.send(ProducerRecord("t"), b"v"), "value and key are the record's own"),
+        (lambda producer: producer.send(ProducerRecord("t"), key=b"k"), "key and headers are the record's own"),
+        (lambda producer: producer.send("t", b"v", headers={"a": 5}), "a header is a tuple of a str and bytes"),
+        (lambda producer: producer.send("t", b"v", headers=5), "the headers are a list of tuples, not int"),
+        (lambda producer: producer.send("no topic", b"v"), "is not the name of a topic"),
+        (lambda producer: producer.send("t", b"v", partition="1"), "'1' is not a partition"),
+    ],
+)
+def test_what_send_does_not_take_is_refused_with_the_right_call(producer: KafkaProducer, call: Any, words: str) -> None:
+    with pytest.raises(InvalidRecordError, match=words):
+        call(producer)
+
+
+# --- asyncio
+
+
+def test_futures_can_be_awaited(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
+    async def main() -> list[int]:
+        first = await producer.send("awaited", b"1")
+        others = await asyncio.gather(*(producer.send("awaited", b"%d" % number) for number in range(2, 5)))
+        columns = await producer.send_columns("awaited", RecordColumns(value=pa.array([b"5", b"6"])))
+        assert columns.rows_written == 2
+        return [one.offset for one in (first, *others)]
+
+    assert asyncio.run(main()) == [0, 1, 2, 3]
+    assert len(stored(broker, "awaited")) == 6
+
+
+def test_the_event_loop_goes_on_while_a_record_is_on_its_way(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
+    async def main() -> int:
+        turns, sent = 0, asyncio.ensure_future(awaited())
+        while not sent.done():
+            turns += 1
+            await asyncio.sleep(0)
+        return turns
+
+    async def awaited() -> object:
+        return await producer.send("slow", b"v")
+
+    with broker.faults.slow(50):
+        assert asyncio.run(main()) > 1
+
+
+def test_what_a_broker_refuses_is_raised_by_await(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
+    async def main() -> None:
+        await producer.send("refused", b"v")
+
+    with broker.faults.produce_fails("TOPIC_AUTHORIZATION_FAILED"), pytest.raises(BrokerError):
+        asyncio.run(main())
+
+
+def test_a_task_that_is_cancelled_leaves_its_record_on_its_way(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
+    async def main() -> None:
+        task = asyncio.ensure_future(awaited())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def awaited() -> object:
+        return await producer.send("cancelled", b"v")
+
+    with broker.faults.slow(20):
+        asyncio.run(main())
+        producer.flush(PATIENCE_SECONDS)
+    assert len(stored(broker, "cancelled")) == 1

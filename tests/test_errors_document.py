@@ -1,0 +1,50 @@
+"""docs/errors.md quotes sentences that the code says, and names all exceptions there are."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from spark_kafka_sink import errors
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "errors.md").read_text()
+QUOTED = re.findall(
+    r"^\| `([^`]+)` \|", PAGE.split("<!-- sentences -->")[1].split("<!-- end of sentences -->")[0], re.M
+)
+OF_PYTHON = {"No module named 'spark_kafka_sink'"}
+
+
+@cache
+def said() -> str:
+    """All text in the code, with a line for each piece."""
+    nodes = (
+        node for path in (ROOT / "spark_kafka_sink").rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))
+    )
+    return "\n".join(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+@pytest.mark.parametrize("sentence", [one for one in QUOTED if one not in OF_PYTHON])
+def test_a_sentence_that_is_quoted_is_said_by_the_code(sentence: str) -> None:
+    for piece in sentence.split("…"):
+        assert piece.strip() in said()
+
+
+def test_many_sentences_are_quoted() -> None:
+    assert len(QUOTED) > 25
+
+
+def test_every_exception_is_explained() -> None:
+    public = {
+        name
+        for name, made in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(made, errors.KafkaSinkError) and made.__module__ == errors.__name__
+    }
+    named = set(re.findall(r"`([A-Z]\w+Error)`", PAGE))
+    assert named <= public | {"KafkaSinkError"}
+    assert sorted(public - named - {"KafkaSinkError"}) == []

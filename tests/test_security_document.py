@@ -1,0 +1,59 @@
+"""The recipes of docs/security.md are taken by the checks of the sink's options, and mean what their headings say."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.spark.options import parse_options
+from spark_kafka_sink.spark.sink_options import SinkOptions
+
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "security.md").read_text()
+RECIPES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+EXPECTED = [
+    ("SASL_SSL", "PLAIN"),
+    ("SASL_SSL", "PLAIN"),
+    ("SASL_SSL", "OAUTHBEARER"),
+    ("SASL_SSL", "SCRAM-SHA-512"),
+    ("SASL_SSL", "PLAIN"),
+    ("SASL_SSL", "SCRAM-SHA-256"),
+    ("SSL", None),
+    ("SSL", None),
+    ("SASL_SSL", "GSSAPI"),
+    ("SASL_SSL", "OAUTHBEARER"),
+]
+
+
+def options_of(recipe: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    for name in re.findall(r'os\.environ\["(\w+)"\]', recipe):
+        monkeypatch.setenv(name, f"{name.lower()}:of-the-environment")
+    names: dict[str, dict[str, str]] = {}
+    exec(compile(recipe, "docs/security.md", "exec"), {}, names)
+    return names["options"]
+
+
+def test_every_recipe_is_looked_at() -> None:
+    assert len(RECIPES) == len(EXPECTED)
+
+
+@pytest.mark.parametrize("number", range(len(EXPECTED)))
+def test_a_recipe_is_taken_by_the_sink(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", ModuleType("gssapi"))  # Kerberos asks for it, and tests have none
+    given = options_of(RECIPES[number], monkeypatch)
+    parsed = parse_options(given | {"topic": "orders"})
+    assert isinstance(parsed, SinkOptions)
+    producer = {name[6:]: value for name, value in given.items() if name.startswith("kafka.")}
+    security = ProducerConfig.parse(producer).security
+    assert (security.protocol, security.login.mechanism if security.login else None) == EXPECTED[number]
+
+
+def test_a_recipe_with_a_misspelt_option_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = options_of(RECIPES[0], monkeypatch)
+    given["kafka.sasl.mechanizm"] = given.pop("kafka.sasl.mechanism")
+    with pytest.raises(Exception, match=r"kafka\.sasl\.mechanism"):
+        parse_options(given | {"topic": "orders"})

@@ -1,0 +1,52 @@
+"""The site: every page is in its navigation, and it is built without a warning."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+tomllib = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIG = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
+
+
+def pages_of(nav: object) -> list[str]:
+    if isinstance(nav, str):
+        return [nav]
+    entries = nav.values() if isinstance(nav, dict) else nav
+    assert not isinstance(entries, int | None)
+    return [page for entry in entries for page in pages_of(entry)]  # type: ignore[attr-defined]
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    there = sorted(page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md"))
+    assert sorted(pages_of(CONFIG["nav"])) == there, "zensical.toml has the navigation"
+
+
+def test_the_drawings_need_no_other_site() -> None:
+    """The library that draws them lies beside the pages, in the version that the Makefile names."""
+    assert CONFIG["extra_javascript"] == ["assets/mermaid.min.js"]
+    assert CONFIG["theme"]["font"] is False
+
+
+def test_drawings_are_of_a_kind_that_mermaid_knows() -> None:
+    for page in (ROOT / "docs").rglob("*.md"):
+        for drawing in re.findall(r"```mermaid\n(?:---\n.*?---\n)?(\S+)", page.read_text(), re.DOTALL):
+            assert drawing in {"flowchart", "sequenceDiagram", "xychart-beta", "stateDiagram-v2"}
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("zensical", reason="the extra docs is not installed")
+    shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("*.js"))
+    config = (ROOT / "zensical.toml").read_text().replace('paths = ["."]', f'paths = ["{ROOT}"]')
+    (tmp_path / "zensical.toml").write_text(config)
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", str(tmp_path / "zensical.toml")]
+    built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert "KafkaProducer" in (tmp_path / "site" / "api.html").read_text()
