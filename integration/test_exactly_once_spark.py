@@ -168,10 +168,10 @@ def test_of_a_job_that_fails_in_the_middle_nothing_is_seen_and_no_reader_waits(
     assert sum(numbers(kafka, topic, "read_uncommitted").values()) > 10_000
 
 
-def test_tasks_that_are_run_again_and_twice_at_once_write_each_row_once(kafka: KafkaCluster, tmp_path: Path) -> None:
+def test_tasks_that_are_run_again_write_each_row_once(kafka: KafkaCluster, tmp_path: Path) -> None:
     rows = 40_000
     topic = create_topic(kafka.bootstrap(), partitions=3)
-    driver = DriverProcess(["exactly_once_jobs", "speculation", kafka.bootstrap(), topic, str(rows)], tmp_path)
+    driver = DriverProcess(["exactly_once_jobs", "retries", kafka.bootstrap(), topic, str(rows)], tmp_path)
     try:
         assert driver.wait() == 0, driver.log.read_text(errors="replace")[-3000:]
     finally:

@@ -1,14 +1,13 @@
 """Spark jobs that are killed, with `deliveryGuarantee`, in processes of their own.
 
 `python -m integration.support.exactly_once_jobs streams BOOTSTRAP FOLDER {"TOPIC": {"OPTION": "VALUE"}}`
-`python -m integration.support.exactly_once_jobs speculation BOOTSTRAP TOPIC ROWS`
+`python -m integration.support.exactly_once_jobs retries BOOTSTRAP TOPIC ROWS`
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -24,7 +23,7 @@ ROWS_PER_BATCH = 200
 KEYS = 10
 BATCH_MILLISECONDS = 100
 TASKS = 2
-STUCK_AFTER_BATCHES = 2
+FAILS_AFTER_BATCHES = 12
 QUIET = {"spark.log.level": "ERROR", "spark.python.worker.reuse": "true"}
 
 
@@ -62,36 +61,26 @@ def streams(bootstrap: str, folder: str, queries: str) -> None:
                 del running[topic]
 
 
-def speculation(bootstrap: str, topic: str, rows: str) -> None:
-    """The first attempt of one task gets stuck half-way, of another it fails; others are started beside and after."""
-    settings = {
-        "spark.speculation": "true",
-        "spark.speculation.interval": "100ms",
-        "spark.speculation.quantile": "0.5",
-        "spark.speculation.multiplier": "1.1",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
-    }
-    spark = start_spark(QUIET | settings, "local[4,3]")
+def retries(bootstrap: str, topic: str, rows: str) -> None:
+    """The first attempts of two tasks fail half-way, and a second time of one of them."""
+    spark = start_spark(QUIET | {"spark.sql.execution.arrow.maxRecordsPerBatch": "500"}, "local[2,4]")
 
     def unlucky(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
         for number, each in enumerate(batches):
-            if context.attemptNumber() == 0 and number == STUCK_AFTER_BATCHES:
-                while context.partitionId() == 1:
-                    time.sleep(0.1)
-                if context.partitionId() == 2:
-                    raise RuntimeError("a task that fails once")
+            if context.attemptNumber() < context.partitionId() and number == FAILS_AFTER_BATCHES:
+                raise RuntimeError("a task that fails at first")
             yield each
 
-    numbered = spark.range(0, int(rows), 1, 4).mapInArrow(unlucky, "id LONG")
+    numbered = spark.range(0, int(rows), 1, 3).mapInArrow(unlucky, "id LONG")
     frame = numbered.selectExpr(f"CAST(id % {KEYS} AS STRING) AS key", "CAST(id AS STRING) AS value")
     writer = frame.write.format("pykafka").option("kafka.bootstrap.servers", bootstrap).option("topic", topic)
     writer.option("deliveryGuarantee", "exactly-once").save()
     spark.stop()
 
 
-JOBS: dict[str, Callable[..., None]] = {"streams": streams, "speculation": speculation}
+JOBS: dict[str, Callable[..., None]] = {"streams": streams, "retries": retries}
 
 if __name__ == "__main__":
     JOBS[sys.argv[1]](*sys.argv[2:])
