@@ -42,8 +42,8 @@ class Ended:
 
 
 FILES = {
-    "killed drivers": ("test_spark_killed_driver.py",),
-    "exactly once": ("test_exactly_once_killed.py", "test_exactly_once_spark.py"),
+    "exactly once": ("test_exactly_once_killed.py",),
+    "killed drivers": ("test_spark_killed_driver.py", "test_exactly_once_spark.py"),
     "spark cluster": ("test_spark_cluster.py", "test_spark_memory.py", "test_spark_submit.py"),
     "faults": ("test_faults_of_brokers.py", "test_faults_of_topics.py"),
     "more faults": ("test_faults_on_the_wire.py", "test_faults_of_transactions.py"),
