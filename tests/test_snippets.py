@@ -36,15 +36,21 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.mark.parametrize(("page", "number"), [(page, n) for page in PAGES for n in range(len(blocks(page)))])
 def test_the_example_runs(broker: EmbeddedBroker, page: str, number: int) -> None:
+    run(broker, page, number)
+
+
+def run(broker: EmbeddedBroker, page: str, number: int) -> None:
     code = blocks(page)[number].replace(ADDRESS, broker.bootstrap_servers)
     exec(compile(code, f"{page}, example {number + 1}", "exec"), {"__name__": "example"})
 
 
-def test_the_examples_of_the_producer_have_written_what_they_say(broker: EmbeddedBroker) -> None:
-    """After those above."""
-    assert {b"hello", b"hallo"} <= set(broker.topic("greetings").read().column("value").to_pylist())
-    assert broker.topic("accounts").read().column("value").to_pylist() == [b"-100", b"+100"]
-    assert broker.topic("orders").read().num_rows > 11_000
+def test_the_examples_of_the_producer_have_written_what_they_say() -> None:
+    with embedded_broker(auto_create_topics=True) as broker:
+        for number in range(len(blocks("producer.md"))):
+            run(broker, "producer.md", number)
+        assert {b"hello", b"hallo"} <= set(broker.topic("greetings").read().column("value").to_pylist())
+        assert broker.topic("accounts").read().column("value").to_pylist() == [b"-100", b"+100"]
+        assert broker.topic("orders").read().num_rows > 11_000
 
 
 def test_no_page_has_examples_that_are_not_run() -> None:
