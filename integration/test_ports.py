@@ -38,3 +38,14 @@ def test_a_port_that_is_listened_on_is_passed_over() -> None:
             assert len(free) < BLOCK_PORTS
     finally:
         block.close()
+
+
+def test_a_port_is_free_as_soon_as_it_is_known() -> None:
+    block = PortBlock()
+    try:
+        free = block.free_ports()
+        for _ in range(2):
+            with socket.create_server(("127.0.0.1", next(free))):
+                pass
+    finally:
+        block.close()

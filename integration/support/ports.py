@@ -35,12 +35,18 @@ class PortBlock:
     def free_ports(self) -> Iterator[int]:
         """Those of the block that no process listens on now."""
         for port in range(self.start, self.start + BLOCK_PORTS):
-            with contextlib.suppress(OSError), socket.socket() as probe:
-                probe.bind(("127.0.0.1", port))
+            if _is_free(port):
                 yield port
 
     def close(self) -> None:
         self._file.close()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False
 
 
 def _locked(path: Path) -> IO[bytes] | None:
