@@ -40,9 +40,6 @@ class Interceptors(Generic[Record, Metadata]):
         )
         """Called with each record's result; the caller guards against what it raises."""
 
-    def __bool__(self) -> bool:
-        return bool(self._interceptors)
-
     def on_send(self, record: Record) -> Record:
         for interceptor in self._interceptors:
             record = _on_send(interceptor, record)

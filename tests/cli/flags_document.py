@@ -7,6 +7,7 @@ from pathlib import Path
 
 from spark_kafka_sink.cli.client_options import add_connection_arguments
 from spark_kafka_sink.cli.main import COMMANDS, parser
+from tests.document_sections import with_sections
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 
@@ -30,14 +31,7 @@ def sections() -> dict[str, str]:
 
 def written(document: str) -> str:
     """The document with its sections as they must be."""
-    for name, text in sections().items():
-        begin, end = f"<!-- flags of {name} -->\n", f"<!-- end of {name} -->"
-        before, found, rest = document.partition(begin)
-        _, closed, after = rest.partition(end)
-        if not found or not closed:
-            raise ValueError(f"docs/cli.md has no section for the flags of {name}: add `{begin.strip()}` and `{end}`")
-        document = f"{before}{begin}\n{text}\n{end}{after}"
-    return document
+    return with_sections(document, sections(), "flags of ")
 
 
 def _table(command: argparse.ArgumentParser, without: set[str]) -> str:

@@ -186,5 +186,3 @@ def test_interceptors_run_in_order_and_one_that_raises_is_passed_over(caplog: py
         acknowledgement("m", error)
     assert seen == [("a", "m", error), ("b", "m", error)]
     assert caplog.text.count("Breaks") == 1
-    assert chain
-    assert not Interceptors([])

@@ -11,6 +11,7 @@ from spark_kafka_sink.client.other_names import KAFKA_PYTHON, LIBRDKAFKA
 from spark_kafka_sink.network.security_config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS
 from spark_kafka_sink.spark.options import BULK_DEFAULTS, CONSUMER_OPTIONS, OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
+from tests.document_sections import with_sections
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "options.md"
 
@@ -46,14 +47,7 @@ def sections() -> dict[str, str]:
 
 def written(document: str) -> str:
     """The document with its sections as they must be."""
-    for name, text in sections().items():
-        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-        before, found, rest = document.partition(begin)
-        _, closed, after = rest.partition(end)
-        if not found or not closed:
-            raise ValueError(f"docs/options.md has no section {name}")
-        document = f"{before}{begin}\n{text}\n{end}{after}"
-    return document
+    return with_sections(document, sections())
 
 
 def _table(rows: Iterable[tuple[str, str, str]]) -> str:
