@@ -10,6 +10,12 @@ import pytest
 ROOT = Path(__file__).resolve().parent
 GUARDED = (
     "client/",
+    "producer/batching/test_accumulator.py",
+    "producer/batching/test_batch_filler.py",
+    "producer/batching/test_buffer_pool.py",
+    "producer/batching/test_drain.py",
+    "producer/batching/test_end_of_batches.py",
+    "producer/batching/test_stalled_partition.py",
     "producer/test_futures.py",
     "producer/test_metrics.py",
     "producer/test_partitioner.py",

@@ -11,17 +11,24 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import CodeType
+from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 from unittest.mock import patch
 
+import spark_kafka_sink
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
+from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
+from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
+from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
 from spark_kafka_sink.producer.futures import ColumnsFuture, SendFuture
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.partitioner import Partitioner
 from spark_kafka_sink.producer.sending.transactions import TransactionManager
 from spark_kafka_sink.spark.pool import ProducerPool
+
+PACKAGE = str(Path(spark_kafka_sink.__file__).parent) + "/"
 
 
 @dataclass(frozen=True)
@@ -51,10 +58,33 @@ GUARDS = [
         ),
         _names("has_unreachable why_unreachable"),
     ),
+    Guard(
+        BufferPool,
+        "_lock",
+        _names("_free _waiters"),
+        _names("_closed wait_ms_total exhausted_total"),
+        _names("__repr__ free_bytes waiters"),
+    ),
+    Guard(MemoryLease, "_lock", _names("_bytes _holders _used"), exempt=_names("bytes is_sparse")),
+    Guard(
+        RecordAccumulator,
+        "_lock",
+        _names("_queues _incomplete _node_latency"),
+        _names("_closed"),
+        _names("next_expiry_ms"),
+    ),
+    Guard(
+        BatchFiller,
+        "_lock",
+        _names("_queues _incomplete stages _taken _shared _failed"),
+        exempt=_names("topics some_failed resume_interrupted"),
+    ),
     Guard(NetworkClient, "_life_lock", _names(""), _names("_life")),
     Guard(ProducerPool, "_changed", _names("_idle"), _names("_evictor"), _names("begin_anew")),
     Guard(
-        ProducerMetrics, "_lock", _names("_averages _meters _nanoseconds _sent _requests_sent _topics _sent_since_ms")
+        ProducerMetrics,
+        "_lock",
+        _names("_averages _meters _nanoseconds _network _sent _requests_sent _stored _topics _sent_since_ms"),
     ),
     Guard(ColumnsFuture, "_lock", _names("_pending _stored _failures"), exempt=_names("_resolve")),
     Guard(SendFuture, "_lock", _names("_outcome _is_ordinary")),
@@ -87,7 +117,7 @@ def _checked(guard: Guard, name: str, original: Any, found: list[str]) -> Any:
     def access(self: object, field: str, *value: object) -> object:
         if field in fields:
             caller = sys._getframe(1)
-            if _is_ours(caller.f_code, guard) and not _is_held(object.__getattribute__(self, guard.lock)):
+            if _is_ours(caller.f_code, guard) and not _is_locked(self, caller, guard):
                 found.append(f"{guard.kind.__name__}.{field} in {caller.f_code.co_filename}:{caller.f_lineno}")
         return original(self, field, *value)
 
@@ -96,7 +126,13 @@ def _checked(guard: Guard, name: str, original: Any, found: list[str]) -> Any:
 
 def _is_ours(code: CodeType, guard: Guard) -> bool:
     """Whether this is code of the package, outside a constructor, which may be asked for its lock."""
-    return "/spark_kafka_sink/" in code.co_filename and code.co_name not in guard.exempt | {"__init__", "_own_gauges"}
+    return code.co_filename.startswith(PACKAGE) and code.co_name not in guard.exempt | {"__init__", "_own_gauges"}
+
+
+def _is_locked(touched: object, caller: FrameType, guard: Guard) -> bool:
+    """By its own lock, or by that of the object whose method touches it: one that is new, and has no other user yet."""
+    holders = (touched, caller.f_locals.get("self"))
+    return any(isinstance(one, guard.kind) and _is_held(object.__getattribute__(one, guard.lock)) for one in holders)
 
 
 def _is_held(lock: Any) -> bool:

@@ -20,6 +20,7 @@ from typing import IO
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTEST = (sys.executable, "-m", "pytest")
+ADOPTING = (sys.executable, "-m", "tests.adopting")
 LOOK_SECONDS = 0.1
 
 
@@ -38,7 +39,7 @@ class Ended:
     status: int
     seconds: float
     cpu_seconds: float
-    """Its own and that of its children, as far as they were waited for."""
+    """Its own and that of everything that it has started (adopting.py)."""
 
 
 FILES = {
@@ -80,7 +81,7 @@ class Running:
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed when it was read
         self._started = time.monotonic()
         self._process = subprocess.Popen(
-            part.command, cwd=ROOT, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True
+            [*ADOPTING, *part.command], cwd=ROOT, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True
         )
 
     def ended(self) -> Ended | None:

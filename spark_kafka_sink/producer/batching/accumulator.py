@@ -197,10 +197,10 @@ class RecordAccumulator:
     def ready(self, snapshot: ClusterSnapshot, now: float) -> ReadyCheck:
         """Fill batches with the rows that have lingered; which nodes have a batch that may be sent?"""
         self._filler.resume_interrupted()
-        at_once = self._closed or self._incomplete.flushing
-        hurry = at_once or self._pool.waiters > 0
         next_ms = INFINITE_MS
         with self._lock:
+            at_once = self._closed or self._incomplete.flushing
+            hurry = at_once or self._pool.waiters > 0
             self._queues.set_snapshot(snapshot, now)
             self._queues.set_hurry(hurry, now)
             self._queues.fire_timers(now)

@@ -203,10 +203,10 @@ class BatchFiller:
 
     def _resume(self, topic: str, error: BaseException | None = None) -> None:
         """Bring to an end what an exception has interrupted, in this thread or in one before it."""
-        stage = self._taken.get(topic)
-        if stage is None:
-            return
         with self._lock:
+            stage = self._taken.get(topic)
+            if stage is None:
+                return
             if self.stages.get(topic) is stage:  # interrupted before it was really taken
                 del self._taken[topic]
                 return
@@ -239,6 +239,7 @@ class BatchFiller:
         leases = self._leases_of(stage, cuts, pieces, grouped.origins)
         rest = stage.entries[len(together) :]
         with self._lock:
+            self._shared.update(set(leases))
             try:
                 stage.entries = rest
                 full = self._append(stage, grouped.origins, queues, pinned, cuts, pieces, leases)
@@ -267,7 +268,6 @@ class BatchFiller:
             lease.hold(stage, 0)
             stage.leases.append(lease)
             staged.move(encoded * (2 if self._compresses else 1) + rows * origins.row_bytes, lease)
-            self._shared.add(lease)
             leases += [lease] * len(pairs)
         return leases
 

@@ -103,10 +103,11 @@ class BufferPool:
             self._return(taken)
             raise ProducerClosedError("The producer was closed while this call waited for memory.")
         if not taken:
-            self.exhausted_total += 1
+            with self._lock:
+                self.exhausted_total += 1
             raise BufferExhaustedError(
                 f"buffer.memory ({self.bytes_max} bytes) stayed full for {block_ms:.0f} ms, all that max.block.ms left "
-                f"for this call: {count} bytes were needed, {self._free} are free. The brokers take less than is "
+                f"for this call: {count} bytes were needed, {self.free_bytes} are free. The brokers take less than is "
                 "written."
             )
 
