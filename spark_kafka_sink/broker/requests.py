@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from spark_kafka_sink.broker.cluster import PARTITIONS_MAX, EmbeddedCluster
 from spark_kafka_sink.broker.context import NoAnswer, NotYet, RequestContext
 from spark_kafka_sink.broker.control import Control
-from spark_kafka_sink.broker.faults import AnswerFault, Effects
+from spark_kafka_sink.broker.faults import AnswerFault, Effects, InjectedError
 from spark_kafka_sink.broker.handlers import HANDLERS
 from spark_kafka_sink.broker.handlers.api_18_api_versions import unsupported_version
 from spark_kafka_sink.broker.refusal import Refusal
@@ -28,7 +28,7 @@ from spark_kafka_sink.network.system import Buffer
 from spark_kafka_sink.protocol.headers import RequestHeader, decode_request, decode_request_header, encode_response
 from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages import response_type
-from spark_kafka_sink.protocol.schema import Struct
+from spark_kafka_sink.protocol.schema import Struct, field_specs
 
 CLOSE = Reply(then=Then.CLOSE)
 
@@ -84,8 +84,8 @@ def _apply(context: RequestContext, frame: memoryview, request: Message, now: fl
         return CLOSE if result.close else Reply()
     for error in effects.errors:
         if error.after_applying:
-            _blame(result, error.code, error.topic)
-    if effects.throttle_ms:
+            _blame(context, result, error)
+    if effects.throttle_ms and "throttle_time_ms" in field_specs(type(result)):
         result.throttle_time_ms = effects.throttle_ms  # type: ignore[attr-defined]
     reply = _reply(context.header, result, effects)
     return Later(now + effects.delay_after_ms, lambda _: reply) if effects.delay_after_ms else reply
@@ -144,13 +144,20 @@ def _touched(cluster: EmbeddedCluster, request: Message) -> Iterator[tuple[str, 
     for transaction in getattr(request, "transactions", ()):
         topics += transaction.topics
     for topic in topics:
-        name = getattr(topic, "name", None) or getattr(topic, "topic", None)
-        if not name:
-            found = cluster.topic_by_id(getattr(topic, "topic_id", None))  # type: ignore[arg-type]
-            name = found.name if found is not None else ""
+        name = _topic_name(cluster, topic)
         partitions = getattr(topic, "partition_data", None) or getattr(topic, "partitions", None)
         for partition in partitions or (None,):
             yield name, _index(partition)
+
+
+def _topic_name(cluster: EmbeddedCluster, topic: object) -> str:
+    """Empty for what is no topic, or one that does not exist."""
+    name = getattr(topic, "name", None) or getattr(topic, "topic", None)
+    if name:
+        return str(name)
+    topic_id = getattr(topic, "topic_id", None)
+    found = None if topic_id is None else cluster.topic_by_id(topic_id)
+    return found.name if found is not None else ""
 
 
 def _index(partition: object) -> int | None:
@@ -160,16 +167,16 @@ def _index(partition: object) -> int | None:
     return next((getattr(partition, name) for name in names if hasattr(partition, name)), None)
 
 
-def _blame(message: Struct, code: int, topic: str | None) -> None:
-    """Set all error codes of an answer, or of one topic in it."""
-    name = getattr(message, "name", None) or getattr(message, "topic", None)
-    if topic is not None and name and name != topic:
+def _blame(context: RequestContext, message: Struct, error: InjectedError) -> None:
+    """Set the error codes of an answer, as far as the error concerns them and this version of the answer has them."""
+    if not error.concerns(_topic_name(context.cluster, message) or None, _index(message)):
         return
+    specs = field_specs(type(message))
     for field in ("error_code", "partition_error_code"):
-        if hasattr(message, field):
-            setattr(message, field, code)
-    for field in message.__dataclass_fields__:
+        if field in specs and context.version in specs[field].versions:
+            setattr(message, field, error.code)
+    for field in specs:
         value = getattr(message, field)
         for element in value if isinstance(value, list) else ():
             if isinstance(element, Struct):
-                _blame(element, code, topic)
+                _blame(context, element, error)

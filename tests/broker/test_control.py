@@ -14,7 +14,12 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from spark_kafka_sink.protocol.messages.produce import LeaderIdAndEpoch
+from spark_kafka_sink.protocol.messages.produce import (
+    LeaderIdAndEpoch,
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 from tests.broker.wire import WireClient, batch, produce, result
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
@@ -29,7 +34,7 @@ def system() -> FakeSystem:
 
 @pytest.fixture
 def cluster(system: FakeSystem) -> SimulatedCluster:
-    return SimulatedCluster(system, nodes=2, topics={"t": 2, "other": 1})
+    return SimulatedCluster(system, nodes=2, topics={"t": 2, "other": 2})
 
 
 @pytest.fixture
@@ -72,6 +77,22 @@ def test_an_error_may_come_after_the_records_were_stored(client: WireClient, clu
     cluster.control.when(api=ApiKey.PRODUCE).fail(code, after_applying=True)
     assert write(client) == code
     assert cluster.values("t") == [b"a"]
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_an_error_after_carrying_out_is_for_its_topic_and_partition_alone(
+    client: WireClient, cluster: SimulatedCluster, version: int
+) -> None:
+    """Node 0, which is asked, leads partition 0 of both topics."""
+    code = error_codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    cluster.control.when(api=ApiKey.PRODUCE, topic="t", partition=0).fail(code, after_applying=True)
+    parts = {topic: [PartitionProduceData(index=n, records=batch(b"a")) for n in (0, 1)] for topic in ("t", "other")}
+    topics = [TopicProduceData(name=topic if version < 13 else "", partition_data=parts[topic]) for topic in parts]
+    for topic, name in zip(topics, parts, strict=True):
+        topic.topic_id = cluster.core.topic(name).id
+    answer = client.ask(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics), version)
+    codes = [[each.error_code for each in topic.partition_responses] for topic in answer.responses]
+    assert codes == [[code, NOT_LEADER], [0, NOT_LEADER]]
 
 
 @pytest.mark.parametrize(("applied", "stored"), [(False, []), (True, [b"a"])])

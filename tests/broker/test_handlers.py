@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from spark_kafka_sink.broker.control import Control
@@ -29,7 +31,7 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from spark_kafka_sink.protocol.schema import VersionRange
+from spark_kafka_sink.protocol.schema import Struct, VersionRange, field_specs
 from tests.broker.some_requests import some_request
 from tests.broker.wire import WireClient, batch, produce, result
 from tests.fake_system import FakeSystem
@@ -51,7 +53,7 @@ def client(system: FakeSystem, cluster: SimulatedCluster) -> WireClient:
     return WireClient(system)
 
 
-@pytest.mark.parametrize(
+each_version = pytest.mark.parametrize(
     ("api", "version"),
     [
         pytest.param(ApiKey(api), version, id=f"{ApiKey(api).name} v{version}")
@@ -59,25 +61,52 @@ def client(system: FakeSystem, cluster: SimulatedCluster) -> WireClient:
         for version in range(versions.min, versions.max + 1)
     ],
 )
+
+
+@each_version
 def test_every_version_that_is_promised_is_answered(
     client: WireClient, cluster: SimulatedCluster, api: ApiKey, version: int
 ) -> None:
     assert client.ask(some_request(api, version, cluster.core.topic("t").id), version) is not None
 
 
-@pytest.mark.parametrize(
-    ("api", "version"),
-    [
-        pytest.param(ApiKey(api), version, id=f"{ApiKey(api).name} v{version}")
-        for api, versions in SPOKEN.items()
-        for version in range(versions.min, versions.max + 1)
-    ],
-)
+@each_version
 def test_every_version_can_be_made_to_fail(
     client: WireClient, cluster: SimulatedCluster, api: ApiKey, version: int
 ) -> None:
     cluster.control.when(api=api).fail(error_codes.UNKNOWN_SERVER_ERROR)
     assert client.ask(some_request(api, version, cluster.core.topic("t").id), version) is not None
+
+
+@each_version
+def test_every_version_can_be_made_to_fail_after_it_was_carried_out(
+    client: WireClient, cluster: SimulatedCluster, api: ApiKey, version: int
+) -> None:
+    cluster.control.when(api=api).fail(error_codes.UNKNOWN_SERVER_ERROR, after_applying=True)
+    answer = client.ask(some_request(api, version, cluster.core.topic("t").id), version)
+    assert set(codes_in(answer, version)) <= {error_codes.UNKNOWN_SERVER_ERROR}
+
+
+def codes_in(message: Struct, version: int) -> Iterator[int]:
+    """Of the message and the structs in it, as far as this version has them."""
+    for name, spec in field_specs(type(message)).items():
+        value = getattr(message, name)
+        if name in ("error_code", "partition_error_code") and version in spec.versions:
+            yield value
+        for element in value if isinstance(value, list) else ():
+            if isinstance(element, Struct):
+                yield from codes_in(element, version)
+
+
+@each_version
+def test_every_version_can_be_throttled(
+    client: WireClient, cluster: SimulatedCluster, api: ApiKey, version: int
+) -> None:
+    cluster.control.when(api=api).throttle(7)
+    answer = client.ask(some_request(api, version, cluster.core.topic("t").id), version)
+    specs = field_specs(type(answer))
+    told = "throttle_time_ms" in specs and version in specs["throttle_time_ms"].versions
+    assert getattr(answer, "throttle_time_ms", 0) == (7 if told else 0)
 
 
 def test_each_api_has_a_handler() -> None:

@@ -1,4 +1,4 @@
-"""DescribeConfigs: the settings that are acted on here, of topics and of nodes."""
+"""DescribeConfigs: the settings that are acted on here, of topics and of nodes, and what a topic was created with."""
 
 from __future__ import annotations
 
@@ -46,4 +46,5 @@ def _settings(context: RequestContext, resource: DescribeConfigsResource) -> tup
         topic = cluster.topics.get(name)
         if topic is None or topic.hidden:
             return error_codes.UNKNOWN_TOPIC_OR_PARTITION, {}
-        return 0, {"max.message.bytes": largest, "min.insync.replicas": str(topic.min_in_sync), **topic.config}
+        settings = {"max.message.bytes": largest, "min.insync.replicas": str(topic.min_in_sync)}
+        return 0, {"cleanup.policy": "delete", **settings, **topic.config}
