@@ -6,6 +6,7 @@ batch_start.py          what the driver knows when a batch begins, for its tasks
 driver.py               what the driver of a query does, step by step
 prefix.py               the transactions under one prefix, and what is decided of them
 decision_log.py         the compacted topic with these records: made and read
+compaction.py           and refused, if it would forget them
 decision_writer.py      written, each record in a transaction of the driver
 transactions_client.py  questions to the coordinators of transactions: describe, list, commit, abort
 operations.py           what a person may do from outside: look, finish, abort, give up

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID
 from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.errors import BrokerError, DecodeError, KafkaSinkError, NetworkError
+from spark_kafka_sink.exactly_once.compaction import COMPACT, POLICY, ensure_compacted
 from spark_kafka_sink.exactly_once.entries import Entry, decoded
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import broker_error
@@ -37,7 +38,7 @@ _WAIT_MS = 10.0
 _ASK_AGAIN_MS = 100.0
 # Small segments, cleaned early, and nothing kept of what is over: every driver reads the whole log when it starts.
 _SETTINGS = {
-    "cleanup.policy": "compact",
+    POLICY: COMPACT,
     "segment.bytes": "1048576",
     "segment.ms": "60000",
     "min.cleanable.dirty.ratio": "0.01",
@@ -57,6 +58,8 @@ class _Position(NamedTuple):
 
 _positions: dict[tuple[object, ...], _Position] = {}
 """By brokers, topic and its id: of this process, which plans one micro-batch after the other."""
+_compacted: set[tuple[object, ...]] = set()
+"""By brokers and topic: the logs whose cleanup policy this process has asked for."""
 
 
 class DecisionLog:
@@ -74,13 +77,16 @@ class DecisionLog:
         self._all = TopicReader(config, client=client, isolation="read_uncommitted")
 
     def create_if_missing(self, replication: int = DEFAULT_REPLICATION) -> None:
-        """BrokerError if it is missing and may not be created."""
+        """BrokerError if it is missing and may not be created, PreflightError if it is there and would forget."""
         patience = self._client.patience(f"topic {self.topic}")
         while (failure := self._missing()) is not None:
             if isinstance(failure, BrokerError) and failure.code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
                 failure = self._create(replication)
             if failure is not None:
                 patience.wait(failure, _ASK_AGAIN_MS)
+        if (self._brokers, self.topic) not in _compacted:
+            ensure_compacted(self._client, self.topic)
+            _compacted.add((self._brokers, self.topic))
 
     def exists(self) -> bool:
         patience = self._client.patience(f"topic {self.topic}")

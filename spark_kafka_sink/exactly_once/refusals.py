@@ -18,6 +18,7 @@ from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.names import task_id
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import broker_error
+from spark_kafka_sink.words import cleaned
 
 _SHOWN_MAX = 20
 
@@ -32,6 +33,14 @@ def nothing_written(reason: object) -> PreflightError:
 def timeout_refused(error: BrokerError) -> PreflightError:
     remedy = "Lower kafka.transaction.timeout.ms, or leave it out to have the longest that the brokers grant."
     return nothing_written(f"{error} {remedy}")
+
+
+def log_forgets(topic: str, policy: str) -> PreflightError:
+    return nothing_written(
+        f"topic {topic}, the log of what is decided, has cleanup.policy={cleaned(policy)}. It would forget decisions, "
+        "and a batch could be written twice. Set the topic's cleanup.policy to compact, or name another topic with "
+        "decisionLogTopic: one that does not exist is created as it must be."
+    )
 
 
 @contextmanager

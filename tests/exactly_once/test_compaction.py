@@ -1,0 +1,77 @@
+"""A decision log that forgets is refused before the first row, as far as the user may see what it does."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+import pytest
+
+from spark_kafka_sink.errors import BrokerError, PreflightError
+from spark_kafka_sink.exactly_once.decision_log import DecisionLog
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.schema import VersionRange
+from spark_kafka_sink.testing import EmbeddedBroker
+from tests.exactly_once.cases import LOG, Query, client_of, rows, seen
+from tests.exactly_once.cases import broker as broker
+
+
+def create_if_missing(broker: EmbeddedBroker) -> None:
+    config = ProducerConfig.parse({"bootstrap.servers": broker.bootstrap_servers}).client_config()
+    with client_of(broker) as client:
+        DecisionLog(config, LOG, client.blocking).create_if_missing()
+
+
+@pytest.mark.parametrize("settings", [{}, {"cleanup.policy": "delete"}, {"cleanup.policy": "compact,delete"}])
+def test_a_log_that_forgets_is_refused_before_the_first_row(broker: EmbeddedBroker, settings: dict[str, str]) -> None:
+    broker.control.create_topic(LOG, 1, settings)
+    policy = settings.get("cleanup.policy", "delete")
+    for _ in range(2):
+        with pytest.raises(PreflightError, match=rf"Nothing was written.\n- topic {LOG}, .* cleanup.policy={policy}\."):
+            Query(broker).begin()
+
+
+def test_a_log_that_was_made_by_hand_and_is_compacted_is_used(broker: EmbeddedBroker) -> None:
+    broker.control.create_topic(LOG, 1, {"cleanup.policy": "compact"})
+    Query(broker).run(0)
+    assert seen(broker) == rows(0)
+
+
+@pytest.mark.parametrize("code", [error_codes.TOPIC_AUTHORIZATION_FAILED, error_codes.CLUSTER_AUTHORIZATION_FAILED])
+def test_a_policy_that_may_not_be_seen_is_a_warning(
+    broker: EmbeddedBroker, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.control.when(api=ApiKey.DESCRIBE_CONFIGS).fail(code)
+    with caplog.at_level(logging.WARNING, "spark_kafka_sink"):
+        create_if_missing(broker)
+    (warning,) = [record.getMessage() for record in caplog.records if "cleanup.policy" in record.getMessage()]
+    assert warning.startswith(f"the cleanup.policy of topic {LOG}, the log of what is decided, cannot be seen")
+    assert "AUTHORIZATION_FAILED" in warning
+
+
+def test_brokers_that_cannot_be_asked_for_settings_are_a_warning(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without = dataclasses.replace(broker.cluster.config, version_limits={ApiKey.DESCRIBE_CONFIGS: VersionRange(1, 0)})
+    monkeypatch.setattr(broker.cluster, "config", without)
+    with caplog.at_level(logging.WARNING, "spark_kafka_sink"):
+        create_if_missing(broker)
+    assert "cannot be seen" in caplog.text
+
+
+def test_what_may_pass_is_asked_again_and_what_may_not_is_an_error(broker: EmbeddedBroker) -> None:
+    rule = broker.control.when(api=ApiKey.DESCRIBE_CONFIGS, times=2).fail(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+    broker.control.when(api=ApiKey.DESCRIBE_CONFIGS, nth=3).drop()
+    broker.control.when(api=ApiKey.DESCRIBE_CONFIGS, nth=4).fail(error_codes.INVALID_CONFIG)
+    with pytest.raises(BrokerError, match="its settings was refused: INVALID_CONFIG"):
+        create_if_missing(broker)
+    assert rule.seen == 4
+
+
+def test_a_process_asks_once_for_each_log(broker: EmbeddedBroker) -> None:
+    rule = broker.control.when(api=ApiKey.DESCRIBE_CONFIGS, times=None).delay(0)
+    for number in range(3):
+        Query(broker).run(number)
+    assert rule.seen == 1
