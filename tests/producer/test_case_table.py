@@ -1,4 +1,4 @@
-"""docs/kafka-test-cases.md names tests that exist."""
+"""docs/kafka-test-cases.md has a row for each case, with tests that exist, or with the reason why there is none."""
 
 from __future__ import annotations
 
@@ -6,14 +6,27 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+PAGE = (ROOT / "docs" / "kafka-test-cases.md").read_text()
+CASES = {"RecordAccumulatorTest": 34, "TransactionManagerTest": 133}
+"""How many Kafka has."""
 
 
 def test_every_test_that_the_table_of_cases_names_exists() -> None:
-    page = (ROOT / "docs" / "kafka-test-cases.md").read_text()
-    named = set(re.findall(r"`(test_[a-z0-9_]+)`", page))
+    named = set(re.findall(r"`(test_[a-z0-9_]+)`", PAGE))
     written: set[str] = set()
     for folder in ("tests", "integration"):
         for path in (ROOT / folder).rglob("test_*.py"):
             written |= set(re.findall(r"^ *def (test_[a-z0-9_]+)", path.read_text(), re.MULTILINE))
     assert len(named) > 40
     assert sorted(named - written) == []
+
+
+def test_every_case_has_one_row_which_names_a_test_or_says_that_it_does_not_apply() -> None:
+    for section in PAGE.split("\n## ")[1:]:
+        name, _, table = section.partition("\n")
+        rows = dict(re.findall(r"^\| (\w+) \| (.+) \|$", table, re.MULTILINE))
+        assert len(re.findall(r"^\| ", table, re.MULTILINE)) == len(rows), f"{name}: a case has two rows"
+        del rows["case"]
+        for case, here in rows.items():
+            assert "`test_" in here or here.startswith("does not apply"), f"{name}: {case}"
+        assert len(rows) == CASES.get(name, len(rows)), name
