@@ -118,12 +118,12 @@ bench: setup kafka ## every benchmark, as the tables of docs/benchmarks-history.
 	for name in encoder network producer spark_sink exactly_once formats; do $(BIN)/python -m integration.benchmarks.$$name || exit 1; done
 
 .PHONY: docs
-docs: setup docs/assets/mermaid.min.js ## the site, into site/: tables written from the code, every link and name checked
+docs: setup docs/assets/mermaid.min.js ## the site, into docs/site/: tables written from the code, every link and name checked
 	$(BIN)/python -m tests.error_document
 	$(BIN)/python -m tests.spark.options_document
 	$(BIN)/python -m tests.cli.flags_document
 	$(BIN)/python -m pytest -q tests/test_documents.py tests/test_named_in_documents.py tests/test_site.py
-	$(BIN)/python -m zensical build --clean --strict
+	$(BIN)/python -m zensical build --clean --strict --config-file docs/zensical.toml
 
 # What makes drawings of the pages' Mermaid lies beside them, so that a reader's browser asks no other site for it.
 MERMAID := 12.3.0
@@ -142,7 +142,7 @@ $(BUILD)/.up-to-date:
 .PHONY: build
 build: $(BUILD)/.up-to-date ## the wheel and the source archive, checked, in dist/; needs no development environment
 	rm -rf dist build
-	$(BUILD)/bin/python -m build --outdir dist .
+	$(BUILD)/bin/python -m build --quiet --outdir dist .
 	$(BUILD)/bin/python -m twine check --strict dist/*
 
 # What the wheel brings with it, as pip installs it today; pip itself is not among it.
@@ -156,5 +156,5 @@ sbom: build ## the wheel's bill of materials (CycloneDX), as build/sbom.cdx.json
 
 .PHONY: clean
 clean: ## remove builds and caches (keeps .venv and .jars)
-	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db derby.log artifacts
+	rm -rf build dist docs/site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db derby.log artifacts
 	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +

@@ -1,23 +1,25 @@
-"""The ways of docs/deploying.md to bring the package to a cluster whose machines do not have it."""
+"""The commands of docs/deploying.md that bring the package to a cluster whose machines do not have it."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import venv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import venv_pack
 
-from integration.support.spark_cluster import StandaloneCluster, wheel_environment
+from integration.support.spark_cluster import StandaloneCluster, built_wheel
 from spark_kafka_sink.testing import embedded_broker, read_topic
+from tests.documents import FENCE, ROOT
 from tests.spark_session import JVM
 
 pytestmark = pytest.mark.needs("java")
 
+PAGE = (ROOT / "docs" / "deploying.md").read_text()
 ROWS = 10_000
 QUIET_AND_SMALL = {
     "spark.ui.enabled": "false",
@@ -47,6 +49,12 @@ for place in spark.sparkContext.parallelize([0], 1).mapPartitions(places).collec
 """
 
 
+def commands(heading: str) -> list[str]:
+    """The shell blocks of a section."""
+    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return [text for language, text in FENCE.findall(section) if language == "sh"]
+
+
 @dataclass
 class Machines:
     """A cluster, and what one has at hand to submit a job to it."""
@@ -54,68 +62,68 @@ class Machines:
     cluster: StandaloneCluster
     folder: Path
     wheel: Path
-    with_wheel: Path
-    """A Python with the wheel and what it depends on."""
     bare: Path
     """A Python with pyarrow and numpy; what every machine of the cluster has."""
 
-    def submit(self, options: list[str], python: dict[str, str], codec: str) -> list[str]:
+    def submit(self, block: str, python: dict[str, str], codec: str) -> list[str]:
         """Where the job's workers found the package, and which Python they are. The job has written all its rows."""
-        job = self.folder / "job.py"
-        job.write_text(JOB)
-        submit = Path(self.cluster.environment["SPARK_HOME"]) / "bin" / "spark-submit"
-        settings = [word for name, value in QUIET_AND_SMALL.items() for word in ("--conf", f"{name}={value}")]
-        environment = {name: value for name, value in self.cluster.environment.items() if name != "PYTHONPATH"}
         with embedded_broker(topics={"t": 3}) as broker:
-            command = [str(submit), "--master", self.cluster.master, *settings, *options]
-            done = subprocess.run(
-                [*command, str(job), broker.bootstrap_servers, codec],
-                cwd=self.folder,
-                env=environment | python,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert done.returncode == 0, done.stdout + done.stderr
+            said = self.run(block.replace("job.py", f"job.py {broker.bootstrap_servers} {codec}"), python)
             values = read_topic(broker.bootstrap_servers, "t")["value"].to_pylist()
         assert {int(value) for value in values} == set(range(ROWS))
-        lines: list[str] = [line for line in done.stdout.splitlines() if line.startswith("WORKER ")]
+        lines: list[str] = [line for line in said.splitlines() if line.startswith("WORKER ")]
         return lines[0].split()[1:]
+
+    def run(self, block: str, python: dict[str, str]) -> str:
+        """What the commands print; with this wheel and this cluster put in."""
+        environment = {name: value for name, value in self.cluster.environment.items() if name != "PYTHONPATH"}
+        first = f"{self.cluster.environment['SPARK_HOME']}/bin:{Path(sys.executable).parent}"
+        environment |= {"PATH": f"{first}:{os.environ['PATH']}", "SPARK_CONF_DIR": str(self.folder / "conf")} | python
+        block = block.replace("WHEEL", str(self.wheel)).replace("spark://master:7077", self.cluster.master)
+        done = subprocess.run(
+            ["bash", "-ec", block], cwd=self.folder, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     folder = tmp_path_factory.mktemp("submit")
-    python = wheel_environment(folder)
-    bare = bare_environment(folder / "bare", python)
-    (wheel,) = folder.glob("*.whl")
-    with StandaloneCluster(tmp_path_factory.mktemp("spark-cluster"), bare) as cluster:
-        yield Machines(cluster, folder, wheel, python, bare)
+    (folder / "conf").mkdir()
+    settings = "".join(f"{name} {value}\n" for name, value in QUIET_AND_SMALL.items())
+    (folder / "conf" / "spark-defaults.conf").write_text(settings)
+    (folder / "job.py").write_text(JOB)
+    bare = folder / "bare" / "bin" / "python"
+    venv.create(folder / "bare", with_pip=False)
+    cluster = StandaloneCluster(tmp_path_factory.mktemp("spark-cluster"), bare)
+    made = Machines(cluster, folder, built_wheel(folder), bare)
+    make, _ = commands("A whole environment")
+    # Compressing an archive that goes no further than this machine would take longest of all.
+    made.run(make.replace("--output", "--compress-level 0 --output"), {})
+    give_arrow(folder / "bare", folder / "environment")
+    with cluster:
+        yield made
 
 
-def bare_environment(folder: Path, other: Path) -> Path:
-    """A Python with the pyarrow and the numpy of another environment, and nothing else of it."""
-    venv.create(folder, with_pip=False)
-    (here,), (there,) = ((root / "lib").glob("*/site-packages") for root in (folder, other.parents[1]))
+def give_arrow(folder: Path, other: Path) -> None:
+    """To an environment the pyarrow and the numpy of another one, and nothing else."""
+    (here,), (there,) = ((root / "lib").glob("*/site-packages") for root in (folder, other))
     for package in (*there.glob("numpy*"), *there.glob("pyarrow*")):
         os.symlink(package, here / package.name)
-    return folder / "bin" / "python"
 
 
 def test_py_files_brings_the_wheel_to_machines_that_have_pyarrow(machines: Machines) -> None:
-    archive = machines.folder / "spark_kafka_sink.zip"
-    archive.write_bytes(machines.wheel.read_bytes())
+    (block,) = commands("The wheel alone")
     python = {"PYSPARK_PYTHON": str(machines.bare), "PYSPARK_DRIVER_PYTHON": str(machines.bare)}
-    module, worker = machines.submit(["--py-files", str(archive)], python, codec="zstd")
+    module, worker = machines.submit(block, python, codec="zstd")
     assert "spark_kafka_sink.zip" in module
     assert Path(worker).parent == machines.bare.parent
 
 
 def test_archives_brings_a_whole_environment_by_venv_pack(machines: Machines) -> None:
-    archive = machines.folder / "environment.tar.gz"
-    venv_pack.pack(prefix=str(machines.with_wheel.parents[1]), output=str(archive), compress_level=0)
-    python = {"PYSPARK_PYTHON": "./environment/bin/python", "PYSPARK_DRIVER_PYTHON": str(machines.with_wheel)}
-    module, worker = machines.submit(["--archives", f"{archive}#environment"], python, codec="lz4")
+    _, block = commands("A whole environment")
+    module, worker = machines.submit(block, {}, codec="lz4")
     work = str(machines.cluster.folder)
     assert module.startswith(work), "unpacked beside the executor"
     assert worker.startswith(work)

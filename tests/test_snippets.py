@@ -1,31 +1,68 @@
-"""The Python examples of pages that need no Spark run as they stand there, in order; only the address is put in.
+"""Every block of code in the documents has a test that runs it, as it stands there; only addresses are put in.
 
-Those of the other pages: tests/spark/test_documented_examples.py runs jobs and tests; tests/test_security_document.py
-has the recipes parsed by the sink.
+Here are those that need neither a Spark nor a cluster; RUN_BY names the tests of the others.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+import json
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from subprocess import Popen
+from types import ModuleType
 from unittest.mock import create_autospec
 
 import pytest
 
 from integration.support.kafka_cluster import KafkaCluster
+from spark_kafka_sink.reports.write_report import from_json
 from spark_kafka_sink.spark.options import parse_options
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
+from tests.documents import ROOT, blocks, languages, pages
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGES = ("producer.md",)
-ELSEWHERE = {"developing.md", "formats.md", "index.md", "quickstart.md", "security.md", "testing.md"}
-OF_OTHERS = {"cli.md", "deploying.md", "exactly-once.md", "monitoring.md"}
+HERE = "tests/test_snippets.py"
+WITH_SPARK = "tests/spark/test_documented_examples.py"
+COMMANDS = "tests/test_commands_in_documents.py"
+RUN_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("README.md", "python"): (WITH_SPARK,),
+    ("docs/deploying.md", "properties"): ("tests/test_deploying_document.py",),
+    ("docs/deploying.md", "python"): (WITH_SPARK, "tests/spark/test_connect.py"),
+    ("docs/developing.md", "python"): (HERE,),
+    ("docs/exactly-once.md", "python"): (WITH_SPARK,),
+    ("docs/cli.md", "properties"): ("tests/cli/test_documented_commands.py",),
+    ("docs/formats.md", "python"): (HERE, WITH_SPARK),
+    ("docs/index.md", "python"): (WITH_SPARK,),
+    ("docs/migrating.md", "diff"): (WITH_SPARK,),
+    ("docs/monitoring.md", "python"): ("tests/test_monitoring_document.py", "tests/spark/test_progress.py"),
+    ("docs/options.md", "json"): (HERE,),
+    ("docs/options.md", "python"): (HERE,),
+    ("docs/producer.md", "python"): (HERE,),
+    ("docs/quickstart.md", "python"): (WITH_SPARK,),
+    ("docs/security.md", "python"): (HERE, "tests/test_security_document.py"),
+    ("docs/testing.md", "python"): (WITH_SPARK,),
+}
+"""Page and language -> the tests that run its blocks. COMMANDS has the shell's commands of all pages."""
+NOT_RUN = {"text", "mermaid"}
+"""What programs print; drawings, which a browser draws (tests/test_site.py looks at their kind)."""
+PRODUCER = "docs/producer.md"
 ADDRESS = "localhost:9092"
 
 
-def blocks(page: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+def test_every_block_of_code_is_run_by_a_test() -> None:
+    found = {(page, language) for page in pages() for language in languages(page) - NOT_RUN - {"sh"}}
+    assert found == set(RUN_BY)
+
+
+def test_each_of_these_tests_names_its_page() -> None:
+    for (page, _), files in RUN_BY.items():
+        for file in files:
+            assert Path(page).name in (ROOT / file).read_text(), (page, file)
+
+
+def test_every_block_says_what_it_is() -> None:
+    assert [page for page in pages() if "" in languages(page)] == []
+    assert (ROOT / COMMANDS).exists()
 
 
 @pytest.fixture(scope="module")
@@ -34,35 +71,30 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-@pytest.mark.parametrize(("page", "number"), [(page, n) for page in PAGES for n in range(len(blocks(page)))])
-def test_the_example_runs(broker: EmbeddedBroker, page: str, number: int) -> None:
-    run(broker, page, number)
+@pytest.mark.parametrize("number", range(len(blocks(PRODUCER))))
+def test_the_example_of_the_producer_runs(broker: EmbeddedBroker, number: int) -> None:
+    run(broker, number)
 
 
-def run(broker: EmbeddedBroker, page: str, number: int) -> None:
-    code = blocks(page)[number].replace(ADDRESS, broker.bootstrap_servers)
-    exec(compile(code, f"{page}, example {number + 1}", "exec"), {"__name__": "example"})
+def run(broker: EmbeddedBroker, number: int) -> None:
+    code = blocks(PRODUCER)[number].replace(ADDRESS, broker.bootstrap_servers)
+    exec(compile(code, f"{PRODUCER}, example {number + 1}", "exec"), {"__name__": "example"})
 
 
 def test_the_examples_of_the_producer_have_written_what_they_say() -> None:
     with embedded_broker(auto_create_topics=True) as broker:
-        for number in range(len(blocks("producer.md"))):
-            run(broker, "producer.md", number)
+        for number in range(len(blocks(PRODUCER))):
+            run(broker, number)
         assert {b"hello", b"hallo"} <= set(broker.topic("greetings").read().column("value").to_pylist())
         assert broker.topic("accounts").read().column("value").to_pylist() == [b"-100", b"+100"]
         assert broker.topic("orders").read().num_rows > 11_000
-
-
-def test_no_page_has_examples_that_are_not_run() -> None:
-    pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if "```python" in page.read_text()}
-    assert pages - OF_OTHERS == {*PAGES, *ELSEWHERE}
 
 
 class RecordedWriter:
     """What a job does with a DataFrame and its writer, noted down."""
 
     def __init__(self) -> None:
-        self.options: dict[str, str] = {}
+        self.options_set: dict[str, str] = {}
         self.saved = 0
 
     @property
@@ -74,24 +106,68 @@ class RecordedWriter:
         return self
 
     def option(self, name: str, value: str) -> RecordedWriter:
-        self.options[name] = value
+        return self.options(**{name: value})
+
+    def options(self, **options: str) -> RecordedWriter:
+        self.options_set |= options
         return self
 
     def save(self) -> None:
         self.saved += 1
 
 
-@pytest.mark.parametrize("number", range(len(blocks("formats.md"))))
+@pytest.mark.parametrize("number", range(len(blocks("docs/formats.md"))))
 def test_the_options_of_a_job_with_a_value_format_are_taken_by_the_sink(number: int) -> None:
     orders = RecordedWriter()
-    exec(compile(blocks("formats.md")[number], "formats.md", "exec"), {"orders": orders})
+    exec(compile(blocks("docs/formats.md")[number], "formats.md", "exec"), {"orders": orders})
     assert orders.saved == 1
-    assert parse_options(orders.options).formats
+    assert parse_options(orders.options_set).formats
+
+
+def test_the_write_that_all_recipes_of_security_share() -> None:
+    orders = RecordedWriter()
+    exec(compile(blocks("docs/security.md")[0], "security.md", "exec"), {"orders": orders, "options": {"kafka.a": "b"}})
+    assert (orders.saved, orders.options_set) == (1, {"kafka.a": "b", "topic": "orders"})
+
+
+@pytest.mark.parametrize("page", ["docs/options.md", "docs/security.md"])
+def test_the_function_that_signs_tokens_for_msk_returns_the_token(monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+    class Signer:
+        @staticmethod
+        def generate_auth_token(region: str) -> tuple[str, int]:
+            return f"signed in {region}", 900_000
+
+    package = ModuleType("aws_msk_iam_sasl_signer")
+    monkeypatch.setattr(package, "MSKAuthTokenProvider", Signer, raising=False)
+    monkeypatch.setitem(sys.modules, package.__name__, package)
+    (module,) = (block for block in blocks(page) if "def token" in block)
+    names: dict[str, object] = {}
+    exec(compile(module, "msk_tokens.py", "exec"), names)
+    token = names["token"]
+    assert callable(token)
+    assert token() == "signed in eu-west-1"
+
+
+def test_the_report_in_json_is_one_that_the_sink_writes() -> None:
+    (text,) = blocks("docs/options.md", "json")
+    assert json.loads(from_json(text).to_json()) == json.loads(text)
 
 
 def test_the_cluster_of_the_tests_has_what_its_example_calls(tmp_path: Path) -> None:
     made = create_autospec(KafkaCluster)
     made.return_value.__enter__.return_value = made.return_value
-    example = next(block for block in blocks("developing.md") if "KafkaCluster" in block)
+    example = next(block for block in blocks("docs/developing.md") if "KafkaCluster" in block)
     exec(compile(example, "developing.md", "exec"), {"KafkaCluster": made, "folder": tmp_path})
     assert made.return_value.restart.call_count == 1
+
+
+def test_a_driver_can_be_stopped_as_the_example_says(tmp_path: Path) -> None:
+    """The driver itself is stopped in tests/exactly_once/test_steps.py and integration/test_exactly_once_killed.py."""
+    looked: list[bool] = []
+    driver = create_autospec(Popen)
+    example = next(block for block in blocks("docs/developing.md") if "stop-at" in block)
+    names = {"folder": tmp_path, "wait_until": lambda stopped: looked.append(stopped()), "driver": driver}
+    exec(compile(example, "developing.md", "exec"), names)
+    assert (tmp_path / "stop-at").read_text() == "after decide"
+    assert looked == [False]
+    driver.kill.assert_called_once_with()

@@ -17,15 +17,21 @@ from integration.support.processes import command_line, descendants, python_work
 from tests.spark_session import JVM
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
+PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+
+
+def built_wheel(folder: Path) -> Path:
+    subprocess.run([*PIP, "wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT)], check=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
 
 def wheel_environment(folder: Path) -> Path:
     """The interpreter of an environment with the wheel and what the wheel depends on; not even pyspark."""
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT)], check=True)
+    wheel = built_wheel(folder)
     venv.create(folder / "environment", with_pip=False)
     python = folder / "environment" / "bin" / "python"
-    (wheel,) = folder.glob("*.whl")
-    subprocess.run([*pip, "--python", str(python), "install", str(wheel)], check=True)
+    subprocess.run([*PIP, "--python", str(python), "install", str(wheel)], check=True)
     return python
 
 

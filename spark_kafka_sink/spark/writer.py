@@ -101,8 +101,8 @@ def commit(
         raise ConfigurationError(f"No task has written anything. {CONTINUOUS}")
     if len(reports) != len(messages):
         raise DeliveryError(
-            f"{len(messages) - len(reports)} of {len(messages)} tasks have not told what they wrote, so their rows may "
-            "be missing from Kafka. Run the write again."
+            f"{len(messages) - len(reports)} of {len(messages)} tasks have not reported what they wrote, so their rows "
+            "may be missing from Kafka. Run the write again."
         )
     twice = len(reports) - len({report.task.partition_id for report in reports})
     if twice:

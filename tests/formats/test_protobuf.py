@@ -22,6 +22,7 @@ from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.protobuf import ProtobufFormat
 from spark_kafka_sink.formats.protobuf_derived import derived_message
 from spark_kafka_sink.formats.protobuf_descriptor import described_message, message_indexes
+from tests.documents import command_lines
 from tests.formats.arrow_strategies import SIMPLE, Column, fixed_structs
 
 WELL_KNOWN = Path(protoc.__file__).parent / "_proto"
@@ -301,3 +302,14 @@ def test_a_column_that_has_no_type_in_protobuf_is_refused(field: pa.Field, words
     with pytest.raises(SchemaError) as refused:
         derived_message([field], None)
     assert words in str(refused.value)
+
+
+def test_the_command_of_the_page_about_formats_makes_a_schema_that_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (line,) = (line for line in command_lines("docs/formats.md") if line.startswith("protoc"))
+    (tmp_path / "order.proto").write_text('syntax = "proto3"; message Order { int64 id = 1; }')
+    monkeypatch.chdir(tmp_path)
+    assert protoc.main(line.split()) == 0
+    text = base64.b64encode((tmp_path / "order.desc").read_bytes()).decode()
+    assert described_message(text, None, [pa.field("id", pa.int64())]).name == "Order"

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_kafka_sink.testing import assert_topic_equals, embedded_broker
+from tests.documents import blocks
 from tests.spark_session import connect_address
 
 pytestmark = pytest.mark.needs("java")
@@ -47,3 +48,10 @@ def test_batches_and_streams_are_written_and_mistakes_are_refused_by_the_driver_
         assert words in said[mistake]
         assert "Traceback" not in said[mistake]
     assert (said["upstream tasks"], said["upstream tasks of the write"]) == ("0", "4")
+
+
+def test_the_session_of_the_page_about_deploying_connects(spark: SparkSession) -> None:
+    (code,) = (block for block in blocks("docs/deploying.md") if ".remote(" in block)
+    program = code.replace("sc://server:15002", connect_address(spark)) + "print(spark.range(3).count())\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "3\n", done.stderr[-5000:]

@@ -11,18 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_kafka_sink import __version__
-from spark_kafka_sink.testing import embedded_broker, read_topic
+from spark_kafka_sink.testing import EmbeddedBroker, assert_topic_equals, embedded_broker, read_topic
+from tests.documents import blocks
 
 pytestmark = pytest.mark.needs("java")
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def blocks(document: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
 
 
 def documented_tests() -> dict[str, str]:
@@ -64,12 +59,49 @@ def test_the_example_of_a_job_writes_its_rows(
     events = spark.readStream.schema("device STRING, payload STRING").parquet(str(tmp_path / "source"))
     names: dict[str, Any] = {"spark": spark, "df": orders, "orders": orders, "events": events}
     with embedded_broker(topics={"orders": 2, "events": 1}) as broker:
-        code = re.sub(r"(broker|localhost):9092", broker.bootstrap_servers, blocks(document)[number])
+        code = with_address(blocks(document)[number], broker)
         exec(compile(code.replace("/checkpoints", str(tmp_path / "checkpoints")), document, "exec"), names)
         if "query" in names:
             names["query"].processAllAvailable()
             names["query"].stop()
         assert read_topic(broker.bootstrap_servers, topic).num_rows == rows
+
+
+def with_address(code: str, broker: EmbeddedBroker) -> str:
+    return re.sub(r"(broker|localhost|kafka):9092", broker.bootstrap_servers, code)
+
+
+@pytest.mark.parametrize(("number", "topic"), [(0, "orders"), (1, "orders"), (2, "orders-by-customer")])
+def test_the_example_of_exactly_once_writes_nothing_when_it_runs_again(
+    spark: SparkSession, tmp_path: Path, number: int, topic: str
+) -> None:
+    rows = spark.range(5).selectExpr("CAST(id AS STRING) AS key", "CAST(id AS STRING) AS value")
+    rows.write.parquet(str(tmp_path / "source"))
+    code = blocks("docs/exactly-once.md")[number].replace("s3://bucket", str(tmp_path))
+    df = spark.readStream.schema(rows.schema).parquet(str(tmp_path / "source")) if "writeStream" in code else rows
+    with embedded_broker(topics={"orders": 2, "orders-by-customer": 2}, auto_create_topics=True) as broker:
+        for _ in range(2):
+            names: dict[str, Any] = {"df": df}
+            exec(compile(with_address(code, broker), "docs/exactly-once.md", "exec"), names)
+            end_streams(spark)
+        if "write" in names:
+            names["write"](rows, 0)
+        assert_topic_equals(rows, broker.topic(topic))
+
+
+def end_streams(spark: SparkSession) -> None:
+    for query in spark.streams.active:
+        query.processAllAvailable()
+        query.stop()
+
+
+def test_the_job_that_is_migrated_writes_its_rows(spark: SparkSession) -> None:
+    (diff,) = blocks("docs/migrating.md", "diff")
+    after = "".join(f"{line[2:]}\n" for line in diff.splitlines() if not line.startswith("-"))
+    df: DataFrame = spark.range(5).selectExpr("CAST(id AS STRING) AS value")
+    with embedded_broker(topics={"orders": 1}) as broker:
+        exec(compile(with_address(after, broker), "docs/migrating.md", "exec"), {"spark": spark, "df": df})
+        assert_topic_equals(df, broker.topic("orders"))
 
 
 def test_the_look_at_a_cluster_names_each_python_and_the_version(

@@ -82,7 +82,7 @@ def test_a_job_is_committed_with_all_of_its_tasks(spark: Spark, broker: Embedded
 def test_a_job_of_which_a_message_is_missing_is_not_committed(spark: Spark, broker: EmbeddedBroker) -> None:
     writer = spark.job()
     messages = [spark.task(writer, rows("a")), None]
-    with pytest.raises(DeliveryError, match="1 of 2 tasks have not told"):
+    with pytest.raises(DeliveryError, match="1 of 2 tasks have not reported"):
         writer.commit(messages)
     writer.abort(messages)
     assert seen(broker) == []

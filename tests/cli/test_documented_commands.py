@@ -1,0 +1,183 @@
+"""The commands of docs/cli.md run as they stand there, against an embedded broker; only addresses and sizes are put in.
+
+`pykafka demo`, which needs a Spark, is run by integration/test_demo.py.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.cli.client_options import properties
+from spark_kafka_sink.cli.main import main
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.reports.store import keep
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
+from tests.documents import blocks, command_lines
+from tests.reports.some_reports import job
+
+PAGE = "docs/cli.md"
+SMALLER = {"--records 2000000": "--records 2000", "--records 60000": "--records 100"}
+FOLLOWS = " --follow "
+LINES = command_lines(PAGE)
+ONCE = [
+    line
+    for line in LINES
+    if "pykafka" in line and FOLLOWS not in line and not line.startswith(("eval", "pykafka broker", "pykafka demo"))
+]
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded_broker({"orders": 2, "numbers": 1, "words": 1, "scratch": 2}) as broker:
+        with KafkaProducer(broker.client_options) as producer:
+            for number in range(4):
+                producer.send("orders", f'{{"order": {number}}}', key=f"o-{number}")
+        yield broker
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a user stands: with a file of orders, and the reports of a job."""
+    pq.write_table(pa.table({"id": ["o-8", "o-9"], "payload": ["a", "b"]}), tmp_path / "orders.parquet")
+    (tmp_path / "reports").mkdir()
+    for report in job(3):
+        keep(f"{tmp_path}/reports/", report)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def put_in(line: str, broker: EmbeddedBroker, folder: Path) -> str:
+    line = line.replace("localhost:9092", broker.bootstrap_servers)
+    line = re.sub(r"s3a://bucket/reports|/data/reports/", f"{folder}/reports/", line)
+    for size, smaller in SMALLER.items():
+        line = line.replace(size, smaller)
+    return line
+
+
+def run(line: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The status of its `pykafka`; what stands before a pipe is run by a shell."""
+    before, found, command = line.rpartition("pykafka ")
+    assert found
+    if before:
+        given = subprocess.run(["bash", "-c", before.rstrip("| ")], capture_output=True, check=True).stdout
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(given))))
+    return main(shlex.split(command.partition(" | ")[0]))
+
+
+@pytest.mark.parametrize("line", ONCE)
+def test_a_command_of_the_page_succeeds(
+    broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: Output, line: str
+) -> None:
+    status = run(put_in(line, broker, folder), monkeypatch)
+    said = capfd.readouterr()
+    assert status == 0, said.err
+    assert said.out or said.err or "--html" in line or "produce" in line
+
+
+def test_a_reader_that_follows_prints_what_is_written(
+    broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: Output
+) -> None:
+    """`-n 1` takes the place of Ctrl-C. The writer goes on, since no one knows when the reader has found the end."""
+    (line,) = (line for line in LINES if FOLLOWS in line)
+    done = threading.Event()
+
+    def write() -> None:
+        with KafkaProducer(broker.client_options) as producer:
+            while not done.wait(0.02):
+                producer.send("orders", "later", key="o-7")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        assert run(put_in(line, broker, folder) + " -n 1", monkeypatch) == 0
+    finally:
+        done.set()
+        writer.join()
+    assert capfd.readouterr().out == "o-7\tlater\n"
+
+
+def test_what_was_piped_and_read_from_files_is_in_the_topics(
+    broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for line in ONCE:
+        if "produce" in line:
+            assert run(put_in(line, broker, folder), monkeypatch) == 0
+    assert broker.topic("numbers").read()["value"].to_pylist()[-1] == b"1000"
+    words = broker.topic("words").read()
+    assert (words["key"].to_pylist()[-1], words["value"].to_pylist()[-1]) == (b"alice", b"hello")
+    assert words["headers"].to_pylist()[-1] == [{"key": "source", "value": b"shell"}]
+    assert {b"o-8", b"o-9"} <= set(broker.topic("orders").read()["key"].to_pylist())
+
+
+def test_json_has_the_value_that_jq_takes_out(
+    broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: Output
+) -> None:
+    (line,) = (line for line in ONCE if line.endswith(" | jq .value"))
+    assert run(put_in(line, broker, folder), monkeypatch) == 0
+    values = [json.loads(row)["value"] for row in capfd.readouterr().out.splitlines()]
+    assert '{"order": 3}' in values
+
+
+def test_a_report_becomes_a_page(broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (line,) = (line for line in ONCE if "--html" in line)
+    assert run(put_in(line, broker, folder), monkeypatch) == 0
+    assert (folder / "page.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_the_file_of_options_can_be_read(tmp_path: Path) -> None:
+    (text,) = blocks(PAGE, "properties")
+    options = properties(text.splitlines(), "--command-config")
+    security = ProducerConfig.parse(options).security
+    assert (security.protocol, security.login.mechanism if security.login else None) == ("SASL_SSL", "SCRAM-SHA-512")
+
+
+def test_the_broker_of_the_page_listens_until_it_is_interrupted(tmp_path: Path) -> None:
+    (line,) = (line for line in LINES if line.startswith("pykafka broker"))
+    words = shlex.split(line.replace("/tmp/kafka", str(tmp_path)))[1:]
+    command = [sys.executable, "-m", "spark_kafka_sink", *words, "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            said = [process.stdout.readline() for _ in range(5)]
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate()
+        finally:
+            process.kill()
+    assert (process.returncode, errors) == (0, "")
+    assert said[0].startswith("listening on 127.0.0.1:")
+    assert said[-1].split() == ["orders", "3", "0"]
+
+
+def test_bash_completes_after_the_line_of_the_page() -> None:
+    (line,) = (line for line in LINES if line.startswith("eval"))
+    shim = f'pykafka() {{ {shlex.quote(sys.executable)} -m spark_kafka_sink "$@"; }}'
+    done = subprocess.run(
+        ["bash", "-c", f"{shim}\n{line}\ncomplete -p pykafka"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(" pykafka\n")
+
+
+def test_the_page_about_monitoring_shows_the_columns_of_the_report(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (shown,) = (text for text in blocks("docs/monitoring.md", "text") if "pykafka report" in text)
+    command, job_id, heading, *_ = shown.splitlines()
+    assert main(shlex.split(command.replace("/data/reports/", f"{folder}/reports/"))[2:]) == 0
+    said = capfd.readouterr().out.splitlines()
+    assert (said[0], said[1].split()) == (job_id, heading.split())

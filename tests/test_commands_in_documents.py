@@ -1,0 +1,115 @@
+"""Every command of a shell block in the documents is one that exists, with arguments that it takes.
+
+Those of docs/cli.md are also run (tests/cli/test_documented_commands.py), and those of docs/deploying.md that a cluster
+on one machine can run (integration/test_spark_submit.py).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from spark_kafka_sink.cli.main import parser
+from tests.documents import ROOT, command_lines, pages
+
+MAKEFILE = (ROOT / "Makefile").read_text()
+EXTRAS = set(
+    re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text().split("[project.optional-dependencies]")[1], re.M)
+)
+WHEEL = r"(WHEEL|dist/\*\.whl|\$\(ls dist/\*\.whl\))"
+OF_OTHERS = {"venv-pack", "pyspark[connect]>=4.1"}
+"""Packages of others that pages install."""
+LINES = [(page, line) for page in pages() for line in command_lines(page)]
+
+
+def simple_commands(line: str) -> list[list[str]]:
+    """`a | b && c` is three."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;")
+    lexer.whitespace_split = True
+    commands: list[list[str]] = [[]]
+    for word in lexer:
+        if set(word) <= set("|&;"):
+            commands.append([])
+        else:
+            commands[-1].append(word)
+    return commands
+
+
+def check_make(arguments: list[str]) -> None:
+    for target in arguments:
+        assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), target
+
+
+def check_pykafka(arguments: list[str]) -> None:
+    parser().parse_args(arguments)
+
+
+def check_pip(arguments: list[str]) -> None:
+    assert arguments[0] == "install"
+    for wanted in arguments[1:]:
+        ours = re.fullmatch(rf"{WHEEL}(?:\[([\w,]+)\])?", wanted)
+        assert ours or wanted in OF_OTHERS, f"{wanted}: the package is not published, so a page installs the wheel"
+        extras = (ours[2] or "").split(",") if ours else []
+        assert set(extras) - {""} <= EXTRAS
+
+
+def check_python(arguments: list[str]) -> None:
+    assert arguments[0] == "-m"
+    if arguments[1] == "pytest":
+        assert all((ROOT / path).exists() for path in arguments[2:] if not path.startswith("-"))
+    else:
+        assert arguments[1] == "venv"
+
+
+def check_nothing(arguments: list[str]) -> None:
+    """What it does is another program's; a test runs it, or the page says that it was not tried."""
+
+
+CHECKS: Mapping[str, Callable[[list[str]], None]] = {
+    "make": check_make,
+    "pykafka": check_pykafka,
+    "pip": check_pip,
+    "environment/bin/pip": check_pip,
+    "python3": check_python,
+    ".venv/bin/python": check_python,
+    # What the tests of docs/cli.md, docs/formats.md and docs/deploying.md run or look at.
+    **dict.fromkeys((".", "cp", "docker", "eval", "export", "jq", "printf", "protoc", "seq"), check_nothing),
+    **dict.fromkeys(("environment/bin/venv-pack", "sbin/start-connect-server.sh", "spark-submit"), check_nothing),
+}
+
+
+@pytest.mark.parametrize(("page", "line"), LINES)
+def test_a_command_and_its_arguments_exist(page: str, line: str) -> None:
+    for command in simple_commands(line):
+        CHECKS[command[0]](command[1:])
+
+
+def test_many_commands_are_looked_at() -> None:
+    assert len(LINES) > 60
+
+
+def test_a_line_is_taken_apart_as_a_shell_does() -> None:
+    assert simple_commands("seq 3 | pykafka produce 'a b' && make x") == [
+        ["seq", "3"],
+        ["pykafka", "produce", "a b"],
+        ["make", "x"],
+    ]
+
+
+@pytest.mark.parametrize("page", pages())
+def test_the_short_name_is_only_installed_where_the_package_is_already(page: str) -> None:
+    """pip then takes what is there, and asks no index for a package that is not published."""
+    text = (ROOT / page).read_text()
+    for found in re.finditer(r"pip install [\"']?spark[-_]kafka[-_]sink", text):
+        around = text[max(0, found.start() - 250) : found.end() + 250].replace("\n", " ")
+        assert "installed already" in around or "Once it is published" in around
+
+
+def test_each_row_of_what_works_leads_to_a_page() -> None:
+    table = (ROOT / "README.md").read_text().split("## What works")[1].split("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ") and not set(line) <= set("|- ")]
+    assert len(rows) >= 13
+    assert [row for row in rows if not re.search(r"\[[^]]+\]\([^)]+\) \|$", row)] == []

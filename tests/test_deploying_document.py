@@ -1,0 +1,109 @@
+"""docs/deploying.md: options of spark-submit and settings exist in the Spark of the tests; the image can be made.
+
+A cluster on this machine runs the page's own commands: integration/test_spark_submit.py.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from functools import cache
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from tests.documents import ROOT, blocks, command_lines
+from tests.test_commands_in_documents import simple_commands
+
+PAGE = "docs/deploying.md"
+JARS = Path(pyspark.__file__).parent / "jars"
+SUBMISSIONS = [
+    command for line in command_lines(PAGE) for command in simple_commands(line) if command[0] == "spark-submit"
+]
+OF_AMAZON = {"spark.emr-serverless.driverEnv.PYSPARK_DRIVER_PYTHON", "spark.emr-serverless.driverEnv.PYSPARK_PYTHON"}
+"""Looked up in Amazon's documentation; Apache Spark does not have them."""
+
+
+@cache
+def said_by(jar: str, kind: str) -> str:
+    """The constants in the compiled code of a jar's classes."""
+    (path,) = JARS.glob(f"{jar}_*.jar")
+    with zipfile.ZipFile(path) as archive:
+        names = [name for name in archive.namelist() if re.search(kind, name)]
+        return "\n".join(archive.read(name).decode("latin-1") for name in names)
+
+
+def settings_of_spark() -> str:
+    of_core = said_by("spark-core", r"internal/config/|SparkConf|SparkSubmit")
+    of_platforms = said_by("spark-kubernetes", r"deploy/k8s/Config") + said_by("spark-yarn", r"deploy/yarn/")
+    return of_core + of_platforms + said_by("spark-launcher", r"SparkLauncher")
+
+
+def is_a_setting(name: str) -> bool:
+    """Its name is in the code, whole or as a prefix and the rest; or the prefix, if it ends in a variable's name."""
+    known = settings_of_spark()
+    prefix, _, last = name.rpartition(".")
+    if last.isupper():
+        return f"{prefix}." in known
+    return name in known or (prefix in known and f".{last}" in known)
+
+
+@pytest.mark.parametrize("command", SUBMISSIONS, ids=lambda command: " ".join(command[1:5]))
+def test_the_options_of_spark_submit_exist(command: list[str]) -> None:
+    options = said_by("spark-launcher", r"SparkSubmitOptionParser")
+    for word in command[1:]:
+        if word.startswith("--"):
+            assert word in options
+
+
+def test_settings_that_commands_and_files_name_exist() -> None:
+    lines = [line for line in command_lines(PAGE) if line.startswith("spark-submit")]
+    settings = {name for line in lines for name in re.findall(r"--conf ([\w.-]+)=", line)}
+    for block in blocks(PAGE, "properties"):
+        settings |= {line.partition("=")[0] for line in block.splitlines()}
+    assert len(settings) >= 7
+    assert {name for name in settings if not is_a_setting(name)} == OF_AMAZON
+
+
+def test_settings_that_the_text_names_exist() -> None:
+    named = set(re.findall(r"`(spark\.[a-z][\w.]*)`", (ROOT / PAGE).read_text()))
+    assert len(named) >= 3
+    assert {name for name in named if not is_a_setting(name)} == set()
+
+
+def test_a_setting_that_does_not_exist_would_be_noticed() -> None:
+    assert not is_a_setting("spark.kubernetes.container.imagee")
+    assert "--archive-files" not in said_by("spark-launcher", r"SparkSubmitOptionParser")
+
+
+def test_the_dockerfile_is_well_formed_and_copies_what_make_build_makes() -> None:
+    text = (ROOT / "docs" / "deploying" / "Dockerfile").read_text().replace("\\\n", " ")
+    lines = [line.split(None, 1) for line in text.splitlines() if line and not line.startswith("#")]
+    assert {word for word, _ in lines} <= {"ARG", "FROM", "USER", "ENV", "COPY", "RUN"}
+    assert [word for word, _ in lines][:2] == ["ARG", "FROM"]
+    variable, image = dict(lines)["ARG"].split("=")
+    assert dict(lines)["FROM"] == f"${{{variable}}}"
+    assert re.match(r"apache/spark:4\.[1-9]\.\d+-", image), "a Spark that is new enough"
+    assert dict(lines)["COPY"].split()[0] == "dist/*.whl"
+    assert re.search(r"--outdir dist", (ROOT / "Makefile").read_text())
+
+
+def test_the_way_to_build_the_image_names_its_dockerfile() -> None:
+    (build,) = (line for line in command_lines(PAGE) if line.startswith("docker build"))
+    words = build.split()
+    assert (ROOT / words[words.index("-f") + 1]).exists()
+
+
+def test_each_way_is_tested_or_says_that_it_was_not_tried() -> None:
+    """A row of the table that says yes names the test; the sections of the others have a line in italics."""
+    text = (ROOT / PAGE).read_text()
+    rows = re.findall(r"^\| (.*) \| (yes|no)(.*) \|$", text, re.MULTILINE)
+    assert len(rows) == 8
+    for places, tried, how in rows:
+        for file in re.findall(r"`((?:tests|integration)/[\w/]+\.py)`", how):
+            assert (ROOT / file).exists()
+        if tried == "no":
+            for heading in re.findall(r"\[([\w ]+)\]\(#|, \[(\w+)\]\(#", places):
+                title = next(part for part in heading if part)
+                assert re.search(rf"^## .*{title.split()[-1]}$.*?^\*Not tried", text, re.MULTILINE | re.DOTALL), title
