@@ -29,11 +29,15 @@ $(VENV)/.up-to-date: pyproject.toml
 	touch $@
 
 .PHONY: kafka
-kafka: $(JARS)/.up-to-date ## fetch a real Apache Kafka and Spark's own connector, once (Java needed)
+kafka: $(JARS)/spark.jsa ## fetch a real Apache Kafka and Spark's own connector, once (Java needed)
 
 $(JARS)/.up-to-date: conf/kafka/ivy.xml conf/kafka/jars.sha256 integration/support/artifacts.py | setup
 	$(BIN)/python -m integration.support.artifacts $(JARS)
 	touch $@
+
+# Where it cannot be written, JVMs start as slowly as they do without it.
+$(JARS)/spark.jsa: $(JARS)/.up-to-date tests/class_archive.py
+	$(BIN)/python -m tests.class_archive
 
 # Compiled code is kept, whatever the environment says: else each process compiles everything again, in each run, and a
 # Spark has a dozen of them.
