@@ -1,5 +1,8 @@
 """Streams whose driver is killed, at random and before and after each step: exactly once means that each row is there
 once, in the order of its key. Beside them one that writes at least once: it has rows twice, so the test can fail.
+
+One driver runs all the queries, so each kill of it is a restart of each of them; a restart counts for each query that
+writes exactly once. With SOAK=1 there are four runs, on one broker and on three, with transactions of both versions.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ import os
 import random
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,37 +21,46 @@ from integration.support.driver_process import DriverProcess, newest
 from integration.support.exactly_once_jobs import ROWS_PER_BATCH
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
+from integration.support.stops import Stops
+from integration.support.transactional_writer import coordinator_of, leader_of
+from spark_kafka_sink.exactly_once.names import checkpoint_name, driver_id, prefix_of
+from spark_kafka_sink.exactly_once.steps import ABORT, STEPS
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("kafka")
 
 SOAK = bool(os.environ.get("SOAK"))
-QUERIES = 3
-"""Of those that write exactly once. They share a driver, so each kill of it is a restart of each of them."""
-STEPS = ("start", "task", "write", "decide", "commit", "losers")
+CLUSTERS = [(brokers, version) for brokers in (1, 3) for version in (1, 2)] if SOAK else [(1, 2)]
+"""How many brokers, and the version of transactions."""
+QUERIES = 6 if SOAK else 3
+"""Of those that write exactly once."""
 PLACES = [f"{when} {step}" for step in STEPS for when in ("before", "after")]
-RESTARTS = 300 if SOAK else 36
-KILLS = RESTARTS // QUERIES
-BROKER_RESTARTS = 8 if SOAK else 1
+KILLS = 14 if SOAK else 10
+"""Of one run: 336 restarts in the long form, 30 in the short one."""
+RANDOM_KILLS = 5 if SOAK else 3
+"""The others are aimed at the places, one or two each, so that all are met."""
+BROKER_RESTARTS = 5 if SOAK else 1
+BATCHES = 200 if SOAK else 30
+"""Of all the queries that write exactly once, at least."""
+BATCHES_BEFORE_A_KILL_MAX = 4 if SOAK else 1
 RANDOM_SECONDS = 1.5
 
 
 class Streams:
     """The topics of several queries, one for each, and where their checkpoints are."""
 
-    def __init__(self, kafka: KafkaCluster, folder: Path, replicas: int) -> None:
+    def __init__(self, kafka: KafkaCluster, folder: Path) -> None:
         self.kafka = kafka
         self.folder = folder
-        self.steps = folder / "steps"
-        self.steps.mkdir()
-        bootstrap = kafka.bootstrap()
+        self.stops = Stops(folder / "steps")
         guarantees = ["exactly-once"] * QUERIES + ["at-least-once"]
-        self.topics = {create_topic(bootstrap, partitions=3, replicas=replicas): each for each in guarantees}
+        replicas = kafka.brokers
+        self.topics = {create_topic(kafka.bootstrap(), partitions=3, replicas=replicas): each for each in guarantees}
 
     def driver(self) -> DriverProcess:
         wanted = json.dumps({topic: {"deliveryGuarantee": each} for topic, each in self.topics.items()})
         arguments = ["exactly_once_jobs", "streams", self.kafka.bootstrap(), str(self.folder), wanted]
-        return DriverProcess(arguments, self.folder, {"PYKAFKA_TEST_STEPS": str(self.steps)})
+        return DriverProcess(arguments, self.folder, self.stops.environment)
 
     def newest(self, log: str) -> list[int]:
         """The newest micro-batch of each query."""
@@ -63,61 +76,111 @@ class Streams:
 
         wait_until(has_progressed)
 
-    def stop_at(self, driver: DriverProcess, place: str) -> None:
-        """Wait until a process of one of the queries stops there."""
-        (self.steps / "stop-at").write_text(place)
-        wait_until(lambda: (self.steps / "stopped").exists() or driver.has_ended)
-        assert not driver.has_ended, f"the driver ended; see {driver.log}"
+    def stop(self, driver: DriverProcess, places: list[str]) -> None:
+        """Wait until processes of the driver have stopped at all of these places."""
+        aborts = [place for place in places if place.endswith(ABORT)]
+        for place in aborts:
+            self.stops.abort(driver, place, self._other_tasks_have_ended())
+        for place in places:
+            if place not in aborts:
+                self.stops.stop(driver, place)
 
-    def forget_place(self) -> None:
-        """When what has stopped there was killed: it would go on."""
-        for name in ("stop-at", "stopped"):
-            (self.steps / name).unlink(missing_ok=True)
+    def _other_tasks_have_ended(self) -> Callable[[], bool]:
+        """Of the batch in which one task has stopped.
+
+        Spark has one thread left for tasks, and runs those of older batches first. So they have ended when any query
+        has begun and finished a batch since.
+        """
+        before = self.newest("commits")
+        return lambda: any(now > then + 1 for now, then in zip(self.newest("commits"), before, strict=True))
+
+    def kill_broker(self, chance: random.Random) -> str:
+        """The leader of a partition, or the coordinator of a driver, of one that writes exactly once. It comes back."""
+        topic = chance.choice([topic for topic, each in self.topics.items() if each == "exactly-once"])
+        role = chance.choice(["leader", "coordinator"])
+        if role == "leader":
+            node = leader_of(self.kafka, topic)
+        else:
+            prefix = prefix_of("stream", checkpoint_name(str(self.folder / topic)))
+            node = coordinator_of(self.kafka, driver_id(prefix))
+        self.kafka.kill(node)
+        self.kafka.start_node(node, wait=False)
+        return role
 
 
-@pytest.fixture
-def streams(request: pytest.FixtureRequest, tmp_path: Path) -> Streams:
-    """In the long run on three brokers, of which one is down at times; one that is restarted does for the short one."""
-    kafka: KafkaCluster = request.getfixturevalue("kafka3" if SOAK else "kafka")
-    return Streams(kafka, tmp_path, replicas=3 if SOAK else 1)
+@pytest.fixture(params=CLUSTERS, ids=[f"brokers-{brokers}-version-{version}" for brokers, version in CLUSTERS])
+def kafka_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    brokers, version = request.param
+    if not SOAK:
+        yield request.getfixturevalue("kafka")
+        return
+    folder = tmp_path_factory.mktemp("kafka-killed") / "cluster"
+    with KafkaCluster(folder, brokers=brokers, features=(f"transaction.version={version}",)) as cluster:
+        yield cluster
 
 
-def test_streams_killed_again_and_again_have_each_row_once_and_in_order(streams: Streams) -> None:
+def test_streams_killed_again_and_again_have_each_row_once_and_in_order(
+    kafka_cluster: KafkaCluster, tmp_path: Path
+) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    places: list[str | None] = [*PLACES, *[None] * max(0, KILLS - len(PLACES))]
-    chance.shuffle(places)
-    restarts_at = set(chance.sample(range(KILLS), BROKER_RESTARTS))
+    streams = Streams(kafka_cluster, tmp_path)
+    with_broker = set(chance.sample(range(KILLS), BROKER_RESTARTS))
+    began = time.monotonic()
     following = streams.driver()
     try:
-        for kill in range(KILLS):
+        for kill, places in enumerate(aimed(chance)):
             driver, following = following, streams.driver()
-            try:
-                driver.begin()
-                streams.wait_for_progress(driver)
-                if kill in restarts_at:
-                    kill_and_start_broker(streams.kafka, chance)
-                place = places[kill]
-                if place is None:
-                    time.sleep(chance.uniform(0.0, RANDOM_SECONDS))
-                else:
-                    streams.stop_at(driver, place)
-            finally:
-                driver.kill()
-                streams.forget_place()
-        following.begin(batches=3)
+            how = kill_driver(streams, driver, places, chance, with_broker=kill in with_broker)
+            kafka_cluster.wait_until_ready()
+            print(f"{time.monotonic() - began:.0f} s, kill {kill + 1}: {how}, batches {streams.newest('commits')}")
+        following.begin(batches=max(3, BATCHES // QUERIES - min(streams.newest("commits"))))
         assert following.wait() == 0, f"see {following.log}"
     finally:
         following.kill()
     control = check(streams)
+    batches = sum(
+        number + 1
+        for number, guarantee in zip(streams.newest("commits"), streams.topics.values(), strict=True)
+        if guarantee == "exactly-once"
+    )
+    print(
+        f"{time.monotonic() - began:.0f} s: {KILLS} kills of a driver, each of which restarts {QUERIES} queries that "
+        f"write exactly once, and {BROKER_RESTARTS} of a broker; {batches} micro-batches, each row once; at least once "
+        f"has {control} rows twice"
+    )
+    assert batches >= BATCHES
     assert control, "at least once has no row twice: the kills came at no time that matters"
 
 
-def kill_and_start_broker(kafka: KafkaCluster, chance: random.Random) -> None:
-    node = chance.choice([node.node_id for node in kafka.nodes.values() if node.is_broker])
-    kafka.kill(node)
-    kafka.start_node(node)
+def kill_driver(
+    streams: Streams, driver: DriverProcess, places: list[str], chance: random.Random, *, with_broker: bool
+) -> str:
+    """Let the driver begin, and kill it where its processes have stopped at these places, or at random."""
+    try:
+        driver.begin()
+        for _ in range(1 if places else chance.randint(1, BATCHES_BEFORE_A_KILL_MAX)):
+            streams.wait_for_progress(driver)
+        broker = f", and the {streams.kill_broker(chance)}" if with_broker else ""
+        if places:
+            streams.stop(driver, places)
+        else:
+            time.sleep(chance.uniform(0.0, RANDOM_SECONDS))
+    finally:
+        driver.kill()
+        streams.stops.forget()
+    return (" and ".join(places) or "at random") + broker
+
+
+def aimed(chance: random.Random) -> list[list[str]]:
+    """At which places each kill is aimed; one without any comes at random."""
+    places = list(PLACES)
+    chance.shuffle(places)
+    hands = KILLS - RANDOM_KILLS
+    aims = [places[first::hands] for first in range(hands)] + [[] for _ in range(RANDOM_KILLS)]
+    chance.shuffle(aims)
+    return aims
 
 
 def check(streams: Streams) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
-from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError
+from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError, PreflightError
+from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.names import task_id
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import Query, client_of, dying, open_ids, rows
@@ -115,6 +116,13 @@ def test_a_decided_transaction_that_brokers_have_aborted_is_named(query: Query) 
     with pytest.raises(CommitLostError, match=f"{lost} \\(rows of Spark's partition 1"):
         query.again().begin()
     assert seen(query) == ["0/0"]
+
+
+def test_a_decision_log_that_forgets_is_refused_before_the_first_row(query: Query, cluster: KafkaCluster) -> None:
+    log = create_topic(cluster.bootstrap(), cleanup_policy="compact,delete")
+    refused = rf"Nothing was written.\n- topic {log}, .* cleanup.policy=compact,delete\."
+    with Driver(replace(query.delivery, topic=log)) as driver, pytest.raises(PreflightError, match=refused):
+        driver.begin(query.name)
 
 
 def test_a_stream_and_a_job_of_spark(spark: SparkSession, cluster: KafkaCluster, tmp_path: Path) -> None:

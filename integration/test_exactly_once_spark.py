@@ -16,25 +16,20 @@ from integration.support.driver_process import DriverProcess, newest
 from integration.support.exactly_once_jobs import ROWS_PER_BATCH
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
+from integration.support.open_transactions import ongoing
+from integration.support.stops import Stops
 from spark_kafka_sink.exactly_once.names import checkpoint_name, prefix_of
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("kafka")
 
 EXACTLY_ONCE = {"deliveryGuarantee": "exactly-once"}
-TRANSACTIONS_TOOL = "org.apache.kafka.tools.TransactionsCommand"
 TIMEOUT_MS = 20_000
 """Of a transaction: a micro-batch takes less, on a busy machine too."""
 
 
 def numbers(kafka: KafkaCluster, topic: str, isolation: str = "read_committed") -> Counter[int]:
     return Counter(int(record.value or b"") for record in read_topic(kafka.bootstrap(), topic, isolation=isolation))
-
-
-def ongoing(kafka: KafkaCluster, prefix: str) -> list[str]:
-    """What Kafka's own tool lists as open."""
-    listed = kafka.tool(TRANSACTIONS_TOOL, "--bootstrap-server", kafka.bootstrap(), "list")
-    return [line for line in listed.splitlines() if "Ongoing" in line and line.startswith(prefix)]
 
 
 class Stream:
@@ -45,25 +40,17 @@ class Stream:
         self.folder = folder
         self.topic = create_topic(kafka.bootstrap(), partitions=3)
         self.checkpoint = folder / self.topic
+        self.stops: dict[str, Stops] = {}
+        """By the name of the driver."""
         self._options = EXACTLY_ONCE | {name.replace("_", "."): value for name, value in options.items()}
 
     def driver(self, name: str) -> DriverProcess:
         """With a folder of its own for its log and for the steps at which it is to stop."""
         folder = self.folder / name
-        (folder / "steps").mkdir(parents=True)
+        self.stops[name] = Stops(folder / "steps")
         wanted = json.dumps({self.topic: self._options})
         arguments = ["exactly_once_jobs", "streams", self.kafka.bootstrap(), str(self.folder), wanted]
-        return DriverProcess(arguments, folder, {"PYKAFKA_TEST_STEPS": str(folder / "steps")})
-
-    def stop(self, driver: DriverProcess, name: str, place: str) -> None:
-        """Wait until the driver of this name stops there."""
-        steps = self.folder / name / "steps"
-        (steps / "stop-at").write_text(place)
-        wait_until(lambda: (steps / "stopped").exists() or driver.has_ended)
-        assert not driver.has_ended, self.log(name)[-3000:]
-
-    def release(self, name: str) -> None:
-        (self.folder / name / "steps" / "stopped").unlink()
+        return DriverProcess(arguments, folder, self.stops[name].environment)
 
     def log(self, name: str) -> str:
         return (self.folder / name / "driver.log").read_text(errors="replace")
@@ -83,11 +70,11 @@ def test_two_drivers_on_one_checkpoint_the_older_is_fenced_and_nothing_is_double
     try:
         older.begin()
         wait_until(lambda: newest(stream.checkpoint / "commits") >= 0 or older.has_ended)
-        stream.stop(older, "older", "before decide")
+        stream.stops["older"].stop(older, "before decide")
         last_batch = newest(stream.checkpoint / "commits") + 3
         newer.begin(batches=3)
         wait_until(lambda: newest(stream.checkpoint / "commits") >= last_batch - 1 or newer.has_ended)
-        stream.release("older")
+        stream.stops["older"].release("before decide")
         assert older.wait() != 0
         assert newer.wait() == 0, stream.log("newer")[-3000:]
     finally:
@@ -105,7 +92,7 @@ def test_a_commit_that_comes_after_the_transactions_timeout_fails_loudly_and_dou
     try:
         first.begin()
         wait_until(lambda: newest(stream.checkpoint / "commits") >= 0 or first.has_ended)
-        stream.stop(first, "first", "after decide")
+        stream.stops["first"].stop(first, "after decide")
         first.kill()
         lost = newest(stream.checkpoint / "offsets")
         prefix = prefix_of("stream", checkpoint_name(str(stream.checkpoint)))

@@ -1,7 +1,7 @@
 """Transactions on real brokers that die, and through a proxy that loses, doubles and delays what they say.
 
-Three brokers for those that die, in version 2 of transactions, and with SOAK=1 in version 1 too. One, with a proxy
-before it, for the rest. librdkafka reads what is committed, and once Kafka's own console consumer.
+Three brokers for those that die, in both versions of transactions. One, with a proxy before it, for the rest.
+librdkafka reads what is committed, and once Kafka's own console consumer.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pytest
 
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
+from integration.support.open_transactions import TRANSACTIONS_TOOL
 from integration.support.proxy import Mode, Proxy
 from integration.support.transactional_writer import (
     COMMIT,
@@ -36,11 +37,13 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.needs("kafka")
 
 SOAK = bool(os.environ.get("SOAK"))
-TRANSACTIONS_TOOL = "org.apache.kafka.tools.TransactionsCommand"
 FEATURES_TOOL = "org.apache.kafka.tools.FeatureCommand"
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 BOTH, LEADER, COORDINATOR = "both", "leader", "coordinator"
 AMID_COMMIT = "amid the commit"
+ALL_STEPS = (INIT, FIRST_RECORD, LATER_RECORD, COMMIT, AMID_COMMIT)
+STEPS = {2: ALL_STEPS, 1: ALL_STEPS if SOAK else (LATER_RECORD, AMID_COMMIT)}
+"""By the version of transactions. Version 1 adds partitions as they come, and ends without a new epoch."""
 ROUNDS = 200 if SOAK else 12
 AMID_SECONDS_MAX = 0.02
 
@@ -48,14 +51,19 @@ AMID_SECONDS_MAX = 0.02
 # --- brokers that die
 
 
-@pytest.fixture(scope="module", params=[2, 1] if SOAK else [2])
-def brokers(request: pytest.FixtureRequest, kafka3: KafkaCluster) -> Iterator[KafkaCluster]:
+@pytest.fixture(scope="module", params=[2, 1])
+def version(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture(scope="module")
+def brokers(version: int, kafka3: KafkaCluster) -> Iterator[KafkaCluster]:
     def set_version(verb: str, version: int) -> None:
         kafka3.tool(
             FEATURES_TOOL, "--bootstrap-server", kafka3.bootstrap(), verb, "--feature", f"transaction.version={version}"
         )
 
-    if request.param == 2:
+    if version == 2:
         yield kafka3
         return
     set_version("downgrade", 1)
@@ -64,7 +72,9 @@ def brokers(request: pytest.FixtureRequest, kafka3: KafkaCluster) -> Iterator[Ka
 
 
 @pytest.mark.parametrize("victim", [BOTH, LEADER, COORDINATOR] if SOAK else [BOTH])
-def test_1_and_22_a_leader_and_a_coordinator_may_die_in_each_step(brokers: KafkaCluster, victim: str) -> None:
+def test_1_and_22_a_leader_and_a_coordinator_may_die_in_each_step(
+    brokers: KafkaCluster, version: int, victim: str
+) -> None:
     topic = create_topic(brokers.bootstrap(), partitions=3, replicas=3)
     transactional_id = id_with_coordinator(brokers, leader_of(brokers, topic)) if victim == BOTH else topic
     writer = TransactionalWriter(brokers.bootstrap(), topic, transactional_id, request_timeout_ms=10_000)
@@ -77,7 +87,7 @@ def test_1_and_22_a_leader_and_a_coordinator_may_die_in_each_step(brokers: Kafka
     def kill_soon() -> None:
         threading.Timer(random.uniform(0, AMID_SECONDS_MAX), kill).start()
 
-    for step in (INIT, FIRST_RECORD, LATER_RECORD, COMMIT, AMID_COMMIT):
+    for step in STEPS[version]:
         writer.write_transaction()
         writer.write_transaction({COMMIT: kill_soon} if step == AMID_COMMIT else {step: kill})
         brokers.wait_until_ready()

@@ -35,7 +35,7 @@ def test_the_tests_that_the_page_names_exist() -> None:
     assert rules == ["1", "2", "3", "4", "5", "6"]
     for name in re.findall(r"`(test_\w+[a-z])`", PAGE):
         assert f"def {name}(" in SCRIPTED, name
-    for path in re.findall(r"`(tests/[\w/]+\.py)`", PAGE):
+    for path in re.findall(r"`((?:tests|integration)/[\w/]+\.py)`", PAGE):
         assert (ROOT / path).exists(), path
 
 

@@ -165,9 +165,9 @@ def test_a_driver_can_be_stopped_as_the_example_says(tmp_path: Path) -> None:
     """The driver itself is stopped in tests/exactly_once/test_steps.py and integration/test_exactly_once_killed.py."""
     looked: list[bool] = []
     driver = create_autospec(Popen)
-    example = next(block for block in blocks("docs/developing.md") if "stop-at" in block)
+    example = next(block for block in blocks("docs/developing.md") if "stop after decide" in block)
     names = {"folder": tmp_path, "wait_until": lambda stopped: looked.append(stopped()), "driver": driver}
     exec(compile(example, "developing.md", "exec"), names)
-    assert (tmp_path / "stop-at").read_text() == "after decide"
+    assert [file.name for file in tmp_path.iterdir()] == ["stop after decide"]
     assert looked == [False]
     driver.kill.assert_called_once_with()

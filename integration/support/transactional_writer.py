@@ -10,6 +10,8 @@ from confluent_kafka.admin import AdminClient
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import read_topic
 from spark_kafka_sink.errors import TransactionAbortableError, TransactionTimeoutError
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
+from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.sending.transaction_requests import TRANSACTION, CoordinatorKey
@@ -99,10 +101,9 @@ def leader_of(cluster: KafkaCluster, topic: str) -> int:
 
 
 def coordinator_of(cluster: KafkaCluster, transactional_id: str) -> int:
-    """Fences whoever has the id."""
-    with producer_of(cluster.bootstrap(), transactional_id) as producer:
-        producer.init_transactions()
-        return known_coordinator(producer)
+    config = ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap()}).client_config()
+    with TransactionsClient(config) as client:
+        return client._coordinators_of([transactional_id])[transactional_id].id
 
 
 def known_coordinator(producer: KafkaProducer) -> int:

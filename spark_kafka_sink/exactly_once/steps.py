@@ -1,8 +1,8 @@
 """Where a test may stop the process: before and after each step of docs/exactly-once.md.
 
-Nothing happens without the environment variable FOLDER. With it, a process that reaches the place which the file
-`stop-at` in that folder names (`before decide`, `after commit`) renames the file to `stopped`, writes its process id
-and the place into it, and waits until the file is gone. The test kills the driver meanwhile, or removes the file to let
+Nothing happens without the environment variable FOLDER. With it, a process that reaches a place (`before decide`,
+`after commit`) for which that folder has a file `stop before decide` renames the file to `stopped before decide`, puts
+its process id there, and waits until the file is gone. The test kills the driver meanwhile, or removes the file to let
 the process go on. docs/developing.md has an example.
 """
 
@@ -32,14 +32,12 @@ def _reached(place: str) -> None:
     folder = os.environ.get(FOLDER)
     if folder is None:
         return
-    wanted, stopped = Path(folder, "stop-at"), Path(folder, "stopped")
+    stopped = Path(folder, f"stopped {place}")
     try:
-        if wanted.read_text().strip() != place:
-            return
-        wanted.rename(stopped)  # of several processes one stops
+        Path(folder, f"stop {place}").rename(stopped)  # of several processes one stops
     except FileNotFoundError:
         return
-    stopped.write_text(f"{os.getpid()} {place}\n")
+    stopped.write_text(str(os.getpid()))
     pause = threading.Event()
     while stopped.exists():
         pause.wait(_LOOK_AGAIN_SECONDS)

@@ -175,7 +175,10 @@ def abort(once: ExactlyOnce, reports: Sequence[TaskReport]) -> str:
 def abort_stream(options: SinkOptions, reports: Sequence[TaskReport]) -> str:
     start = _start_of(reports)
     if start is None:
-        return "none of the tasks that ended well had written a row; those that failed have aborted what they wrote"
+        return (
+            "none of the tasks that ended well had written a row; what others have written they have aborted "
+            "themselves, or the next start does"
+        )
     return _abort(stream_delivery(options), start, _micro_batch, reports)
 
 

@@ -1,0 +1,58 @@
+"""Processes of a driver that stop where a test asks them to (exactly_once/steps.py), and what was asked for."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from integration.support.driver_process import DriverProcess
+from spark_kafka_sink.exactly_once.steps import FOLDER
+from tests.waiting import wait_until
+
+
+class Stops:
+    """Of drivers that were started with `environment`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True)
+        self.environment = {FOLDER: str(folder)}
+
+    def stop(self, driver: DriverProcess, place: str) -> None:
+        """Wait until a process of the driver stops there."""
+        self._ask(place)
+        self._wait(driver, place)
+
+    def abort(self, driver: DriverProcess, place: str, may_fail: Callable[[], bool]) -> None:
+        """Let a task fail, by kill -9 of its Python worker, and wait until its driver stops in the abort that follows.
+
+        `may_fail`: another task of the same batch has ended well; else the driver does not know what to abort. Tasks
+        must not be tried again; else Spark aborts nothing.
+        """
+        self.stop(driver, "after write")
+        wait_until(lambda: may_fail() or driver.has_ended)
+        self._ask(place)
+        os.kill(int(self._stopped("after write").read_text()), signal.SIGKILL)
+        self.release("after write")
+        self._wait(driver, place)
+
+    def release(self, place: str) -> None:
+        self._stopped(place).unlink()
+
+    def forget(self) -> None:
+        """When what has stopped was killed: what follows would stop there, or wait."""
+        for file in self._folder.iterdir():
+            file.unlink()
+
+    def _ask(self, place: str) -> None:
+        (self._folder / f"stop {place}").touch()
+
+    def _stopped(self, place: str) -> Path:
+        return self._folder / f"stopped {place}"
+
+    def _wait(self, driver: DriverProcess, place: str) -> None:
+        stopped = self._stopped(place)
+        wait_until(lambda: (stopped.exists() and stopped.read_text() != "") or driver.has_ended)
+        assert not driver.has_ended, f"the driver ended; see {driver.log}"
