@@ -13,7 +13,8 @@ _BYTE_UNITS = ("B", "KB", "MB", "GB", "TB")
 
 def cleaned(words: str | None, characters_max: int = CHARACTERS_MAX) -> str:
     """On one line, of bounded length, and without characters that a terminal would act on or a reader not see."""
-    words = words or ""
+    if not words:
+        return ""
     shown = "".join(
         character if character.isprintable() else " " if character.isspace() else "?"
         for character in words[:characters_max]

@@ -120,7 +120,7 @@ class Control:
         self._cluster.ports.accept(node)
 
     def shrink_in_sync(self, topic: str, to: int = 1) -> None:
-        """So few replicas are in sync: with `min.insync.replicas` above it, acks=all fails with NOT_ENOUGH_REPLICAS."""
+        """`to` replicas are in sync: with `min.insync.replicas` above it, acks=all fails with NOT_ENOUGH_REPLICAS."""
         self._cluster.set_in_sync(topic, to)
 
     def restore_in_sync(self, topic: str) -> None:

@@ -31,7 +31,7 @@ HELP = "write records of a realistic shape to a topic, and measure"
 RECORDS = 1_000_000
 ROWS_PER_CALL = 5_000
 DISTINCT_CALLS_MAX = 20
-"""So many calls' rows are different; then they come again."""
+"""The rows of this number of calls are different; then they come again."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

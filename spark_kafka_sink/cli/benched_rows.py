@@ -15,7 +15,7 @@ _SEED = 17
 
 
 def realistic_calls(calls: int, rows: int, value_bytes: int) -> list[RecordColumns]:
-    """The columns of so many calls; values of about `value_bytes`, a fifth more or less."""
+    """The columns of a number of calls; values of about `value_bytes`, a fifth more or less."""
     chance = random.Random(_SEED)
     return [_columns(chance, rows, value_bytes) for _ in range(calls)]
 

@@ -224,7 +224,7 @@ class Connections:
         self._to_introduce.pop(node_id, None)
 
 
-# Whom to ask what any broker can answer: the least loaded node.
+# Which broker to ask what any can answer: the least loaded node.
 
 
 @dataclass(frozen=True)

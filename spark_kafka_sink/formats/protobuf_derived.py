@@ -1,7 +1,7 @@
 """A Protobuf message made from the types of columns: its plan, and its text for a registry.
 
 Fields are numbered in the order of the columns, so columns are to be added at the end. A column that may be null is
-`optional`; a null list or map cannot be told from an empty one. Dates, decimals, local times and times of day have no
+`optional`; a null list or map reads like an empty one. Dates, decimals, local times and times of day have no
 type in Protobuf and become their text.
 """
 

@@ -27,7 +27,7 @@ class FieldPlan:
     is_repeated: bool = False
     is_packed: bool = False
     has_presence: bool = True
-    """Whether a value that is the type's default is written; else it cannot be told from none."""
+    """Whether a value that is the type's default is written; else a reader sees no difference to none."""
     oneof: str | None = None
     message: tuple[FieldPlan, ...] = ()
     """The fields of a message, or key and value of a map's entry."""

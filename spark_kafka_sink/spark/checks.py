@@ -97,7 +97,7 @@ def write_target(options: SinkOptions) -> Target:
 
 
 def outcome_as_schema(options: Mapping[str, str]) -> StructType:
-    """On the driver of Spark Connect: all checks. The schema of a data frame tells their error, or the columns used."""
+    """On the driver of Spark Connect: all checks. The schema of a data frame has their error, or the columns used."""
     given = {name: value for name, value in options.items() if name.lower() != CHECK}
     schema = next(value for name, value in options.items() if name.lower() == CHECK)
     try:

@@ -1,7 +1,7 @@
 """The sink's numbers beside Spark's own progress of a stream.
 
 Spark has no place for a Python sink's numbers in a StreamingQueryProgress or in its UI. This listener, in the program
-that started the stream, puts the two together: when Spark tells of a micro-batch, it finds the report of that batch.
+that started the stream, puts the two together: when Spark reports a micro-batch, it finds the report of that batch.
 
     spark.streams.addListener(ReportListener("/data/reports/", handle))
 """

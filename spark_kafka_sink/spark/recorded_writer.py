@@ -1,6 +1,6 @@
 """Writers of pyspark that remember what was said to them.
 
-A writer is told its format, options and mode one by one, and in classic Spark it keeps them in the JVM. To look at a
+A writer gets its format, options and mode one by one, and in classic Spark it keeps them in the JVM. To look at a
 write before Spark plans it, and to make it once more with fewer columns, the writer classes are changed by `record`:
 every public method that returns the writer itself is noted with its arguments. Nothing else changes, for any format.
 

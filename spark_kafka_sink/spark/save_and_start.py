@@ -5,7 +5,7 @@ mode and output mode update, and hands over every column. So a write is looked a
 
 1. mode and trigger, then options, schema and connection (checks.py), with errors that are raised as they are;
 2. the columns of the sink are selected, so that no other travels to Python, whatever its name and type;
-3. a writer of these columns is told the same, in mode append, and does what the original one would have done.
+3. a writer of these columns gets the same options, in mode append, and does what the original one would have done.
 
 Output mode update goes through foreachBatch, where each micro-batch is an ordinary write of the rows that have changed.
 """

@@ -4,7 +4,7 @@ Each is one request to any broker, and harmless:
 
 - InitProducerId without a transactional id: the broker gives out a number that is never used.
 - EndTxn for a producer id that no producer has (-1): a broker looks at the user's rights first, and then finds no such
-  transaction. Nothing is begun, ended or stored, whoever else uses the transactional id.
+  transaction. Nothing is begun, ended or stored, also where another producer uses the transactional id.
 - DescribeConfigs and DescribeQuorum only read.
 
 The right to write to a topic needs no question: metadata names it (reached.py).

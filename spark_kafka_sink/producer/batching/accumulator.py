@@ -48,16 +48,10 @@ from spark_kafka_sink.producer.batching.staging import Entry, Stage, StagedRecor
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.partitioner import PartitionLoads
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.header import HEADER_BYTES
 
 _CHUNK_ROWS_MAX = 16_384
 _CHUNK_SHARE = 16
 """A call waits for this part of the memory at a time, counted in encoded bytes."""
-_STAGE_SHARE = 4
-"""A stage is full when its rows, encoded, fill this part of the memory, even if no batch is full. With a thousand
-partitions this limit decides: half of it would make batches half as large and cost 40 % more per row."""
-
-
 _END_FLUSH_SECONDS = 0.1
 """Longer than any thread holds the lock, unless the flush interrupted that thread. What is not done then is done when
 the Event is collected (incomplete.py)."""
@@ -90,7 +84,6 @@ class RecordAccumulator:
         self._clock = clock
         self._wakeup = wakeup
         self._chunk_bytes_max = max(1, config.buffer_memory // _CHUNK_SHARE)
-        self._stage_bytes_max = max(1, config.buffer_memory // _STAGE_SHARE)
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
         self._lock = threading.Lock()
         self._queues = PartitionQueues(config.linger_ms, config.max_request_size)
@@ -161,13 +154,13 @@ class RecordAccumulator:
                     raise ProducerClosedError("The producer was closed.")
                 stage = self._filler.stage_of(topic, self._clock())
                 first = not stage.entries
-                stage.add(entry, reserved[0])
-                full = stage.is_full(self._filler.batch_bytes_max(topic) - HEADER_BYTES, self._stage_bytes_max)
+                stage.add(entry, reserved)
+                full = stage.is_full(self._filler.full_bytes(topic))
         except BaseException:
             self._take_back(topic, entry, reserved)
             raise
         if full:
-            self._filler.fill(topic)
+            self._filler.fill(topic, only_full=True)
         if full or first:  # there is something to send, or a new linger to wait for
             self._wakeup()
 
@@ -189,8 +182,7 @@ class RecordAccumulator:
     def _take_back(self, topic: str, entry: Entry, reserved: list[int]) -> None:
         """An append was interrupted: return what was reserved, unless a thread is filling the entry into a batch."""
         with self._lock:
-            if reserved and self._filler.remove(topic, entry):
-                self._pool.release(reserved[0])
+            self._pool.release(sum(reserved) or self._filler.remove(topic, entry))
 
     # -- sender thread ------------------------------------------------------------------------------------------------
 
@@ -216,13 +208,17 @@ class RecordAccumulator:
             if not due:
                 return self._ready_check(now, next_ms)
         for topic in due:
+            began = self._clock()
             self._filler.fill(topic)
+            with self._lock:
+                self._queues.note_fill(topic, began, self._clock())
         with self._lock:
             return self._ready_check(now, next_ms)
 
     def _due_ms(self, stage: Stage, now: float, *, hurry: bool) -> float:
         """When to fill batches with the rows of a stage that is not full. `hurry`: memory is short."""
         wanted_ms = stage.oldest_ms + (0.0 if hurry else self._config.linger_ms)
+        wanted_ms = max(wanted_ms, self._queues.pause_until_ms(stage.topic))
         return wanted_ms if wanted_ms > now else wanted_ms + self._queues.hold_ms(stage.topic)
 
     def _ready_check(self, now: float, next_ms: float) -> ReadyCheck:

@@ -176,6 +176,10 @@ class ProducerBatch:
         """For each call: the call, places of rows in it, and the number of the first of them in the batch."""
         return [share for rows in self.rows for share in rows.by_call()]
 
+    def is_full(self, bytes_max: int) -> bool:
+        """Would another record of the usual size not fit into this many bytes?"""
+        return HEADER_BYTES + self.body_bytes + self.body_bytes // self.record_count > bytes_max
+
     def pin(self) -> None:
         """OPEN -> PINNED: the calling thread works on it without the lock."""
         self._move(PINNED)

@@ -29,18 +29,21 @@ from itertools import groupby
 from spark_kafka_sink.producer.batching.batch import CLOSED, OPEN, PINNED, ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
 from spark_kafka_sink.producer.batching.failed_rows import reason_of, rows_without_bytes
-from spark_kafka_sink.producer.batching.grouping import GroupedRows, compatible, group, in_columns
+from spark_kafka_sink.producer.batching.grouping import compatible, group, in_columns
 from spark_kafka_sink.producer.batching.incomplete import IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
 from spark_kafka_sink.producer.batching.staging import Entry, Stage, StagedRows
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.records.compression import Codec, CompressionRatios, require
-from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, cut_batches, times_of
+from spark_kafka_sink.records.cutting import BatchSlice, cut_batches, times_of
 from spark_kafka_sink.records.encoder import EncodedSlice, encode
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 _log = logging.getLogger(__name__)
+_STAGE_SHARE = 4
+"""A stage is full when its rows, encoded, fill this part of the memory, even if no batch is full. With a thousand
+partitions this limit decides: half of it would make batches half as large and cost 40 % more per row."""
 _RATIO_SAFETY = 1.05  # an estimate of the compressed size is taken a little too high, as in Java
 
 
@@ -82,19 +85,16 @@ class BatchFiller:
         """The rows of a topic that wait; made with its first row."""
         stage = self.stages.get(topic)
         if stage is None:
-            stage = self.stages[topic] = Stage(topic, now)
+            stage = self.stages[topic] = Stage(topic, now, max(1, self._config.buffer_memory // _STAGE_SHARE))
         return stage
 
-    def remove(self, topic: str, entry: Entry) -> bool:
-        """Take back an entry whose append was interrupted. False if a thread is filling it into a batch already."""
-        taken, stage = self._taken.get(topic), self.stages.get(topic)
-        if taken is not None and taken is not stage and taken.holds(entry):
-            return False
-        if stage is not None:
-            stage.remove(entry)
-            if not stage.entries:
-                del self.stages[topic]
-        return True
+    def remove(self, topic: str, entry: Entry) -> int:
+        """Take back an entry whose append was interrupted, if it still waits. Returns what was reserved for it."""
+        stage = self.stages.get(topic)
+        removed = 0 if stage is None else stage.remove(entry)
+        if stage is not None and not stage.entries:
+            del self.stages[topic]
+        return removed
 
     @property
     def has_rows(self) -> bool:
@@ -113,9 +113,7 @@ class BatchFiller:
 
     def free_sparse_memory(self) -> None:
         """Copy the last few batches of a buffer out of it, so that its memory returns (buffer_pool.py)."""
-        for lease in list(self._shared):
-            if not lease.is_sparse:
-                continue
+        for lease in [lease for lease in self._shared if lease.is_sparse]:
             for batch in lease.holders:
                 if isinstance(batch, ProducerBatch) and batch.state in (OPEN, CLOSED):
                     batch.move_to_own_memory()
@@ -128,6 +126,10 @@ class BatchFiller:
             return self._config.batch_size
         most = max(self._config.batch_size, self._config.max_request_size)
         return min(int(self._config.batch_size / (self._ratios.get(topic, self._codec) * _RATIO_SAFETY)), most)
+
+    def full_bytes(self, topic: str) -> int:
+        """A partition with that many staged bytes has a full batch."""
+        return self.batch_bytes_max(topic) - HEADER_BYTES
 
     def fill_lock(self, topic: str) -> threading.Lock:
         """One thread at a time fills a topic."""
@@ -143,17 +145,20 @@ class BatchFiller:
             if not self.fill_lock(topic).locked():
                 self.fill(topic, 0)
 
-    def fill(self, topic: str, timeout_seconds: float = -1) -> bool:
-        """Put all rows that wait for a topic into batches. False if another thread was at it until the timeout."""
+    def fill(self, topic: str, timeout_seconds: float = -1, *, only_full: bool = False) -> bool:
+        """Put the rows that wait for a topic into batches. False if another thread was at it until the timeout.
+
+        `only_full`: nothing if the stage is not full, and of skewed rows only those that fill batches (staging.py).
+        """
         lock = self.fill_lock(topic)
         locked = False
         try:
             locked = lock.acquire(timeout=timeout_seconds)
             if locked:
                 self._resume(topic)
-                stage = self._take(topic)
+                stage = self._take(topic, only_full=only_full)
                 if stage is not None:
-                    self._fill(stage)
+                    self._fill(stage, only_full=only_full)
             return locked
         except BaseException as error:
             if locked:
@@ -192,14 +197,26 @@ class BatchFiller:
 
     # -- with the topic's fill lock -----------------------------------------------------------------------------------
 
-    def _take(self, topic: str) -> Stage | None:
+    def _take(self, topic: str, *, only_full: bool = False) -> Stage | None:
         """From here on the rows belong to this thread."""
         with self._lock:
             stage = self.stages.get(topic)
-            if stage is not None:
-                self._taken[topic] = stage
-                del self.stages[topic]
+            if stage is None or (only_full and not stage.is_full(self.full_bytes(topic))):
+                return None
+            self._taken[topic] = stage
+            del self.stages[topic]
             return stage
+
+    def _return_thin(self, stage: Stage) -> None:
+        """Of skewed rows, those that would make thin batches wait on, before what was staged since."""
+        leaving = stage.leaving(self.full_bytes(stage.topic))
+        if leaving is None:
+            return
+        leave, rest = stage.split(leaving)
+        with self._lock:
+            if stage.topic in self.stages:
+                rest.extend(self.stages[stage.topic])
+            stage.entries, self.stages[stage.topic] = [*leave], rest
 
     def _resume(self, topic: str, error: BaseException | None = None) -> None:
         """Bring to an end what an exception has interrupted, in this thread or in one before it."""
@@ -214,14 +231,15 @@ class BatchFiller:
         with self._lock:
             self._failed += failed
 
-    def _fill(self, stage: Stage) -> None:
-        reserved = sum(reserved for _, reserved in stage.entries)
-        lease = MemoryLease(self._pool, reserved)
+    def _fill(self, stage: Stage, *, only_full: bool) -> None:
+        stage.entries = [*in_columns(stage.entries)]
+        if only_full:
+            self._return_thin(stage)
+        lease = MemoryLease(self._pool, sum(reserved for _, reserved in stage.entries))
         lease.hold(stage, 0)
         stage.leases.append(lease)
-        staged = in_columns([entry for entry, _ in stage.entries])
-        stage.entries = [(rows, 0) for rows in staged]
-        for together in list(compatible(staged)):
+        stage.entries = [(rows, 0) for rows, _ in stage.entries]
+        for together in list(compatible([rows for rows, _ in stage.entries if isinstance(rows, StagedRows)])):
             self._fill_rows(stage, together)
         self._end(stage)
 
@@ -234,7 +252,7 @@ class BatchFiller:
             pinned = [queue.pin_open_batch() for queue in queues]
         now_ms = self._wall_clock_ms()
         times = times_of(grouped.columns, now_ms)
-        cuts = cut_batches(grouped.sizes, _slices(grouped, pinned), bytes_max, times)
+        cuts = cut_batches(grouped.sizes, grouped.slices(pinned), bytes_max, times)
         pieces = encode(grouped.columns, cuts, now_ms)
         leases = self._leases_of(stage, cuts, pieces, grouped.origins)
         rest = stage.entries[len(together) :]
@@ -308,7 +326,7 @@ class BatchFiller:
         full: list[ProducerBatch] = []
         for queue in queues:
             batch = queue.batches[-1]
-            if _is_full(batch, bytes_max):
+            if batch.is_full(bytes_max):
                 full.append(batch)
             else:
                 batch.unpin()
@@ -380,21 +398,3 @@ class BatchFiller:
             self._place(queues)
         self._end(stage)
         return failed
-
-
-def _is_full(batch: ProducerBatch, bytes_max: int) -> bool:
-    """Another record of the usual size would not fit."""
-    body_bytes = batch.body_bytes
-    return HEADER_BYTES + body_bytes + body_bytes // batch.record_count > bytes_max
-
-
-def _slices(grouped: GroupedRows, pinned: Sequence[ProducerBatch | None]) -> list[PartitionSlice]:
-    """Where the rows of each partition are, and the open batch that they go on in."""
-    slices = []
-    for start, stop, batch in zip(grouped.starts, grouped.starts[1:], pinned, strict=False):
-        if batch is None:
-            slices.append(PartitionSlice(start, stop))
-        else:
-            open_bytes = HEADER_BYTES + batch.body_bytes
-            slices.append(PartitionSlice(start, stop, batch.record_count, open_bytes, batch.base_timestamp))
-    return slices

@@ -14,10 +14,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.row_origins import RowOrigins
 from spark_kafka_sink.producer.batching.staging import Entry, Headers, StagedRecord, StagedRows
 from spark_kafka_sink.records.arrays import bytes_array, number_array
 from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.cutting import PartitionSlice
+from spark_kafka_sink.records.header import HEADER_BYTES
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -33,14 +36,28 @@ class GroupedRows(NamedTuple):
     starts: list[int]
     origins: RowOrigins
 
+    def slices(self, pinned: Sequence[ProducerBatch | None]) -> list[PartitionSlice]:
+        """Where the rows of each partition are, and the open batch that they go on in."""
+        slices = []
+        for start, stop, batch in zip(self.starts, self.starts[1:], pinned, strict=False):
+            if batch is None:
+                slices.append(PartitionSlice(start, stop))
+            else:
+                open_bytes = HEADER_BYTES + batch.body_bytes
+                slices.append(PartitionSlice(start, stop, batch.record_count, open_bytes, batch.base_timestamp))
+        return slices
 
-def in_columns(entries: Sequence[Entry]) -> list[StagedRows]:
-    """Entries as columns: neighbouring single records become one."""
-    found: list[StagedRows] = []
-    for _, group_of_type in groupby(entries, type):
-        same = list(group_of_type)
-        records = [entry for entry in same if isinstance(entry, StagedRecord)]
-        found += [rows_of_records(records)] if records else [entry for entry in same if isinstance(entry, StagedRows)]
+
+def in_columns(entries: Sequence[tuple[Entry, int]]) -> list[tuple[StagedRows, int]]:
+    """Entries, each with what is reserved for it, as columns: neighbouring single records become one."""
+    found: list[tuple[StagedRows, int]] = []
+    for _, of_type in groupby(entries, lambda pair: type(pair[0])):
+        same = list(of_type)
+        records = [entry for entry, _ in same if isinstance(entry, StagedRecord)]
+        if records:
+            found.append((rows_of_records(records), sum(reserved for _, reserved in same)))
+        else:
+            found += [(entry, reserved) for entry, reserved in same if isinstance(entry, StagedRows)]
     return found
 
 

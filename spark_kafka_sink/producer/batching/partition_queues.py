@@ -34,6 +34,11 @@ _NO_TOPICS: frozenset[str] = frozenset()
 _HOLD_MS_MAX = 100.0
 """The limit is for leaders that take nothing: rows must be seen to expire, and must give back the memory that is kept
 for their encoding. With a thousand partitions, holding halves the cost of a row."""
+_FILL_SHARE = 3
+"""The sender spends at most this part of its time on rows of a topic that have lingered. With many partitions a fill
+takes long; the longer the next one waits, the more rows each of its batches gets."""
+_PAUSE_MS_MIN = 5.0
+"""A wait ends up to a millisecond late. So a fill that takes no time is not followed by one."""
 
 
 Admit = Callable[[ProducerBatch, int, float], bool]
@@ -101,6 +106,7 @@ class PartitionQueues:
         self._tie_breaker = itertools.count()
         self._snapshot = ClusterSnapshot()
         self._leaders: dict[str, frozenset[int]] = {}  # by topic, of this snapshot; filled when they are asked for
+        self._pauses: dict[str, float] = {}  # by topic
         self._hurry = False
         self._aside: set[PartitionQueue] = set()
 
@@ -231,6 +237,15 @@ class PartitionQueues:
         if leaders is None:
             leaders = self._leaders[topic] = self._leaders_of(topic)
         return _HOLD_MS_MAX if leaders and all(self._is_supplied(leader) for leader in leaders) else 0.0
+
+    def note_fill(self, topic: str, began_ms: float, ended_ms: float) -> None:
+        """Rows that had lingered were filled into batches. A pause follows, in proportion to the time it took."""
+        pause_ms = min((_FILL_SHARE - 1) * (ended_ms - began_ms), _HOLD_MS_MAX)
+        self._pauses[topic] = ended_ms + pause_ms if pause_ms >= _PAUSE_MS_MIN else 0.0
+
+    def pause_until_ms(self, topic: str) -> float:
+        """No rows that have lingered are filled before."""
+        return self._pauses.get(topic, 0.0)
 
     # -- drain --------------------------------------------------------------------------------------------------------
 

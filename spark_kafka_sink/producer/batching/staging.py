@@ -9,6 +9,9 @@ beside a column of partition numbers, until their stage is due:
     lingered      linger.ms has passed, or memory is short: on the sender's thread
     hurried       a flush or the close is under way: at once
 
+Keys are skewed: in ten thousand rows over a thousand partitions one partition may have a whole batch, and most have a
+few rows. Then only the rows of the full partitions leave (`split`), and the others wait on.
+
 A stage lives from its first row until all its rows are in batches. An entry (a StagedRecord, or the StagedRows of one
 call) is accepted by being appended to `entries`, together with what was reserved for it. So after an exception at any
 moment (MemoryError, Ctrl-C) an entry is either accepted and paid for, or not there at all.
@@ -24,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
+from spark_kafka_sink.producer.batching.row_origins import FUTURE_BYTES
 from spark_kafka_sink.records.columns import RecordColumns
 
 Headers = Sequence[tuple[str, "bytes | None"]]
@@ -36,6 +40,8 @@ _CACHED_BYTES = 3 << 20
 _BYTES_PER_PARTITION = 64 << 10
 """Rows are ordered in half the time, or less, while all are in the processor's cache. So a stage is full with that many
 bytes, unless a partition's share would be small: each share costs what some hundred rows cost."""
+_SPLITS_MAX = 64
+"""Each split looks at all entries of the stage; with a long linger.ms there would be more and more of them."""
 
 
 class StagedRecord(NamedTuple):
@@ -62,6 +68,26 @@ class StagedRows:
     rows: NDArray[np.int64]
     call: object
 
+    def split(self, leaving: NDArray[np.bool_]) -> tuple[StagedRows | None, StagedRows | None]:
+        """The rows of the partitions that are True in `leaving`, and the others; None where there are none."""
+        if not self.counts[leaving[: len(self.counts)]].any():
+            return None, self
+        leaves = leaving[self.partitions]
+        if leaves.all():
+            return self, None
+        return self._part(np.flatnonzero(leaves)), self._part(np.flatnonzero(~leaves))
+
+    def _part(self, places: NDArray[np.int64]) -> StagedRows:
+        partitions = self.partitions[places]
+        columns, sizes, rows = self.columns.take(places), self.sizes[places], self.rows[places]
+        return StagedRows(columns, sizes, partitions, np.bincount(partitions), rows, self.call)
+
+    def share_of(self, part: StagedRows, reserved: int) -> int:
+        """How much of what is reserved for all these rows is for a part of them."""
+        each = FUTURE_BYTES if isinstance(self.call, list) else 0
+        of_bytes = reserved - each * len(self.rows)
+        return each * len(part.rows) + of_bytes * int(part.sizes.sum()) // max(1, int(self.sizes.sum()))
+
 
 Entry = StagedRecord | StagedRows
 
@@ -71,6 +97,8 @@ class Stage:
     batches, then used by the thread alone that holds the topic's fill lock (batch_filler.py)."""
 
     __slots__ = (
+        "_bytes_max",
+        "_splits",
         "_staged_bytes",
         "bytes",
         "entries",
@@ -80,9 +108,12 @@ class Stage:
         "topic",
     )
 
-    def __init__(self, topic: str, now: float) -> None:
+    def __init__(self, topic: str, now: float, bytes_max: int) -> None:
+        """`bytes_max` is the part of buffer.memory that its rows, encoded, may fill."""
         self.topic = topic
         self.oldest_ms = now
+        self._bytes_max = bytes_max
+        self._splits = 0  # how often rows have left before these
         self.entries: list[tuple[Entry, int]] = []  # each with the bytes that are reserved for it
         self.bytes = 0  # upper bound of the encoded form of all rows
         self.fullest_bytes = 0  # lower bound of what the partition with the most rows has
@@ -92,13 +123,16 @@ class Stage:
     def __repr__(self) -> str:
         return f"Stage({self.topic}, {len(self.entries)} entries, {self.bytes} bytes, oldest {self.oldest_ms})"
 
-    def add(self, entry: Entry, reserved: int) -> None:
-        """Accept an entry. To be there it must be in `entries`, which comes last."""
+    def add(self, entry: Entry, reserved: list[int]) -> None:
+        """Accept an entry. To be there it must be in `entries`, which comes last.
+
+        The number in `reserved` goes with it: a caller that is interrupted and still finds it there must release it.
+        """
         if isinstance(entry, StagedRecord):
             self._count_record(entry)
         else:
             self._count_rows(entry)
-        self.entries.append((entry, reserved))
+        self.entries.append((entry, reserved.pop()))
 
     def _count_rows(self, rows: StagedRows) -> None:
         sizes = np.bincount(rows.partitions, rows.sizes).astype(np.int64)
@@ -120,20 +154,53 @@ class Stage:
         if missing > 0:
             self._staged_bytes = np.concatenate([self._staged_bytes, np.zeros(missing, np.int64)])
 
-    def holds(self, entry: Entry) -> bool:
-        """Was the entry accepted?"""
-        return any(accepted is entry for accepted, _ in self.entries)
+    def remove(self, entry: Entry) -> int:
+        """Take an entry back, if it is still here. Returns what was reserved for it.
 
-    def remove(self, entry: Entry) -> None:
-        """The entry is not accepted after all. Its bytes stay counted, so that the stage is full a little earlier."""
+        Its bytes stay counted, so that the stage is full a little earlier.
+        """
+        found = sum(reserved for staged, reserved in self.entries if staged is entry)
         self.entries = [pair for pair in self.entries if pair[0] is not entry]
+        return found
 
-    def is_full(self, batch_bytes_max: int, memory_max: int) -> bool:
-        """Should its rows become batches now? `batch_bytes_max` is what a batch takes, without its header."""
-        if self.fullest_bytes >= batch_bytes_max or self.bytes >= memory_max:
+    def is_full(self, batch_bytes: int) -> bool:
+        """Should rows become batches now? `batch_bytes` is what a batch takes, without its header."""
+        if self.fullest_bytes >= batch_bytes or self.bytes >= self._bytes_max:
             return True
         partitions = int(np.count_nonzero(self._staged_bytes))
         return self.bytes >= max(_CACHED_BYTES, _BYTES_PER_PARTITION * partitions)
+
+    def leaving(self, batch_bytes: int) -> NDArray[np.bool_] | None:
+        """By partition, whether its rows fill a batch, if no others should leave a full stage. None: all should."""
+        full = self._staged_bytes >= batch_bytes
+        waiting = self._staged_bytes[~full]
+        thin = int(waiting.sum()) < _BYTES_PER_PARTITION * int(np.count_nonzero(waiting))
+        return full if thin and self.bytes < self._bytes_max and self._splits < _SPLITS_MAX else None
+
+    def split(self, leaving: NDArray[np.bool_]) -> tuple[list[tuple[StagedRows, int]], Stage]:
+        """The rows that leave, and a stage of the others, which is as old as this one. Nothing has changed yet."""
+        rest = Stage(self.topic, self.oldest_ms, self._bytes_max)
+        rest._splits = self._splits + 1
+        rest._staged_bytes = np.where(leaving, 0, self._staged_bytes)
+        leave: list[tuple[StagedRows, int]] = []
+        for rows, reserved in self.entries:
+            assert isinstance(rows, StagedRows)  # single records have become rows
+            going, staying = rows.split(leaving)
+            share = 0 if going is None else rows.share_of(going, reserved)
+            if going is not None:
+                leave.append((going, share))
+            if staying is not None:
+                rest.entries.append((staying, reserved - share))
+                rest.bytes += int(staying.sizes.sum())
+        return leave, rest
+
+    def extend(self, later: Stage) -> None:
+        """Add what was staged after these rows."""
+        self._reach(len(later._staged_bytes))
+        self._staged_bytes[: len(later._staged_bytes)] += later._staged_bytes
+        self.fullest_bytes = int(self._staged_bytes.max(initial=0))
+        self.bytes += later.bytes
+        self.entries += later.entries
 
 
 def chunks(sizes: NDArray[np.int64], rows_max: int, bytes_max: int) -> Iterator[tuple[int, int, int]]:

@@ -17,7 +17,7 @@ from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
 from spark_kafka_sink.producer.batching.incomplete import IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue
-from spark_kafka_sink.producer.batching.staging import Stage
+from spark_kafka_sink.producer.batching.staging import Stage, StagedRows
 from spark_kafka_sink.records.compression import Codec
 from tests.producer.batching.accumulator_harness import RECORD_BYTES, VALUE, Harness
 
@@ -164,6 +164,22 @@ def test_memory_for_rows_that_cannot_be_staged_returns(
     assert (rows_of(sent), failed) == ([("before", 0)], [])
 
 
+@pytest.mark.parametrize("fault", FAULTS)
+def test_rows_that_were_staged_by_a_call_that_raises_are_taken_back(
+    fault: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    h = Harness()
+    h.append(0, 1, call="before")
+    free = h.pool.free_bytes
+    monkeypatch.setattr(Stage, "is_full", failing(Stage.is_full, fault))
+    with pytest.raises(fault):
+        h.append(0, 5, call="struck")
+    assert h.pool.free_bytes == free
+    monkeypatch.undo()
+    sent, failed = sent_and_failed(h)
+    assert (rows_of(sent), failed) == ([("before", 0)], [])
+
+
 @pytest.mark.parametrize("fault", [MemoryError, ValueError, RuntimeError])
 @pytest.mark.parametrize("when", ["drained", "full"])
 def test_a_batch_that_cannot_be_compressed_is_sent_as_it_is(
@@ -190,8 +206,13 @@ INTERRUPTED = [
     Stage.add,
     Stage._count_rows,
     Stage._count_record,
+    Stage.remove,
+    Stage.split,
+    Stage.extend,
+    StagedRows.split,
     BatchFiller.fill,
     BatchFiller._take,
+    BatchFiller._return_thin,
     BatchFiller._fill,
     BatchFiller._fill_rows,
     BatchFiller._leases_of,
@@ -261,6 +282,12 @@ def append_that_fills(h: Harness) -> Callable[[], object]:
     return lambda: h.append_rows([VALUE] * 24, [0, 1] * 12, call="struck")
 
 
+def skewed_append_that_fills(h: Harness) -> Callable[[], object]:
+    h.append(1, 3, call="before")
+    h.append_record(0, call="single")
+    return lambda: h.append_rows([VALUE] * 24, [2, *[0] * 22, 1], call="struck")
+
+
 def single_that_fills(h: Harness) -> Callable[[], object]:
     h.append(0, 3, call="before")
     for _ in range(BATCH_ROWS - 1):
@@ -287,7 +314,7 @@ def labels(batches: list[ProducerBatch]) -> Counter[object]:
     )
 
 
-@pytest.mark.parametrize("action", [append_that_fills, single_that_fills, flush_that_fills])
+@pytest.mark.parametrize("action", [append_that_fills, skewed_append_that_fills, single_that_fills, flush_that_fills])
 def test_an_interruption_at_any_line_loses_no_row_of_another_call_and_no_byte(
     action: Callable[[Harness], Callable[[], object]],
 ) -> None:

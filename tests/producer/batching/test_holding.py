@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
@@ -123,3 +124,46 @@ def test_held_rows_leave_with_the_next_request_and_wait_for_no_answer() -> None:
     assert loop_of(producer).run_until(lambda: full.done() and held.done(), HOLD_MS)
     assert cluster.system.now() - began_ms <= 2 * latency_ms + 2
     producer.close()
+
+
+def after_a_fill_of(spent_ms: float, monkeypatch: pytest.MonkeyPatch) -> Harness:
+    """Rows that have lingered were filled into batches, which took so long; then a row was appended."""
+    h = Harness(linger_ms=0)
+    fill = BatchFiller.fill
+
+    def slow(filler: BatchFiller, topic: str) -> bool:
+        h.clock.now += spent_ms
+        return fill(filler, topic)
+
+    h.append(0, 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(BatchFiller, "fill", slow)
+        (batch,) = h.take()
+    h.acknowledge(batch)
+    h.append(1, 1)
+    return h
+
+
+@pytest.mark.parametrize(("spent_ms", "pause_ms"), [(20, 40), (49, 98), (500, 100)])
+def test_a_fill_is_followed_by_a_pause_of_twice_its_time(
+    spent_ms: float, pause_ms: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    h = after_a_fill_of(spent_ms, monkeypatch)
+    h.clock.now += pause_ms - 1
+    assert h.take() == []
+    assert h.ready().next_check_delay_ms == 1
+    h.clock.now += 1
+    assert [batch.topic_partition.partition for batch in h.take()] == [1]
+
+
+def test_a_fill_that_took_no_time_is_followed_by_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    h = after_a_fill_of(2, monkeypatch)
+    assert [batch.topic_partition.partition for batch in h.take()] == [1]
+
+
+def test_a_flush_does_not_wait_for_the_end_of_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    h = after_a_fill_of(49, monkeypatch)
+    flush = h.begin_flush()
+    (batch,) = h.take()
+    h.acknowledge(batch)
+    assert h.flushed(flush)

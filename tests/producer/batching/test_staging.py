@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_kafka_sink.producer.batching.grouping import rows_of_records
+from spark_kafka_sink.producer.batching.row_origins import FUTURE_BYTES
 from spark_kafka_sink.producer.batching.staging import Stage, StagedRecord, StagedRows, chunks
 from spark_kafka_sink.records.columns import RecordColumns
 
@@ -30,31 +32,31 @@ def record(partition: int, size: int) -> StagedRecord:
 
 
 def test_a_stage_counts_what_it_holds() -> None:
-    stage = Stage("t", 5)
-    stage.add(record(2, 1_030), 2_000)
-    stage.add(rows_of([208, 108, 108], [0, 9, 9]), 900)
-    stage.add(record(2, 1_030), 2_000)
+    stage = Stage("t", 5, 32 * MIB)
+    stage.add(record(2, 1_030), [2_000])
+    stage.add(rows_of([208, 108, 108], [0, 9, 9]), [900])
+    stage.add(record(2, 1_030), [2_000])
     assert (stage.bytes, stage.fullest_bytes, stage.oldest_ms) == (2 * 1_030 + 424, 2_000, 5)
     assert [reserved for _, reserved in stage.entries] == [2_000, 900, 2_000]
 
 
 def test_an_entry_that_is_taken_back_is_not_there_any_more() -> None:
-    stage = Stage("t", 5)
-    first, second = record(0, 100), rows_of([100], [0])
-    stage.add(first, 10)
-    stage.add(second, 20)
-    assert stage.holds(second)
-    stage.remove(second)
-    assert not stage.holds(second)
+    stage = Stage("t", 5, 32 * MIB)
+    first, second, reserved = record(0, 100), rows_of([100], [0]), [20]
+    stage.add(first, [10])
+    stage.add(second, reserved)
+    assert reserved == []  # it belongs to the stage now
+    assert stage.remove(second) == 20
     assert stage.entries == [(first, 10)]
+    assert stage.remove(second) == 0
 
 
 def test_a_stage_is_full_when_one_partition_has_a_batch_of_rows_however_thin_the_others_are() -> None:
-    stage = Stage("t", 0)
-    stage.add(rows_of([100] * 101, list(range(101))), 1)
-    assert not stage.is_full(16 * KIB, 32 * MIB)
-    stage.add(rows_of([1_000] * 17, [7] * 17), 1)
-    assert stage.is_full(16 * KIB, 32 * MIB)
+    stage = Stage("t", 0, 32 * MIB)
+    stage.add(rows_of([100] * 101, list(range(101))), [1])
+    assert not stage.is_full(16 * KIB)
+    stage.add(rows_of([1_000] * 17, [7] * 17), [1])
+    assert stage.is_full(16 * KIB)
 
 
 @pytest.mark.parametrize(
@@ -66,12 +68,76 @@ def test_a_stage_is_full_when_one_partition_has_a_batch_of_rows_however_thin_the
     ],
 )
 def test_a_stage_is_full_with(batch_size: int, memory: int, partitions: int, enough: int) -> None:
-    stage = Stage("t", 0)
-    stage.add(rows_of([100] * partitions, list(range(partitions))), 1)
+    stage = Stage("t", 0, memory)
+    stage.add(rows_of([100] * partitions, list(range(partitions))), [1])
     stage.bytes = enough - 1
-    assert not stage.is_full(batch_size, memory)
+    assert not stage.is_full(batch_size)
     stage.bytes = enough
-    assert stage.is_full(batch_size, memory)
+    assert stage.is_full(batch_size)
+
+
+def skewed_stage(bytes_max: int = 32 * MIB) -> Stage:
+    """Partition 7 has a batch of 16 kB, in two entries; 20 others have a row each. Each byte is reserved twice."""
+    stage = Stage("t", 5, bytes_max)
+    stage.add(rows_of([100] * 20 + [1_000] * 9, [*range(8, 28), *[7] * 9]), [22_000])
+    stage.add(rows_of([1_000] * 9, [7] * 9), [18_000])
+    stage.add(rows_of([100] * 3, [8, 9, 10]), [600])
+    return stage
+
+
+def test_the_rows_of_a_full_partition_leave_and_the_thin_ones_wait_on_as_old_as_they_were() -> None:
+    stage = skewed_stage()
+    leaving = stage.leaving(16 * KIB)
+    assert leaving is not None
+    assert np.flatnonzero(leaving).tolist() == [7]
+    leave, rest = stage.split(leaving)
+    assert [(rows.rows.tolist(), reserved) for rows, reserved in leave] == [
+        (list(range(20, 29)), 18_000),
+        (list(range(9)), 18_000),
+    ]
+    assert [reserved for _, reserved in rest.entries] == [4_000, 600]
+    assert rest.entries[1][0] is stage.entries[2][0]  # rows that all wait on are not copied
+    assert (rest.bytes, rest.oldest_ms) == (2_300, 5)
+    assert not rest.is_full(16 * KIB)
+    assert len(stage.entries) == 3
+
+
+def test_what_is_staged_later_comes_behind_rows_that_wait_on() -> None:
+    stage, later = skewed_stage(), Stage("t", 9, 32 * MIB)
+    added = rows_of([1_000] * 17, [30] * 17)
+    later.add(added, [34_000])
+    leaving = stage.leaving(16 * KIB)
+    assert leaving is not None
+    _, rest = stage.split(leaving)
+    rest.extend(later)
+    assert rest.entries[-1] == (added, 34_000)
+    assert (rest.bytes, rest.oldest_ms) == (19_300, 5)
+    again = rest.leaving(16 * KIB)
+    assert again is not None
+    assert np.flatnonzero(again).tolist() == [30]
+
+
+def test_all_rows_leave_when_they_fill_memory_or_the_others_are_not_thin_or_have_waited_often() -> None:
+    assert skewed_stage(bytes_max=20_000).leaving(16 * KIB) is None
+    broad = Stage("t", 0, 32 * MIB)
+    broad.add(rows_of([64 * KIB + 8] * 20, [0] * 18 + [1, 2]), [1])
+    assert broad.leaving(MIB) is None
+    stage, splits = skewed_stage(), 0
+    while splits < 100 and (leaving := stage.leaving(16 * KIB)) is not None:
+        splits += 1
+        _, stage = stage.split(leaving)
+        stage.add(rows_of([1_000] * 17, [7] * 17), [1])
+    assert splits == 64
+
+
+def test_single_records_and_their_futures_share_what_was_reserved_by_bytes_and_by_count() -> None:
+    rows = rows_of_records([record(0, 100), record(1, 100), record(1, 800)])
+    leaves, stays = rows.split(np.array([False, True]))
+    assert leaves is not None
+    assert stays is not None
+    reserved = 2 * 1_000 + 3 * FUTURE_BYTES
+    assert rows.share_of(leaves, reserved) == 2 * 900 + 2 * FUTURE_BYTES
+    assert rows.share_of(stays, reserved) == 2 * 100 + FUTURE_BYTES
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,0 +1,100 @@
+"""Skewed keys: full partitions leave at once, thin ones wait on and are not written as many small batches."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from spark_kafka_sink.producer.batching.staging import Stage
+from tests.producer.batching.accumulator_harness import BATCH_ROWS, TOPIC, VALUE, Harness
+
+LINGER_MS = 1_000
+PARTITIONS = 40
+
+
+def skewed() -> Harness:
+    return Harness(leaders=[0] * PARTITIONS, linger_ms=LINGER_MS)
+
+
+def test_rows_of_a_full_partition_leave_and_those_of_thin_ones_keep_their_linger() -> None:
+    h = skewed()
+    partitions = [0] * (2 * BATCH_ROWS) + list(range(1, PARTITIONS))
+    h.append_rows([VALUE] * len(partitions), partitions, call="skewed")
+    assert [batch.topic_partition.partition for batch in h.take() + h.take()] == [0, 0]
+    h.clock.now += LINGER_MS - 1
+    assert h.take() == []
+    h.clock.now += 1
+    assert {batch.topic_partition.partition for batch in h.take()} == set(range(1, PARTITIONS))
+
+
+def test_thin_partitions_gather_the_rows_of_many_calls_in_one_batch_each() -> None:
+    h = skewed()
+    for call in range(BATCH_ROWS // 2):
+        h.append_rows([VALUE] * (BATCH_ROWS + PARTITIONS - 1), [0] * BATCH_ROWS + list(range(1, PARTITIONS)), call=call)
+    h.clock.now += LINGER_MS
+    thin = [batch for _ in range(BATCH_ROWS) for batch in h.take() if batch.topic_partition.partition]
+    assert [batch.record_count for batch in thin] == [BATCH_ROWS // 2] * (PARTITIONS - 1)
+    assert {len(batch.rows) for batch in thin} == {1}  # filled once
+
+
+def test_rows_that_are_staged_while_others_leave_come_behind_those_that_wait_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    h, split = skewed(), Stage.split
+
+    def split_and_stage(stage: Stage, leaving: NDArray[np.bool_]) -> Any:
+        parts = split(stage, leaving)
+        h.append(1, 2, call="meanwhile")  # as another thread does it
+        return parts
+
+    monkeypatch.setattr(Stage, "split", split_and_stage)
+    h.append_rows([VALUE] * (2 * BATCH_ROWS + 1), [0] * (2 * BATCH_ROWS) + [1], call="skewed")
+    h.clock.now += LINGER_MS
+    (thin,) = [batch for batch in h.take() if batch.topic_partition.partition == 1]
+    shares = [(call, rows.tolist()) for call, rows, _ in thin.rows_by_call()]
+    assert shares == [("skewed", [2 * BATCH_ROWS]), ("meanwhile", [0, 1])]
+
+
+def test_a_thread_that_waited_for_another_to_fill_finds_nothing_full_and_fills_nothing() -> None:
+    h = Harness(linger_ms=LINGER_MS, batch_size=1 << 20)
+    h.append(0, 1_000)
+    assert h.accumulator._filler.fill(TOPIC, only_full=True)
+    h.append(0, 1_000)
+    h.clock.now += LINGER_MS
+    (batch,) = h.take()
+    assert batch.record_count == 2_000
+    assert len({id(rows.origins) for rows in batch.rows}) == 1  # of one fill
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_whatever_fills_first_each_partition_keeps_the_order_of_its_rows_and_all_memory_returns(
+    seed: int, compression: str
+) -> None:
+    chance, h = Random(seed), Harness(leaders=[0] * PARTITIONS, linger_ms=LINGER_MS, compression_type=compression)
+    given: dict[int, list[object]] = defaultdict(list)
+    sent: dict[int, list[object]] = defaultdict(list)
+    for call in range(60):
+        if chance.random() < 0.5:
+            partition = int(PARTITIONS ** chance.random()) - 1
+            h.append_record(partition, call=call)
+            given[partition].append(call)
+            continue
+        partitions = [int(PARTITIONS ** (2 * chance.random() - 1)) for _ in range(chance.randrange(1, 40))]
+        h.append_rows([VALUE] * len(partitions), partitions, call=call)
+        for row, partition in enumerate(partitions):
+            given[partition].append((call, row))
+    h.clock.now += LINGER_MS
+    while h.accumulator.has_incomplete():
+        for batch in h.take():
+            for source, rows, _ in batch.rows_by_call():
+                names = [source[row] if isinstance(source, list) else (source, row) for row in rows.tolist()]
+                sent[batch.topic_partition.partition] += names
+            h.acknowledge(batch)
+    assert sent == given
+    assert h.pool.free_bytes == h.pool.bytes_max
