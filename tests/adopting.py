@@ -1,8 +1,8 @@
 """Run a command and wait for everything that it has started: `python -m tests.adopting COMMAND...`
 
 A test that kills a driver leaves the driver's JVM, and that its Python workers, without a parent. The system gives them
-to this process, which waits for them too: so whoever waits for this one gets the CPU time of all of them, and nothing
-runs on behind a part of the tests that has ended.
+to this process, which waits for them too: so a caller that waits for this process gets the CPU time of all of them, and
+no process is left over when this part of the tests has ended.
 """
 
 from __future__ import annotations

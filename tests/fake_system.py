@@ -333,7 +333,7 @@ class FakeSystem:
         self._peers[host, port] = peer
 
     def refuse(self, host: str, port: int) -> None:
-        """Nobody listens there (any more); connections that stand are not touched."""
+        """Refuses new connections to this address from now on; open connections stay open."""
         self._peers.pop((host, port), None)
 
     def swallow(self, host: str, port: int) -> None:

@@ -1,4 +1,4 @@
-"""The list of decoders that `make fuzz` covers: whoever writes a decoder of foreign bytes adds it here."""
+"""The list of decoders that `make fuzz` covers. Add each new decoder of foreign bytes here."""
 
 from __future__ import annotations
 

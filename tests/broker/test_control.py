@@ -252,7 +252,7 @@ def test_a_topic_created_again_has_another_id_and_no_records(client: WireClient,
     assert cluster.values("t") == []
 
 
-def test_added_partitions_are_told_and_led(client: WireClient, cluster: SimulatedCluster) -> None:
+def test_added_partitions_appear_in_metadata_with_a_leader(client: WireClient, cluster: SimulatedCluster) -> None:
     cluster.control.add_partitions("t", 4)
     (topic,) = client.ask(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9).topics
     assert [(p.partition_index, p.leader_id) for p in topic.partitions] == [(0, 0), (1, 1), (2, 0), (3, 1)]

@@ -1,4 +1,4 @@
-"""`pykafka broker` ends when it is told to, in whatever state it is."""
+"""`pykafka broker` ends at SIGTERM and SIGINT, whatever state it is in."""
 
 from __future__ import annotations
 

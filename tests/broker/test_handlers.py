@@ -105,8 +105,8 @@ def test_every_version_can_be_throttled(
     cluster.control.when(api=api).throttle(7)
     answer = client.ask(some_request(api, version, cluster.core.topic("t").id), version)
     specs = field_specs(type(answer))
-    told = "throttle_time_ms" in specs and version in specs["throttle_time_ms"].versions
-    assert getattr(answer, "throttle_time_ms", 0) == (7 if told else 0)
+    has_throttle_time = "throttle_time_ms" in specs and version in specs["throttle_time_ms"].versions
+    assert getattr(answer, "throttle_time_ms", 0) == (7 if has_throttle_time else 0)
 
 
 def test_each_api_has_a_handler() -> None:
@@ -225,7 +225,7 @@ def test_in_version_2_the_batch_adds_its_partition_and_the_end_bumps_the_epoch(
     assert cluster.values("t") == [b"a"]
 
 
-def test_a_transaction_that_nobody_ends_is_aborted_when_its_time_is_over(
+def test_a_transaction_that_is_never_ended_is_aborted_when_its_time_is_over(
     client: WireClient, cluster: SimulatedCluster, system: FakeSystem
 ) -> None:
     identity = init(client)

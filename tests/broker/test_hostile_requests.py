@@ -151,7 +151,7 @@ def test_two_thousand_topics_in_one_request_are_saved_once_and_hold_no_descripto
     assert (saves, descriptors() - before) == ([2001], 0)
 
 
-def test_topics_that_would_be_too_many_are_not_created_and_the_client_is_told(
+def test_topics_beyond_the_limit_are_not_created_and_the_client_gets_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broker = Broker(auto_create_topics=True, partitions_max=4)

@@ -9,7 +9,7 @@ import pytest
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
 
-SECRET = "a secret that nobody may see"
+SECRET = "a secret that must not show"
 USERS = {"alice": SECRET}
 
 

@@ -25,7 +25,7 @@ def test_all_interfaces_are_no_address_and_a_warning_says_who_may_write(
     assert "this-machine; if that is wrong, give the advertised host" in warning
 
 
-def test_a_name_that_nobody_can_resolve_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_name_that_does_not_resolve_is_not_advertised(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object) -> None:
         raise socket.gaierror("unknown")
 
@@ -33,7 +33,7 @@ def test_a_name_that_nobody_can_resolve_is_not_given(monkeypatch: pytest.MonkeyP
     assert Listening("0.0.0.0").name_for_clients() == "localhost"
 
 
-def test_the_advertised_host_is_given_and_with_users_nobody_is_said_to_be_let_in(
+def test_the_advertised_host_is_given_and_with_users_there_is_no_warning_about_access(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     security = ListenerSecurity("SASL_PLAINTEXT", users={"alice": "secret"})

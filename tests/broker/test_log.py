@@ -1,4 +1,4 @@
-"""What a log takes, what it stores, and what it shows to whom."""
+"""Which batches a log accepts, what it stores, and what it shows to readers of each isolation level."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue between processors and handlers: bounded for new requests, and nobody waits in it for ever."""
+"""The queue between processors and handlers: bounded for new requests, and no request waits in it for ever."""
 
 from __future__ import annotations
 

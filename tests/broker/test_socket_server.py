@@ -118,7 +118,7 @@ def test_faults_of_the_answer_reach_the_socket() -> None:
     assert 4 < len(cut) < 4 + int.from_bytes(cut[:4], "big")
 
 
-def test_an_overdue_transaction_is_aborted_although_nobody_asks() -> None:
+def test_an_overdue_transaction_is_aborted_without_any_request() -> None:
     with embedded_broker({"t": 1}) as broker, LoopbackClient(broker.bootstrap_servers) as client:
         answer = client.ask(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1), 5)
         identity = answer.producer_id, answer.producer_epoch

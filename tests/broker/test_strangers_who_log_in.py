@@ -1,4 +1,4 @@
-"""Who is let in by a listener with users: nobody with a token that anybody can make, unless that was asked for."""
+"""A listener with users refuses unsigned tokens, which any client can make, unless it was configured to accept them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_kafka_sink.testing import EmbeddedBroker, ListenerSecurity, embedded_
 from tests.broker.loopback import LoopbackClient
 from tests.broker.shell import pykafka_broker
 
-USERS = {"alice": "a secret that nobody may see"}
+USERS = {"alice": "a secret that must not show"}
 
 
 def handshake(broker: EmbeddedBroker, mechanism: str) -> tuple[int, list[str]]:
@@ -49,7 +49,7 @@ def test_with_users_a_listener_offers_plain_and_scram_and_no_unsigned_tokens() -
         assert not enters_with_an_unsigned_token(broker)
 
 
-def test_pykafka_broker_with_users_lets_nobody_in_with_an_unsigned_token(
+def test_pykafka_broker_with_users_refuses_unsigned_tokens(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     entered: list[bool] = []

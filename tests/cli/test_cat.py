@@ -79,17 +79,17 @@ def test_one_partition_can_be_chosen(output: Output, bootstrap: str) -> None:
         ("end", []),
     ],
 )
-def test_it_begins_where_it_is_told(output: Output, bootstrap: str, offset: str, expected: list[bytes]) -> None:
+def test_it_begins_at_the_given_offset(output: Output, bootstrap: str, offset: str, expected: list[bytes]) -> None:
     at_once = ["--option", "retry.backoff.ms=1"]  # between two looks at the metadata
     assert cat(output, bootstrap, "--partition", "0", f"--from={offset}", *at_once) == expected
 
 
-def test_it_stops_after_so_many_messages(output: Output, bootstrap: str) -> None:
+def test_it_stops_after_the_given_number_of_messages(output: Output, bootstrap: str) -> None:
     assert len(cat(output, bootstrap, "--max-messages", "4")) == 4
     assert cat(output, bootstrap, "--max-messages", "0") == []
 
 
-def test_json_tells_all_of_a_record(output: Output, bootstrap: str) -> None:
+def test_json_shows_every_field_of_a_record(output: Output, bootstrap: str) -> None:
     lines = [json.loads(line) for line in cat(output, bootstrap, "--format", "json")]
     found = {(line["partition"], line["offset"]): line for line in lines}
     assert found[0, 0] == {

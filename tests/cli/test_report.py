@@ -66,7 +66,7 @@ def test_the_page_is_written(path: str, tmp_path: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out.endswith(f"\nwrote {out}\n")
 
 
-def test_a_path_without_reports_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_without_reports_prints_that_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").touch()
     assert main(["report", str(tmp_path / "empty")]) == 0
     assert capsys.readouterr().out == "no reports\n"

@@ -37,7 +37,9 @@ def answer(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(words))
 
 
-def test_where_there_is_nothing_it_says_so(capsys: Output, broker: EmbeddedBroker) -> None:
+def test_without_open_or_decided_transactions_it_prints_that_there_are_none(
+    capsys: Output, broker: EmbeddedBroker
+) -> None:
     assert transactions(broker) == 0
     assert capsys.readouterr().out == "No exactly-once write has anything open, or was ever decided here.\n"
     assert transactions(broker, "finish", "--prefix", PREFIX) == 0

@@ -91,7 +91,7 @@ def test_a_driver_that_dies_again_and_again_in_the_same_batch_finishes_it_once(q
 # --- two drivers
 
 
-def test_of_two_drivers_the_older_is_fenced_and_told_so(query: Query) -> None:
+def test_of_two_drivers_the_older_is_fenced_and_its_commit_fails(query: Query) -> None:
     older, newer = query, query.again()
     start = older.begin()
     written = older.write_both(start, 0)
@@ -104,7 +104,7 @@ def test_of_two_drivers_the_older_is_fenced_and_told_so(query: Query) -> None:
     assert seen(query.broker) == rows(0)
 
 
-def test_an_older_driver_that_begins_again_is_refused_and_harms_nobody(query: Query) -> None:
+def test_an_older_driver_that_begins_again_is_refused_and_the_newer_one_goes_on(query: Query) -> None:
     older, newer = query, query.again()
     older.run(0)
     start = newer.begin()
@@ -293,7 +293,7 @@ def test_a_batch_that_is_unfinished_under_another_prefix_is_refused(query: Query
         ),
     ],
 )
-def test_a_right_that_is_missing_is_told_before_the_first_row(query: Query, api: ApiKey, code: int, words: str) -> None:
+def test_a_missing_right_is_reported_before_the_first_row(query: Query, api: ApiKey, code: int, words: str) -> None:
     query.broker.control.when(api=api, times=None).fail(code)
     with pytest.raises(PreflightError, match=f"(?s)Nothing was written.*{words}"):
         query.begin()

@@ -59,7 +59,7 @@ class RegistryContract:
         with pytest.raises(SchemaRegistryError, match="does not have this schema"):
             registry.lookup(subject, avro_schema("other"))
 
-    def test_schemas_of_other_types_are_told_apart(self, registry: SchemaRegistry, subject: str) -> None:
+    def test_schemas_of_other_types_are_distinguished(self, registry: SchemaRegistry, subject: str) -> None:
         text = json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}})
         number = registry.register(subject, Schema("JSON", text, "Order"))
         found = registry.latest(subject)

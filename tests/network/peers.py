@@ -15,7 +15,7 @@ def frame(payload: bytes) -> bytes:
 
 
 class FramePeer(Peer):
-    """Cuts the bytes that arrive into frames and answers each as it is told to; at first, by the same frame."""
+    """Cuts the bytes that arrive into frames and passes each to `answer`; without one it sends the frame back."""
 
     def __init__(self, answer: Callable[[FakeConnection, bytes], None] | None = None) -> None:
         self.frames: list[bytes] = []

@@ -97,7 +97,7 @@ def test_a_channel_that_is_ready_needs_no_setup_and_may_be_silent() -> None:
     assert end_of(system, selector, 5000) is None
 
 
-def test_idle_channels_are_told_apart_from_those_that_are_late() -> None:
+def test_an_idle_channel_ends_with_another_error_than_a_late_one() -> None:
     system, selector, _ = listener(idle_ms=500, setup_ms=1000, frame_ms=1000)
     ended = end_of(system, selector, 5000)
     assert ended is not None

@@ -63,7 +63,7 @@ def test_a_round_trip_over_loopback(selector: Selector, listener: socket.socket)
     assert selector.disconnected["server"].kind is ChannelStateKind.READY
 
 
-def test_nobody_listening_is_a_refused_connection(selector: Selector, listener: socket.socket) -> None:
+def test_a_port_without_a_listener_refuses_the_connection(selector: Selector, listener: socket.socket) -> None:
     where = address(listener)
     listener.close()
     selector.connect("a", where)

@@ -215,7 +215,7 @@ def test_answers_outlive_a_write_that_failed(system: FakeSystem, selector: Selec
 
 
 def closing_channel(system: FakeSystem, selector: Selector, *payloads: bytes) -> None:
-    """Channel a after its peer sent these frames and went: a send to it was refused, its receives are still told."""
+    """Channel a after its peer sent these frames and reset: a send has failed, receives are still reported."""
     connection = connect(system, selector)
     connection.send(b"".join(map(frame, payloads)))
     connection.reset()

@@ -85,7 +85,7 @@ def test_what_openssl_holds_of_a_record_counts_as_input_until_it_is_read(pair: P
     assert pair.read() == b""
 
 
-def test_an_end_in_good_order_is_told_from_one_that_cuts_the_stream(pair: Pair) -> None:
+def test_an_orderly_end_is_distinguished_from_one_that_cuts_the_stream(pair: Pair) -> None:
     pair.shake_hands()
     pair.server.write([b"last words"])
     pair.server.close()
@@ -102,7 +102,7 @@ def test_a_stream_without_its_end_is_a_lost_connection(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("read_before", [True, False])
-def test_bytes_that_are_no_record_break_the_connection_and_accuse_nobody(pair: Pair, read_before: bool) -> None:
+def test_bytes_that_are_no_record_break_the_connection_and_are_no_tls_error(pair: Pair, read_before: bool) -> None:
     pair.shake_hands()
     if read_before:
         pair.server.write([b"x"])
@@ -142,7 +142,7 @@ def test_an_end_during_the_handshake_says_what_the_listener_may_expect(pair: Pai
     assert not pair.client.ready
 
 
-def test_an_end_of_the_stream_after_half_a_handshake_is_told_so(pair: Pair) -> None:
+def test_an_end_of_the_stream_after_half_a_handshake_is_reported_as_such(pair: Pair) -> None:
     pair.client.handshake()
     pair.far.recv(10_000)
     pair.far.shutdown(socket.SHUT_WR)

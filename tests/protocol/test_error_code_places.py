@@ -1,4 +1,4 @@
-"""Where single error codes are looked for, as docs/architecture.md tells it."""
+"""docs/architecture.md names every module that compares single error codes."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def test_the_architecture_names_every_module_that_looks_for_an_error_code() -> N
     text = (ROOT / "docs" / "architecture.md").read_text()
     paragraph = re.search(r"- \*\*The error table decides\.\*\*.*?\n(?=- \*\*|\n)", text, re.DOTALL)
     assert paragraph is not None
-    told = set(re.findall(r"`([\w/]+\.py)`", paragraph[0])) - {"protocol/error_codes.py"}
-    assert told == looking
+    named = set(re.findall(r"`([\w/]+\.py)`", paragraph[0])) - {"protocol/error_codes.py"}
+    assert named == looking

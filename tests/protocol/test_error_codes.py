@@ -1,4 +1,4 @@
-"""The table of error codes agrees with those of two other clients, and tells users what to do."""
+"""The table of error codes agrees with those of two other clients, and advises users what to do."""
 
 from __future__ import annotations
 

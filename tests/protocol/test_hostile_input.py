@@ -93,7 +93,7 @@ def test_a_count_or_length_beyond_the_bytes_left_allocates_nothing(
 
 def test_memory_for_many_tiny_elements_is_bounded_by_their_number() -> None:
     count = ELEMENTS_MAX + 1
-    data = b"\0" + _varint(count + 1) + b"\x01" * count  # so many empty strings
+    data = b"\0" + _varint(count + 1) + b"\x01" * count  # an array of `count` empty strings
     with pytest.raises(DecodeError, match="array elements"):
         FindCoordinatorRequest.decode(data, 4)
 
@@ -148,7 +148,7 @@ def test_bytes_after_the_end_are_not_an_error() -> None:
     assert MetadataRequest.decode(b"\0\0\0\0" + b"later versions of Kafka", 0) == MetadataRequest(topics=[])
 
 
-def test_the_header_of_a_request_is_read_even_if_nobody_knows_the_api() -> None:
+def test_the_header_of_a_request_with_an_unknown_api_is_still_read() -> None:
     frame = struct.pack(">hhih", 999, 3, 12, 2) + b"me" + b"body"
     header, body = decode_request_header(frame)
     assert (header.api_key, header.api_version, header.correlation_id, header.client_id) == (999, 3, 12, "me")

@@ -114,7 +114,7 @@ def test_a_fetch_that_begins_within_an_aborted_transaction_hides_it_too() -> Non
     assert values(fetched) == []
 
 
-def test_a_batch_that_is_not_transactional_is_shown_whoever_wrote_it() -> None:
+def test_a_batch_outside_transactions_is_shown_even_from_a_producer_that_aborted() -> None:
     assert values(show(batch(3, b"a", producer_id=1), aborted=[aborted(1, 0)])) == [b"a"]
 
 

@@ -149,7 +149,7 @@ def test_a_topic_that_does_not_exist_is_an_error_within_seconds() -> None:
     assert asked.allow_auto_topic_creation is False  # type: ignore[attr-defined]
 
 
-def test_nobody_there_is_an_error_that_names_the_addresses() -> None:
+def test_when_no_address_answers_the_error_names_them_all() -> None:
     system = FakeSystem()
     reader = TopicReader(ClientConfig(("b0:9092", "b1:9093")), system=system, timeout_ms=3_000)
     with reader, pytest.raises((MetadataTimeoutError, NetworkError)) as failure:

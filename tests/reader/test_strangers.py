@@ -83,7 +83,7 @@ def test_a_topic_that_is_larger_than_asked_for_is_an_error_in_words() -> None:
 
 
 class Liar(Cluster):
-    """Answers about partitions that nobody asked for, too."""
+    """Adds a partition that the request did not name to each answer."""
 
     def list_offsets(self, number: int, request: object) -> ListOffsetsResponse:
         answer = super().list_offsets(number, request)  # type: ignore[arg-type]

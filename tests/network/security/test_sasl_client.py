@@ -1,4 +1,4 @@
-"""SASL as our client holds it, with our own listener and with brokers that say whatever a script tells them."""
+"""Our client's side of SASL, with our own listener and with brokers that send the answers of a script."""
 
 from __future__ import annotations
 

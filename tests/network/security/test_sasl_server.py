@@ -74,7 +74,7 @@ def test_a_refusal_is_said_before_the_channel_ends() -> None:
     assert isinstance(client.authenticator.failure, AuthenticationError)
 
 
-def test_the_client_is_told_when_its_session_ends_and_cut_off_after_it() -> None:
+def test_the_client_learns_when_its_session_ends_and_is_disconnected_after_it() -> None:
     client = stranger(connections_max_reauth_ms=500)
     assert client.log_in().session_lifetime_ms == 500
     request = memoryview(b"".join(encode_request(MetadataRequest(), 1, 1, "x")))

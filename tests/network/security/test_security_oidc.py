@@ -1,4 +1,4 @@
-"""Tokens from an endpoint: what is asked, what is believed, how long it is kept, and what is never told."""
+"""Tokens from an endpoint: the request, which answers are accepted, how long a token is kept, what is never shown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spark_kafka_sink.sasl.oauthbearer import unsecured_token
 
 @dataclass
 class Endpoint:
-    """A token endpoint that answers as it is told, the last answer again and again."""
+    """A token endpoint that gives its `answers` in order, and the last one to each request after that."""
 
     url: str = ""
     answers: list[tuple[int, bytes]] = field(default_factory=list)
@@ -143,7 +143,7 @@ def test_attempts_are_bounded(endpoint: Endpoint) -> None:
     assert "hush" not in str(caught.value)
 
 
-def test_nobody_there_is_an_authentication_error() -> None:
+def test_an_endpoint_that_refuses_connections_is_an_authentication_error() -> None:
     with pytest.raises(AuthenticationError, match="no token from the endpoint"):
         source(Endpoint("http://127.0.0.1:9/")).token()
 

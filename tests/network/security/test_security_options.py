@@ -223,7 +223,7 @@ def test_what_the_protocol_has_no_use_for_is_not_looked_at() -> None:
     assert security_config(leftovers) == SecurityConfig()
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_reported_in_one_error() -> None:
     found = faults(
         {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "ssl.protocol": "x", "ssl.keystore.key": "k"}
     )
