@@ -93,7 +93,7 @@ class Run:
     def send(self, partition: int, count: int) -> None:
         values = [b"%06d" % (self.number + i) for i in range(count)]
         self.number += count
-        with contextlib.suppress(KafkaSinkError):  # told by the call: nothing of it may be stored
+        with contextlib.suppress(KafkaSinkError):  # raised by the call: none of these records may be stored
             self.give(partition, values)
 
     def is_idle(self) -> bool:

@@ -217,7 +217,9 @@ def test_a_fatal_error_fails_what_is_queued_and_lets_what_is_in_flight_end() -> 
     assert given.cluster.values("t") == [b"0"]
 
 
-def test_rows_that_could_not_be_encoded_are_told_by_a_close_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_close_without_time_fails_rows_that_cannot_be_encoded_with_their_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def out_of_memory(*_: object) -> None:
         raise MemoryError("none left")
 
@@ -232,15 +234,15 @@ def test_rows_that_could_not_be_encoded_are_told_by_a_close_without_time(monkeyp
     assert given.nothing_is_left()
 
 
-def test_a_callback_may_ask_for_a_topic_that_is_not_known_and_is_told_that_it_cannot_wait() -> None:
+def test_a_send_to_an_unknown_topic_in_a_callback_fails_without_waiting() -> None:
     given = Given(linger_ms=0)
-    told: list[Exception | None] = []
+    errors: list[Exception | None] = []
 
     def send_elsewhere(metadata: RecordMetadata | None, error: Exception | None) -> None:
-        told.append(given.producer.send(ProducerRecord("elsewhere", b"v")).exception(0))  # type: ignore[arg-type]
+        errors.append(given.producer.send(ProducerRecord("elsewhere", b"v")).exception(0))  # type: ignore[arg-type]
 
     outcome(given.producer, given.producer.send(ProducerRecord("t", b"v"), send_elsewhere))
-    assert isinstance(told[0], MetadataTimeoutError)
+    assert isinstance(errors[0], MetadataTimeoutError)
 
 
 def test_a_callback_of_a_record_that_a_close_fails_may_close_too_and_cannot_send() -> None:
@@ -262,12 +264,12 @@ def test_a_callback_of_a_record_that_a_close_fails_may_close_too_and_cannot_send
 
 
 @pytest.mark.parametrize("raised", [ValueError, SystemExit])
-@pytest.mark.parametrize("told", ["stored", "failed"])
-def test_a_callback_that_raises_harms_nobody(
-    raised: type[BaseException], told: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("result", ["stored", "failed"])
+def test_a_callback_that_raises_changes_no_other_record(
+    raised: type[BaseException], result: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     given = Given(linger_ms=0)
-    if told == "failed":
+    if result == "failed":
         given.cluster.control.when(api=ApiKey.PRODUCE).fail(codes.POLICY_VIOLATION)
 
     def give_up(metadata: RecordMetadata | None, error: Exception | None) -> None:
@@ -276,14 +278,14 @@ def test_a_callback_that_raises_harms_nobody(
     first = given.producer.send(ProducerRecord("t", b"1"), give_up)
     together = given.producer.send(ProducerRecord("t", b"2"))
     run_until(given.producer, lambda: first.done() and together.done())
-    assert (first.exception(0) is None) == (told == "stored")
+    assert (first.exception(0) is None) == (result == "stored")
     assert outcome(given.producer, given.producer.send(ProducerRecord("t", b"3"))).offset >= 0
     assert "a user's way to give up" in caplog.text
     given.producer.close()
     assert given.nothing_is_left()
 
 
-def test_rows_of_one_call_are_each_told_once_when_a_close_comes_between() -> None:
+def test_each_row_of_a_call_is_reported_once_when_a_close_comes_between() -> None:
     given = Given(linger_ms=0, batch_size=200)
     many = given.producer.send_columns("t", RecordColumns(pa.array([b"%04d" % i for i in range(500)])))
     run_until(given.producer, lambda: len(given.cluster.values("t")) > 20, 2000)

@@ -54,7 +54,7 @@ def test_all_faults_come_in_one_error() -> None:
         assert sum(fault.startswith(name) for fault in faults) == 1
 
 
-def test_options_that_do_not_fit_together_are_told_beside_those_that_are_wrong_by_themselves() -> None:
+def test_options_that_contradict_each_other_are_reported_together_with_wrong_values() -> None:
     given = {
         "bootstrap.servers": "b:1",
         "delivery.timeout.ms": 10,

@@ -31,7 +31,7 @@ class Holder:
 
 
 def unanswered() -> tuple[KafkaProducer, InlineLoop, Future[RecordMetadata]]:
-    """A producer with a record under way that nobody answers."""
+    """A producer with a record in flight that no broker answers."""
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
     producer = simulated_producer(cluster, linger_ms=0)
     cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()

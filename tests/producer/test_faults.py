@@ -105,7 +105,7 @@ def test_13_a_topic_that_is_created_again_is_written_to_in_order(recreated_while
     producer.close()
 
 
-def test_13_a_topic_that_was_deleted_fails_its_records_in_time_and_says_so() -> None:
+def test_13_records_of_a_deleted_topic_fail_in_time_with_its_name() -> None:
     cluster, producer = simulated(request_timeout_ms=500, delivery_timeout_ms=3000)
     outcome(producer, send(producer, b"0"))
     cluster.control.delete_topic("t")

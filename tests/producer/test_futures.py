@@ -39,15 +39,15 @@ def test_an_outcome_that_came_before_the_first_look_is_there() -> None:
         other.result(0)
 
 
-def test_an_outcome_that_comes_after_the_first_look_is_told() -> None:
-    told: list[Future[RecordMetadata]] = []
+def test_an_outcome_that_comes_after_the_first_look_is_reported() -> None:
+    called: list[Future[RecordMetadata]] = []
     one = future()
     assert not one.done()
     with pytest.raises(concurrent.futures.TimeoutError):  # the built-in one only since Python 3.11
         one.result(0)
-    one.add_done_callback(told.append)
+    one.add_done_callback(called.append)
     one.stored(17, 2_000)
-    assert told == [one]
+    assert called == [one]
     assert one.result(0) == STORED._replace(timestamp_ms=2_000)
 
 
@@ -65,7 +65,7 @@ async def _awaited(one: SendFuture) -> RecordMetadata:
     return await asyncio.wrap_future(one)
 
 
-def test_it_cannot_be_cancelled_and_says_so() -> None:
+def test_it_cannot_be_cancelled_and_cancel_returns_false() -> None:
     one = future()
     assert not one.cancel()
     assert not one.cancelled()
@@ -156,7 +156,7 @@ def test_what_a_future_does_not_have_is_an_attribute_error() -> None:
     assert not one.done()
 
 
-def test_whoever_looks_while_the_outcome_comes_gets_it() -> None:
+def test_threads_that_look_while_the_outcome_comes_get_it() -> None:
     futures = [future() for _ in range(2_000)]
     begin = threading.Barrier(3)
     results: list[list[RecordMetadata]] = []
@@ -179,7 +179,7 @@ def test_whoever_looks_while_the_outcome_comes_gets_it() -> None:
 @pytest.mark.parametrize(
     ("base_offset", "offsets"), [(100, [(100, 102), (103, 104)]), (0, [(0, 2), (3, 4)]), (-1, [(-1, -1), (-1, -1)])]
 )
-def test_a_call_whose_rows_begin_within_a_batch_gets_their_offsets_and_none_if_the_broker_told_none(
+def test_a_call_whose_rows_begin_within_a_batch_gets_their_offsets_or_none_if_the_broker_returned_none(
     base_offset: int, offsets: list[tuple[int, int]]
 ) -> None:
     calls = [ColumnsFuture("t", 3), ColumnsFuture("t", 2)]

@@ -55,7 +55,7 @@ def test_records_and_columns_come_back_with_their_offsets() -> None:
     assert not cluster.system.open_sockets
 
 
-def test_an_unknown_topic_is_told_within_max_block_ms() -> None:
+def test_an_unknown_topic_fails_the_record_within_max_block_ms() -> None:
     cluster, producer = simulated()
     started = cluster.system.now()
     error = error_of(producer, ProducerRecord("missing", b"v"))
@@ -117,7 +117,7 @@ def test_a_record_above_max_request_size_fails_alone() -> None:
         b"not a record",
     ],
 )
-def test_wrong_types_and_values_are_told_at_the_call(record: ProducerRecord) -> None:
+def test_wrong_types_and_values_raise_at_the_call(record: ProducerRecord) -> None:
     _, producer = simulated()
     with pytest.raises(InvalidRecordError):
         producer.send(record)
@@ -164,7 +164,7 @@ def test_a_header_that_a_serializer_adds_is_sent_with_its_record_alone() -> None
     assert given == [("h", b"1")]
 
 
-def test_callbacks_run_in_order_and_one_that_raises_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_callbacks_run_in_order_also_after_one_that_raises(caplog: pytest.LogCaptureFixture) -> None:
     _, producer = simulated()
     seen: list[int] = []
 

@@ -1,4 +1,4 @@
-"""What a broker refuses for good, one topic or the whole client: told in time, in its words, and to nobody else."""
+"""A final refusal by a broker, of one topic or of the client, fails the calls it concerns, in time, with its name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def simulated(**options: object) -> tuple[SimulatedCluster, KafkaProducer]:
 
 
 @pytest.mark.parametrize(("code", "kind", "name"), FINAL)
-def test_a_topic_that_metadata_refuses_is_told_at_once_and_the_others_go_on(
+def test_records_of_a_topic_that_metadata_refuses_fail_at_once_and_other_topics_go_on(
     code: int, kind: type[KafkaSinkError], name: str
 ) -> None:
     cluster, producer = simulated()

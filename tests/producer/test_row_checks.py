@@ -32,10 +32,10 @@ def config(**options: object) -> ProducerConfig:
 def missing(asked: int | ArrowColumn, count: int, snapshot: ClusterSnapshot = SNAPSHOT) -> dict[int, str]:
     """The positions of the rows without their partition, and their error."""
     rows = rows_of_call(RecordColumns(pa.array([b"v"] * count)), asked)
-    return told(without_their_partition(TOPIC, rows, snapshot, asked))
+    return errors_by_row(without_their_partition(TOPIC, rows, snapshot, asked))
 
 
-def told(found: list[BadRows]) -> dict[int, str]:
+def errors_by_row(found: list[BadRows]) -> dict[int, str]:
     return {row: str(bad.error) for bad in found for row in bad.rows.tolist()}
 
 

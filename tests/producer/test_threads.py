@@ -103,7 +103,7 @@ def test_a_call_that_waits_for_memory_ends_when_the_producer_is_closed(broker: E
     assert producer._pool.free_bytes == producer._pool.bytes_max - held
 
 
-def test_a_call_that_waits_for_memory_is_told_a_fatal_error(broker: EmbeddedBroker) -> None:
+def test_a_call_that_waits_for_memory_fails_with_the_fatal_error(broker: EmbeddedBroker) -> None:
     producer = producer_of(broker, max_block_ms=600_000)
     held = hold_memory(producer, but=10_000)
     caller = blocked(producer, 1, lambda: producer.send(ProducerRecord("t", LARGE)).exception(PATIENCE_SECONDS))
@@ -208,7 +208,7 @@ def test_a_close_in_a_callback_logs_nothing_and_another_close_waits_for_the_end(
 
 
 @pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt])
-def test_a_sender_that_is_ended_from_within_tells_all_records_and_refuses_more(
+def test_a_sender_thread_that_is_ended_by_an_exception_refuses_further_records(
     broker: EmbeddedBroker, raised: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     producer = producer_of(broker)

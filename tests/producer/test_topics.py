@@ -117,21 +117,21 @@ def test_a_number_that_no_topic_can_have_as_partition_fails_without_a_wait(parti
 @BOTH_CALLS
 def test_a_callback_cannot_wait_for_a_partition_and_its_row_fails_at_once(failures: Failures) -> None:
     _, producer = simulated()
-    told: list[Exception] = []
+    errors: list[Exception] = []
 
     def send_more(metadata: RecordMetadata, error: Exception | None) -> None:
         columns = RecordColumns(pa.array([b"v"]))
         call = producer.send_columns("t", columns, 5) if failures is by_columns else None
         if call is not None:
-            told.append(call.result(0).failures[0].error)
+            errors.append(call.result(0).failures[0].error)
         else:
             error = producer.send(ProducerRecord("t", b"v", partition=5)).exception(0)  # type: ignore[assignment]
             assert error is not None
-            told.append(error)
+            errors.append(error)
 
     outcome(producer, producer.send(ProducerRecord("t", b"v"), send_more))
-    assert isinstance(told[0], InvalidRecordError)
-    assert "no partition 5: it has 2" in str(told[0])
+    assert isinstance(errors[0], InvalidRecordError)
+    assert "no partition 5: it has 2" in str(errors[0])
 
 
 def test_rows_above_max_request_size_are_refused_before_their_keys_are_hashed(monkeypatch: pytest.MonkeyPatch) -> None:

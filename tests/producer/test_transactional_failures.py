@@ -66,7 +66,7 @@ def test_a_transaction_of_which_brokers_took_nothing_can_be_aborted(version: int
 
 
 @BOTH
-def test_of_a_batch_the_record_that_the_broker_names_is_the_one_that_is_told(version: int) -> None:
+def test_of_a_failed_batch_the_record_that_the_broker_names_is_reported(version: int) -> None:
     cluster, producer = begun(version, linger_ms=50)
     cluster.control.create_topic("c", config={"cleanup.policy": "compact"})
     futures = [producer.send(ProducerRecord("c", b"v", key=key)) for key in (b"a", None)]

@@ -226,11 +226,11 @@ def test_23_the_end_is_not_asked_for_while_a_request_of_an_expired_batch_is_open
     assert ended >= 800  # the second request was given up then
 
 
-# --- 24: transactions that nobody ends
+# --- 24: transactions that are never ended
 
 
 @BOTH
-def test_24_a_transaction_that_nobody_ends_is_aborted_at_its_timeout_and_stays_hidden(version: int) -> None:
+def test_24_a_transaction_that_is_never_ended_is_aborted_at_its_timeout_and_stays_hidden(version: int) -> None:
     cluster, producer = begun(version, transaction_timeout_ms=5000)
     sent(producer, b"1")
     producer.close(timeout=0)

@@ -225,17 +225,17 @@ def test_a_record_outside_of_a_transaction_is_refused() -> None:
 
 def test_a_callback_cannot_end_the_transaction_that_it_is_part_of() -> None:
     _, producer = begun(2)
-    told: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def commit(metadata: object, error: object) -> None:
         try:
             producer.commit_transaction()
         except IllegalStateError as refused:
-            told.append(refused)
+            errors.append(refused)
 
     producer.send(ProducerRecord("t", b"1", partition=0), commit)
     producer.flush()
-    assert "would wait for itself" in str(told[0])
+    assert "would wait for itself" in str(errors[0])
     producer.commit_transaction()
 
 
@@ -261,7 +261,7 @@ def test_a_commit_whose_time_is_up_may_be_repeated_and_nothing_else(version: int
 
 
 @BOTH
-def test_an_abort_drops_what_was_not_sent_and_says_so_to_its_futures(version: int) -> None:
+def test_an_abort_drops_unsent_records_and_fails_their_futures(version: int) -> None:
     cluster, producer = begun(version, linger_ms=60_000, delivery_timeout_ms=120_000)
     future = send(producer, b"1")
     producer.abort_transaction()

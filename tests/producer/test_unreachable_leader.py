@@ -1,4 +1,4 @@
-"""The advertised.listeners trap: bootstrap answers, and the address that it tells leads nowhere."""
+"""The advertised.listeners trap: the bootstrap server answers, but the advertised address cannot be reached."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_rows_that_a_partitioner_of_one_s_own_would_have_to_place_are_refused_at
 
 
 @pytest.mark.parametrize("returned", [None, b"v", ProducerRecord("", b"v")])
-def test_an_interceptor_that_returns_no_record_is_told_at_the_call(returned: object) -> None:
+def test_an_interceptor_that_returns_no_record_fails_the_call(returned: object) -> None:
     class Wrong:
         def on_send(self, record: ProducerRecord) -> ProducerRecord:
             return returned if record.value == b"bad" else record  # type: ignore[return-value]

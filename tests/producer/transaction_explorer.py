@@ -242,7 +242,7 @@ def check_whole_or_absent(written: Written, places: set[tuple[int, bytes]]) -> N
     if not there and not written.committed:
         return
     missing = [value for value in written.values if value not in places]
-    assert written.may_be_visible, f"nobody has committed {there}"
+    assert written.may_be_visible, f"{there} are visible and were never committed"
     assert not missing, f"{there} are visible without {missing} of the same transaction"
 
 

@@ -49,7 +49,7 @@ class Numbers:
 
 @dataclass
 class Written:
-    """One transaction, and what its user was told of it."""
+    """One transaction, and what its calls and futures have returned to the user."""
 
     transactional_id: str
     values: list[tuple[int, bytes]] = field(default_factory=list)

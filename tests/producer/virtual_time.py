@@ -77,11 +77,11 @@ class InlineLoop:
                 self.run_until(lambda: not pool.waiters, self._sender._config.max_block_ms)
 
     def await_metadata(self, metadata: Metadata, last_version: int, timeout_ms: float) -> None:
-        def told() -> bool:
+        def updated() -> bool:
             metadata.raise_if_fatal()
             return metadata.version > last_version
 
-        if not self.run_until(told, timeout_ms):
+        if not self.run_until(updated, timeout_ms):
             metadata.await_update(last_version, 0)
 
     def wait(self, event: threading.Event, timeout_ms: float | None) -> bool:

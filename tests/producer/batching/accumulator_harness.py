@@ -1,4 +1,4 @@
-"""An accumulator with a clock that stands still, a cluster of two nodes, and a gate that says what it is told to."""
+"""An accumulator with a clock that tests set, a cluster of two nodes, and a gate whose answers tests set."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WALL_MS = 1_700_000_000_000
 
 
 class Clock:
-    """Time that moves when it is told to."""
+    """Time that moves only when a test sets `now`."""
 
     def __init__(self) -> None:
         self.now = 1_000.0

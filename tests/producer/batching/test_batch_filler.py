@@ -60,7 +60,7 @@ def sent_and_failed(h: Harness) -> tuple[list[ProducerBatch], list[ProducerBatch
 
 
 def attempt(fault: type[BaseException], action: Callable[[], object]) -> None:
-    """What no code can go on after comes out; the rest is told by the batches."""
+    """Runs the action. A fault that is no Exception must be raised; the batches report all others."""
     if issubclass(fault, Exception):
         action()
     else:
@@ -81,7 +81,7 @@ def attempt(fault: type[BaseException], action: Callable[[], object]) -> None:
         (IncompleteBatches, "add", 2),
     ],
 )
-def test_a_fault_while_rows_are_put_into_batches_leaves_no_row_untold_and_no_batch_held(
+def test_a_fault_while_rows_are_put_into_batches_reports_every_row_and_holds_no_batch(
     fault: type[BaseException], owner: type, step: str, nth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     h = Harness()
@@ -91,8 +91,8 @@ def test_a_fault_while_rows_are_put_into_batches_leaves_no_row_untold_and_no_bat
     monkeypatch.undo()
     h.append(1, 1, call="later")
     sent, failed = sent_and_failed(h)
-    told = sorted(rows_of(sent) + rows_of(failed))
-    assert told == sorted(
+    reported = sorted(rows_of(sent) + rows_of(failed))
+    assert reported == sorted(
         [("before", row) for row in range(BATCH_ROWS + 1)] + [("struck", row) for row in range(24)] + [("later", 0)]
     )
     assert all(batch.error is not None for batch in failed)
@@ -123,7 +123,7 @@ def test_a_fault_while_open_batches_are_looked_up_holds_none_of_them(
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_single_records_that_cannot_become_columns_are_told(
+def test_single_records_that_cannot_become_columns_fail(
     fault: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     h = Harness(linger_ms=0)
@@ -137,7 +137,7 @@ def test_single_records_that_cannot_become_columns_are_told(
     assert [(call, rows.tolist()) for call, rows, _ in failed.rows_by_call()] == [(["a", "b"], [0, 1])]
 
 
-def test_an_abort_tells_single_records_that_cannot_become_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abort_reports_single_records_that_cannot_become_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     h = Harness()
     h.append_record(0, call="a")
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""BufferPool: nobody gets more than there is, everybody in turn, and nothing is lost on the way back."""
+"""BufferPool: never gives out more than it has, serves waiting calls in turn, and gets all memory back."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_wait_ends_when_enough_has_come_back() -> None:
     assert (taker.error, pool.free_bytes) == (None, 10)
 
 
-def test_nobody_overtakes_who_waits_longer() -> None:
+def test_no_call_overtakes_one_that_has_waited_longer() -> None:
     pool = pool_of(100)
     pool.reserve(100, 0)
     large, small = waiting(pool, 90), waiting(pool, 10)

@@ -21,7 +21,7 @@ from tests.producer.batching.accumulator_harness import (
 )
 
 
-def test_rows_keep_their_order_within_a_partition_and_calls_are_told_row_by_row() -> None:
+def test_rows_keep_their_order_within_a_partition_and_are_reported_to_their_calls_row_by_row() -> None:
     h = Harness(linger_ms=0)
     h.append_rows([b"a0", b"b0", b"a1", None], [0, 1, 0, 0], call="first")
     h.append_rows([b"a2", b"b1"], [0, 1], call="second")
@@ -70,15 +70,15 @@ def test_the_parts_of_a_continued_batch_count_on() -> None:
     for _ in range(3):
         h.clock.now += 10
         got += h.take()
-    told: dict[str, list[int]] = {"a": [], "b": []}
+    rows_of_call: dict[str, list[int]] = {"a": [], "b": []}
     for batch in got:
         index = 0
         for call, rows, first_index in batch.rows_by_call():
             assert first_index == index
             index += len(rows)
-            told[str(call)] += rows.tolist()
+            rows_of_call[str(call)] += rows.tolist()
         assert index == batch.record_count
-    assert told == {"a": [0, 1, 2, 3], "b": [0, 1, 2, 3]}
+    assert rows_of_call == {"a": [0, 1, 2, 3], "b": [0, 1, 2, 3]}
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "lz4"])
@@ -123,7 +123,9 @@ def test_compressed_batches_are_filled_by_what_they_are_expected_to_become() -> 
     assert first[-2] > 2 * first[0]
 
 
-def test_rows_that_cannot_be_encoded_are_told_and_their_memory_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_cannot_be_encoded_fail_with_their_error_and_their_memory_returns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def out_of_memory(*_: object) -> None:
         raise MemoryError("none left")
 
@@ -155,7 +157,7 @@ def test_rows_that_are_being_grouped_are_not_forgotten_by_a_close(monkeypatch: p
     assert seen == [(True, True)]
 
 
-def test_an_interrupted_grouping_tells_also_the_rows_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_grouping_also_fails_the_rows_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
     h = Harness(linger_ms=0)
     texts = [{"key": "k", "value": "v"}]
     bytes_ = [{"key": "k", "value": b"v"}]
@@ -175,7 +177,7 @@ def test_an_interrupted_grouping_tells_also_the_rows_behind_it(monkeypatch: pyte
     assert h.pool.free_bytes == h.pool.bytes_max
 
 
-def test_an_interrupted_grouping_tells_its_rows_and_blocks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_grouping_fails_its_rows_and_blocks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 

@@ -90,7 +90,7 @@ def expiring(leaders: Iterable[int | None] = (0, 0, 1), linger_ms: int = 10) -> 
     return Harness(leaders, delivery_timeout_ms=100, request_timeout_ms=50, linger_ms=linger_ms)
 
 
-def test_queued_batches_expire_when_delivery_timeout_has_passed_each_told_once() -> None:
+def test_queued_batches_expire_once_each_when_delivery_timeout_has_passed() -> None:
     h = expiring()
     h.append(0, BATCH_ROWS + 1)
     h.ready()
@@ -184,8 +184,8 @@ def test_abort_fails_what_is_staged_queued_and_in_flight_and_loses_no_row() -> N
     aborted = h.accumulator.abort_incomplete(ERROR)
     assert in_flight in aborted
     assert all(batch.error is ERROR for batch in aborted)
-    told = sum(len(rows) for batch in aborted for _, rows, _ in batch.rows_by_call())
-    assert told == 2 * BATCH_ROWS + 3
+    aborted_rows = sum(len(rows) for batch in aborted for _, rows, _ in batch.rows_by_call())
+    assert aborted_rows == 2 * BATCH_ROWS + 3
     for batch in aborted:
         h.accumulator.finish(batch)
     assert not h.accumulator.has_incomplete()

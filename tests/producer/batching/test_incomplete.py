@@ -1,4 +1,4 @@
-"""When batches expire, told without a look at all of them each time."""
+"""IncompleteBatches finds the batches that expire without looking at all of them each time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def test_a_flush_is_over_when_the_last_of_its_batches_are_settled_together(incom
     assert flush.is_set()
 
 
-def test_what_expires_together_is_told_by_age_not_by_when_it_was_cut(incomplete: IncompleteBatches) -> None:
+def test_batches_that_expire_together_are_ordered_by_age_not_by_when_they_were_cut(
+    incomplete: IncompleteBatches,
+) -> None:
     whole, younger, part = batch_until(100), batch_until(101), batch_until(100)
     incomplete.add(whole)
     incomplete.add(younger)

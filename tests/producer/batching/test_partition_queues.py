@@ -75,7 +75,7 @@ def test_a_round_looks_only_at_partitions_to_which_something_happened(monkeypatc
     assert queues.sendable_nodes() == {0}
 
 
-def test_a_timer_that_is_out_of_date_wakes_nobody() -> None:
+def test_a_timer_that_is_out_of_date_makes_no_node_sendable() -> None:
     queues = PartitionQueues(linger_ms=5)
     queues.set_snapshot(cluster([0]), 0)
     queue = queues.get(tp(0))

@@ -1,4 +1,4 @@
-"""Records that may be stored although they have failed: the error says so, with idempotence and without it."""
+"""Records that failed but may be stored: their error mentions it, with idempotence and without."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ TABLE: dict[int, Outcome] = {
     codes.INVALID_PRODUCER_EPOCH: Fail(),
     codes.UNKNOWN_SERVER_ERROR: Fail(),
     codes.OUT_OF_ORDER_SEQUENCE_NUMBER: Retry(new_sequence=True),
-    codes.UNKNOWN_PRODUCER_ID: Retry(),  # the start of the log was not told
+    codes.UNKNOWN_PRODUCER_ID: Retry(),  # the broker did not report where the log starts
     **dict.fromkeys(FATAL, Fail(fatal=True)),
 }
 

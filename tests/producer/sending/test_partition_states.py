@@ -53,8 +53,8 @@ def test_a_move_that_is_not_in_the_table_is_an_error_of_ours(before: Phase, afte
 
 def test_the_architecture_shows_the_table() -> None:
     rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|]*) \|$", ARCHITECTURE.read_text(), re.MULTILINE)
-    told = {name: set(re.findall(r"`(\w+)`", after)) for name, after in rows if name in Phase.__members__}
-    assert told == {phase.name: {after.name for after in MOVES[phase]} for phase in Phase}
+    documented = {name: set(re.findall(r"`(\w+)`", after)) for name, after in rows if name in Phase.__members__}
+    assert documented == {phase.name: {after.name for after in MOVES[phase]} for phase in Phase}
 
 
 class Walk:
@@ -261,9 +261,9 @@ BROKEN: dict[str, Callable[[], PartitionState]] = {
 
 @pytest.mark.parametrize("words", list(BROKEN))
 def test_an_invariant_that_does_not_hold_is_named(words: str) -> None:
-    assert any(words in told for told in violations(BROKEN[words](), 2, idempotent=True))
+    assert any(words in found for found in violations(BROKEN[words](), 2, idempotent=True))
 
 
 def test_too_many_open_requests_are_named_without_idempotence_too() -> None:
-    (told,) = violations(two_sent(), 1, idempotent=False)
-    assert "at most max.in.flight requests are open" in told
+    (found,) = violations(two_sent(), 1, idempotent=False)
+    assert "at most max.in.flight requests are open" in found

@@ -123,7 +123,7 @@ def test_19_when_no_broker_takes_the_credentials_everything_fails_at_once(nodes:
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_a_producer_that_nobody_lets_in_says_so_at_its_first_call(nodes: int) -> None:
+def test_a_producer_that_every_broker_refuses_fails_its_first_call(nodes: int) -> None:
     cluster, producer, refusals = simulated(nodes)
     refusals.begin(*range(nodes))
     started = cluster.system.now()
@@ -142,7 +142,7 @@ def test_a_producer_starts_although_the_first_broker_that_it_asks_refuses() -> N
         producer.close(timeout=0)
 
 
-def test_a_producer_that_one_broker_refuses_and_that_cannot_reach_the_other_says_so_at_its_first_call() -> None:
+def test_a_producer_that_one_broker_refuses_and_that_cannot_reach_the_other_fails_its_first_call() -> None:
     cluster, producer, refusals = simulated(2)
     refusals.begin(0)
     cluster.control.refuse_connections(1)
@@ -160,6 +160,6 @@ def test_a_refusal_that_stays_is_an_error_in_the_log_once(caplog: pytest.LogCapt
     send(producer, b"held", 1)
     with caplog.at_level(logging.INFO):
         run_until(producer, lambda: refusals.attempts > 5)
-    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert [(record.levelname, "broker 1" in record.getMessage()) for record in told] == [("ERROR", True)]
+    logged = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [(record.levelname, "broker 1" in record.getMessage()) for record in logged] == [("ERROR", True)]
     producer.close(timeout=0)

@@ -1,4 +1,4 @@
-"""One round of the sender: its order, as docs/architecture.md tells it, and that what fails in it is reported in it."""
+"""One round of the sender: its steps come in the order of docs/architecture.md, and it reports failures at once."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def steps_of_a_round(producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch) -
     return first + [step for step in rounds[-1] if step == "answered"][:1]
 
 
-def test_the_order_of_a_round_is_the_one_that_the_architecture_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_steps_of_a_round_come_in_the_documented_order(monkeypatch: pytest.MonkeyPatch) -> None:
     _, producer = simulated()
     established(producer)
     text = re.search(r"`producer/sending/sender.py`.*?\n\d+\. ", ARCHITECTURE.read_text(), re.DOTALL)
     assert text is not None
-    told = [name for name in re.findall(r"`(\w+)`", text[0]) if name in STEPS]
-    assert told == steps_of_a_round(producer, monkeypatch) == list(STEPS)
+    documented = [name for name in re.findall(r"`(\w+)`", text[0]) if name in STEPS]
+    assert documented == steps_of_a_round(producer, monkeypatch) == list(STEPS)
     producer.close()
 
 

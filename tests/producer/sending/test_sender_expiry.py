@@ -112,10 +112,10 @@ def test_batches_of_several_partitions_expire_together_and_only_once() -> None:
     cluster, producer = simulated(partitions=3, request_timeout_ms=1000, delivery_timeout_ms=1000)
     established(producer, 0, 1, 2)
     cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
-    told: list[int] = []
+    reported: list[int] = []
     started = cluster.system.now()
     futures = [
-        producer.send(record, lambda metadata, error, at=at: told.append(at))
+        producer.send(record, lambda metadata, error, at=at: reported.append(at))
         for at, record in enumerate(IN_THREE_PARTITIONS)
     ]
     wait(producer, *futures)
@@ -124,7 +124,7 @@ def test_batches_of_several_partitions_expire_together_and_only_once() -> None:
     cluster.control.clear()
     for partition in range(3):
         outcome(producer, send(producer, b"later", partition))
-    assert sorted(told) == [0, 1, 2]
+    assert sorted(reported) == [0, 1, 2]
     producer.close()
     assert producer._pool.free_bytes == producer._pool.bytes_max
 
@@ -148,10 +148,10 @@ def test_the_sender_wakes_when_a_batch_expires_although_nothing_else_happens() -
     cluster.control.when(node=0).throttle(60_000)
     outcome(producer, send(producer, b"throttled"))
     started = cluster.system.now()
-    told: list[float] = []
+    reported: list[float] = []
     record = ProducerRecord("t", b"waits", partition=0)
-    future = producer.send(record, lambda metadata, error: told.append(cluster.system.now() - started))
+    future = producer.send(record, lambda metadata, error: reported.append(cluster.system.now() - started))
     wait(producer, future)
     assert isinstance(future.exception(0), DeliveryTimeoutError)
     assert "They were never sent." in str(future.exception(0))
-    assert told == [1500]
+    assert reported == [1500]

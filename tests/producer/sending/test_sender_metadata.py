@@ -1,4 +1,4 @@
-"""The sender and what it tells others: topics that nobody uses any more, nodes that take nothing."""
+"""What the sender reports: unused topics to the metadata, nodes that accept no requests to the partitioner."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_topic_with_records_that_wait_is_in_use() -> None:
     assert outcome(producer, future).offset == 1
 
 
-def test_a_node_that_has_records_and_takes_none_is_told_to_the_partitioner() -> None:
+def test_the_partitioner_learns_of_a_node_that_has_records_but_accepts_none() -> None:
     cluster, producer = simulated(
         partitions=2, nodes=2, partitioner_availability_timeout_ms=50, max_in_flight_requests_per_connection=1
     )

@@ -66,7 +66,7 @@ def test_a_lost_connection_is_tried_again_as_often_as_retries_allow(idempotent: 
     assert outcome(producer, send(producer, b"3")).offset == 1
 
 
-def test_without_idempotence_batches_carry_no_producer_and_a_refusal_for_good_is_told_at_once() -> None:
+def test_without_idempotence_batches_carry_no_producer_id_and_a_final_refusal_fails_them_at_once() -> None:
     cluster, producer = simulated(enable_idempotence=False)
     established(producer)
     assert stamps(cluster) == [(-1, -1, 1)]
@@ -189,12 +189,12 @@ def test_a_duplicate_is_a_success_without_an_offset_and_moves_no_sequence_back()
 
 
 def with_log_start(monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
-    """Brokers that still say UNKNOWN_PRODUCER_ID tell where their log begins."""
+    """Brokers that still answer UNKNOWN_PRODUCER_ID also report where their log begins."""
 
-    def told(row: PartitionProduceResponse) -> Answer:
+    def with_offset(row: PartitionProduceResponse) -> Answer:
         return answer_of(row)._replace(log_start_offset=offset)
 
-    monkeypatch.setattr(delivery_errors, "answer_of", told)
+    monkeypatch.setattr(delivery_errors, "answer_of", with_offset)
 
 
 @pytest.mark.parametrize("log_start", [1010, 0], ids=["all was deleted", "nothing was deleted"])

@@ -31,7 +31,7 @@ def test_a_hundred_thousand_rows_and_no_thread_or_descriptor_is_left() -> None:
     assert len(os.listdir("/dev/fd")) == before
 
 
-def test_a_producer_that_nobody_holds_ends_its_thread() -> None:
+def test_a_producer_without_references_ends_its_thread() -> None:
     with embedded_broker(topics={"t": 1}) as broker:
         producer = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers})
         producer.send(ProducerRecord("t", b"v")).result(PATIENCE_SECONDS)
@@ -52,7 +52,7 @@ def test_close_in_a_callback_ends_the_thread() -> None:
         assert not threads[0].is_alive()
 
 
-def test_27_a_child_process_is_told_to_make_its_own_producer() -> None:
+def test_27_in_a_child_process_send_fails_and_names_the_fork() -> None:
     with (
         embedded_broker(topics={"t": 1}) as broker,
         KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer,

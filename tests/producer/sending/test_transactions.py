@@ -219,7 +219,7 @@ def test_the_version_is_decided_anew_by_each_begin() -> None:
     talk = Talk(1).started().commit()
     talk.version = 2
     talk.manager.begin(2)
-    # Version 2 begins under an epoch of its own, and nobody else may be fenced for it.
+    # Version 2 begins with a new epoch. The request has the current one, so that no other producer is fenced.
     assert not talk.manager.admits(T0, is_retry=False)
     message = talk.answer(Kind.INIT).build(4)
     assert isinstance(message, InitProducerIdRequest)

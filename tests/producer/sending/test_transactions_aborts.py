@@ -59,7 +59,7 @@ def test_a_batch_that_fails_while_the_commit_waits_fails_the_commit(version: int
     assert getattr(message, "committed", None) is False
 
 
-def test_of_several_failures_the_first_is_told() -> None:
+def test_of_several_failures_the_first_is_reported() -> None:
     talk = Talk(2).started()
     talk.manager.batch_failed(FAILURE, has_sequence=True)
     talk.manager.batch_failed(DeliveryTimeoutError("another"), has_sequence=True)
@@ -174,8 +174,8 @@ def test_a_topic_without_the_right_to_write_is_named_and_the_transaction_abortab
     talk.manager.admits(T0, is_retry=False)
     talk.manager.admits(T1, is_retry=False)
     request = talk.send(Kind.ADD_PARTITIONS)
-    told = {T0: codes.OPERATION_NOT_ATTEMPTED, T1: codes.TOPIC_AUTHORIZATION_FAILED}
-    talk.manager.answered(request, partitions_answer(told), talk.now)
+    codes_by_partition = {T0: codes.OPERATION_NOT_ATTEMPTED, T1: codes.TOPIC_AUTHORIZATION_FAILED}
+    talk.manager.answered(request, partitions_answer(codes_by_partition), talk.now)
     with pytest.raises(TransactionAbortableError, match=r"topic t, partition 1.*TOPIC_AUTHORIZATION_FAILED"):
         talk.manager.commit()
 

@@ -97,7 +97,7 @@ def test_a_transaction_that_is_still_being_completed_is_waited_for_with_short_pa
 
 @pytest.mark.parametrize("kind", COORDINATED)
 @pytest.mark.parametrize("code", [codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH])
-def test_a_producer_that_was_fenced_says_so_to_every_call(kind: Kind, code: int) -> None:
+def test_after_fencing_every_call_fails_with_producer_fenced(kind: Kind, code: int) -> None:
     talk = about_to(kind)
     talk.answer(kind, code)
     assert talk.state() is S.FATAL_ERROR
@@ -157,7 +157,7 @@ def test_offsets_that_were_on_their_way_fail_with_the_producer() -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.FIND_COORDINATOR, Kind.INIT])
-def test_a_missing_right_at_init_is_told_and_the_call_may_be_repeated(kind: Kind) -> None:
+def test_a_missing_right_at_init_fails_the_call_which_may_be_repeated(kind: Kind) -> None:
     talk = Talk()
     operation = talk.manager.init()
     talk.answer(kind, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -169,7 +169,7 @@ def test_a_missing_right_at_init_is_told_and_the_call_may_be_repeated(kind: Kind
     assert talk.state() is S.READY
 
 
-def test_a_timeout_above_the_brokers_limit_is_told_by_init() -> None:
+def test_a_timeout_above_the_brokers_limit_fails_init() -> None:
     talk = Talk()
     operation = talk.manager.init()
     talk.answer(Kind.INIT, codes.INVALID_TRANSACTION_TIMEOUT)

@@ -159,7 +159,7 @@ def test_a_fatal_answer_to_a_group_that_is_added_during_an_abort_fails_the_abort
 
 
 @BOTH
-def test_an_abort_drops_offsets_that_were_not_written_and_tells_their_caller(version: int) -> None:
+def test_an_abort_drops_unwritten_offsets_and_fails_the_call_that_sent_them(version: int) -> None:
     talk = Talk(version).started()
     operation = talk.manager.send_offsets(OFFSETS, GROUP)
     talk.manager.abort()
