@@ -26,7 +26,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
 
 @pytest.fixture(scope="session")
 def kafka3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Three brokers and a controller; 3 replicas, min.insync.replicas 2. Whoever stops a node starts it again."""
+    """Three brokers and a controller; 3 replicas, min.insync.replicas 2. A test that stops a node starts it again."""
     with KafkaCluster(tmp_path_factory.mktemp("kafka3") / "cluster", brokers=3) as cluster:
         yield cluster
 

@@ -185,7 +185,7 @@ def test_a_wrong_password_is_an_error_at_once_and_not_a_timeout(kafka: KafkaClus
     assert "not-this-one" not in str(failure.value)
 
 
-def test_a_listener_of_another_protocol_is_an_error_that_says_so(kafka: KafkaCluster) -> None:
+def test_a_listener_of_another_protocol_is_an_error_that_names_security_protocol(kafka: KafkaCluster) -> None:
     config = client_config({"bootstrap.servers": kafka.bootstrap("SSL")})
     with TopicReader(config, timeout_ms=3_000) as reader, pytest.raises(MetadataTimeoutError) as failure:
         reader.read("any")
@@ -219,7 +219,7 @@ def test_a_topic_that_does_not_exist_is_not_created_by_looking(kafka: KafkaClust
     with TopicReader(client_config({"bootstrap.servers": kafka.bootstrap()})) as reader:
         for _ in range(2):
             with pytest.raises(BrokerError, match="UNKNOWN_TOPIC_OR_PARTITION"):
-                reader.partitions("nobody-has-made-this")
+                reader.partitions("no-such-topic")
 
 
 def test_a_broker_that_restarts_is_found_again(kafka: KafkaCluster) -> None:

@@ -33,7 +33,7 @@ OUTCOMES = {"passed", "failed"}
 
 @pytest.fixture(scope="module")
 def strict_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Whoever has no ACL may do nothing; on PLAINTEXT one is a super user."""
+    """A user without an ACL may do nothing; every client of the PLAINTEXT listener is a super user."""
     folder = tmp_path_factory.mktemp("strict") / "cluster"
     with KafkaCluster(folder, properties={"allow.everyone.if.no.acl.found": "false"}) as cluster:
         yield cluster
@@ -157,7 +157,7 @@ def test_certificates_are_shown_with_what_is_wrong_with_them(
     assert status == (1 if "failed" in outcome else 0)
 
 
-def test_a_plaintext_client_at_a_tls_listener_is_told_to_look_at_the_protocol(
+def test_a_plaintext_client_at_a_tls_listener_gets_a_hint_at_the_protocol(
     strict_kafka: KafkaCluster, capsys: Output
 ) -> None:
     status, checks = doctor(capsys, strict_kafka.bootstrap("SSL"))

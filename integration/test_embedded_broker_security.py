@@ -17,7 +17,7 @@ from spark_kafka_sink.sasl.oauthbearer import unsecured_token
 from spark_kafka_sink.testing import EmbeddedBroker, ListenerSecurity, embedded_broker
 from tests.waiting import PATIENCE_SECONDS
 
-SECRET = "a secret that nobody may see"
+SECRET = "a secret that must not show"
 USERS = {"alice": SECRET}
 JAAS = 'org.apache.kafka.common.security.{} required username="alice" password="{}";'
 

@@ -171,7 +171,7 @@ def test_18_a_right_revoked_in_the_middle_names_the_topic_and_other_topics_go_on
         assert taken.result(RESULT_SECONDS).rows_written == RECORDS - HALF
 
 
-def test_19_wrong_credentials_fail_at_once_and_are_not_told(kafka: KafkaCluster) -> None:
+def test_19_wrong_credentials_fail_at_once_and_are_not_shown(kafka: KafkaCluster) -> None:
     topic = create_topic(kafka.bootstrap())
     # A time-out would be another error, and come after an hour.
     patient = {"max.block.ms": HOUR_MS, "delivery.timeout.ms": HOUR_MS}

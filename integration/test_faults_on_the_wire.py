@@ -106,7 +106,7 @@ def test_6_answers_that_come_after_the_expiry_double_nothing_and_mix_no_bytes(
 def test_20_a_broker_that_comes_back_at_another_address_is_found_by_bootstrap_servers(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Only the configured address leads to it: the one that it had told before is refused from then on."""
+    """Only the configured address leads to it: the address that it advertised before refuses connections by then."""
     folder = tmp_path_factory.mktemp("elsewhere") / "cluster"
     with (
         Proxy() as configured,

@@ -96,8 +96,8 @@ def measure(broker: SlowerBroker, records: int, *arguments: str) -> Measured:
             samples.append(resident_bytes(process.pid))
             time.sleep(SAMPLE_SECONDS)
         assert process.stdout is not None
-        told = json.loads(process.stdout.read())
-    return Measured(samples, time.monotonic() - started, **told)
+        reported = json.loads(process.stdout.read())
+    return Measured(samples, time.monotonic() - started, **reported)
 
 
 def check(measured: Measured, records: int, *, others_bytes: int = 0) -> list[int]:

@@ -42,7 +42,7 @@ class SimulatedCluster:
         self.requests: list[tuple[float, int, bytes]] = []
         """(time, node, frame) of all requests that were taken, oldest first."""
         self.outlives_connections = False
-        """A request that was read is carried out late even if nobody waits for its answer any more."""
+        """True: a delayed request is still carried out after its connection was closed."""
         self._peers: dict[int, NodePeer] = {}
         self._parked: dict[_Parked, None] = {}
         self._timeouts_ms: set[float] = set()
@@ -114,7 +114,7 @@ class SimulatedCluster:
                 self._follow(parked.conversation, parked.later.resume(self.system.now()))
 
     def _resume_parked(self) -> None:
-        """Whoever waits for progress looks again. One that still waits is parked anew, under the new progress."""
+        """Resumes each parked request whose progress is out of date. It may be parked again, under the new progress."""
         for parked in [p for p in self._parked if p.later.progress not in (None, self.core.progress)]:
             self._resume(parked)
 

@@ -126,7 +126,7 @@ def measure(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
 
 
 def cost_by_total() -> dict[int, list[float]]:
-    """Nanoseconds per record where so many are encoded in all: for each of CHUNKS, in calls of at most so many rows."""
+    """For each number of records in TOTALS: nanoseconds per record, in calls of at most each number of CHUNKS rows."""
     source = columns("real")
     found: dict[int, list[list[float]]] = {total: [[] for _ in CHUNKS] for total in TOTALS}
     for _ in range(5):

@@ -246,8 +246,8 @@ def compare(rounds: int, scale: float, only: str) -> None:
         if label not in seen or other not in seen:
             continue
         ratios = [run[what] / its[what] for run, its in zip(seen[label], seen[other], strict=True)]
-        rounds_told = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-        print(f"| {name}: {label} to {other} | {target} | {statistics.median(ratios):.2f} | {rounds_told} |")
+        all_ratios = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+        print(f"| {name}: {label} to {other} | {target} | {statistics.median(ratios):.2f} | {all_ratios} |")
 
 
 def main() -> None:

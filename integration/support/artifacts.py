@@ -62,8 +62,8 @@ def fetch(folder: Path) -> None:
 def check_digests(folder: Path, expected: str | None = None) -> None:
     """Ends the program unless exactly the pinned files are there; jars with other bytes would be run by the tests.
 
-    Whoever changes conf/kafka/ivy.xml writes the new digests: `cd .jars && sha256sum */*.jar registry/*.tar.gz`, before
-    the archive is unpacked.
+    A change of conf/kafka/ivy.xml needs new digests, made before the archive is unpacked:
+    `cd .jars && sha256sum */*.jar registry/*.tar.gz`.
     """
     lines = (DIGESTS.read_text() if expected is None else expected).splitlines()
     pinned = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}

@@ -16,7 +16,8 @@ from tests.waiting import PATIENCE_SECONDS
 class DriverProcess:
     """A driver and everything below it, which is killed at once: Python, the JVM, the Python workers.
 
-    It starts Spark at once and its work when it is told to, so that the next one is ready when this one is killed.
+    It starts Spark at once and begins its work after a line on stdin, so that the next driver is ready when this one is
+    killed.
     """
 
     def __init__(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> None:

@@ -40,7 +40,7 @@ def start_stream(
 
 
 def streams(bootstrap: str, folder: str, queries: str) -> None:
-    """Several queries in one driver: whoever kills it restarts all of them.
+    """Several queries in one driver: when it is killed, all of them must be restarted.
 
     Prints `ready` when Spark is up. They begin when a line on stdin says after how many more micro-batches each is to
     end.

@@ -2,7 +2,7 @@
 
 One node is broker and controller in one process. Three brokers have a controller of their own beside them, so that two
 of the three may be killed and the quorum still stands. Every process has its own folder with its configuration, data
-and `server.log`. A cluster is a context manager: whoever starts it stops it, also when the test in between fails.
+and `server.log`. A cluster is a context manager: it is stopped at the end of the block, also when the test fails.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class KafkaCluster:
         self.start_node(node_id)
 
     def pause(self, node_id: int) -> None:
-        """SIGSTOP: the sockets stay open and nobody answers."""
+        """SIGSTOP: the sockets stay open, and requests get no answer."""
         self.nodes[node_id].signal(signal.SIGSTOP)
         self.nodes[node_id].paused = True
 

@@ -180,7 +180,7 @@ def _write(connection: socket.socket, data: bytes) -> bool:
 
 
 def _shut(connection: socket.socket) -> None:
-    """Wake whoever reads from it, then close."""
+    """Wakes the thread that reads from the connection, then closes it."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()

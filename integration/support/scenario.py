@@ -90,7 +90,7 @@ def run(  # noqa: PLR0913 - the parts of a scenario
     survives: bool = False,
     check: Callable[[KafkaProducer], None] = lambda _: None,
 ) -> list[Any]:
-    """A third, the fault, a third in the middle of it, the cure, the rest. Returns what send_columns told.
+    """A third, the fault, a third in the middle of it, the cure, the rest. Returns the results of send_columns.
 
     `survives`: the third in the middle must be acknowledged before the cure. `check` looks at the producer at the end.
     """
@@ -110,7 +110,7 @@ def run(  # noqa: PLR0913 - the parts of a scenario
 
 
 def assert_all_stored_once_in_order(bootstrap: str, topic: str, results: list[Any], records: int = RECORDS) -> None:
-    """L0 D0 ordered, and what the producer told is what is there."""
+    """No record is lost (L0) or stored twice (D0), all are in order, and the producer reports each as written."""
     for result in results:
         result.raise_for_failures()
     assert sum(result.rows_written for result in results) == records

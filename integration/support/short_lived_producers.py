@@ -1,4 +1,4 @@
-"""A process that makes one producer after the other, each for one record, and tells what it holds early and at the end.
+"""A process that makes one producer after the other, each for one record. It prints what it holds early and at the end.
 
 python -m integration.support.short_lived_producers BOOTSTRAP CYCLES
 """

@@ -39,7 +39,7 @@ def test_what_is_not_host_and_port_is_named_in_the_error(server: str) -> None:
     assert repr(server) in str(failure.value)
 
 
-def test_all_bad_addresses_are_told_at_once() -> None:
+def test_all_bad_addresses_are_reported_in_one_error() -> None:
     with pytest.raises(ConfigurationError) as failure:
         parse_bootstrap_servers(["nonsense", "fine:9092", "broker:99999"])
     assert len(failure.value.faults) == 2

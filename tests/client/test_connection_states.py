@@ -159,7 +159,7 @@ def test_the_delay_of_a_connecting_node_is_what_is_left_of_its_time(states: Conn
     assert states.connection_delay(1, limit + 1) == 0
 
 
-def test_an_authentication_failure_is_told_apart_and_kept_until_the_next_success(states: ConnectionStates) -> None:
+def test_an_authentication_failure_has_its_own_state_until_the_next_success(states: ConnectionStates) -> None:
     error = AuthenticationError("wrong password")
     states.connecting(NODE, 0)
     states.authentication_failed(1, 0, error)

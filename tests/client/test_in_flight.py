@@ -52,7 +52,7 @@ def test_an_answer_to_another_request_is_refused_and_takes_nothing_off() -> None
     assert requests.count(1) == 2
 
 
-def test_an_answer_that_nobody_asked_for_is_refused() -> None:
+def test_an_answer_without_a_request_is_refused() -> None:
     with pytest.raises(DecodeError, match="nothing was asked"):
         waiting(in_flight(1, node_id=2)).answered(1, answer(1))
 

@@ -204,7 +204,7 @@ def test_the_question_says_whether_topics_may_be_created(system: FakeSystem, met
     assert request.topics == [], "null would mean: all topics of the cluster"
 
 
-def test_topic_errors_are_told_and_only_the_final_ones_raised(metadata: Metadata) -> None:
+def test_all_topic_errors_are_kept_and_only_the_final_ones_raised(metadata: Metadata) -> None:
     for name in "abcd":
         metadata.add_topic(name, 0)
     answer(
@@ -251,7 +251,7 @@ def test_a_leader_hint_is_taken_if_it_is_newer_and_its_broker_known(metadata: Me
     assert metadata.snapshot.leader("t", 3) == Node(8, "new", 9092)
     assert [metadata.snapshot.leader("t", index) for index in (1, 2, 4, 5)] == [Node(0, "b0", 9092)] * 4
     assert metadata.snapshot.topic_id("t") == ID_1
-    assert metadata.version == version, "nobody waits for a hint"
+    assert metadata.version == version, "a hint is not an update that calls wait for"
     answer(metadata, metadata_answer(topic("t", [partition(0, 0, epoch=5)], topic_id=ID_1)), 10)
     assert metadata.snapshot.leader("t", 0) == Node(1, "b1", 9092), "an older answer does not undo the hint"
 
@@ -302,7 +302,7 @@ def test_a_wait_asks_for_what_is_left_of_its_milliseconds_in_seconds(
     assert waits == pytest.approx([1.2, 0.7, 0.2])
 
 
-def test_a_wait_in_vain_tells_which_addresses_failed_and_why(metadata: Metadata) -> None:
+def test_a_wait_in_vain_names_the_addresses_that_failed_and_why(metadata: Metadata) -> None:
     with pytest.raises(MetadataTimeoutError, match="No broker has answered"):
         metadata.await_update(metadata.version, 0)
     metadata.connection_failed(0, "b:9092 (10.0.0.1)", "refused once")

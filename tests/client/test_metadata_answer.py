@@ -120,7 +120,7 @@ def test_a_partial_answer_leaves_the_other_topics_alone() -> None:
     more = merge(known, metadata_answer(topic("b", 5), topic("c"), nodes=1), partial=True)
     assert {name: more.snapshot.partition_count(name) for name in "abc"} == {"a": 2, "b": 5, "c": 1}
     assert more.snapshot.topic_id("a") == ID_1
-    assert list(more.snapshot.nodes) == [0], "brokers are always told completely"
+    assert list(more.snapshot.nodes) == [0], "each answer has all brokers"
 
 
 def test_a_full_answer_is_all_there_is() -> None:
@@ -128,7 +128,7 @@ def test_a_full_answer_is_all_there_is() -> None:
     assert set(merge(known, metadata_answer(topic("b"))).snapshot.topics) == {"b"}
 
 
-def test_topics_that_nobody_wants_any_more_are_left_out() -> None:
+def test_topics_that_are_not_wanted_any_more_are_left_out() -> None:
     known = merge(EMPTY, metadata_answer(topic("a"), topic("b")))
     for answer in (metadata_answer(topic("a"), topic("b")), metadata_answer(topic("b"))):
         merged = merge(known, answer, partial=True, retain=lambda name: name == "b")

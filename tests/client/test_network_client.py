@@ -124,11 +124,11 @@ def test_requests_with_and_without_answers_mix() -> None:
     rig = ready_rig()
     asked = rig.send(message=ProduceRequest(acks=1))
     rig.deliver()
-    told = rig.send(message=ProduceRequest(acks=0), expect_response=False)
+    unanswered = rig.send(message=ProduceRequest(acks=0), expect_response=False)
     rig.deliver()
     rig.broker.of(ApiKey.PRODUCE)[0].answer(ProduceResponse())
     rig.poll_until(lambda: len(rig.responses) == 2)
-    assert [response.request for response in rig.responses] == [told, asked]
+    assert [response.request for response in rig.responses] == [unanswered, asked]
 
 
 def test_correlation_ids_ascend_and_stay_below_those_of_the_channels() -> None:
@@ -193,14 +193,14 @@ def test_api_versions_name_our_software_and_give_the_features_of_the_cluster() -
     assert rig.client.finalized_features.levels == {"transaction.version": 2}
 
 
-def refuse_api_versions_above(accepted: int, *, told: bool) -> Rig:
+def refuse_api_versions_above(accepted: int, *, names_it: bool) -> Rig:
     rig = Rig(1)
 
     def refuse(received: Received) -> bool:
         if received.api_key is not ApiKey.API_VERSIONS or received.header.api_version <= accepted:
             return False
         response = ApiVersionsResponse(error_code=error_codes.UNSUPPORTED_VERSION)
-        if told:
+        if names_it:
             response.api_keys = [ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=0, max_version=accepted)]
         received.header = type(received.header)(18, 0, received.header.correlation_id, None)  # answered in version 0
         received.answer(response)
@@ -210,16 +210,16 @@ def refuse_api_versions_above(accepted: int, *, told: bool) -> Rig:
     return rig
 
 
-def test_a_broker_that_tells_its_version_of_api_versions_is_asked_in_that() -> None:
-    rig = refuse_api_versions_above(3, told=True)
+def test_a_broker_that_names_its_version_of_api_versions_is_asked_in_that_version() -> None:
+    rig = refuse_api_versions_above(3, names_it=True)
     rig.bootstrapped()
     assert len(rig.broker.of(ApiKey.API_VERSIONS)) == 2
     assert rig.broker.last(ApiKey.API_VERSIONS).header.api_version == 3
     assert len(rig.system.connects) == 1
 
 
-def test_a_broker_that_does_not_tell_is_asked_in_version_0() -> None:
-    rig = refuse_api_versions_above(2, told=False)
+def test_a_broker_that_names_no_version_is_asked_in_version_0() -> None:
+    rig = refuse_api_versions_above(2, names_it=False)
     rig.bootstrapped()
     assert [received.header.api_version for received in rig.broker.of(ApiKey.API_VERSIONS)] == [0, 0]
     assert isinstance(rig.broker.last(ApiKey.API_VERSIONS).message, ApiVersionsRequest)
@@ -362,7 +362,7 @@ def test_while_one_connection_is_being_made_metadata_begins_no_other() -> None:
     assert len(rig.system.connects) == 1
 
 
-def test_a_poll_waits_no_longer_than_it_is_told_and_ends_at_once_when_woken() -> None:
+def test_a_poll_waits_no_longer_than_its_timeout_and_ends_at_once_when_woken() -> None:
     rig = ready_rig()
     before = rig.now
     rig.poll(250)

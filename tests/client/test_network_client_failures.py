@@ -27,7 +27,7 @@ def test_a_request_that_times_out_takes_its_connection_and_all_its_requests_with
     assert rig.client.connection_failed(0)
     rig.broker.last(ApiKey.INIT_PRODUCER_ID).answer(PID)
     rig.pass_time(100)
-    assert len(rig.responses) == 3, "the late answer is nobody's"
+    assert len(rig.responses) == 3, "the late answer belongs to no request"
 
 
 def test_a_request_may_have_a_time_limit_of_its_own() -> None:

@@ -59,7 +59,7 @@ def test_a_broker_may_send_us_away_already_when_asked_for_its_versions() -> None
     rig.bootstrapped()
 
 
-def test_with_metadata_recovery_switched_off_nobody_can_send_us_away() -> None:
+def test_with_metadata_recovery_switched_off_no_broker_makes_the_client_bootstrap_again() -> None:
     rig = Rig(brokers=2, metadata_recovery_strategy="none").bootstrapped()
     rig.brokers[1].api_versions.error_code = error_codes.REBOOTSTRAP_REQUIRED
     node = rig.node(1)
@@ -97,7 +97,7 @@ def test_a_throttled_broker_is_not_taken_for_gone() -> None:
 
 
 @pytest.mark.parametrize("name", ["\udc80", "x" * 40_000])
-def test_a_topic_name_that_cannot_be_written_down_harms_nobody_else(name: str) -> None:
+def test_an_invalid_topic_name_is_refused_and_other_topics_go_on(name: str) -> None:
     rig = ready_rig(brokers=1)
     with pytest.raises(InvalidRecordError, match="topic's name must be"):
         rig.metadata.add_topic(name, rig.now)

@@ -23,7 +23,7 @@ def test_a_broker_that_closes_an_idle_connection_is_no_reason_to_warn(caplog: py
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_a_connection_that_is_closed_here_because_it_was_idle_is_told_at_debug(
+def test_a_connection_that_we_close_because_it_was_idle_is_logged_at_debug(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("DEBUG", "spark_kafka_sink.client")
@@ -32,7 +32,7 @@ def test_a_connection_that_is_closed_here_because_it_was_idle_is_told_at_debug(
     assert set(logged(caplog, "idle for 10000 ms")) == {"DEBUG"}
 
 
-def test_a_broker_that_cannot_be_reached_is_warned_of_once_and_its_return_is_told(
+def test_an_unreachable_broker_is_logged_once_as_a_warning_and_its_return_as_info(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO", "spark_kafka_sink.client")

@@ -27,7 +27,9 @@ def fail_authentication(rig: Rig, node_id: int, error: AuthenticationError) -> N
     rig.poll()
 
 
-def test_a_failed_authentication_is_told_apart_and_ends_all_waits_for_metadata_if_there_is_no_other_broker() -> None:
+def test_a_failed_authentication_is_marked_as_such_and_ends_all_waits_for_metadata_if_there_is_no_other_broker() -> (
+    None
+):
     rig = Rig(1).bootstrapped()
     rig.make_ready()
     request = rig.send()

@@ -81,7 +81,7 @@ def test_an_answer_that_cannot_be_decoded_fails_its_request_and_all_behind_it() 
     assert "unintelligible" in rig.responses[0].reason
 
 
-def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
+def test_an_answer_without_a_request_ends_the_connection() -> None:
     rig = ready_rig()
     received = rig.broker.requests[-1]
     received.answer_bytes(struct.pack(">i", 5))

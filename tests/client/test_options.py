@@ -28,7 +28,7 @@ def test_values_come_as_texts_or_as_values() -> None:
     assert texts.request_timeout_ms == 5_000
 
 
-def test_all_faults_are_told_at_once_with_the_names_of_the_options() -> None:
+def test_all_faults_are_reported_in_one_error_with_the_names_of_the_options() -> None:
     with pytest.raises(ConfigurationError) as failure:
         client_config(
             {
@@ -41,11 +41,11 @@ def test_all_faults_are_told_at_once_with_the_names_of_the_options() -> None:
                 "security.protocol": "ROT13",
             }
         )
-    told = str(failure.value)
+    message = str(failure.value)
     assert len(failure.value.faults) == 7
     for name in ("bootstrap.servers", "request.timeout.ms", "retry.backoff.ms", "max.in.flight", "client.dns.lookup"):
-        assert name in told
-    assert "metadata.max.age is not an option of the Kafka client. Is metadata.max.age.ms meant?" in told
+        assert name in message
+    assert "metadata.max.age is not an option of the Kafka client. Is metadata.max.age.ms meant?" in message
 
 
 def test_without_an_address_there_is_nothing_to_do() -> None:

@@ -194,13 +194,15 @@ def test_a_broker_that_does_not_answer_the_question_for_topics_fails_the_check_o
     [
         pytest.param(1 << 8 | 1 << 4, Outcome.PASSED, id="describe and write"),
         pytest.param(1 << 8 | 1 << 3, Outcome.FAILED, id="describe and read"),
-        pytest.param(-(1 << 31), Outcome.PASSED, id="not told"),
+        pytest.param(-(1 << 31), Outcome.PASSED, id="unknown"),
     ],
 )
 def test_a_topic_that_may_be_seen_but_not_written_to_fails(operations: int, outcome: Outcome) -> None:
     partition = MetadataResponsePartition(error_code=0, partition_index=0, leader_id=3)
-    told = MetadataResponseTopic(error_code=0, name="t", partitions=[partition], topic_authorized_operations=operations)
-    check = topic_check(told, [3])
+    answered = MetadataResponseTopic(
+        error_code=0, name="t", partitions=[partition], topic_authorized_operations=operations
+    )
+    check = topic_check(answered, [3])
     assert check.outcome is outcome
     assert ("Grant the user the right Write." in str(check)) == (outcome is Outcome.FAILED)
 
@@ -238,7 +240,7 @@ def test_the_jobs_own_credentials_are_used_and_their_refusal_ends_the_checks_wit
     assert SECRET not in repr(refused)
 
 
-def test_plaintext_to_a_listener_that_expects_sasl_is_told_to_look_at_the_protocol() -> None:
+def test_plaintext_to_a_listener_that_expects_sasl_fails_with_a_hint_at_the_protocol() -> None:
     security = ListenerSecurity("SASL_PLAINTEXT", users={"alice": SECRET})
     with embedded_broker(security=security) as broker:
         checks = preflight(

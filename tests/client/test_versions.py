@@ -88,8 +88,8 @@ def test_the_features_of_the_highest_epoch_win_and_what_is_known_stays() -> None
 
 
 def test_after_a_refusal_an_older_version_is_tried_which_the_broker_may_choose() -> None:
-    told = ApiVersionsResponse(error_code=35, api_keys=[ApiVersion(api_key=18, min_version=0, max_version=3)])
-    assert older_api_versions_version(told, 4) == 3
+    refusal = ApiVersionsResponse(error_code=35, api_keys=[ApiVersion(api_key=18, min_version=0, max_version=3)])
+    assert older_api_versions_version(refusal, 4) == 3
     assert older_api_versions_version(ApiVersionsResponse(error_code=35), 4) == 0
     contradiction = ApiVersionsResponse(error_code=35, api_keys=[ApiVersion(api_key=18, max_version=4)])
     assert older_api_versions_version(contradiction, 4) == 3, "else it would be asked the same for ever"

@@ -159,7 +159,7 @@ def test_a_write_that_failed_is_marked() -> None:
     assert '<td class="text failed">✗ failed</td>' in text
 
 
-def test_skew_is_told_in_words() -> None:
+def test_skew_is_described_in_words() -> None:
     text = page(job(5), "reports.jsonl")
     assert re.search(r"6 partitions; the fullest has 2\.\d times the mean, which is skewed", text)
     assert "99 % within" in text

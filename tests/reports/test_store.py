@@ -62,7 +62,7 @@ def test_databricks_mounts_are_folders(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(list((tmp_path / "reports" / "orders").iterdir())) == 2
 
 
-def test_without_the_mount_of_databricks_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_mount_of_databricks_the_error_names_the_mount(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "_MOUNT_OF_DBFS", "/no-such-mount")
     with pytest.raises(ConfigurationError, match="/no-such-mount is not mounted here"):
         prepare("dbfs:/reports/")

@@ -55,8 +55,8 @@ def test_our_plain_server_accepts_kafka_pythons_client() -> None:
     [
         b"\0alice\0wrong",
         b"\0alice\0",
-        b"\0nobody\0secret",
-        b"\0nobody\0",
+        b"\0stranger\0secret",
+        b"\0stranger\0",
         b"bob\0alice\0secret",
         b"alice\0secret",
         b"\0alice\0secret\0",

@@ -168,7 +168,7 @@ def test_nothing_comes_after_the_end() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        b"n,,n=nobody,r=abc",
+        b"n,,n=stranger,r=abc",
         b"n,a=admin,n=user,r=abc",
         b"p=tls-unique,,n=user,r=abc",
         b"n,,n=us=er,r=abc",

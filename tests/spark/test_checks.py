@@ -27,7 +27,7 @@ class Preflights:
 
     def __call__(self, config: object, target: Target) -> list[Check]:
         self.targets.append(target)
-        return [Check("bootstrap servers", self.outcome, "nobody is there")]
+        return [Check("bootstrap servers", self.outcome, "connection refused")]
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_what_has_passed_is_not_looked_at_again_and_what_has_failed_is(preflight
     options = parse_options(SERVERS | {"topic": "t"})
     preflights.outcome = Outcome.FAILED
     for _ in range(2):
-        with pytest.raises(PreflightError, match=r'nobody is there[\s\S]*"checkConnection", "false"'):
+        with pytest.raises(PreflightError, match=r'connection refused[\s\S]*"checkConnection", "false"'):
             check_connection(options)
     preflights.outcome = Outcome.PASSED
     for _ in range(2):
@@ -107,7 +107,7 @@ class Driver:
     [
         ({"topic": "t", "kafka.acks": "7"}, VALUE, ConfigurationError, "kafka.acks must be one of"),
         ({"topic": "t"}, StructType([StructField("value", LongType())]), SchemaError, "unsupported type bigint"),
-        ({"topic": "t"}, VALUE, PreflightError, "nobody is there"),
+        ({"topic": "t"}, VALUE, PreflightError, "connection refused"),
     ],
 )
 def test_what_the_driver_of_connect_finds_wrong_is_raised_by_its_client(

@@ -149,7 +149,7 @@ def test_a_refusal_says_which_columns_there_are_and_what_to_write_instead(
     assert len(str(refused.value)) < 2000
 
 
-def test_all_faults_of_a_schema_are_told_together() -> None:
+def test_all_faults_of_a_schema_are_reported_together() -> None:
     with pytest.raises(SchemaError) as refused:
         plan_columns(schema(key=LongType(), partition=StringType()), None)
     assert len(str(refused.value).splitlines()) == 4

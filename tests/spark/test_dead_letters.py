@@ -42,12 +42,12 @@ def test_a_dead_letter_says_where_it_was_going_and_why_it_did_not_arrive() -> No
     ]
 
 
-def test_the_error_of_a_broker_is_told_by_kafkas_name() -> None:
+def test_the_error_of_a_broker_has_kafkas_name() -> None:
     made = letters(RecordColumns(value=pa.array([b"v"])), BrokerError("no", code=87, name="INVALID_RECORD"))
     assert ("pykafka.error", b"INVALID_RECORD") in headers_of(made)[0]
 
 
-def test_a_partition_that_nobody_knows_is_null() -> None:
+def test_an_unknown_partition_is_null() -> None:
     made = letters(RecordColumns(value=pa.array([b"v"])), partition=None)
     assert ("pykafka.partition", None) in headers_of(made)[0]
 
@@ -80,7 +80,7 @@ def test_a_header_without_a_key_gets_an_empty_one() -> None:
     assert headers_of(letters(RecordColumns(value=pa.array([b"0"]), headers=own)))[0][0] == ("", b"1")
 
 
-def test_what_is_too_large_is_cut_and_its_size_is_told() -> None:
+def test_what_is_too_large_is_cut_and_a_header_has_its_size() -> None:
     value, key = b"v" * (CUT_BYTES + 1), "k" * (CUT_BYTES + 5)
     columns = RecordColumns(value=pa.array([value, None, b"small"]), key=pa.array([key, "k", None]))
     made = cut(letters(columns, RecordTooLargeError("1 MB is the limit")))

@@ -38,7 +38,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def unused_port() -> Iterator[int]:
-    """A port at which nobody listens: it is bound, but never listened on."""
+    """A port that refuses connections: a socket is bound to it but does not listen."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]
@@ -116,7 +116,7 @@ def test_the_rows_behind_a_shuffle_are_written_once_nothing_is_wrong(
     assert_topic_equals(sums, broker.topic("sums"))
 
 
-def test_all_faults_of_options_and_schema_are_told_together(spark: SparkSession) -> None:
+def test_all_faults_of_options_and_schema_are_reported_together(spark: SparkSession) -> None:
     writer = spark.range(1).write.format("pykafka").option("kafka.acks", "7").option("kafka.lingr.ms", "1")
     error = refused(writer.save, spark)
     assert isinstance(error, ConfigurationError)
@@ -189,9 +189,7 @@ def test_a_wrong_address_is_named_by_host_and_port(rows: DataFrame, spark: Spark
         assert '.option("checkConnection", "false")' in str(error)
 
 
-def test_an_address_that_a_broker_advertises_and_nobody_can_reach_is_named(
-    rows: DataFrame, spark: SparkSession
-) -> None:
+def test_an_advertised_address_that_cannot_be_reached_is_named(rows: DataFrame, spark: SparkSession) -> None:
     with embedded_broker(topics={"t": 1}, advertised_host="kafka.invalid") as broker:
         servers = broker.bootstrap_servers.replace("kafka.invalid", "127.0.0.1")
         writer = rows.write.format("pykafka").option("topic", "t").option("kafka.bootstrap.servers", servers)

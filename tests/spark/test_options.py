@@ -54,11 +54,11 @@ def test_the_defaults_are_those_of_the_java_client_but_for_the_ones_listed() -> 
     assert parse(kafka__batch__size="16384").producer_config().batch_size == 16384
 
 
-def test_a_missing_bootstrap_server_is_told_in_sparks_words_along_with_all_other_faults() -> None:
-    told = faults({"kafka.acks": "2", "kafka.key.serializer": "x", "deadLetterTopic": "d", "tpoic": "t"})
-    assert len(told) == 5
-    assert "Kafka option bootstrap.servers is not set. Please make sure it is set and retry." in told
-    assert any("acks" in fault for fault in told)
+def test_a_missing_bootstrap_server_is_reported_in_sparks_words_together_with_all_other_faults() -> None:
+    found = faults({"kafka.acks": "2", "kafka.key.serializer": "x", "deadLetterTopic": "d", "tpoic": "t"})
+    assert len(found) == 5
+    assert "Kafka option bootstrap.servers is not set. Please make sure it is set and retry." in found
+    assert any("acks" in fault for fault in found)
 
 
 def test_serializers_are_refused_in_sparks_words() -> None:
@@ -148,7 +148,7 @@ def test_the_names_of_other_clients_are_answered_with_the_right_ones(name: str, 
         ("kafka.security.protocol", "TLS", "kafka.security.protocol"),
     ],
 )
-def test_a_wrong_value_is_told_with_the_name_as_the_job_has_it(name: str, value: str, words: str) -> None:
+def test_a_wrong_value_is_reported_with_the_option_name_that_the_job_used(name: str, value: str, words: str) -> None:
     (fault,) = faults(NEEDED | {name: value})
     assert words in fault
     assert fault.count(value) <= 1

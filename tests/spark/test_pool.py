@@ -87,7 +87,7 @@ def test_a_producer_whose_task_did_not_end_well_is_closed_at_once_and_never_lent
     assert len(world.made) == 2
 
 
-def test_a_producer_that_nobody_asked_for_is_closed_after_its_time(world: World) -> None:
+def test_a_producer_that_was_not_used_is_closed_after_its_time(world: World) -> None:
     world.lend(idle_seconds=600)
     world.pool.evict(599.9)
     assert len(world.pool) == 1

@@ -118,7 +118,7 @@ def test_what_cannot_be_called_is_refused(broker: EmbeddedBroker, name: str) -> 
         ask_servers(sink_options(broker, reportCallback=name), PLAN)
 
 
-def test_faults_of_the_options_are_told_with_all_others() -> None:
+def test_faults_of_report_options_are_reported_with_all_others() -> None:
     schema = StructType([StructField("value", StringType())])
     given = {"kafka.bootstrap.servers": "b:1", "topic": "t", "reportTopic": "t", "reportPath": "ftp://h/x"}
     with pytest.raises(ConfigurationError) as caught:

@@ -10,19 +10,19 @@ from spark_kafka_sink.spark.recorded_writer import frame_of, made_anew, record, 
 
 
 def new_class() -> type[Any]:
-    """A writer class as pyspark has them, which nobody has changed yet."""
+    """A writer class like those of pyspark, before `record` has changed it."""
 
     class Writer:
         def __init__(self, df: object) -> None:
             self.df = df
-            self.told: list[object] = []
+            self.calls: list[object] = []
 
         def format(self, source: str) -> Writer:
-            self.told.append(source)
+            self.calls.append(source)
             return self
 
         def option(self, key: str, value: object) -> Writer:
-            self.told.append((key, value))
+            self.calls.append((key, value))
             return self
 
         def options(self, **options: object) -> Writer:
@@ -31,7 +31,7 @@ def new_class() -> type[Any]:
             return self
 
         def mode(self, saveMode: str) -> Writer:  # noqa: N803
-            self.told.append(saveMode)
+            self.calls.append(saveMode)
             return self
 
         def foreachBatch(self, func: object) -> Writer:  # noqa: N802
@@ -69,13 +69,13 @@ def test_the_format_is_the_last_that_was_said_unless_a_function_took_its_place(w
     assert said.format() == ""
 
 
-def test_a_writer_made_anew_is_told_the_same_about_another_frame(writer_class: type[Any]) -> None:
+def test_a_writer_made_anew_gets_the_same_calls_for_another_frame(writer_class: type[Any]) -> None:
     writer = writer_class("frame").format("pykafka").option("a", 1).mode("overwrite").options(b=2)
     assert writer.count() == 7, "what does not return the writer is no setting"
     made = made_anew(writer, "another", without=["mode"])
     assert (frame_of(writer), frame_of(made)) == ("frame", "another")
-    assert [told for told in writer.told if told != "overwrite"] == ["pykafka", ("a", 1), ("b", 2)]
-    assert dict.fromkeys(made.told) == dict.fromkeys(["pykafka", ("a", 1), ("b", 2)])
+    assert [call for call in writer.calls if call != "overwrite"] == ["pykafka", ("a", 1), ("b", 2)]
+    assert dict.fromkeys(made.calls) == dict.fromkeys(["pykafka", ("a", 1), ("b", 2)])
 
 
 def test_a_writer_from_before_remembers_nothing_and_works_as_it_did() -> None:
@@ -83,7 +83,7 @@ def test_a_writer_from_before_remembers_nothing_and_works_as_it_did() -> None:
     before = writer_class("frame")
     record(writer_class)
     record(writer_class)
-    assert before.option("a", 1).told == [("a", 1)]
+    assert before.option("a", 1).calls == [("a", 1)]
     assert record_of(before) is None
     writer = writer_class("frame").option("a", 1)
     said = record_of(writer)

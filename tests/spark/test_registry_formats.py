@@ -209,7 +209,7 @@ def test_no_secret_is_in_the_repr_of_the_options() -> None:
     assert "s3cret" not in faults(**given, **secret)
 
 
-def test_spark_is_told_to_hide_every_secret_of_a_registry() -> None:
+def test_spark_hides_every_secret_of_a_registry() -> None:
     hidden = re.compile(_REDACTION["spark.sql.redaction.options.regex"])
     secrets = [name for name, _, meaning in REGISTRY_OPTIONS if "**Secret.**" in meaning]
     assert len(secrets) == 6

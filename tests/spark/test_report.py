@@ -1,4 +1,4 @@
-"""What was written: the sum of what the tasks told, and the driver's refusal to commit on less."""
+"""The report of a write: the sum of the tasks' reports. The driver does not commit when one is missing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_offsets_of_all_tasks_are_added_up() -> None:
     assert (report.tasks, report.rows, report.bytes, report.retries) == (3, 20, 2000, 2)
 
 
-def test_an_offset_that_nobody_told_is_not_taken_for_the_first() -> None:
+def test_an_unknown_offset_is_not_taken_for_the_first() -> None:
     assert OffsetRange(-1, -1, 3) + OffsetRange(7, 9, 3) == OffsetRange(7, 9, 6)
 
 
@@ -53,18 +53,18 @@ def test_the_line_names_a_handful_of_topics_and_counts_the_others() -> None:
     assert len(line) < 300
 
 
-def test_a_write_without_tasks_is_told_as_well(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_write_without_tasks_is_reported_as_well(caplog: pytest.LogCaptureFixture) -> None:
     commit(OPTIONS, [], 4)
     assert "wrote 0 rows (0 B) to no topic; 0 tasks" in caplog.text
 
 
-def test_the_driver_does_not_commit_when_a_task_has_not_told_what_it_wrote() -> None:
+def test_the_driver_does_not_commit_when_a_task_has_not_reported_what_it_wrote() -> None:
     with pytest.raises(DeliveryError, match="1 of 2 tasks"):
         commit(OPTIONS, [task(0), None])
 
 
-def test_a_stream_none_of_whose_tasks_ran_is_told_about_continuous_processing() -> None:
-    """There Spark never calls the sink's tasks, and without register() nothing else comes from the sink."""
+def test_when_no_task_of_a_stream_ran_the_error_names_continuous_processing() -> None:
+    """In a continuous stream Spark never runs the sink's tasks; without register() this error is the only hint."""
     with pytest.raises(ConfigurationError, match=r"trigger\(continuous=\.\.\.\) is not available"):
         commit(OPTIONS, [None, None], 0)
 
@@ -74,11 +74,11 @@ def test_the_driver_does_not_commit_a_partition_twice() -> None:
         commit(OPTIONS, [task(0), task(0, attempt=1)])
 
 
-def test_abort_tells_what_stays_in_kafka(caplog: pytest.LogCaptureFixture) -> None:
+def test_abort_logs_what_stays_in_kafka(caplog: pytest.LogCaptureFixture) -> None:
     abort(OPTIONS, [task(0), None, None], 7)
-    told = caplog.text
-    assert "1 of 3 tasks had ended well" in told
-    assert "wrote 10 rows" in told
+    logged = caplog.text
+    assert "1 of 3 tasks had ended well" in logged
+    assert "wrote 10 rows" in logged
 
 
 def test_a_commit_message_survives_pickling() -> None:

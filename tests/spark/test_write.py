@@ -214,7 +214,7 @@ def test_large_arrow_types(spark: SparkSession, broker: EmbeddedBroker, topic: s
     assert_topic_equals(frame.select("value"), broker.topic(topic))
 
 
-def test_the_report_tells_offsets_rows_and_bytes(
+def test_the_report_has_offsets_rows_and_bytes(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "report.jsonl"
@@ -224,12 +224,14 @@ def test_the_report_tells_offsets_rows_and_bytes(
     assert (report.tasks, report.rows, report.dead_letters) == (4, 1000, 0)
     assert report.bytes > 10_000
     found = stored(spark, broker, topic).groupBy("partition").agg({"offset": "max", "*": "count"}).collect()
-    told = {partition: (written.last_offset, written.rows) for partition, written in report.partitions[topic].items()}
-    assert told == {row.partition: (row["max(offset)"], row["count(1)"]) for row in found}
+    reported = {
+        partition: (written.last_offset, written.rows) for partition, written in report.partitions[topic].items()
+    }
+    assert reported == {row.partition: (row["max(offset)"], row["count(1)"]) for row in found}
     assert json.loads(path.read_text())["rows"] == 1000
 
 
-def test_a_stream_tells_what_each_micro_batch_wrote(
+def test_a_stream_reports_what_each_micro_batch_wrote(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
 ) -> None:
     spark.range(0, 300, 1, 3).selectExpr("CAST(id AS STRING) AS value").write.parquet(str(tmp_path / "source"))

@@ -59,7 +59,7 @@ def threads() -> set[str]:
     return {thread.name for thread in threading.enumerate()}
 
 
-def test_a_task_tells_what_was_acknowledged(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+def test_a_task_reports_what_was_acknowledged(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     plan = ColumnPlan(value=0, key=1, partition=2, fixed_topic=TOPIC)
     batches = [
         each.append_column("partition", pa.array([n % 2 for n in range(each.num_rows)], pa.int32()))
@@ -72,7 +72,7 @@ def test_a_task_tells_what_was_acknowledged(broker: EmbeddedBroker, pool: Produc
     assert len(pool) == 1
 
 
-def test_a_task_tells_how_it_went(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+def test_a_task_reports_latencies_bytes_and_its_host(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     first = write_rows(options(broker, kafka__compression__type="zstd"), PLAN, iter([batch(0, 5_000)]), pool)
     report = write_rows(options(broker, kafka__compression__type="zstd"), PLAN, iter([batch(5_000, 100)]), pool)
     assert sum(first.latency_counts.values()) == 5_000
@@ -83,7 +83,7 @@ def test_a_task_tells_how_it_went(broker: EmbeddedBroker, pool: ProducerPool) ->
     assert report.host == platform.node()
 
 
-def test_a_task_tells_how_long_it_waited_for_memory(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+def test_a_task_reports_how_long_it_waited_for_memory(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     broker.control.when(api=ApiKey.PRODUCE, times=None).delay(50)
     slow = options(broker, kafka__buffer__memory="300000", kafka__batch__size="65536")
     report = write_rows(slow, PLAN, iter([batch(start, 2_000) for start in range(0, 40_000, 2_000)]), pool)
