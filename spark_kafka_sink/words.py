@@ -7,7 +7,7 @@ from functools import lru_cache
 
 CHARACTERS_MAX = 300
 HOST_CHARACTERS_MAX = 255
-"""As long as a name can be in the DNS."""
+"""The longest host name that the DNS allows."""
 _BYTE_UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
@@ -52,7 +52,7 @@ TOPIC_NAME_CHARACTERS_MAX = 249
 TOPIC_NAME_RULE = (
     f"1 to {TOPIC_NAME_CHARACTERS_MAX} of the characters a-z, A-Z, 0-9, '.', '_' and '-', and not '.' or '..' alone"
 )
-"""For error messages."""
+"""The rule for topic names, in the words of error messages."""
 
 _NAME = re.compile(rf"[a-zA-Z0-9._-]{{1,{TOPIC_NAME_CHARACTERS_MAX}}}")
 

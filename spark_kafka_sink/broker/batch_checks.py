@@ -21,10 +21,10 @@ from spark_kafka_sink.records.decoder import check_batches, check_body, decode_b
 from spark_kafka_sink.records.header import HEADER_BYTES, BatchHeader, Buffer, parse_header
 
 DECODED_BYTES_MAX = 64 << 20
-"""What a look at a batch's records may take. By default a batch has a megabyte, compressed."""
+"""The records of a batch are decoded into at most this much. By default a batch has a megabyte, compressed."""
 
 RECORD_ERRORS_MAX = 100_000
-"""That an answer names."""
+"""At most this many faulty records are named in an answer."""
 
 NO_PRODUCER_ID = -1
 

@@ -36,7 +36,7 @@ PARTITIONS_MAX = 10_000
 """Of all topics together, unless the configuration says otherwise: each takes some kilobytes."""
 
 ABORT_AGAIN_MS = 1_000.0
-"""After a disk that was full when transactions were overdue."""
+"""When the disk was full, overdue transactions are aborted after this time."""
 
 _log = logging.getLogger(__name__)
 

@@ -109,11 +109,11 @@ class Control:
         self._cluster.stop_node(node)
 
     def start_node(self, node: int) -> None:
-        """On the same port as before. Partitions stay where they are, unless they have no leader."""
+        """Start a stopped node on its old port. Partitions keep their leaders; those without one get one again."""
         self._cluster.start_node(node)
 
     def refuse_connections(self, node: int) -> None:
-        """New connections only; those that stand go on."""
+        """Refuse new connections of the node; open ones go on."""
         self._cluster.ports.refuse(node)
 
     def accept_connections(self, node: int) -> None:
@@ -130,7 +130,7 @@ class Control:
         self._cluster.create_topic(topic, partitions, config)
 
     def delete_topic(self, topic: str) -> None:
-        """Created again, it has another id and no records."""
+        """Delete the topic. If it is created again it has another id and no records."""
         self._cluster.delete_topic(topic)
 
     def add_partitions(self, topic: str, total: int) -> None:

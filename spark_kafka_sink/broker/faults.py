@@ -63,7 +63,7 @@ class Effects:
 
 @dataclass(frozen=True)
 class Where:
-    """Which requests; what is None does not matter."""
+    """Which requests a rule is for. A field that is None matches everything."""
 
     api: ApiKey | None = None
     node: int | None = None

@@ -273,12 +273,12 @@ class PartitionLog:
             }
 
     def forget_producers(self) -> None:
-        """As producer.id.expiration.ms does it: open transactions stay."""
+        """Forget the producers without an open transaction, like brokers after producer.id.expiration.ms."""
         with self._lock:
             self._producers = {p: s for p, s in self._producers.items() if s.transaction_start is not None}
 
     def open_transactions(self) -> list[tuple[int, int]]:
-        """(producer id, epoch) of each."""
+        """(producer id, epoch) of each open transaction."""
         with self._lock:
             return [(p, s.epoch) for p, s in self._producers.items() if s.transaction_start is not None]
 

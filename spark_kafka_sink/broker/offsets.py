@@ -13,7 +13,7 @@ METADATA_CHARACTERS_MAX = 4096
 """Brokers' own default of offset.metadata.max.bytes."""
 
 OFFSETS_MAX = 100_000
-"""Of all groups together."""
+"""At most this many offsets are kept, of all groups together."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 POLL_MS = 10_000.0
 DEADLINES = Deadlines(idle_ms=600_000.0, setup_ms=30_000.0, frame_ms=60_000.0)
 MEMORY_BYTES_MAX = FRAME_BYTES_MAX + 28 * 1024 * 1024
-"""Of the frames of one processor: the longest frame, and others beside it."""
+"""The frames of one processor take at most this much memory: room for the longest frame and others beside it."""
 
 
 @dataclass(frozen=True, eq=False)

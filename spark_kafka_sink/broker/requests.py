@@ -33,10 +33,10 @@ from spark_kafka_sink.protocol.schema import Struct, field_specs
 CLOSE = Reply(then=Then.CLOSE)
 
 ELEMENTS_MAX = 10 * PARTITIONS_MAX
-"""In the arrays of one request: room to name all partitions, and what goes with each."""
+"""At most this many elements in the arrays of one request: room to name all partitions, and what goes with each."""
 
 _ONE_ERROR = frozenset({ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN})
-"""Their answers have one error code, in all versions."""
+"""APIs whose answers have one error code, in all versions."""
 
 _log = logging.getLogger(__name__)
 

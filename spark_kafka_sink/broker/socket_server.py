@@ -33,7 +33,7 @@ WAITING_MAX = 2 * CONNECTIONS_MAX
 """Requests that wait for something to change, those of clients that have gone included; more are answered at once."""
 
 IDLE_MS = 250.0
-"""So often is looked after overdue transactions when nothing comes in."""
+"""Without requests, the server looks for overdue transactions at this interval."""
 
 
 class SocketServer:
@@ -42,7 +42,7 @@ class SocketServer:
     def __init__(self, cluster: EmbeddedCluster, control: Control, listening: Listening) -> None:
         self.cluster = cluster
         self.failure: BaseException | None = None
-        """What one of the threads has ended by."""
+        """The exception that ended one of the threads."""
         self._control = control
         channels, name = listening.security.channels(cluster), listening.name_for_clients()
         self._system = OperatingSystem()

@@ -106,7 +106,7 @@ class LogFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._end: int | None = None
-        """Of the last whole batch, after an append has failed; else the file ends there."""
+        """The end of the last whole batch, after an append has failed. None: the file ends there."""
 
     def append(self, data: Buffer) -> None:
         """OSError: nothing of `data` is in the file."""

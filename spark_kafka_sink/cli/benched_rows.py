@@ -11,7 +11,7 @@ from spark_kafka_sink.records.columns import RecordColumns
 _PRODUCTS = ("anvil", "balloon", "compass", "doorbell", "easel", "fountain pen", "guitar", "hammock")
 _KEYS = 10_000_000
 _SEED = 17
-"""The same rows in each run, so that two runs can be compared."""
+"""A fixed seed gives the same rows in each run, so that two runs can be compared."""
 
 
 def realistic_calls(calls: int, rows: int, value_bytes: int) -> list[RecordColumns]:

@@ -14,7 +14,7 @@ from spark_kafka_sink.errors import KafkaSinkError
 
 FAILED = 1
 INTERRUPTED = 130
-"""As shells have it: 128 and the number of SIGINT."""
+"""The exit status that shells use: 128 plus the number of SIGINT."""
 
 
 class Command(Protocol):

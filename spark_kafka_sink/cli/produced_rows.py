@@ -145,7 +145,7 @@ def _times_of(column: pa.Array) -> pa.Array:
 
 
 def repeated_headers(headers: Headers, rows: int) -> Any | None:
-    """The same headers for each row."""
+    """A column with the same headers in each row."""
     if not headers:
         return None
     one = pa.scalar([{"key": name, "value": value} for name, value in headers], _HEADERS_TYPE)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 HELP = "list topics, or describe those that are named: leaders, replicas, offsets"
 
-_NOBODY = -1
+_NO_LEADER = -1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,13 +108,13 @@ def _joined(numbers: Iterable[int]) -> str:
 
 def _partitions(config: ClientConfig, topic: MetadataResponseTopic) -> list[_Partition]:
     name = topic.name or ""
-    led = [part.partition_index for part in topic.partitions if part.leader_id != _NOBODY]
+    led = [part.partition_index for part in topic.partitions if part.leader_id != _NO_LEADER]
     first, end = _offsets(config, name, led)
     return [
         _Partition(
             name,
             part.partition_index,
-            part.leader_id if part.leader_id != _NOBODY else None,
+            part.leader_id if part.leader_id != _NO_LEADER else None,
             part.replica_nodes,
             part.isr_nodes,
             first.get(part.partition_index),

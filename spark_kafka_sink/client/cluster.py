@@ -155,7 +155,7 @@ Epochs = dict[tuple[str, int], SeenEpoch]
 
 @dataclass
 class Merged:
-    """The outcome: the snapshot, all epochs seen, and what follows for the next refresh."""
+    """What merge_answer returns: the snapshot, all epochs seen, and what follows for the next refresh."""
 
     snapshot: ClusterSnapshot
     epochs: Epochs = field(default_factory=dict)

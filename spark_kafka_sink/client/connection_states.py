@@ -82,7 +82,7 @@ class _NodeConnection:
     throttled_until_ms: float = -math.inf
     authentication_error: AuthenticationError | None = None
     addresses: list[SocketAddress] = field(default_factory=list)
-    """Those still to be tried, the current one first; empty: resolve."""
+    """The addresses still to be tried, the current one first. If empty, the name must be resolved."""
     last_address: SocketAddress | None = None
 
 

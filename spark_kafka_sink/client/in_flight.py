@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages import response_type
 from spark_kafka_sink.protocol.schema import VersionRange
 
-# A request on its way through the NetworkClient, and what came of it, or of its connection.
+# A request on its way through the NetworkClient, and its response, or the loss of its connection.
 
 
 class ClientRequest(NamedTuple):
@@ -55,7 +55,7 @@ class ClientResponse(NamedTuple):
     disconnected: bool = False
     """The connection ended first. The broker may have carried the request out, or not."""
     timed_out: bool = False
-    """It ended because an answer had not come in time; then `disconnected` is set, too."""
+    """The request ended because its answer did not come in time; then `disconnected` is set, too."""
     version_error: UnsupportedVersionError | None = None
     """The request was never sent."""
     authentication_error: AuthenticationError | None = None
@@ -76,7 +76,7 @@ class Loss:
     expected: bool = False
     """No fault: it was idle, or this client closed it."""
     served: bool = False
-    """It had been in use, and the other side ended it: a broker that restarts, or finds it idle, does so."""
+    """The connection had been in use, and the broker ended it: brokers do so when they restart or find it idle."""
     authentication_error: AuthenticationError | None = None
 
 
@@ -85,7 +85,7 @@ class InFlightRequest:
     request: ClientRequest
     version: int
     internal: bool
-    """The client's own: its answer is for the client itself."""
+    """The client itself made the request, and takes its answer."""
     sent_ms: float
     written: bool = False
     """All of it has been given to the socket."""

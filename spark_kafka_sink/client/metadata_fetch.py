@@ -41,7 +41,7 @@ class MetadataFetch:
         return max(self._metadata.time_to_next_update(now), in_progress_ms)
 
     def wanted(self, now: float) -> None:
-        """It is due, and somebody is being looked for who can answer."""
+        """An update is due, and the client is looking for a broker that can answer."""
         self._wanted_since_ms = min(self._wanted_since_ms, now)
 
     def begin(self, now: float) -> MetadataQuery:

@@ -43,7 +43,7 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from spark_kafka_sink.protocol.schema import VersionRange
 
 CORRELATION_ID_MAX = 2**31 - 1024
-"""Those above are left to the channels' own conversations (SASL)."""
+"""Higher correlation ids are for the channels' own conversations (SASL)."""
 
 
 class _Life(Enum):

@@ -48,7 +48,7 @@ class Reading:
     """What became of the options that a user gave."""
 
     given: dict[str, object]
-    """Those that have a value; None is none."""
+    """The options that have a value. None counts as no value."""
     values: dict[str, Any]
     """By the names of fields; the default of what was not given, or is wrong."""
     faults: list[str] = field(default_factory=list)

@@ -113,7 +113,7 @@ def node_versions(broker: str, response: ApiVersionsResponse) -> NodeVersions:
 
 
 def newest_features(nodes: Iterable[NodeVersions], known: FinalizedFeatures) -> FinalizedFeatures:
-    """Brokers learn of a change one after the other: the highest epoch seen is the truth."""
+    """The features with the highest epoch seen: brokers learn of a change one after the other."""
     return max([known, *(node.finalized for node in nodes)], key=lambda features: features.epoch)
 
 

@@ -1,6 +1,6 @@
 """DecisionWriter: writes entries into the decision log, each in a transaction of the driver.
 
-Whoever has the newest epoch of the driver's id can write, and nobody else: an older driver is refused by the brokers.
+Only the driver with the newest epoch of the driver's id can write: brokers refuse an older driver.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Driver:
         return start
 
     def _alone(self) -> BatchStart:
-        """Nobody else has the prefix."""
+        """Begin under a prefix that no other driver has: there is nothing to take over."""
         timeout_ms = self._granted_timeout_ms()
         entry = Entry(self._delivery.prefix, timeout_ms=timeout_ms)
         return BatchStart(entry, self._prefix.fence())

@@ -2,7 +2,7 @@
 
 All transactional ids of a query begin with its prefix:
 
-    <prefix>-driver                                  of the driver: whoever has it last, decides
+    <prefix>-driver                                  of the driver: the newest holder decides
     <prefix>-<generation>-<partition>-<attempt>      of a task
 
 Ids are used again from batch to batch: a broker remembers an id for a week, so an id for each batch would fill its
@@ -20,7 +20,7 @@ from spark_kafka_sink.errors import ConfigurationError
 
 GENERATIONS = 8
 OWN_PREFIX = "pykafka-"
-"""Of prefixes that no user chose."""
+"""Prefixes that the sink makes by itself begin with this."""
 PREFIX_CHARACTERS_MAX = 200
 _PREFIX = re.compile(r"[A-Za-z0-9._-]+")
 _TASK_ID = re.compile(r"([A-Za-z0-9._-]+)-(\d{1,9})-(\d{1,9})-(\d{1,9})")

@@ -1,8 +1,8 @@
 """What a person may do with this sink's transactions from outside: look, finish, abort, give up.
 
 For `pykafka transactions`. Looking changes nothing. Everything else fences the driver of the prefix first, so that
-nobody else decides meanwhile: a query that runs fails at its next commit, with words that say so, and goes on when it
-is started again.
+no other process decides meanwhile. A query that runs fails at its next commit with an error that names the reason, and
+goes on when it is started again.
 """
 
 from __future__ import annotations

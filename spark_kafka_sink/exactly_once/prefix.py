@@ -37,23 +37,23 @@ class Prefix:
         return driver_id(self.name)
 
     def fence(self) -> ProducerIdAndEpoch:
-        """From now on nobody can decide anything under this prefix but the caller."""
+        """Fence all other holders of the driver's id. From now on only the caller can decide under this prefix."""
         return self.client.init_producer_id(self.driver_id, DRIVER_TIMEOUT_MS)
 
     def entry(self) -> Entry:
-        """The newest one, after `fence`: then nothing can follow it."""
+        """The newest entry of the prefix. After `fence` no other can follow it."""
         return self.of(self.log.read())
 
     def of(self, entries: Mapping[str, Entry]) -> Entry:
         return entries.get(self.name, Entry(self.name))
 
     def open_transactions(self) -> list[TransactionDescription]:
-        """Of tasks."""
+        """The open transactions of tasks."""
         ids = self.client.open_ids(lambda name: task_of(self.name, name) is not None)
         return [each for each in self.client.describe(ids).values() if each.is_open]
 
     def commit(self, entry: Entry) -> dict[str, BrokerError]:
-        """All transactions of a decided batch. Returns what was refused."""
+        """Commit all transactions of a decided batch. Returns what was refused."""
         return self.client.end([each.prepared(self.name) for each in entry.transactions], commit=True)
 
     def abort(self, transactions: Sequence[TransactionDescription]) -> None:

@@ -41,7 +41,7 @@ def _boolean(_schema: Any, _logical: str | None, kind: pa.DataType, _where: str)
 
 
 def _integer(schema: Any, logical: str | None, kind: pa.DataType, _where: str) -> Writer | None:
-    """int and long have one encoding; they differ in what fits."""
+    """The writer of an int or a long. Both have one encoding; they differ in which numbers fit."""
     types = pa.types
     if types.is_integer(kind):
         is_long = (schema["type"] if isinstance(schema, Mapping) else schema) == "long"

@@ -117,5 +117,5 @@ def bool_values(column: pa.Array) -> NDArray[np.uint8]:
 
 
 def constant_piece(data: bytes, rows: int) -> Piece:
-    """The same bytes in every row."""
+    """A piece with the same bytes in every row."""
     return constant_field(data) if len(data) <= 8 else constant_rows(data, rows)

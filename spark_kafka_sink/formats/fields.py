@@ -30,7 +30,7 @@ class Field(NamedTuple):
 
 
 def constant_field(data: bytes) -> Field:
-    """The same bytes, at most 8, in every row."""
+    """A field with the same bytes, at most 8, in every row."""
     return Field(int.from_bytes(data, "little"), len(data), len(data))
 
 

@@ -126,7 +126,7 @@ def _scientific(values: NDArray[Any]) -> pa.Array:
 
 
 def _from_scientific(text: pa.Array) -> pa.Array:
-    """From `1e+23`, `1.7e-12`."""
+    """`1e+23` becomes `1.0E23`, and `1.7e-12` becomes `1.7E-12`."""
     text = pc.replace_substring(text, b"e+", b"e")
     has_point = _position_of(b".", text) >= 0
     with_point, without = pc.replace_substring(text, b"e", b"E"), pc.replace_substring(text, b"e", b".0E")
@@ -134,7 +134,7 @@ def _from_scientific(text: pa.Array) -> pa.Array:
 
 
 def _from_plain(text: pa.Array) -> pa.Array:
-    """From `123456789.5`, `0.000123`."""
+    """`123456789.5` becomes `1.234567895E8`, and `0.000123` becomes `1.23E-4`."""
     point = _position_of(b".", text)
     whole = np.where(point >= 0, point, _lengths(text))
     digits = pc.replace_substring(text, b".", b"").view(pa.string())

@@ -90,7 +90,7 @@ def _time_digits(table: NDArray[np.uint8], second: NDArray[np.int64]) -> None:
 
 
 def _digits(table: NDArray[np.uint8], numbers: NDArray[Any]) -> None:
-    """The numbers with as many digits as the table has columns."""
+    """Write each number into its row of the table, with one digit in each column."""
     numbers = numbers.astype(np.int32)
     for column in range(table.shape[1] - 1, -1, -1):
         rest = numbers // 10

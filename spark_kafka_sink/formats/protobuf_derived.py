@@ -68,7 +68,7 @@ def _message(fields: Iterable[pa.Field], name: str, where: str) -> tuple[tuple[F
 
 
 def _message_name(field: str, taken: set[str]) -> str:
-    """Of the message of a struct: `shippingAddress` has ShippingAddressRecord."""
+    """The name of the message for a struct: the field `shippingAddress` has the message ShippingAddressRecord."""
     name = "".join(part[:1].upper() + part[1:] for part in field.split("_")) + "Record"
     while name in taken:
         name += "_"

@@ -56,7 +56,7 @@ ANONYMOUS = "ANONYMOUS"
 class Authenticator(Protocol):
     @property
     def complete(self) -> bool:
-        """The other side is accepted; frames of the conversation may still have to be written."""
+        """The other side has logged in. Frames of the login may still have to be written."""
 
     @property
     def failure(self) -> AuthenticationError | None:

@@ -125,7 +125,7 @@ class System(Protocol):
 
 
 class OperatingSystem:
-    """The real one."""
+    """The System of the machine: real sockets, clock and resolver."""
 
     def now(self) -> float:
         return time.monotonic() * 1000.0

@@ -61,7 +61,7 @@ class TlsTransport:
         return self._tls.version()
 
     def certificate(self, *, encoded: bool = False) -> Any:
-        """The other end's: its fields as Python's ssl has them, or its bytes (DER)."""
+        """The certificate of the other end: its fields as Python's ssl has them, or its bytes (DER)."""
         return self._tls.getpeercert(encoded)
 
     def handshake(self) -> None:

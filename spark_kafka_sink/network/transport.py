@@ -58,7 +58,7 @@ class PlaintextTransport:
         self.socket = sock
 
     def handshake(self) -> None:
-        """There is none."""
+        """Does nothing: a plain connection has no handshake."""
 
     def read_into(self, space: memoryview) -> int:
         return receive(self.socket, space)

@@ -81,7 +81,7 @@ class Writer:
         self.put: Callable[[Buffer], None] = self._pieces.append
 
     def splice(self, segments: Sequence[Buffer], pack_length: Callable[[int], bytes]) -> None:
-        """These segments behind their length."""
+        """Put the length of the segments, then the segments themselves without a copy."""
         pieces = self._pieces
         pieces.append(pack_length(sum(map(len, segments))))
         for segment in segments:

@@ -164,7 +164,7 @@ def record_batches(versions: str) -> Records:
 
 
 def tagged_struct(element: type[Struct], versions: str, *, tag: int) -> Any:
-    """None where it is absent: most are, in each of many rows."""
+    """A tagged field that holds a struct. It is None where it is absent: most are, in each of many rows."""
     return _field("struct", versions, None, tag=tag, element=element)
 
 

@@ -96,14 +96,14 @@ class BlockingClient:
         return _answer(self._response(self._send(Question(node, message, versions))), answer_type)
 
     def ask_all(self, answer_type: type[AnswerT], questions: Sequence[Question]) -> list[AnswerT | NetworkError]:
-        """Many questions without waiting for answers in between: what came of each, in the order of the questions."""
+        """Send all requests without waiting in between. Returns the answer or error of each, in their order."""
         sent = [self._sent_or_error(question) for question in questions]
         return [self._answer_or_error(request, answer_type) for request in sent]
 
     def attempt(
         self, node: Node, answer_type: type[AnswerT], message: Message, *, versions: VersionRange | None = None
     ) -> AnswerT | NetworkError:
-        """As `ask`, but a NetworkError is returned, since the caller may try again."""
+        """Ask one question, and return a NetworkError instead of raising it, since the caller may try again."""
         try:
             return self.ask(node, answer_type, message, versions=versions)
         except NetworkError as error:

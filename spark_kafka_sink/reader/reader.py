@@ -44,7 +44,7 @@ FETCH_BYTES_MAX = 50 * 1024 * 1024
 PARTITION_BYTES_MAX = 8 * 1024 * 1024
 FETCH_WAIT_MS_MAX = 500
 READ_BYTES_MAX = 512 * 1024 * 1024
-"""Of rows in one table, unless the caller says otherwise."""
+"""One table has at most this many bytes of rows, unless the caller says otherwise."""
 
 _LATEST = -1
 _EARLIEST = -2

@@ -203,7 +203,7 @@ def zigzag(value: int) -> int:
 
 @lru_cache(maxsize=4096)
 def encode_varint(value: int) -> bytes:
-    """One number. Cached, because the sizes and deltas of one job repeat."""
+    """The varint of one number. Cached, because the sizes and deltas of one job repeat."""
     rest = zigzag(value)
     out = bytearray()
     while rest > 0x7F:

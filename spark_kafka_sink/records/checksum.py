@@ -34,7 +34,7 @@ logging.getLogger(__name__).warning(
 
 
 def crc32c(data: Any, checksum: int = 0) -> int:
-    """As the function of this name in the package crc32c: `checksum` is that of the bytes before `data`."""
+    """The CRC-32C of `data`, continued from `checksum`, which is that of the bytes before. Equals crc32c.crc32c."""
     message = np.frombuffer(data, np.uint8)
     state = checksum ^ _ALL_ONES
     head = len(message) % _BLOCK_BYTES

@@ -112,7 +112,7 @@ class RecordColumns:
             yield self.slice(start, rows_max).contiguous()
 
     def contiguous(self) -> RecordColumns:
-        """These rows in plain arrays. Only columns that are in several pieces are copied."""
+        """The rows with each column as one plain array. Only columns in several pieces are copied."""
         return self._checked(*(None if c is None else one_array(c) for _, c in self._named()))
 
     @classmethod
@@ -148,7 +148,7 @@ def _take(array: pa.Array, positions: np.ndarray[Any, np.dtype[Any]]) -> pa.Arra
 
 
 def _roomy(column: ArrowColumn) -> ArrowColumn:
-    """In 64-bit offsets, if 32 bits might not do for what is made of it."""
+    """The array with 64-bit offsets if 32 bits might not be enough for what is made of it."""
     if _is_narrow(column.type) and column.get_total_buffer_size() >= _TAKE_BYTES_MAX:
         return column.cast(pa.large_binary())
     return column

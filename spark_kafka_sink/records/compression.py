@@ -162,7 +162,7 @@ def _lz4_frame() -> Any:
 
 @cache
 def _snappy() -> Any:
-    """Without state: one for all threads."""
+    """The codec of snappy. It has no state, so all threads share one."""
     return pa.Codec("snappy")
 
 

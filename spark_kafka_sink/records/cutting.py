@@ -77,7 +77,7 @@ def record_size_bounds(columns: RecordColumns) -> NDArray[np.int64]:
 
 
 def _size_bounds(chunk: RecordColumns) -> NDArray[np.int64]:
-    """Without the deltas."""
+    """For each record the bytes of all but its two deltas (offset and timestamp), at most."""
     sizes = _ATTRIBUTES_BYTES + _sizes_with_length(chunk.value)
     sizes += 1 if chunk.key is None else _sizes_with_length(chunk.key)
     sizes += 1 if chunk.headers is None else _header_bytes(chunk.headers)
@@ -153,7 +153,7 @@ class Times(NamedTuple):
 
 
 def times_of(columns: RecordColumns, now_ms: int) -> Times:
-    """Rows without a time get this one."""
+    """The range of the rows' times. Rows without a time count as `now_ms`."""
     column = columns.timestamp
     if column is None or column.null_count == len(column):
         return Times(now_ms, now_ms)

@@ -52,7 +52,7 @@ _SPARE_BYTES = 16
 _RUN_AFTER = 16
 """After this many records of one size in a row, the next ones are compared many at once."""
 _RUN_ROWS = 64
-"""How many are looked at first; twice as many each time that all of them have the size."""
+"""The first comparison takes this many records. It doubles each time that all of them have the expected size."""
 _FEW_ROWS = 16
 
 

@@ -77,7 +77,7 @@ class JoinedRows:
         self._sizes: NDArray[Any] = np.zeros(rows, np.int32)
 
     def add_constant(self, data: bytes) -> None:
-        """These bytes in every row."""
+        """Add a column with these bytes in every row."""
         self._sizes += len(data)
         if self._columns and isinstance(self._columns[-1], bytes):
             self._columns[-1] += data
@@ -85,7 +85,7 @@ class JoinedRows:
             self._columns.append(data)
 
     def add_numbers(self, values: Numbers) -> None:
-        """A varint in each row."""
+        """Add a column with a varint in each row."""
         lowest = int(np.minimum.reduce(values))
         if lowest == np.maximum.reduce(values):
             self.add_constant(encode_varint(lowest))
@@ -95,12 +95,12 @@ class JoinedRows:
         self._sizes += widths
 
     def add_payloads(self, column: ByteColumn) -> None:
-        """The bytes of a column, none for null."""
+        """Add the bytes of a column without their lengths; null adds nothing."""
         self._columns.append(self._add_array(column.array()))
         self._sizes += column.sizes
 
     def add_bytes(self, column: ByteColumn | None) -> None:
-        """A length and as many bytes, as Kafka writes keys and values. The length of null is -1; None is all null."""
+        """Add lengths and bytes, as Kafka writes keys and values. The length of null is -1. None: every row is null."""
         if column is None:
             self.add_constant(encode_varint(-1))
         else:
@@ -108,7 +108,7 @@ class JoinedRows:
             self.add_payloads(column)
 
     def add_length_in_front(self) -> None:
-        """In front of each row the length that it has so far."""
+        """Put in front of each row the length that it has so far."""
         places, widths = self._varints(self._sizes)
         self._columns.insert(0, places)
         self._sizes += widths

@@ -18,7 +18,7 @@ _ROWS_MAX = 24
 """Bars of one chart; the others are counted in its sentence."""
 _HOST_CHARACTERS_MAX = 14
 _SKEWED = 1.5
-"""The fullest by the mean, from which on a sentence says so."""
+"""When the fullest partition has this many times the mean, the sentence calls it skewed."""
 _PERCENTILES = (("p99", 0.99, "s3"), ("p95", 0.95, "s2"), ("p50", 0.5, "s1"))
 
 
@@ -125,7 +125,7 @@ def _partitions(reports: Sequence[WriteReport]) -> Figure:
 
 
 def _tasks(reports: Sequence[WriteReport]) -> Figure:
-    """Of the write that took longest: its tasks, the longest first."""
+    """The tasks of the write that took longest, the longest first."""
     slowest = max((report for report in reports if report.task_list), key=lambda one: one.duration_ms, default=None)
     if slowest is None:
         return Figure("Tasks of the longest write", row_chart("tasks", [], milliseconds), "No task was reported.")

@@ -80,7 +80,7 @@ def _partitions(reports: Sequence[WriteReport]) -> Iterator[str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]], text: Collection[int]) -> Iterator[str]:
-    """Columns of text begin below each other, numbers end below each other."""
+    """Lines with text aligned to the left and numbers to the right."""
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     for row in rows:
         cells = [

@@ -175,7 +175,7 @@ def added_up(several: Iterable[Partitions]) -> Partitions:
 
 
 def latencies_of(reports: Iterable[WriteReport]) -> Latencies:
-    """Those of several reports, merged."""
+    """The latencies of several reports, merged."""
     merged = Latencies()
     for report in reports:
         merged.merge(report.latencies)

@@ -78,7 +78,7 @@ def load_gssapi() -> Any:
 
 @contextlib.contextmanager
 def _translated(gssapi: Any) -> Iterator[None]:
-    """Kerberos' errors as ours."""
+    """Translates errors of the package gssapi into AuthenticationError."""
     try:
         yield
     except gssapi.exceptions.GSSError as error:

@@ -48,7 +48,7 @@ def dead_letters(
 
 
 def cut(letters: RecordColumns) -> RecordColumns:
-    """The same dead letters with at most CUT_BYTES of key and of value."""
+    """Cut each dead letter's key and value to at most CUT_BYTES."""
     value = one_array(letters.value).cast(pa.large_binary())
     size = _numbers(pc.binary_length(value))
     key = None if letters.key is None else _first_bytes(one_array(letters.key).cast(pa.large_binary()))

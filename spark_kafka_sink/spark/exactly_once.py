@@ -108,7 +108,7 @@ def _begun(delivery: Delivery, name: str, *, is_stream: bool) -> ExactlyOnce:
 
 
 def stream_delivery(options: SinkOptions) -> Delivery:
-    """The same in each process that plans or commits."""
+    """The Delivery of a stream. Each process that plans or commits computes an equal one."""
     asked = _asked(options)
     if asked.key is not None:
         raise ConfigurationError(_KEY_IN_STREAM)

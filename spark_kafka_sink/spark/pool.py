@@ -115,5 +115,5 @@ class ProducerPool:
 
 
 POOL = ProducerPool()
-"""The one of this process."""
+"""The pool of this process."""
 os.register_at_fork(after_in_child=POOL.begin_anew)

@@ -50,7 +50,7 @@ def check_report_options(options: SinkOptions) -> None:
 
 
 def publish(options: SinkOptions, report: WriteReport) -> None:
-    """To all that are wanted."""
+    """Hand the report to each place that the options name."""
     if not report.tasks:
         report = dataclasses.replace(report, started_ms=round(time.time() * 1000))
     path, topic, callback = options.report_path, options.report_topic, options.report_callback

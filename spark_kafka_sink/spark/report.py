@@ -77,7 +77,7 @@ class TaskReport(WriterCommitMessage):
 
 
 def add_up(reports: Sequence[TaskReport], batch: str | None = None, status: str = "committed") -> WriteReport:
-    """On the driver."""
+    """The report of a write: the sum of its tasks' reports. Called on the driver."""
     from spark_kafka_sink.reports.write_report import TASKS_MAX, TaskSummary, WriteReport, added_up
 
     latencies, errors = Latencies(), dict[str, int]()

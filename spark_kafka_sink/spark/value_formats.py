@@ -97,7 +97,7 @@ def _struct(schema: StructType, position: int) -> StructType:
 
 
 def _chosen(options: FormatOptions, schema: StructType, faults: list[str]) -> list[int]:
-    """The positions of the columns that are meant."""
+    """The positions of the columns that the option names."""
     names = schema.fieldNames()
     columns: Sequence[str] = options.columns or [name for name in names if name not in ROLES]
     if not columns:

@@ -29,7 +29,7 @@ class Answer(NamedTuple):
     reason: str
     """Why there is no message."""
     wall_ms: int
-    """This machine's clock, half-way between question and answer."""
+    """The time by this machine's clock, half-way between request and answer."""
 
 
 class Probe:

@@ -1,4 +1,4 @@
-"""What a broker shows of itself by TLS: who it is, who says so, and until when. For diagnosis only.
+"""The certificate that a broker shows by TLS: its names, its issuer and its end. For diagnosis only.
 
 A handshake on a connection of its own, over which nothing else is sent. The certificate of a broker that is not trusted
 is of interest, too; then a second handshake looks at it without any belief: it trusts that very certificate, at any
@@ -38,7 +38,7 @@ class PeerCertificate:
     subject: str
     issuer: str
     names: tuple[str, ...]
-    """For which the certificate is."""
+    """The host names that the certificate is for."""
     not_before_s: float
     not_after_s: float
     """Seconds since 1970."""
