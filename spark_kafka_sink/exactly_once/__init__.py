@@ -10,6 +10,7 @@ compaction.py           and refused, if it would forget them
 decision_writer.py      written, each record in a transaction of the driver
 transactions_client.py  questions to the coordinators of transactions: describe, list, commit, abort
 operations.py           what a person may do from outside: look, finish, abort, give up
+late_attempts.py        attempts of tasks that end when their batch is over
 refusals.py             the errors: what happened, what is in Kafka now, what to do
 steps.py                where a test may stop the process
 

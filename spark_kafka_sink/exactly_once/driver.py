@@ -19,7 +19,7 @@ from spark_kafka_sink.exactly_once import refusals, steps
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
 from spark_kafka_sink.exactly_once.decision_log import DRIVER_TIMEOUT_MS
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, TaskTransaction
-from spark_kafka_sink.exactly_once.names import task_id
+from spark_kafka_sink.exactly_once.names import GENERATIONS, task_id, task_of
 from spark_kafka_sink.exactly_once.prefix import Prefix
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
@@ -177,6 +177,22 @@ class Driver:
         aborted = self._abort(start, batch, transactions)
         steps.after(steps.ABORT)
         return aborted
+
+    def abort_unreported(self, name: str) -> bool:
+        """Abort what the tasks of this driver have left open, of a batch of which none has reported.
+
+        False if something is decided, or a newer driver has taken over. One that takes over meanwhile is left alone:
+        its tasks have ids of the next generation.
+        """
+        steps.before(steps.ABORT)
+        entry = self._prefix.entry()
+        is_ours = entry.drivers[-1:] == (name,) and entry.state is not EntryState.DECIDED
+        if is_ours:
+            ours = entry.generation % GENERATIONS
+            found = ((task_of(entry.prefix, each.transactional_id), each) for each in self._prefix.open_transactions())
+            self._prefix.abort([each for task, each in found if task is not None and task.generation == ours])
+        steps.after(steps.ABORT)
+        return is_ours
 
     def _abort(self, start: BatchStart, batch: Batch, transactions: Sequence[TaskTransaction]) -> bool:
         if not self._still_drives(start):

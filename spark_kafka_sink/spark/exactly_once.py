@@ -22,6 +22,7 @@ from spark_kafka_sink.errors import ConfigurationError, DeliveryError
 from spark_kafka_sink.exactly_once import steps
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
 from spark_kafka_sink.exactly_once.entries import Batch, TaskTransaction
+from spark_kafka_sink.exactly_once.late_attempts import abort_if_late
 from spark_kafka_sink.exactly_once.names import OWN_PREFIX, checkpoint_name, prefix_of
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.spark.delivery_options import DeliveryOptions
@@ -31,6 +32,7 @@ from spark_kafka_sink.spark.words import NO_NAME
 
 _CLOSE_SECONDS = 5.0
 
+_LEFT_ALONE = "it is decided already, or a newer driver has taken over; the next start finishes what is decided"
 _KEY_IN_STREAM = (
     "Option 'idempotencyKey' is for batch jobs. A stream needs none: its query id and the number of each micro-batch "
     "are what a batch is known by."
@@ -78,6 +80,7 @@ class ExactlyOnce:
             producer.close(_CLOSE_SECONDS)  # aborts, so that no reader has to wait for the transaction's timeout
             raise
         if prepared is not None:
+            abort_if_late(self.start, prepared, self.delivery.options)
             report.transaction = self.start.transaction(task.partition_id, task.attempt_number, prepared)
             report.start = self.start.for_message()
         steps.after(steps.WRITE)
@@ -175,10 +178,7 @@ def abort(once: ExactlyOnce, reports: Sequence[TaskReport]) -> str:
 def abort_stream(options: SinkOptions, reports: Sequence[TaskReport]) -> str:
     start = _start_of(reports)
     if start is None:
-        return (
-            "none of the tasks that ended well had written a row; what others have written they have aborted "
-            "themselves, or the next start does"
-        )
+        return _abort_unreported(stream_delivery(options))
     return _abort(stream_delivery(options), start, _micro_batch, reports)
 
 
@@ -201,7 +201,17 @@ def _abort(
     with Driver(delivery) as driver:
         if driver.abort(start, _one_batch(batch_of, reports), _transactions(reports)):
             return "its transactions were aborted, and read_committed readers see nothing of it"
-    return "it is decided already, or a newer driver has taken over; the next start finishes what is decided"
+    return _LEFT_ALONE
+
+
+def _abort_unreported(delivery: Delivery) -> str:
+    """When a query was stopped, for example: its tasks may have written, and are killed."""
+    from spark_kafka_sink.exactly_once.driver import Driver
+
+    with Driver(delivery) as driver:
+        if driver.abort_unreported(_process_name()):
+            return "no task has reported; transactions that were open are aborted, and readers do not wait for them"
+    return _LEFT_ALONE
 
 
 def _transactions(reports: Sequence[TaskReport]) -> list[TaskTransaction]:

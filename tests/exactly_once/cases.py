@@ -91,6 +91,10 @@ class Query:
         with Driver(self.delivery) as driver:
             return driver.abort(start, self.batch(number), transactions)
 
+    def abort_unreported(self) -> bool:
+        with Driver(self.delivery) as driver:
+            return driver.abort_unreported(self.name)
+
     def run(self, number: int) -> BatchStart:
         """A whole micro-batch."""
         start = self.begin()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 
 from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError, PreflightError
-from spark_kafka_sink.exactly_once.entries import Batch, EntryState
+from spark_kafka_sink.exactly_once.batch_start import BatchStart
+from spark_kafka_sink.exactly_once.entries import Batch, EntryState, TaskTransaction
 from spark_kafka_sink.exactly_once.names import task_id
+from spark_kafka_sink.exactly_once.prefix import Prefix
+from spark_kafka_sink.exactly_once.transactions_client import TransactionDescription
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker
@@ -147,6 +152,55 @@ def test_what_is_aborted_is_never_seen_and_holds_no_reader_back(query: Query) ->
     assert open_ids(query.broker) == []
     assert seen(query.broker) == []
     query.run(0)
+    assert seen(query.broker) == rows(0)
+
+
+def test_what_was_left_open_by_tasks_of_which_none_has_reported_is_aborted(query: Query) -> None:
+    query.run(0)
+    query.write_both(query.begin(), 1)
+    assert query.abort_unreported()
+    assert open_ids(query.broker) == []
+    query.run(1)
+    assert seen(query.broker) == rows(0, 1)
+
+
+@pytest.mark.parametrize("where", ["commit", "done"])
+def test_without_reports_too_what_is_decided_is_not_aborted(query: Query, where: str) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    with dying(where):
+        query.commit(start, 0, written)
+    assert not query.abort_unreported()
+    query.again().begin()
+    assert seen(query.broker) == rows(0)
+
+
+def test_without_reports_too_an_older_driver_aborts_nothing(query: Query) -> None:
+    query.begin()
+    newer = query.again()
+    of_newer = newer.begin()
+    written = newer.write_both(of_newer, 0)
+    assert not query.abort_unreported()
+    newer.commit(of_newer, 0, written)
+    assert seen(query.broker) == rows(0)
+
+
+def test_a_driver_that_takes_over_during_an_abort_without_reports_keeps_its_transactions(query: Query) -> None:
+    query.write_both(query.begin(), 0)
+    newer = query.again()
+    of_newer: list[tuple[BatchStart, list[TaskTransaction]]] = []
+    whole = Prefix.open_transactions
+
+    def open_transactions(prefix: Prefix) -> list[TransactionDescription]:
+        if not of_newer:
+            with patch.object(Prefix, "open_transactions", whole):
+                start = newer.begin()
+                of_newer.append((start, newer.write_both(start, 0)))
+        return whole(prefix)
+
+    with patch.object(Prefix, "open_transactions", open_transactions):
+        query.abort_unreported()
+    newer.commit(of_newer[0][0], 0, of_newer[0][1])
     assert seen(query.broker) == rows(0)
 
 

@@ -117,6 +117,37 @@ def test_a_task_that_is_killed_is_aborted_by_the_driver(spark: Spark, broker: Em
     assert open_count(broker) == 0
 
 
+def test_an_attempt_that_ends_when_its_job_is_committed_aborts_itself(spark: Spark, broker: EmbeddedBroker) -> None:
+    """A speculative one that Spark has not killed yet: the driver has looked for open transactions before it began."""
+    writer = spark.job()
+    writer.commit([spark.task(writer, rows("a"))])
+    with pytest.raises(ExactlyOnceError, match="This attempt came too late"):
+        spark.task(writer, rows("a"), attempt_number=1)
+    assert open_count(broker) == 0
+    assert seen(broker) == ["a"]
+
+
+def test_an_attempt_that_ends_when_its_job_is_aborted_aborts_itself(spark: Spark, broker: EmbeddedBroker) -> None:
+    writer = spark.job()
+    writer.abort([spark.task(writer, rows("a"))])
+    with pytest.raises(ExactlyOnceError, match="This attempt came too late"):
+        spark.task(writer, rows("a"), attempt_number=1)
+    assert (open_count(broker), seen(broker)) == (0, [])
+
+
+def test_an_attempt_of_a_micro_batch_that_is_over_aborts_itself(spark: Spark, broker: EmbeddedBroker) -> None:
+    where = {"query_id": "q", "batch_id": "0"}
+    writer = spark.batch()
+    spark.committing().commit([spark.task(writer, rows("a"), **where)], 0)
+    following = spark.batch()
+    with pytest.raises(ExactlyOnceError, match="This attempt came too late"):
+        spark.task(writer, rows("a"), attempt_number=1, **where)
+    assert open_count(broker) == 0
+    message = spark.task(following, rows("b"), query_id="q", batch_id="1")
+    spark.committing().commit([message], 1)
+    assert seen(broker) == ["a", "b"]
+
+
 def test_a_stream_is_committed_by_a_process_that_knows_only_its_options(spark: Spark, broker: EmbeddedBroker) -> None:
     for number in range(3):
         writer = spark.batch()
@@ -142,7 +173,14 @@ def test_a_micro_batch_that_fails_is_aborted(spark: Spark, broker: EmbeddedBroke
     message = spark.task(spark.batch(), rows("a"), **where)
     spark.committing().abort([message, None], 0)
     assert (seen(broker), open_count(broker)) == ([], 0)
+
+
+def test_a_micro_batch_of_which_no_task_has_reported_leaves_nothing_open(spark: Spark, broker: EmbeddedBroker) -> None:
+    """As when its query is stopped: Spark kills its tasks, and hands over no message."""
+    spark.task(spark.batch(), rows("a"), query_id="q", batch_id="0")
+    assert open_count(broker) == 1
     spark.committing().abort([None], 0)
+    assert (seen(broker), open_count(broker)) == ([], 0)
 
 
 def test_tasks_of_two_drivers_are_not_committed_together(spark: Spark, broker: EmbeddedBroker) -> None:
