@@ -111,7 +111,7 @@ soak: setup kafka ## schedules, hostile bytes, faults, killed drivers and placem
 		$(BIN)/python -m tests.producer.$$name --seeds 0:20000 --processes $$(getconf _NPROCESSORS_ONLN) || exit 1; done
 	$(BIN)/python -m tests.fuzz $(N)
 	SOAK=1 $(BIN)/python -m pytest $(wildcard integration/test_faults_*.py) integration/test_partitioner_keys.py \
-		integration/test_spark_killed_driver.py integration/test_exactly_once_killed.py
+		integration/test_spark_killed_driver.py integration/test_exactly_once_killed.py integration/test_spark_cluster.py
 
 .PHONY: demo
 demo: setup ## a million rows and a stream, from Spark to a broker, and what was written (BOOTSTRAP=host:port for your own)

@@ -12,7 +12,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -78,21 +78,8 @@ class Streams:
 
     def stop(self, driver: DriverProcess, places: list[str]) -> None:
         """Wait until processes of the driver have stopped at all of these places."""
-        aborts = [place for place in places if place.endswith(ABORT)]
-        for place in aborts:
-            self.stops.abort(driver, place, self._other_tasks_have_ended())
-        for place in places:
-            if place not in aborts:
-                self.stops.stop(driver, place)
-
-    def _other_tasks_have_ended(self) -> Callable[[], bool]:
-        """Of the batch in which one task has stopped.
-
-        Spark has one thread left for tasks, and runs those of older batches first. So they have ended when any query
-        has begun and finished a batch since.
-        """
-        before = self.newest("commits")
-        return lambda: any(now > then + 1 for now, then in zip(self.newest("commits"), before, strict=True))
+        for place in sorted(places, key=lambda place: not place.endswith(ABORT)):
+            (self.stops.abort if place.endswith(ABORT) else self.stops.stop)(driver, place)
 
     def kill_broker(self, chance: random.Random) -> str:
         """The leader of a partition, or the coordinator of a driver, of one that writes exactly once. It comes back."""

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from integration.support.cluster_jobs import half_behind
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import StoredRecord, create_topic, read_topic
-from integration.support.spark_jobs import half_behind
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("kafka")

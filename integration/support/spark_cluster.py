@@ -1,7 +1,8 @@
-"""A standalone Spark cluster on this machine, an environment with nothing but the wheel, and jobs submitted to both."""
+"""A standalone Spark cluster on this machine, an environment with nothing but the wheel, a driver that uses both."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -15,7 +16,7 @@ import pyspark
 from integration.support.artifacts import ROOT
 from integration.support.processes import command_line, descendants, python_workers
 from tests.spark_session import JVM
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.waiting import wait_until
 
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 
@@ -86,18 +87,19 @@ class StandaloneCluster:
         return [pid for executor in self.executors() for pid in python_workers(executor)]
 
 
-class Job:
-    """One of integration/support/spark_jobs.py on the cluster; it is killed when the `with` ends."""
+class ClusterDriver:
+    """A driver on the cluster, which does what integration/support/cluster_jobs.py knows, one job after the other."""
 
-    def __init__(self, cluster: StandaloneCluster, *arguments: str) -> None:
-        self._log = cluster.folder / f"driver-of-{arguments[0]}.log"
-        command = [sys.executable, "-m", "integration.support.spark_jobs", *arguments]
+    def __init__(self, cluster: StandaloneCluster, bootstrap: str) -> None:
+        self._log = cluster.folder / "driver.log"
+        self._asked = 0
+        command = [sys.executable, "-m", "integration.support.cluster_jobs", bootstrap, cluster.master]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log, env=cluster.environment
             )
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> ClusterDriver:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -107,17 +109,23 @@ class Job:
     def log(self) -> str:
         return self._log.read_text()
 
+    def begin(self, job: Callable[..., None], **arguments: object) -> None:
+        """Its name is what the driver gets."""
+        assert self._process.stdin is not None
+        self._asked += 1
+        self._process.stdin.write(json.dumps([self._asked, job.__name__, arguments]).encode() + b"\n")
+        self._process.stdin.flush()
+
     def wait_until(self, holds: Callable[[], bool]) -> None:
+        """Ends with the log, if the job has failed."""
+
         def holds_while_it_runs() -> bool:
             assert self._process.poll() is None, self.log()
+            assert f"failed {self._asked}\n" not in self.log(), self.log()
             return holds()
 
         wait_until(holds_while_it_runs, self.log)
 
-    def go_on(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(b"\n")
-        self._process.stdin.flush()
-
     def wait(self) -> None:
-        assert self._process.wait(PATIENCE_SECONDS) == 0, self.log()
+        """Until the job is done."""
+        self.wait_until(lambda: f"done {self._asked}\n" in self.log())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 from integration.support.driver_process import DriverProcess
@@ -25,14 +24,12 @@ class Stops:
         self._ask(place)
         self._wait(driver, place)
 
-    def abort(self, driver: DriverProcess, place: str, may_fail: Callable[[], bool]) -> None:
+    def abort(self, driver: DriverProcess, place: str) -> None:
         """Let a task fail, by kill -9 of its Python worker, and wait until its driver stops in the abort that follows.
 
-        `may_fail`: another task of the same batch has ended well; else the driver does not know what to abort. Tasks
-        must not be tried again; else Spark aborts nothing.
+        Tasks must not be tried again; else Spark aborts nothing.
         """
         self.stop(driver, "after write")
-        wait_until(lambda: may_fail() or driver.has_ended)
         self._ask(place)
         os.kill(int(self._stopped("after write").read_text()), signal.SIGKILL)
         self.release("after write")
