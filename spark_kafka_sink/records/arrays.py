@@ -163,6 +163,14 @@ def byte_lengths(array: pa.Array) -> NDArray[np.int64]:
     return lengths.astype(np.int64)
 
 
+def data_nbytes(array: pa.Array) -> int:
+    """The bytes of all rows of a binary, string or null column together, without its offsets."""
+    if pa.types.is_null(array.type):
+        return 0
+    offsets, _ = _stored(array)
+    return int(offsets[-1]) - int(offsets[0])
+
+
 def _lengths(offsets: NDArray[Any], nulls: NDArray[np.bool_] | None) -> NDArray[Any]:
     lengths: NDArray[Any] = offsets[1:] - offsets[:-1]
     if nulls is not None:

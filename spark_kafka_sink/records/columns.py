@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.records.arrays import null_mask, number_array, numbers_of
+from spark_kafka_sink.records.arrays import data_nbytes, null_mask, number_array, numbers_of
 
 ArrowColumn: TypeAlias = "pa.Array | pa.ChunkedArray"
 
@@ -91,6 +91,15 @@ class RecordColumns:
         return self._nbytes
 
     @property
+    def payload_nbytes(self) -> int:
+        """The bytes of keys, values and headers alone: `nbytes` without Arrow's offsets and the timestamps."""
+        headers = [] if self.headers is None else _pieces(self.headers)
+        columns = [column for column in (self.value, self.key) if column is not None]
+        arrays = [piece for column in columns for piece in _pieces(column)]
+        arrays += [field for piece in headers for field in _header_fields(piece)]
+        return sum(data_nbytes(array) for array in arrays)
+
+    @property
     def memory_nbytes(self) -> int:
         """All memory that the arrays point into, also outside of their slices. No row has more; known at once."""
         return sum(column.get_total_buffer_size() for _, column in self._named() if column is not None)
@@ -130,6 +139,19 @@ class RecordColumns:
             ("headers", self.headers),
             ("timestamp", self.timestamp),
         )
+
+
+def _header_fields(headers: pa.Array) -> Sequence[pa.Array]:
+    """The names and the values of all headers of these rows."""
+    first, last = (headers.offsets[end].as_py() for end in (0, -1))
+    if pa.types.is_map(headers.type):
+        return [field.slice(first, last - first) for field in (headers.keys, headers.items)]
+    fields: Sequence[pa.Array] = headers.values.slice(first, last - first).flatten()
+    return fields
+
+
+def _pieces(column: ArrowColumn) -> Sequence[pa.Array]:
+    return [column] if isinstance(column, pa.Array) else column.chunks
 
 
 def one_array(column: ArrowColumn) -> pa.Array:

@@ -180,10 +180,10 @@ class _Writing:
         except KafkaSinkError as error:
             every_row = np.arange(rows.columns.num_rows, dtype=np.int64)
             written, failures = {}, (RowFailures(rows=every_row, partition=None, error=error),)
-        failed_bytes = 0
+        written_bytes = rows.columns.payload_nbytes
         for failure in failures:
             failed = rows.columns.take(failure.rows)
-            failed_bytes += failed.nbytes
+            written_bytes -= failed.payload_nbytes
             self._failed(waiting, failed, failure)
         count = sum(part.rows for part in written.values())
         if waiting.is_dead_letter:
@@ -194,7 +194,7 @@ class _Writing:
             assert rows.topic is not None  # nothing is written to no topic
             self.report.add_range(rows.topic, partition, part)
         self.report.rows += count
-        self.report.bytes += waiting.nbytes - failed_bytes
+        self.report.bytes += written_bytes
 
     def _failed(self, waiting: _Waiting, failed: RecordColumns, failure: RowFailures) -> None:
         error = failure.error

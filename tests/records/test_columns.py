@@ -147,3 +147,18 @@ def test_bytes_are_those_of_the_rows_and_not_of_the_memory_behind_them() -> None
 def test_a_list_is_refused_with_what_to_write() -> None:
     with pytest.raises(SchemaError, match=r"column value is a list, not an Arrow array: write pa\.array"):
         RecordColumns(value=[b"a"])
+
+
+@pytest.mark.parametrize("is_map", [False, True])
+def test_the_payload_is_the_bytes_of_keys_values_and_headers_alone(is_map: bool) -> None:
+    pairs = [[("h", b"1234")], None, [], [("a", b"1"), ("b", None)]]
+    listed = [None if row is None else [{"key": key, "value": value} for key, value in row] for row in pairs]
+    listed_kind = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}.items()))
+    kind = pa.map_(pa.string(), pa.binary()) if is_map else listed_kind
+    headers = pa.array(pairs if is_map else listed, kind)
+    value, key = pa.array([b"abc", None, b"", b"de"]), pa.array(["k", "straße", None, ""], pa.large_string())
+    columns = RecordColumns(value, key, headers, pa.array([1, 2, 3, 4]))
+    assert columns.payload_nbytes == 5 + 8 + 8
+    assert [columns.slice(n, 1).payload_nbytes for n in range(4)] == [3 + 1 + 5, 7, 0, 2 + 3]
+    twice = [pa.chunked_array([each, each]) for each in (value, key, headers)]
+    assert RecordColumns(*twice).slice(3, 2).payload_nbytes == 5 + 9
