@@ -160,5 +160,5 @@ sbom: build ## the wheel's bill of materials (CycloneDX), as build/sbom.cdx.json
 
 .PHONY: clean
 clean: ## remove builds and caches (keeps .venv and .jars)
-	rm -rf build dist docs/site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db derby.log artifacts
+	rm -rf build dist docs/site docs/.cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db derby.log artifacts
 	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +

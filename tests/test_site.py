@@ -45,7 +45,7 @@ def test_drawings_are_of_a_kind_that_mermaid_knows() -> None:
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("zensical", reason="the extra docs is not installed")
     docs = tmp_path / "docs"
-    shutil.copytree(ROOT / "docs", docs, ignore=shutil.ignore_patterns("*.js", "site"))
+    shutil.copytree(ROOT / "docs", docs, ignore=shutil.ignore_patterns("*.js", "site", ".cache"))
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", str(docs / CONFIG_FILE.name)]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stdout + built.stderr

@@ -37,10 +37,22 @@ DISTINCT_CALLS_MAX = 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser)
     add = parser.add_argument
-    add("topic", metavar="TOPIC", help="it gets all these records: take one that is there for this")
-    add("--records", type=int, default=RECORDS, metavar="N", help="how many (default: %(default)s)")
-    add("--value-bytes", type=int, default=100, metavar="N", help="about so long, as JSON (default: %(default)s)")
-    add("--rows-per-call", type=int, default=ROWS_PER_CALL, metavar="N", help="of send_columns (default: %(default)s)")
+    add("topic", metavar="TOPIC", help="the topic to fill: use one that exists for this purpose")
+    add("--records", type=int, default=RECORDS, metavar="N", help="how many records (default: %(default)s)")
+    add(
+        "--value-bytes",
+        type=int,
+        default=100,
+        metavar="N",
+        help="size of each value, about; JSON (default: %(default)s)",
+    )
+    add(
+        "--rows-per-call",
+        type=int,
+        default=ROWS_PER_CALL,
+        metavar="N",
+        help="rows in each call of send_columns (default: %(default)s)",
+    )
     add("--rate", type=float, metavar="N", help="records per second at most (default: as fast as it goes)")
     add("--json", action="store_true", help="print one JSON document")
 

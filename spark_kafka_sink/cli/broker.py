@@ -24,19 +24,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     add("--advertised-host", metavar="NAME", help="name that clients connect to (default: the host)")
-    add("--port", type=int, default=9092, help="of the first node, 0 for any free one (default: %(default)s)")
-    add("--nodes", type=int, default=1, help="how many nodes, on as many ports (default: %(default)s)")
-    add("--topic", action="append", default=[], metavar="NAME[:PARTITIONS]", help="make this topic; may be repeated")
-    add("--partitions", type=int, default=1, help="of topics that say no number (default: %(default)s)")
-    add("--no-auto-create", action="store_true", help="do not make topics that clients ask for")
+    add("--port", type=int, default=9092, help="port of the first node; 0 for any free one (default: %(default)s)")
+    add("--nodes", type=int, default=1, help="number of nodes; each has a port of its own (default: %(default)s)")
+    add("--topic", action="append", default=[], metavar="NAME[:PARTITIONS]", help="create this topic; may be repeated")
+    add("--partitions", type=int, default=1, help="of topics without a number of their own (default: %(default)s)")
+    add("--no-auto-create", action="store_true", help="do not create missing topics when clients ask for them")
     add("--data", type=Path, metavar="DIR", help="keep topics in this directory (default: in memory)")
-    add("--discard", action="store_true", help="acknowledge and count, keep nothing: for measuring clients")
-    add("--transaction-version", type=int, choices=(0, 1, 2), default=2, help="default: %(default)s")
+    add("--discard", action="store_true", help="acknowledge and count records, but keep none: to measure clients")
+    add(
+        "--transaction-version",
+        type=int,
+        choices=(0, 1, 2),
+        default=2,
+        help="transactions of this version (default: %(default)s)",
+    )
     add("--security", default="PLAINTEXT", metavar="PROTOCOL", help="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
     add("--certificate", type=Path, metavar="PEM", help="key and certificate chain of the listener, for TLS")
     add("--client-ca", type=Path, metavar="PEM", help="ask clients for certificates of this authority")
     add("--users", type=Path, metavar="FILE", help="for PLAIN and SCRAM: a line NAME:PASSWORD for each user")
-    add("--unsigned-tokens", action="store_true", help="offer OAUTHBEARER, too, and let in everybody who comes with it")
+    add("--unsigned-tokens", action="store_true", help="also offer OAUTHBEARER, and accept every token unchecked")
 
 
 def run(chosen: argparse.Namespace) -> int:

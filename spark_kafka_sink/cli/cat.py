@@ -15,7 +15,7 @@ from spark_kafka_sink.errors import ConfigurationError
 if TYPE_CHECKING:
     from spark_kafka_sink.reader.reader import TopicReader
 
-HELP = "print what stands in a topic, up to its present end or beyond"
+HELP = "print what a topic holds, up to its present end or beyond"
 BEGINNING, END = "beginning", "end"
 _FROM = f"{BEGINNING}, {END}, an offset, -N (the last N of each partition) or a time such as 2026-05-01T12:00"
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser)
     add = parser.add_argument
     add("topic", metavar="TOPIC", help="the topic to read")
-    add("--partition", type=int, action="append", metavar="N", help="only this one; may be repeated")
+    add("--partition", type=int, action="append", metavar="N", help="read only this partition; may be repeated")
     add(
         "--from",
         dest="start",

@@ -28,7 +28,7 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         "--bootstrap-server",
         "--bootstrap-servers",
         metavar="HOST:PORT[,HOST:PORT...]",
-        help="where to begin; needed unless an option names them",
+        help="brokers to connect to first; needed unless an option names them",
     )
     add(
         "--command-config",

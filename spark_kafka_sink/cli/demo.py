@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT[,HOST:PORT...]",
         help="your Kafka (default: a broker of the demo's own)",
     )
-    add("--rows", type=int, default=ROWS, metavar="N", help="of the batch job (default: %(default)s)")
+    add("--rows", type=int, default=ROWS, metavar="N", help="rows of the batch job (default: %(default)s)")
 
 
 def run(chosen: argparse.Namespace) -> int:

@@ -60,7 +60,7 @@ class Demo:
             folder = Path(name)
             options = {"kafka.bootstrap.servers": self._bootstrap, "topic": self.topic}
             options["reportPath"] = str(folder / "reports.jsonl")
-            note("starting Spark and its Python workers ...")
+            note("starting Spark and its Python workers, by a write of no rows ...")
             with a_spark(folder) as spark:
                 # No row passes, so nothing is written; but all processes that a job needs are there after it.
                 rows(spark.range(0, TASKS, 1, TASKS).where("rand() > 1")).write.format("pykafka").options(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.client.preflight import Check, Target
     from spark_kafka_sink.producer.config import ProducerConfig
 
-HELP = "find out what stands between this machine and a cluster, and what to do about it"
+HELP = "check whether this machine can write to a cluster, and say what to do if not"
 
 MARKS = {"passed": "✔", "warning": "!", "failed": "✘", "skipped": "-"}
 PLAIN_MARKS = {**MARKS, "passed": "ok", "failed": "X"}
@@ -34,7 +34,7 @@ PLAIN_MARKS = {**MARKS, "passed": "ok", "failed": "X"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser)
     add = parser.add_argument
-    add("--topic", action="append", default=[], metavar="NAME", help="look at this topic; may be repeated")
+    add("--topic", action="append", default=[], metavar="NAME", help="check this topic; may be repeated")
     add("--transactional-id", metavar="ID", help="try the right to write in transactions of this id; none is begun")
     add(
         "--spark-conf",
@@ -117,9 +117,7 @@ def _print(checks: Sequence[Check], failed: int) -> None:
         print(f"{marks[check.outcome.value]:2} {check.name}: {check.detail}")
         if check.remedy:
             print(f"     {check.remedy}")
-    print(
-        f"\n{failed} of {len(checks)} checks failed." if failed else "\nNothing that was looked at stands in the way."
-    )
+    print(f"\n{failed} of {len(checks)} checks failed." if failed else "\nNo check failed.")
 
 
 def _can_show(text: str) -> bool:

@@ -33,13 +33,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser)
     add = parser.add_argument
     add("topic", metavar="TOPIC", help="the topic to write to")
-    add("--partition", type=int, metavar="N", help="write to this one (default: by key, else as they come)")
-    add("--header", action="append", default=[], metavar="NAME=VALUE", help="of each record; may be repeated")
-    add("--key-separator", metavar="TEXT", help="of lines: what stands before it is the key (default: no keys)")
+    add("--partition", type=int, metavar="N", help="write to this partition (default: by key; without a key, any)")
+    add("--header", action="append", default=[], metavar="NAME=VALUE", help="header for each record; may be repeated")
+    add("--key-separator", metavar="TEXT", help="the part of a line before it is the key (default: no keys)")
     add("--file", type=Path, metavar="FILE", help="a Parquet or CSV file, by its ending, instead of lines")
-    add("--value-column", default="value", metavar="NAME", help="of the file: text or bytes (default: %(default)s)")
-    add("--key-column", metavar="NAME", help="of the file (default: key, if there is one)")
-    add("--timestamp-column", metavar="NAME", help="of the file (default: timestamp, if there is one)")
+    add(
+        "--value-column",
+        default="value",
+        metavar="NAME",
+        help="column of the file with the values (default: %(default)s)",
+    )
+    add("--key-column", metavar="NAME", help="column of the file with the keys (default: key, if there is one)")
+    add(
+        "--timestamp-column",
+        metavar="NAME",
+        help="column of the file with the times (default: timestamp, if there is one)",
+    )
 
 
 def run(chosen: argparse.Namespace) -> int:

@@ -31,7 +31,8 @@ class Progress:
             self._bar.close()
         if kind is None and self._says_total:
             seconds = (self._system.now() - self._started_ms) / 1000
-            print(f"{self.done} {self._what} in {seconds:.1f} s", file=sys.stderr)
+            noun = self._what.removesuffix("s") if self.done == 1 else self._what
+            print(f"{self.done:,} {noun} in {seconds:.1f} s", file=sys.stderr)
 
     def advance(self, number: int) -> None:
         self.done += number

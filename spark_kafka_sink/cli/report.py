@@ -16,8 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("path", metavar="PATH", help="what reportPath was: a file, a folder, or a URI such as s3a://bucket/reports")
     add("--html", type=Path, metavar="OUT", help="write a page with charts to this file; it needs no network")
-    add("--last", type=int, default=WRITES_MAX, metavar="N", help="of the latest N writes (default: %(default)s)")
-    add("--job", metavar="ID", help="of this query or application only")
+    add("--last", type=int, default=WRITES_MAX, metavar="N", help="show the latest N writes (default: %(default)s)")
+    add("--job", metavar="ID", help="show only this query or application")
 
 
 def run(chosen: argparse.Namespace) -> int:

@@ -24,7 +24,7 @@ _NO_LEADER = -1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser)
     add = parser.add_argument
-    add("topics", nargs="*", metavar="TOPIC", help="describe this one, instead of listing all")
+    add("topics", nargs="*", metavar="TOPIC", help="describe this topic, instead of listing all")
     add("--internal", action="store_true", help="list Kafka's own topics, too")
     add("--json", action="store_true", help="print one JSON document")
 

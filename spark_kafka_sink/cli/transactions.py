@@ -36,10 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="finish: commit what is decided; abort: end what is not decided; give-up: of what is decided, commit what "
         "still can be, and note it as done (default: %(default)s)",
     )
-    add("--prefix", metavar="PREFIX", help="of transactional ids: of one query or job; needed for all but list")
+    add(
+        "--prefix",
+        metavar="PREFIX",
+        help="prefix of the transactional ids of one query or job; needed for all but list",
+    )
     add("--log-topic", metavar="TOPIC", help="the decision log, if the write has one of its own")
     add("--yes", action="store_true", help="do not ask")
-    add("--json", action="store_true", help="of list: print one JSON document")
+    add("--json", action="store_true", help="print the list as one JSON document")
 
 
 def run(chosen: argparse.Namespace) -> int:
@@ -70,7 +74,7 @@ def run(chosen: argparse.Namespace) -> int:
         print(f"Aborted: {', '.join(each.transactional_id for each in aborted) or 'nothing, none was open any more'}.")
         return 0
     do = operations.finish if chosen.action == FINISH else operations.give_up
-    return _tell_finished(do(options, survey.prefix, topic), survey.prefix, chosen.action)
+    return _say_finished(do(options, survey.prefix, topic), survey.prefix, chosen.action)
 
 
 def _concerned(survey: PrefixSurvey, action: str) -> Sequence[str]:
@@ -94,7 +98,7 @@ def _is_wanted() -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _tell_finished(finished: Finished | None, prefix: str, action: str) -> int:
+def _say_finished(finished: Finished | None, prefix: str, action: str) -> int:
     if finished is None:
         print(f"Nothing is decided under the prefix {prefix} any more: it was finished meanwhile.")
         return 0

@@ -32,10 +32,13 @@ class Node:
     port: int
     rack: str | None = None
 
-    def __str__(self) -> str:
+    @property
+    def address(self) -> str:
         host = cleaned(self.host)
-        where = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
-        return f"bootstrap server {where}" if self.id < 0 else f"broker {self.id} ({where})"
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"bootstrap server {self.address}" if self.id < 0 else f"broker {self.id} ({self.address})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,9 +32,9 @@ h2 { margin: 0 0 .5rem; font-size: 1rem; }
 .tiles dd { margin: 0; font-size: 1.35rem; font-weight: 600; font-variant-numeric: tabular-nums; }
 .tiles small { display: block; font-size: .78rem; font-weight: 400; color: var(--soft); }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: .75rem; }
-figure { margin: 0; padding: 1rem 1.1rem .9rem; }
+figure { margin: 0; padding: 1rem 1.1rem .9rem; overflow-x: auto; }
 figcaption { margin-top: .4rem; color: var(--soft); font-size: .86rem; }
-svg { display: block; width: 100%; height: auto; font: 12px system-ui, "DejaVu Sans", sans-serif; }
+svg { display: block; width: 100%; min-width: 27.5rem; height: auto; font: 12px system-ui, "DejaVu Sans", sans-serif; }
 .tick { fill: var(--soft); font-variant-numeric: tabular-nums; }
 .name { font-weight: 600; }
 .grid { stroke: var(--edge); } .axis { stroke: var(--soft); }

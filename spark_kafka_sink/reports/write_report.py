@@ -105,9 +105,9 @@ class WriteReport:
         ]
         if len(named) > _TOPICS_NAMED_MAX:
             named[_TOPICS_NAMED_MAX:] = [counted(len(named) - _TOPICS_NAMED_MAX, "other topic")]
-        where = ", ".join(named)
+        where = f" to {', '.join(named)}" if named else ""
         words = (
-            f"wrote {counted(self.rows, 'row')} ({sized(self.bytes)}) to {where or 'no topic'}; "
+            f"wrote {counted(self.rows, 'row')} ({sized(self.bytes)}){where}; "
             f"{counted(self.tasks, 'task')}, the longest {self.longest_task_ms} ms; "
             f"{counted(self.retries, 'record')} retried; {counted(self.dead_letters, 'dead letter')}"
         )

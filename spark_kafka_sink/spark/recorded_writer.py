@@ -1,4 +1,4 @@
-"""Writers of pyspark that remember what was said to them.
+"""Writers of pyspark that remember the calls of their methods.
 
 A writer gets its format, options and mode one by one, and in classic Spark it keeps them in the JVM. To look at a
 write before Spark plans it, and to make it once more with fewer columns, the writer classes are changed by `record`:

@@ -49,6 +49,9 @@ def test_each_line_is_a_record_and_the_count_is_said_on_stderr(
     captured = capsys.readouterr()
     assert captured.err.startswith("4 records in ")
     assert captured.out == ""
+    given(monkeypatch, b"one line\n")
+    assert produce(broker) == 0
+    assert capsys.readouterr().err.startswith("1 record in ")
 
 
 def test_keys_headers_and_the_partition_are_what_is_said(

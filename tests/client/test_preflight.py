@@ -88,7 +88,7 @@ def test_a_server_that_refuses_connections_is_named_with_the_reason_when_patienc
     cluster = simulated()
     started = cluster.system.now()
     checks = checks_of(cluster, "t", servers="broker7:9092")
-    assert "bootstrap server broker7:9092: broker7:9092: Connection refused" in words(checks)
+    assert "bootstrap servers: broker7:9092: Connection refused" in words(checks)
     assert "Check host and port" in words(checks)
     assert Patience().faults_ms <= cluster.system.now() - started < Patience().faults_ms + 100
     assert outcomes(checks)["topic t"] == "skipped"
@@ -97,7 +97,7 @@ def test_a_server_that_refuses_connections_is_named_with_the_reason_when_patienc
 def test_a_server_that_does_not_answer_at_all_is_named() -> None:
     cluster = simulated()
     cluster.system.swallow("gone", 9092)
-    assert "bootstrap server gone:9092: no connection within 5 s" in words(checks_of(cluster, servers="gone:9092"))
+    assert "bootstrap servers: gone:9092: no connection within 5 s" in words(checks_of(cluster, servers="gone:9092"))
 
 
 def test_one_bootstrap_server_of_two_is_enough() -> None:
@@ -131,7 +131,7 @@ def test_an_address_that_a_broker_advertises_and_that_leads_nowhere_is_named_as_
     cluster.system.names["broker1"] = []
     checks = checks_of(cluster, "t", servers="broker0:9092")
     assert outcomes(checks)["topic t"] == "passed"
-    assert "- broker 1 (broker1:9093): broker1:9093: the name cannot be resolved" in words(checks)
+    assert "- broker 1 (broker1:9093): the name cannot be resolved" in words(checks)
     assert "The broker itself advertises this address (advertised.listeners)" in words(checks)
     assert "broker 0" not in words(checks)
 

@@ -33,6 +33,8 @@ OVERLAPS = """() => [...document.querySelectorAll('svg')].flatMap(svg => {
   });
   return found;
 })"""
+HEIGHTS_OF_WORDS = """() => [...document.querySelectorAll('svg')].map(svg =>
+  parseFloat(getComputedStyle(svg).fontSize) * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width)"""
 CONTRASTS = """() => {
   const parts = color => color.match(/[0-9.]+/g).slice(0, 3).map(Number);
   const light = color => parts(color).map(part => part / 255)
@@ -81,6 +83,7 @@ def test_a_browser_shows_all_charts_and_no_words_lie_upon_each_other(
     assert all(box is not None and box["width"] > 250 and box["height"] > 20 for box in charts)
     assert shown.evaluate(OVERLAPS) == []
     assert shown.evaluate("document.documentElement.scrollWidth") <= width
+    assert min(shown.evaluate(HEIGHTS_OF_WORDS)) >= 9, "a chart that is wider than the screen is moved sideways"
     assert noticed == [], "it asks for nothing and has no complaints"
 
 

@@ -107,6 +107,6 @@ def test_the_job_that_is_migrated_writes_its_rows(spark: SparkSession) -> None:
 def test_the_look_at_a_cluster_names_each_python_and_the_version(
     spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (code,) = (block for block in blocks("docs/deploying.md") if "def places" in block)
+    (code,) = (block for block in blocks("docs/deploying.md") if "def place" in block)
     exec(compile(code, "docs/deploying.md", "exec"), {"spark": spark, "__name__": "example"})
     assert capsys.readouterr().out == f"{socket.gethostname()} {sys.executable} {__version__}\n"

@@ -55,7 +55,7 @@ def test_the_line_names_a_handful_of_topics_and_counts_the_others() -> None:
 
 def test_a_write_without_tasks_is_reported_as_well(caplog: pytest.LogCaptureFixture) -> None:
     commit(OPTIONS, [], 4)
-    assert "wrote 0 rows (0 B) to no topic; 0 tasks" in caplog.text
+    assert "wrote 0 rows (0 B); 0 tasks" in caplog.text
 
 
 def test_the_driver_does_not_commit_when_a_task_has_not_reported_what_it_wrote() -> None:

@@ -62,7 +62,7 @@ def names_check(nodes: Iterable[Node], system: System) -> Check:
 def _bootstrap_check(probe: Probe, waited: str) -> Check:
     refused = {node.id for node in probe.bootstrap if probe.client.authentication_exception(node.id) is not None}
     silent = [node for node in probe.bootstrap if node.id not in probe.reached and node.id not in refused]
-    faults = "; ".join(f"{node}: {_why(probe, node, waited)}" for node in silent[:FAULTS_SHOWN_MAX])
+    faults = "; ".join(f"{node.address}: {_why(probe, node, waited)}" for node in silent[:FAULTS_SHOWN_MAX])
     answered = f"{len(probe.bootstrap) - len(silent)} of {len(probe.bootstrap)} can be connected to"
     if not silent:
         return Check(BOOTSTRAP, Outcome.PASSED, answered)
@@ -132,8 +132,9 @@ def _leader_check(probe: Probe, node: Node, waited: str) -> Check:
 
 
 def _why(probe: Probe, node: Node, waited: str) -> str:
+    """The reason alone: what shows it has named the address already."""
     loss = probe.client.losses.get(node.id)
-    return f"no connection {waited}" if loss is None else loss.reason
+    return f"no connection {waited}" if loss is None else loss.reason.removeprefix(f"{node.address}: ")
 
 
 def topic_check(topic: MetadataResponseTopic, nodes: Iterable[int]) -> Check:
