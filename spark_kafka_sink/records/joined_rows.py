@@ -41,7 +41,6 @@ Numbers: TypeAlias = "NDArray[np.int64] | NDArray[np.int32]"
 _SMALL_CODES = 1 << 14
 _SMALL_VARINTS = varint_array(np.arange(_SMALL_CODES, dtype=np.uint32))
 """All varints of one and two bytes."""
-_OFFSET_BYTES = 4
 _RESERVE = 0.98
 """A mean length that is a little too high costs nothing; one that is too low makes `take` grow its memory, and copy."""
 _EMPTY_MAX = 1 << 17
@@ -137,7 +136,7 @@ class JoinedRows:
         20 MB more than the records did.
         """
         elements = self._next_place
-        data_bytes = sum(array.nbytes for array in self._arrays) - _OFFSET_BYTES * elements
+        data_bytes = sum([array.total_values_length for array in self._arrays])
         empty = int(_RESERVE * data_bytes * taken / max(total_bytes, 1)) - elements
         if empty > 0:
             self._arrays.append(_EMPTY.slice(0, min(empty, _EMPTY_MAX)))

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
+from spark_kafka_sink.broker.transactions import ProducerIdentity, TransactionState
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
 from tests.fake_system import FakeSystem
@@ -60,7 +61,11 @@ class TransactionRun:
         self.committers: list[Committer] = []
         self.timed_out: set[str] = set()
         """Transactional ids of which brokers have aborted a transaction that lasted too long."""
+        self.ousted: set[str] = set()
+        """Transactional ids whose newest producer lost its transaction to an older one, which asked for its next epoch:
+        while a transaction is open, brokers compare the producer id only."""
         self._watch_timeouts()
+        self._watch_epochs()
 
     def run(self) -> None:
         for transactional_id in self.ids:
@@ -164,6 +169,20 @@ class TransactionRun:
 
         coordinator.abort_overdue = watched  # type: ignore[method-assign]
 
+    def _watch_epochs(self) -> None:
+        coordinator = self.cluster.core.coordinator
+        init_producer = coordinator.init_producer
+
+        def watched(
+            transactional_id: str | None, timeout_ms: int, expected: ProducerIdentity | None
+        ) -> ProducerIdentity:
+            known = coordinator.transactions.get(transactional_id or "")
+            if known is not None and known.state is TransactionState.ONGOING and expected is not None:
+                self.ousted |= {known.transactional_id} if expected.epoch < known.epoch else set()
+            return init_producer(transactional_id, timeout_ms, expected)
+
+        coordinator.init_producer = watched  # type: ignore[method-assign]
+
     # --- the end
 
     def end(self) -> None:
@@ -233,7 +252,8 @@ class TransactionRun:
         assert (None if found is None else found.offset) in allowed, f"the group has {found}, not {allowed}"
 
     def check_why_it_ended(self, life: Life) -> None:
-        lawful = life.rivalled_before_it_ended or self.timed_out or self.schedule.fences_senders
+        ousted = life.transactional_id in self.ousted
+        lawful = life.rivalled_before_it_ended or self.timed_out or ousted or self.schedule.fences_senders
         assert life.reason is None or lawful, f"a producer gave up: {life.reason!r}"
 
 
