@@ -10,6 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent
 GUARDED = (
     "client/",
+    "exporters/test_prometheus.py",
+    "network/security/test_security_oidc.py",
     "producer/batching/test_accumulator.py",
     "producer/batching/test_batch_filler.py",
     "producer/batching/test_buffer_pool.py",

@@ -19,6 +19,8 @@ from unittest.mock import patch
 import spark_kafka_sink
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
+from spark_kafka_sink.exporters.prometheus import WriteCollector
+from spark_kafka_sink.network.security.oidc import TokenSource
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
@@ -79,6 +81,8 @@ GUARDS = [
         _names("_queues _incomplete stages _taken _shared _failed"),
         exempt=_names("topics some_failed resume_interrupted"),
     ),
+    Guard(TokenSource, "_lock", _names("_token _renew_s")),
+    Guard(WriteCollector, "_lock", _names("_jobs")),
     Guard(NetworkClient, "_life_lock", _names(""), _names("_life")),
     Guard(ProducerPool, "_changed", _names("_idle"), _names("_evictor"), _names("begin_anew")),
     Guard(

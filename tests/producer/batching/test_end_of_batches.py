@@ -144,6 +144,23 @@ def test_a_batch_that_expired_in_flight_keeps_its_memory_until_the_answer() -> N
     assert batch.error is ERROR
 
 
+def test_a_batch_that_is_withdrawn_is_not_sent_and_is_incomplete_until_it_was_failed() -> None:
+    h = Harness(linger_ms=0)
+    h.append(0)
+    h.append(1)
+    kept, withdrawn = h.take()
+    h.reenqueue(withdrawn)
+    h.accumulator.withdraw(withdrawn)
+    h.acknowledge(kept)
+    h.clock.now += 60_000
+    assert h.take() == []
+    assert h.accumulator.has_incomplete()
+    withdrawn.fail(ERROR)
+    h.accumulator.finish(withdrawn)
+    assert not h.accumulator.has_incomplete()
+    assert h.pool.free_bytes == h.pool.bytes_max
+
+
 def test_a_retried_batch_expires_by_its_first_age() -> None:
     h = expiring(linger_ms=0)
     h.append(0)
