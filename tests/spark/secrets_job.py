@@ -72,8 +72,12 @@ def write(spark: SparkSession, folder: Path) -> None:
     _show("stream with a misspelt option", lambda: _run(ticks, folder / "misspelt", options | {"tpoic": "t"}))
     _show("stream that fails", lambda: _run(ticks, folder / "failing", options))
     _show("stream without rows", lambda: _run(ticks.where("value = 'none'"), folder / "empty", options))
-    changes = ticks.where("value = 'none'").groupBy("value").count().selectExpr("value")
-    _show("stream of changes", lambda: _run(changes, folder / "changes", options, mode="update"))
+    (folder / "words").mkdir(parents=True)
+    for number in range(2):
+        (folder / "words" / f"{number}.txt").write_text("some\n")
+    words = spark.readStream.option("maxFilesPerTrigger", "1").text(str(folder / "words"))
+    changes = words.where("value = 'none'").groupBy("value").count().selectExpr("value")
+    _show("stream of changes", lambda: _run_to_the_end(changes, folder / "changes", options))
 
 
 def _spark(folder: Path) -> SparkSession:
@@ -118,8 +122,17 @@ def _show(title: str, action: Callable[[], None]) -> None:
         print(f"=== failed: {type(error).__name__} {error}", flush=True)
 
 
-def _run(frame: DataFrame, folder: Path, options: dict[str, str], mode: str = "append") -> None:
-    writer = frame.writeStream.format("pykafka").options(**options).outputMode(mode)
+def _run_to_the_end(frame: DataFrame, folder: Path, options: dict[str, str]) -> None:
+    """Spark Connect logs the plan of a write that is going on when its session ends, so this is not stopped."""
+    writer = frame.writeStream.format("pykafka").options(**options).outputMode("update")
+    query = writer.option("checkpointLocation", str(folder)).trigger(availableNow=True).start()
+    query.awaitTermination()
+    query.explain(extended=True)
+    print(query.lastProgress, flush=True)
+
+
+def _run(frame: DataFrame, folder: Path, options: dict[str, str]) -> None:
+    writer = frame.writeStream.format("pykafka").options(**options)
     writer = writer.option("checkpointLocation", str(folder))
     query = writer.trigger(processingTime="1 second").start()
     while query.isActive and not (folder / "commits" / "1").exists():
