@@ -22,10 +22,13 @@ help: ## list the targets
 .PHONY: setup
 setup: $(VENV)/.up-to-date ## create .venv with everything (does nothing when up to date)
 
+# What is imported is compiled then. Most of what comes is never imported.
+INSTALL := pip install --quiet --no-compile
+
 $(VENV)/.up-to-date: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m $(INSTALL) --upgrade pip
+	$(BIN)/python -m $(INSTALL) --editable '.[dev]'
 	touch $@
 
 .PHONY: kafka
@@ -36,7 +39,7 @@ $(JARS)/.up-to-date: conf/kafka/ivy.xml conf/kafka/jars.sha256 integration/suppo
 	touch $@
 
 # Where it cannot be written, JVMs start as slowly as they do without it.
-$(JARS)/spark.jsa: $(JARS)/.up-to-date tests/class_archive.py
+$(JARS)/spark.jsa: $(JARS)/.up-to-date $(VENV)/.up-to-date tests/class_archive.py
 	$(BIN)/python -m tests.class_archive
 
 # Compiled code is kept, whatever the environment says: else each process compiles everything again, in each run, and a
@@ -77,7 +80,7 @@ test-oldest-spark: $(OLDEST)/.up-to-date ## the Spark tests on the oldest pyspar
 
 $(OLDEST)/.up-to-date: pyproject.toml
 	test -x $(OLDEST)/bin/python || $(OLDEST_PYTHON) -m venv $(OLDEST)
-	$(OLDEST)/bin/python -m pip install --quiet --editable '.[dev]' 'pyspark==$(OLDEST_SPARK)'
+	$(OLDEST)/bin/python -m $(INSTALL) --editable '.[dev-spark]' 'pyspark==$(OLDEST_SPARK)'
 	touch $@
 
 # The lowest versions are read from pyproject.toml, so that what is declared is what is tested.
@@ -91,6 +94,9 @@ $(MINIMUMS)/.up-to-date: pyproject.toml
 	$(MINIMUMS)/bin/python -m pip install --quiet --editable '.[dev]' 'pyspark==$(OLDEST_SPARK)' \
 		$$(sed -n '/^dependencies = \[/,/^\]/s/^ *"\(.*\)>=\(.*\)",.*/\1==\2/p' pyproject.toml)
 	touch $@
+
+.PHONY: test-prepare-oldest
+test-prepare-oldest: $(OLDEST)/.up-to-date
 
 # Without Java there is nothing to fetch: the tests that need it say so themselves.
 .PHONY: test-prepare

@@ -25,6 +25,14 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
 
 
 @pytest.fixture(scope="session")
+def kafka_of_version_1(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """One node with transaction.version 1; `kafka` has 2, as Kafka 4 has by itself."""
+    folder = tmp_path_factory.mktemp("kafka-version-1") / "cluster"
+    with KafkaCluster(folder, features=("transaction.version=1",)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
 def kafka3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Three brokers and a controller; 3 replicas, min.insync.replicas 2. A test that stops a node starts it again."""
     with KafkaCluster(tmp_path_factory.mktemp("kafka3") / "cluster", brokers=3) as cluster:

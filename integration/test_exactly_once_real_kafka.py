@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -21,15 +20,11 @@ from tests.exactly_once.cases import Query, client_of, dying, open_ids, rows
 pytestmark = pytest.mark.needs("kafka")
 
 
-@pytest.fixture(scope="module", params=[1, 2])
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """One node with transaction.version 1, one with 2, which is what Kafka 4 has by itself."""
-    if request.param == 2:
-        yield request.getfixturevalue("kafka")
-        return
-    folder = tmp_path_factory.mktemp("kafka-once-1") / "cluster"
-    with KafkaCluster(folder, features=("transaction.version=1",)) as of_version_1:
-        yield of_version_1
+@pytest.fixture(params=["kafka_of_version_1", "kafka"])
+def cluster(request: pytest.FixtureRequest) -> KafkaCluster:
+    """With transactions of version 1, and of version 2."""
+    found: KafkaCluster = request.getfixturevalue(request.param)
+    return found
 
 
 @dataclass

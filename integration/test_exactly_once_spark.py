@@ -16,7 +16,7 @@ from integration.support.driver_process import DriverProcess, newest
 from integration.support.exactly_once_jobs import ROWS_PER_BATCH
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
-from integration.support.open_transactions import ongoing
+from integration.support.open_transactions import ongoing, wait_until_ended
 from integration.support.stops import Stops
 from spark_kafka_sink.exactly_once.names import checkpoint_name, prefix_of
 from tests.waiting import wait_until
@@ -96,7 +96,7 @@ def test_a_commit_that_comes_after_the_transactions_timeout_fails_loudly_and_dou
         first.kill()
         lost = newest(stream.checkpoint / "offsets")
         prefix = prefix_of("stream", checkpoint_name(str(stream.checkpoint)))
-        wait_until(lambda: not ongoing(kafka, prefix))
+        wait_until_ended(kafka, prefix)
         for name, driver in (("second", second), ("third", third)):
             driver.begin()
             assert driver.wait() != 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from integration.support.kafka_cluster import KafkaCluster
@@ -11,21 +9,18 @@ from integration.support.librdkafka import create_topic, read_topic
 from spark_kafka_sink.errors import ProducerFencedError, TransactionAbortableError
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.needs("kafka")
 
 TRANSACTIONS_TOOL = "org.apache.kafka.tools.TransactionsCommand"
 
 
-@pytest.fixture(scope="module", params=[1, 2])
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """One node with transaction.version 1, one with 2, which is what Kafka 4 has by itself."""
-    if request.param == 2:
-        yield request.getfixturevalue("kafka")
-        return
-    folder = tmp_path_factory.mktemp("kafka-txn-1") / "cluster"
-    with KafkaCluster(folder, features=("transaction.version=1",)) as of_version_1:
-        yield of_version_1
+@pytest.fixture(params=["kafka_of_version_1", "kafka"])
+def cluster(request: pytest.FixtureRequest) -> KafkaCluster:
+    """With transactions of version 1, and of version 2."""
+    found: KafkaCluster = request.getfixturevalue(request.param)
+    return found
 
 
 def producer_of(cluster: KafkaCluster, transactional_id: str, **options: object) -> KafkaProducer:
@@ -144,6 +139,6 @@ def test_offsets_are_part_of_the_transaction(cluster: KafkaCluster) -> None:
         producer.send_offsets_to_transaction({(topic, 0): 99}, topic)
         producer.abort_transaction()
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap(), "group.id": topic})
-    (committed,) = consumer.committed([TopicPartition(topic, 0)], timeout=30)
+    (committed,) = consumer.committed([TopicPartition(topic, 0)], timeout=PATIENCE_SECONDS)
     consumer.close()
     assert committed.offset == 17

@@ -46,25 +46,30 @@ FILES = {
     "exactly once": ("test_exactly_once_killed.py",),
     "killed drivers": ("test_spark_killed_driver.py", "test_exactly_once_spark.py"),
     "spark cluster": ("test_spark_cluster.py", "test_spark_memory.py", "test_spark_submit.py"),
-    "faults": ("test_faults_of_brokers.py", "test_faults_of_topics.py"),
-    "more faults": ("test_faults_on_the_wire.py", "test_faults_of_transactions.py"),
+    "faults": (
+        "test_faults_of_brokers.py",
+        "test_faults_of_transactions.py",
+        "test_faults_on_the_wire.py",
+        "test_kafka_cluster.py",
+    ),
     "memory and network": ("test_producer_memory.py", "test_network.py", "test_partitioner_keys.py"),
 }
-"""Of integration/, by the part that runs them. Each part takes about as long as the others."""
+"""Of integration/, by the part that runs them: those of a part share its clusters, which cost more than most tests."""
 
 REST = "real kafka"
 
 
 def parts() -> list[Part]:
-    """The long ones first, so that none is left alone at the end."""
+    """What others need comes first, then the long ones, so that none is left alone at the end."""
     real = [_pytest(name, [f"integration/{file}" for file in files]) for name, files in FILES.items()]
     named = [f"--ignore=integration/{file}" for files in FILES.values() for file in files]
     return [
         Part("jars", ["make", "--no-print-directory", "test-prepare"]),
+        Part("installation", ["make", "--no-print-directory", "test-prepare-oldest"]),
         Part("unit", ["make", "--no-print-directory", "test-unit"]),
-        Part("oldest pyspark", ["make", "--no-print-directory", "test-oldest-spark"], after=("jars",)),
         *real,
         _pytest(REST, ["integration", *named]),
+        Part("oldest pyspark", ["make", "--no-print-directory", "test-oldest-spark"], after=("jars", "installation")),
         _pytest("spark", ["tests/spark"]),
     ]
 

@@ -20,6 +20,7 @@ from spark_kafka_sink.exporters.prometheus import WriteCollector
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.testing import embedded_broker
 from tests.reports.some_reports import report
+from tests.waiting import PATIENCE_SECONDS
 
 TEXT = (Path(__file__).resolve().parents[1] / "docs" / "monitoring.md").read_text()
 
@@ -70,7 +71,7 @@ def test_a_producer_is_scraped() -> None:
 
     with embedded_broker(topics={"t": 1}) as broker:
         producer = example("producer", {"broker:9092": broker.bootstrap_servers})["producer"]
-        producer.send(ProducerRecord("t", b"v")).result(60)
+        producer.send(ProducerRecord("t", b"v")).result(PATIENCE_SECONDS)
         text = generate_latest(REGISTRY).decode()
         producer.close()
     collectors = [one for one in REGISTRY._collector_to_names if type(one).__name__ == "ProducerCollector"]

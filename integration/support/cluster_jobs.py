@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark_session import start_spark
+from tests.spark_session import JVM, start_spark
 
 TASKS = 4
 BATCHES = 2
@@ -36,7 +36,7 @@ ROWS_PER_ARROW_BATCH = 1_000
 SETTINGS = {
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.executor.extraJavaOptions": JVM,
     "spark.log.level": "ERROR",
     "spark.task.maxFailures": "40",
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_PER_ARROW_BATCH),

@@ -22,6 +22,7 @@ from types import TracebackType
 from integration.support.artifacts import ROOT, kafka_classpath
 from integration.support.certificates import write_certificates
 from integration.support.ports import PortBlock
+from tests.class_archive import KAFKA_ARCHIVE, archive_options
 
 TEMPLATES = ROOT / "conf" / "kafka"
 LISTENERS = ("PLAINTEXT", "SSL", "MTLS", "EXPIRED", "SASL_PLAINTEXT", "SASL_SSL", "REAUTH", "PROXIED")
@@ -29,7 +30,8 @@ SASL_LISTENERS = ("SASL_PLAINTEXT", "SASL_SSL", "REAUTH")
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 CONTROLLER_ID = 100
 USERS = {"alice": "alice-secret", "bob": "bob-secret"}
-JVM = ("-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+JVM_OPTIONS = ("-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+JVM = (*JVM_OPTIONS, *archive_options(KAFKA_ARCHIVE).split())
 START_SECONDS = 600.0
 STOP_SECONDS = 300.0
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from integration.support.kafka_cluster import KafkaCluster
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
+from spark_kafka_sink.producer.config import ProducerConfig
+from tests.waiting import wait_until
 
 TRANSACTIONS_TOOL = "org.apache.kafka.tools.TransactionsCommand"
 
@@ -11,3 +14,11 @@ def ongoing(kafka: KafkaCluster, prefix: str) -> list[str]:
     """Its lines for the transactions that are open, of ids that begin so."""
     listed = kafka.tool(TRANSACTIONS_TOOL, "--bootstrap-server", kafka.bootstrap(), "list")
     return [line for line in listed.splitlines() if "Ongoing" in line and line.startswith(prefix)]
+
+
+def wait_until_ended(kafka: KafkaCluster, prefix: str) -> None:
+    """Until no transaction of such an id is open. Kafka's tool is asked once, since each start of it takes seconds."""
+    config = ProducerConfig.parse({"bootstrap.servers": kafka.bootstrap()}).client_config()
+    with TransactionsClient(config) as client:
+        wait_until(lambda: not client.open_ids(lambda name: name.startswith(prefix)))
+    assert ongoing(kafka, prefix) == []

@@ -15,6 +15,7 @@ from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.sending.transaction_requests import TRANSACTION, CoordinatorKey
+from tests.waiting import PATIENCE_SECONDS
 
 RECORDS = 30
 PARTITIONS = 3
@@ -97,7 +98,7 @@ def again(call: Callable[[], None]) -> None:
 def leader_of(cluster: KafkaCluster, topic: str) -> int:
     """Of its first partition."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap()})
-    return int(admin.list_topics(topic, timeout=60).topics[topic].partitions[0].leader)
+    return int(admin.list_topics(topic, timeout=PATIENCE_SECONDS).topics[topic].partitions[0].leader)
 
 
 def coordinator_of(cluster: KafkaCluster, transactional_id: str) -> int:

@@ -23,6 +23,7 @@ from spark_kafka_sink.reader.reader import TopicReader
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import LOG, client_of
 from tests.exactly_once.cases import broker as broker
+from tests.waiting import PATIENCE_SECONDS
 
 
 def log_of(broker: EmbeddedBroker, client: TransactionsClient) -> DecisionLog:
@@ -86,7 +87,7 @@ def test_it_is_read_past_an_open_transaction_of_another_query(broker: EmbeddedBr
         other = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "other-driver"})
         other.init_transactions()
         other.begin_transaction()
-        other.send(ProducerRecord(LOG, b"{}", key="other", partition=0)).result(30)
+        other.send(ProducerRecord(LOG, b"{}", key="other", partition=0)).result(PATIENCE_SECONDS)
         with writer_of(broker, client, "p") as writer:
             writer.write(Entry("p"))
         assert log.glance() == {}
@@ -107,7 +108,7 @@ def test_a_topic_with_other_records_is_refused_with_the_place_and_the_remedy(bro
         log = log_of(broker, client)
         log.create_if_missing()
         with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
-            producer.send(ProducerRecord(LOG, b"mine", key="mine", partition=0)).result(30)
+            producer.send(ProducerRecord(LOG, b"mine", key="mine", partition=0)).result(PATIENCE_SECONDS)
         with pytest.raises(DecodeError, match=r"topic decisions, partition 0, offset 0: .*decisionLogTopic"):
             log.read()
 

@@ -15,6 +15,7 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import Query, client_of, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -141,12 +142,12 @@ def test_what_is_aborted_cannot_be_written_to_any_more(
     alive = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "alive", "linger.ms": 0})
     alive.init_transactions()
     alive.begin_transaction()
-    alive.send(ProducerRecord("t", b"1", partition=0)).result(30)
+    alive.send(ProducerRecord("t", b"1", partition=0)).result(PATIENCE_SECONDS)
     with client_of(broker) as client:
         (found,) = client.describe(["alive"]).values()
         client.abort({"alive": found.id_and_epoch} | {each.transactional_id: each.id_and_epoch for each in written})
         with pytest.raises(KafkaSinkError):
-            alive.send(ProducerRecord("t", b"2", partition=1)).result(30)
+            alive.send(ProducerRecord("t", b"2", partition=1)).result(PATIENCE_SECONDS)
         assert [each.is_open for each in client.describe(["alive", *ids(written)]).values()] == [False] * 3
         assert client.end(written, commit=True).keys() == set(ids(written))
     alive.close(timeout=0)

@@ -59,7 +59,7 @@ def test_a_producer_that_is_collected_while_the_same_thread_holds_any_of_its_loc
     thread.join(PATIENCE_SECONDS)
     assert collected, "the finalizer waits for a lock"
     assert caplog.text == ""  # a handler of the log has a lock, too
-    assert loop.join(1000)
+    assert loop.join(PATIENCE_SECONDS * 1000)
     assert isinstance(future.exception(0), ProducerClosedError)
     assert "dropped without close()" in caplog.text
     assert accumulator._pool.free_bytes == accumulator._pool.bytes_max
@@ -75,7 +75,7 @@ def test_a_producer_without_records_under_way_is_dropped_without_a_word(caplog: 
     del producer
     gc.collect()
     assert loop.sender.finished
-    assert loop.join(1000)
+    assert loop.join(PATIENCE_SECONDS * 1000)
     assert caplog.text == ""
     assert not cluster.system.open_sockets
 

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_kafka_sink.client.preflight import run
+from spark_kafka_sink.client.preflight.checks import Patience
 from tests.spark_session import shared_spark
 
 
 @pytest.fixture(scope="session")
 def spark() -> SparkSession:
     return shared_spark()
+
+
+@pytest.fixture(autouse=True)
+def no_fault_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that is not there does not come, and no broker comes back: the checks on the driver need not wait."""
+    monkeypatch.setattr(run, "Patience", partial(Patience, faults_ms=100.0))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.spark.pool import POOL, ProducerPool
+from tests.waiting import PATIENCE_SECONDS
 
 OPTIONS = {"bootstrap.servers": "a:1"}
 
@@ -108,7 +109,7 @@ def test_the_pool_evicts_on_its_own_and_its_thread_ends_when_nothing_is_idle(wor
     world.lend(idle_seconds=0)
     evictor = world.pool._evictor
     if evictor is not None:
-        evictor.join(10)
+        evictor.join(PATIENCE_SECONDS)
         assert not evictor.is_alive()
     assert world.made[0].closed_with is not None
     world.lend(idle_seconds=600)

@@ -215,7 +215,7 @@ def test_a_dead_letter_that_cannot_be_written_either_fails_the_task(broker: Embe
 def test_a_partition_that_does_not_exist_makes_a_dead_letter(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     plan = ColumnPlan(value=0, partition=1, fixed_topic=TOPIC)
     rows = pa.record_batch({"value": [b"a", b"b"], "partition": pa.array([0, 77], pa.int32())})
-    more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead"}
+    more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead", "kafka__max__block__ms": "500"}
     report = write_rows(options(broker, **more), plan, iter([rows]), pool)
     assert (report.rows, report.dead_letters) == (1, 1)
     assert values(broker, "dead") == [b"b"]

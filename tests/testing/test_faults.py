@@ -10,6 +10,7 @@ from spark_kafka_sink import KafkaProducer, ProducerRecord
 from spark_kafka_sink.broker.faults import FaultRule
 from spark_kafka_sink.errors import BrokerError
 from spark_kafka_sink.testing import EmbeddedBroker, Faults, embedded_broker
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 def send(broker: EmbeddedBroker, topic: str = "t", request_timeout_ms: int = 30_000) -> None:
     options = {"retry.backoff.ms": 1, "request.timeout.ms": request_timeout_ms}
     with KafkaProducer(broker.client_options | options) as producer:
-        producer.send(ProducerRecord(topic, b"v")).result(60)
+        producer.send(ProducerRecord(topic, b"v")).result(PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize(

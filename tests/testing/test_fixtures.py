@@ -5,13 +5,14 @@ from __future__ import annotations
 from spark_kafka_sink import KafkaProducer, ProducerRecord
 from spark_kafka_sink.pytest_plugin import NewKafkaTopic
 from spark_kafka_sink.testing import EmbeddedBroker, KafkaTopic
+from tests.waiting import PATIENCE_SECONDS
 
 seen: list[tuple[EmbeddedBroker, str]] = []
 
 
 def test_a_topic_is_the_tests_own(kafka_topic: KafkaTopic, session_kafka_broker: EmbeddedBroker) -> None:
     with KafkaProducer(kafka_topic.client_options) as producer:
-        producer.send(ProducerRecord(kafka_topic.name, b"v")).result(60)
+        producer.send(ProducerRecord(kafka_topic.name, b"v")).result(PATIENCE_SECONDS)
         assert len(producer.partitions_for(kafka_topic.name)) == 3
     assert kafka_topic.read().num_rows == 1
     assert kafka_topic.name.startswith("test_a_topic_is_the_tests_own")

@@ -9,6 +9,7 @@ import pytest
 from spark_kafka_sink import KafkaProducer, ProducerRecord
 from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError
 from spark_kafka_sink.testing import EmbeddedBroker, ListenerSecurity, embedded_broker
+from tests.waiting import PATIENCE_SECONDS
 
 USERS = {"alice": 'a "secret" with \\', "bob": "bob's"}
 QUICK = {"max.block.ms": 1_000}
@@ -16,7 +17,7 @@ QUICK = {"max.block.ms": 1_000}
 
 def write(broker: EmbeddedBroker, options: dict[str, object]) -> None:
     with KafkaProducer(options | QUICK) as producer:
-        producer.send(ProducerRecord("t", b"v")).result(60)
+        producer.send(ProducerRecord("t", b"v")).result(PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize(
