@@ -63,7 +63,7 @@ def spark_kafka_jars() -> list[Path]:
 
 @pytest.fixture(scope="session")
 def spark() -> SparkSession:
-    """The same one that tests/spark use, with Spark's own connector on its class path."""
+    """The session that tests/spark use too, with Spark's own connector on its class path."""
     from tests.spark_session import shared_spark  # not needed, and slow to import, without Spark
 
     return shared_spark()

@@ -38,7 +38,7 @@ PLACES = [f"{when} {step}" for step in STEPS for when in ("before", "after")]
 KILLS = 14 if SOAK else 10
 """Of one run: 336 restarts in the long form, 30 in the short one."""
 RANDOM_KILLS = 5 if SOAK else 3
-"""The others are aimed at the places, one or two each, so that all are met."""
+"""The other kills are aimed at the places, one or two kills each, so that each place is hit."""
 BROKER_RESTARTS = 5 if SOAK else 1
 BATCHES = 200 if SOAK else 30
 """Of all the queries that write exactly once, at least."""

@@ -30,7 +30,7 @@ ANONYMOUS_BYTES_MAX = 32_000_000 + 85_000_000
 the libraries' files are not counted: the system chooses how many are resident (50 to 90 MB), and may drop them."""
 PANDAS_BYTES = 48_000_000
 LARGE_BATCHES_BYTES = 20_000_000
-"""They are made of more rows at a time, whose copies live for a moment: rows in order, and the pieces of records."""
+"""Large batches are made of more rows at a time, and copies of those rows live for a moment: ordered, and as pieces."""
 GROWTH_BYTES_MAX = 8_000_000
 SAMPLE_SECONDS = 0.05
 GATE_SECONDS = 0.001
@@ -58,7 +58,7 @@ class Measured:
 
 
 class SlowerBroker:
-    """It handles a Produce request once the gate is open: while the producer waits for memory, or has sent all."""
+    """Handles Produce requests once the gate is open: while the producer waits for memory, or has sent all."""
 
     def __init__(self, broker: EmbeddedBroker, gate: Path) -> None:
         self.address = broker.bootstrap_servers

@@ -1,4 +1,4 @@
-"""The same mistake made with Spark's own sink and with ours: refused in the same words, before any broker is asked."""
+"""A mistake made with Spark's own sink and with ours is refused in the same words, before any broker is asked."""
 
 from __future__ import annotations
 

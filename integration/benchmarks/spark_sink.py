@@ -89,7 +89,7 @@ CONTENDERS: dict[str, Callable[[DataFrame, str], None]] = {
 
 
 def client_cpu_seconds(broker: int | None) -> float:
-    """This process, the driver's JVM and the Python workers, ended ones included."""
+    """CPU time of this process, the driver's JVM and the Python workers, ended ones included."""
     return sum(cpu_seconds(pid) for pid in (os.getpid(), *descendants(os.getpid())) if pid != broker)
 
 

@@ -33,7 +33,7 @@ class PortBlock:
         raise RuntimeError(f"all ports from {FIRST} to {LAST} are taken by other runs of these tests")
 
     def free_ports(self) -> Iterator[int]:
-        """Those of the block that no process listens on now."""
+        """The ports of the block that no process listens on now."""
         for port in range(self.start, self.start + BLOCK_PORTS):
             if _is_free(port):
                 yield port

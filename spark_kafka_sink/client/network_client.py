@@ -1,7 +1,7 @@
 """NetworkClient: requests in, responses out, over connections that it makes and mends itself.
 
-`poll` is the one place where anything happens. It does what is due, lets the Selector work, turns what came of that
-into responses, and returns them: nothing calls back. In between, `ready` asks for a connection and `send` hands over
+`poll` is the one place where anything happens. It does what is due, lets the Selector work, turns the results into
+responses, and returns them: nothing calls back. In between, `ready` asks for a connection and `send` hands over
 requests, for nodes that are ready only. The client's own requests go first: ApiVersions on each new connection, and
 Metadata, since no node `is_ready` while an update of metadata is due.
 

@@ -1,4 +1,4 @@
-"""An attempt of a task that ends when its batch is decided, or aborted, already: nobody would end its transaction.
+"""An attempt of a task that ends after its batch was decided or aborted: no driver would end its transaction.
 
 Spark kills attempts that have lost, but not at once: one may begin its transaction after the driver has looked for what
 is open. So each attempt asks, when its rows are acknowledged, whether the driver has begun to decide. If not, the

@@ -139,7 +139,7 @@ def _call_when_done(callback: Callable[[Future[T]], object], future: Future[T]) 
 
 
 class SendFuture(_ProducerFuture[RecordMetadata]):
-    """Of one record.
+    """The future of one record.
 
     It becomes an ordinary Future when something first looks at it; until then it keeps the outcome alone. Most futures
     of records are dropped without a look, and what Future makes for the look (a condition, two lists, 1.5 kB) costs
@@ -222,7 +222,7 @@ def _call(callback: Callback, metadata: RecordMetadata, error: Exception | None)
 
 
 class ColumnsFuture(_ProducerFuture[ColumnsResult]):
-    """Of all rows of one call. Completed from the caller's thread and from the sender's; the fields are under _lock.
+    """The future of all rows of one call. The caller and the sender complete it; _lock guards the fields.
 
     What was stored is kept as plain numbers in one list, three for each batch. A call may have rows in a thousand
     batches, and the garbage collector would visit an object for each.
@@ -239,7 +239,7 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
             self.set_result(ColumnsResult(topic, (), []))
 
     def stored(self, batches: list[int]) -> None:
-        """Of each batch the partition, the first offset (-1 if it is not known) and how many rows."""
+        """Note for each batch that is acknowledged its partition, first offset (-1 if unknown) and number of rows."""
         rows = sum(batches[2::3])
         with self._lock:
             self._stored += batches
@@ -260,7 +260,7 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
             self._resolve()
 
     def _resolve(self) -> None:
-        """All rows have their result, so the fields do not change any more."""
+        """Complete the future: all rows have their result, so the fields do not change any more."""
         self.set_result(ColumnsResult(self._topic, tuple(self._failures), self._stored))
 
 

@@ -72,7 +72,7 @@ class Totals(NamedTuple):
 
 
 class _Stored:
-    """What brokers have acknowledged."""
+    """Sums of what brokers have acknowledged."""
 
     __slots__ = ("bytes", "latencies", "records", "uncompressed_bytes")
 
@@ -115,7 +115,7 @@ class _Sent:
 
 
 class _TopicMetrics:
-    """Of one topic; Java's group producer-topic-metrics."""
+    """The metrics of one topic: Java's group producer-topic-metrics."""
 
     __slots__ = ("bytes", "compression", "errors", "retries", "sent")
 
@@ -177,7 +177,7 @@ class ProducerMetrics:
     # -- reports ------------------------------------------------------------------------------------------------------
 
     def rows_given(self, rows: int, bytes_total: int, bytes_largest: int, now: float) -> None:
-        """Rows were taken from a caller."""
+        """Count rows that were taken from a caller."""
         with self._lock:
             self._averages["record-size"].record(bytes_total, now, rows, bytes_largest)
 
@@ -188,7 +188,7 @@ class ProducerMetrics:
             self._meters["record-error"].mark(rows, now)
 
     def request_sent(self, by_topic: Mapping[str, Mapping[int, ProducerBatch]], now: float) -> None:
-        """A produce request goes out, with a batch for each of these partitions."""
+        """Count a produce request that is sent, with a batch for each of these partitions."""
         with self._lock:
             if now - self._sent_since_ms >= _COUNT_EVERY_MS:
                 self._count_sent()
@@ -204,7 +204,7 @@ class ProducerMetrics:
             self._averages["produce-throttle-time"].record(throttle_ms, now)
 
     def batches_stored(self, batches: Collection[ProducerBatch], now: float) -> None:
-        """A broker has acknowledged them. Called before their futures are done: what was waited for is counted."""
+        """Count batches that a broker has acknowledged. Called before their futures complete: callers see the count."""
         with self._lock:
             self._stored.add(batches, now)
 
@@ -223,7 +223,7 @@ class ProducerMetrics:
             self._meters["batch-split"].mark(1, now)
 
     def waited(self, name: str, milliseconds: float) -> None:
-        """Time that callers spent in one of WAITS."""
+        """Count the time that a caller spent in one of WAITS."""
         with self._lock:
             self._nanoseconds[f"{name}-ns-total"] += milliseconds * 1_000_000
 
@@ -254,7 +254,7 @@ class ProducerMetrics:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def all(self, now: float) -> dict[str, float]:
-        """Everything by name. An average or maximum of nothing is nan, as in Java."""
+        """All metrics by name. An average or maximum of nothing is nan, as in Java."""
         with self._lock:
             self._count_sent()
             self._network.count(now)
@@ -278,7 +278,7 @@ class ProducerMetrics:
             return gauge(now)
 
     def totals(self, now: float) -> Totals:
-        """Without the windows, so that it costs little: the Spark sink asks before and after each task."""
+        """The sums, without the windows, so that it costs little: the Spark sink asks before and after each task."""
         with self._lock:
             stored = self._stored
             return Totals(
@@ -345,7 +345,7 @@ class NetworkMetrics:
         self._request_size = Windowed(window_ms, samples_max)
 
     def count(self, now: float) -> None:
-        """Take over what is new."""
+        """Add what was counted since the last call."""
         selects_before = self._meters["select"].total
         for name, counted in _COUNTED.items():
             self._meters[name].follow(getattr(self._counts, counted), now)

@@ -40,7 +40,7 @@ _M = _number(_M_INT)
 _POSITIVE = _number(0x7FFF_FFFF)
 _1, _13, _15, _24 = _number(1), _number(13), _number(15), _number(24)
 _WORDS_AT_A_TIME = 4
-"""Of each key: fewer steps for all of them, and what they are computed in stays in the processor's cache."""
+"""Words of each key that are hashed in one pass: few passes, while the arrays stay in the processor's cache."""
 _GATHERED_BYTES_MAX = 2 << 20
 """Keys of many lengths are copied three times over, for a moment: not more of them than that."""
 _FEW_KEYS = 64
@@ -181,7 +181,7 @@ def _mix_one(result: int, data: pa.Buffer, start: int, count: int) -> int:
 
 
 def _spread(words: NDArray[np.uint32]) -> None:
-    """What is done to a word by itself, in place."""
+    """Mix each word by itself, in place, before it enters the hash."""
     words *= _M
     words ^= words >> _24
     words *= _M

@@ -127,7 +127,7 @@ def _is_header(header: object) -> bool:
 
 
 def _is_text(key: str) -> bool:
-    """A lone surrogate, as in the name of a file that is not UTF-8, cannot be written."""
+    """Whether a str can be written as UTF-8: one with a lone surrogate, as in some file names, cannot."""
     try:
         key.encode()
     except UnicodeEncodeError:
@@ -183,7 +183,7 @@ class Rows(NamedTuple):
 
 
 def rows_of_call(columns: RecordColumns, partition: int | ArrowColumn | None) -> Rows:
-    """All rows. SchemaError if the column of partitions does not fit."""
+    """The rows of a call, with nothing checked yet. SchemaError if the column of partitions does not fit."""
     count = columns.num_rows
     return Rows(columns, record_size_bounds(columns), named_partitions(partition, count), np.arange(count))
 

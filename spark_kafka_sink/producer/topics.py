@@ -31,7 +31,7 @@ class _TopicsInUse(NamedTuple):
 
 
 class Topics:
-    """Any thread."""
+    """The topics that callers send to. May be used by any thread."""
 
     def __init__(
         self,

@@ -110,7 +110,7 @@ class ProducerTransactions:
         return None if timeout is None else max(0.001, timeout - (self._system.now() - started) / 1000)
 
     def _abort_if_open(self) -> None:
-        """After an error, which the caller is to see: not the one that an abort may have."""
+        """Abort after an error. An error of the abort is not raised: the caller must see the first one."""
         if self.manager.is_open:
             try:
                 self.abort()
@@ -132,7 +132,7 @@ class ProducerTransactions:
         operation.result()
 
     def _await(self, operation: Operation, timeout_ms: float) -> bool:
-        """As long as the call waits, nothing lingers."""
+        """Wait for the operation. While the call waits, no batch lingers."""
 
         def wait(flushed: threading.Event) -> bool:
             self._loop.wakeup(self._client)

@@ -103,7 +103,7 @@ class Query:
         return start
 
     def again(self, **changes: object) -> Query:
-        """The same query under another driver."""
+        """A copy of the query under another driver."""
         return dataclasses.replace(self, **{"name": "driver-2", **changes})  # type: ignore[arg-type]
 
 

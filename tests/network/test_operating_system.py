@@ -1,4 +1,4 @@
-"""The same Selector on the machine's own sockets."""
+"""The Selector on the machine's own sockets."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_an_unknown_name_is_a_disconnection_that_names_it(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("port", [-1, 0, 65536, 70_000])
 def test_a_port_that_does_not_exist_is_not_taken_for_another(port: int) -> None:
-    """It comes from a broker's metadata."""
+    """A broker's metadata may contain such a port."""
     with pytest.raises(DisconnectedError, match="no such port"):
         OperatingSystem().resolve("127.0.0.1", port)
 

@@ -74,7 +74,7 @@ def in_child(work: Callable[[], bool]) -> bool:
 
 @contextmanager
 def held(lock: threading.Condition) -> Iterator[None]:
-    """Another thread holds the lock."""
+    """Hold the lock in another thread for the time of the block."""
     taken, release = threading.Event(), threading.Event()
 
     def hold() -> None:

@@ -130,7 +130,7 @@ class TransactionRun:
         self.random.choice(self.lives).pass_time(self.random.choice(self.pauses_ms))
 
     def replace(self) -> None:
-        """Another producer of the id. The one before is killed, or goes on without knowing of it."""
+        """Make another producer with the transactional id. The earlier one is killed, or goes on unaware of it."""
         transactional_id = self.random.choice(self.ids)
         before = [life for life in self.lives if life.transactional_id == transactional_id and not life.succeeded]
         after = self.live(transactional_id)
@@ -238,7 +238,7 @@ class TransactionRun:
                     assert table.column("value")[at].as_py() == value, f"{value!r}: wrong offset"
 
     def check_offsets(self, transactional_id: str, places: set[tuple[int, bytes]]) -> None:
-        """Those of the last transaction that is visible. One without records may be so or not."""
+        """The group's offset is that of the last visible transaction. One without records may be visible or not."""
         allowed: set[int | None] = {None}
         for life in self.lives:
             for written in life.written if life.transactional_id == transactional_id else ():

@@ -81,7 +81,7 @@ class Life:
         self.prepared: PreparedTransaction | None = None
         self.reason: KafkaSinkError | None = None
         self.succeeded = False
-        """Another producer of the id was made."""
+        """Another producer with the transactional id was made."""
         self.rivalled = self.rivalled_before_it_ended = False
         """Another producer has asked for a producer id since this one was made."""
         self.takes_over: Callable[[Life], None] = lambda life: None

@@ -53,7 +53,7 @@ def send(producer: KafkaProducer, value: bytes, partition: int = 0, key: bytes |
 
 
 def sent(producer: KafkaProducer, *values: bytes, partition: int = 0) -> list[Sent]:
-    """And acknowledged."""
+    """Send the values and wait until they are acknowledged."""
     futures = [send(producer, value, partition) for value in values]
     producer.flush()
     assert [future.exception(0) for future in futures] == [None] * len(values)

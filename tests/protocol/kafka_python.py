@@ -66,7 +66,7 @@ def witness_class(name: str) -> type[Any]:
 
 
 def as_witness(message: Message, version: int) -> Any:
-    """The same message as an object of kafka-python."""
+    """The message as an object of kafka-python."""
     witness_type = witness_class(type(message).__name__)
     return witness_type(version=version, **_values(message, witness_type, version))
 

@@ -66,7 +66,7 @@ def as_text(data: Sequence[bytes | None]) -> bool:
 
 @st.composite
 def arrow_columns(draw: st.DrawFn, rows: Sequence[Row]) -> RecordColumns:
-    """These rows as columns: some type that can hold them, cut into chunks, each a slice of something longer."""
+    """The rows as columns: of a type that can hold them, cut into chunks, each a slice of a longer array."""
     held = draw(st.sampled_from(["plain", "sliced", "chunked"]))
     lay_out: Callable[[list[Any], pa.DataType], Any] = {"plain": pa.array, "sliced": sliced, "chunked": chunked}[held]
 

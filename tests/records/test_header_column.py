@@ -19,7 +19,7 @@ from tests.records.test_encoder import assert_equal
 
 @st.composite
 def header_values(draw: st.DrawFn, rows: int) -> list[bytes | None]:
-    """Those of one place: of one length or of several, the same in all records or not, nulls among them."""
+    """Keys or values for one place in the headers: of one length or several, equal in all records or not, some null."""
     kind = draw(st.sampled_from(["same", "one length", "short", "short with nulls", "two-byte lengths", "nulls"]))
     if kind == "same":
         return [draw(st.binary(max_size=20))] * rows

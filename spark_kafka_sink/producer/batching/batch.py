@@ -291,7 +291,7 @@ class ProducerBatch:
         return now >= self.deadline_ms
 
     def drained_for(self, leader_epoch: int | None) -> None:
-        """It leaves its queue, for a leader of this epoch."""
+        """Note that the batch has left its queue, for a leader of this epoch."""
         self.leader_epoch = leader_epoch
         if self.state is OPEN:
             self.state = PINNED
@@ -303,7 +303,7 @@ class ProducerBatch:
         self.on_wire = True
 
     def off_wire(self) -> None:
-        """Its request was answered, or the connection closed: no socket reads the bytes any more."""
+        """Note that the request has ended, by an answer or with its connection: no socket reads the bytes any more."""
         self.on_wire = False
         if self.state is DONE:
             self._let_go()
@@ -317,7 +317,7 @@ class ProducerBatch:
         self.error = error
 
     def skip_backoff(self) -> None:
-        """Its partition has a new leader, so the retry need not wait (KIP-951); a later attempt waits again."""
+        """Let the retry begin at once, since the partition has a new leader (KIP-951). A later attempt waits again."""
         self._attempts_at_leader_change = self.attempts
 
     @property
@@ -326,7 +326,7 @@ class ProducerBatch:
         return self.attempts > 0 and self._attempts_at_leader_change != self.attempts
 
     def complete(self, base_offset: int, log_append_time: int = -1) -> None:
-        """The broker has stored it."""
+        """Note that the broker has stored the batch."""
         self._move(DONE)
         self.base_offset = base_offset
         self.log_append_time = log_append_time
@@ -334,13 +334,13 @@ class ProducerBatch:
         self._let_go_if_off_wire()
 
     def fail(self, error: Exception) -> None:
-        """It will not be sent again."""
+        """Note that the batch has failed: it will not be sent again."""
         self._move(DONE)
         self.error = error
         self._let_go_if_off_wire()
 
     def split_up(self) -> None:
-        """Its records live on in smaller batches, which hold the memory too."""
+        """Note that smaller batches have the records now, and hold the memory too."""
         self._move(DONE)
         self._let_go_if_off_wire()
 

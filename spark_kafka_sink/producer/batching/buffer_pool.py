@@ -168,7 +168,7 @@ class _Waiter:
         self.asleep.acquire()
 
     def wake(self) -> None:
-        """It may be done twice: by the close as well as by memory that comes."""
+        """End the wait. Calling it again does nothing: both the close and memory that is released may call it."""
         if self.asleep.locked():
             self.asleep.release()
 
@@ -193,7 +193,7 @@ class MemoryLease:
 
     @property
     def holders(self) -> list[object]:
-        """Those that have not let go."""
+        """The holders that have not let go yet."""
         with self._lock:
             return list(self._holders)
 

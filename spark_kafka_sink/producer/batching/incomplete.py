@@ -56,7 +56,7 @@ class IncompleteBatches:
                     flush.set()
 
     def take_expired(self, now: float) -> list[ProducerBatch]:
-        """Each once, the oldest first. A batch that a thread is working on is looked at again next time."""
+        """The batches that have expired, each once, oldest first. One that a thread works on comes at a later call."""
         expired = [
             batch for batch, deadline_ms in self._deadlines.items() if deadline_ms <= now and batch.state is not PINNED
         ]

@@ -197,7 +197,7 @@ class PartitionQueues:
         return bool(self._aside)
 
     def bring_back(self, queue: PartitionQueue, now: float) -> None:
-        """The gate may decide otherwise now."""
+        """Let the gate decide again about a queue that was set aside."""
         if queue in self._aside:
             self._aside.discard(queue)
             self.place(queue, now)

@@ -76,7 +76,7 @@ class BatchRows(NamedTuple):
         ]
 
     def between(self, first_record: int, last_record: int) -> BatchRows | None:
-        """Those among the records [first_record, last_record) of the batch, counted from there; None if none is."""
+        """The rows in [first_record, last_record) of the batch, counted from there; None if there are none."""
         shift = self.start - self.first_index
         start, stop = max(self.start, first_record + shift), min(self.stop, last_record + shift)
         return BatchRows(self.origins, start, stop, start - shift - first_record) if start < stop else None

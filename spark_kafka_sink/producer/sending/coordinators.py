@@ -22,7 +22,7 @@ class Coordinators:
         self._backoff = backoff
         self._nodes: dict[CoordinatorKey, Node] = {}
         self.in_flight = False
-        """A request waits for its answer."""
+        """True while a request waits for its answer."""
         self._failures = 0
         self._retry_ms = 0.0
 

@@ -60,7 +60,7 @@ from spark_kafka_sink.protocol.schema import VersionRange
 
 
 _NAMES_ONLY_TO = 12
-"""Later versions name topics by their ids alone."""
+"""The last version in which topics have names. Later versions have their ids alone."""
 _ADDS_PARTITIONS_FROM = 12
 """In a transaction, what is written adds its partition from this version on (KIP-890), and must not before."""
 
@@ -192,7 +192,7 @@ class Deliveries:
         )
 
     def _answered_late(self, batch: ProducerBatch, outcome: Outcome) -> None:
-        """The batch has failed before; its answer still says which sequences are stored."""
+        """Handle the late answer to a batch that has failed already: it still says which sequences are stored."""
         if not isinstance(outcome, Done):
             self._idempotence.answered_late(batch)
         self._accumulator.recheck(batch.topic_partition)
@@ -257,7 +257,7 @@ class Deliveries:
         self._accumulator.finish(batch)
 
     def fail_all(self, batches: list[ProducerBatch], error: KafkaSinkError, now: float) -> None:
-        """They fail for a reason that is not their own: a fatal error, or the end of the producer."""
+        """Fail batches for a reason outside of them: a fatal error, or the end of the producer."""
         for batch in batches:
             in_doubt = self.may_be_stored(batch)
             self.fail(batch, with_doubt(error) if in_doubt else error, now, in_doubt=in_doubt)

@@ -50,7 +50,7 @@ class Answer(NamedTuple):
     record_words: Mapping[int, str] = {}
     """What the broker says of single records, by their place in the batch (KIP-467)."""
     cause: KafkaSinkError | None = None
-    """Where there was no answer: why."""
+    """Why there was no answer, if there was none."""
 
 
 def answers_of(response: ClientResponse, sent: SentBatches, acks: int) -> Iterator[tuple[ProducerBatch, Answer]]:
@@ -114,7 +114,7 @@ def final_error(batch: ProducerBatch, answer: Answer, failure: Fail) -> KafkaSin
 
 
 def why_not_stored(batch: ProducerBatch, metadata: Metadata, client: NetworkClient) -> Exception | None:
-    """What stands in the way now: the topic, or the leader; or what came of the last attempt, or why there was none."""
+    """Why the batch is not stored: an error of its topic, its leader or its last attempt, or why there was none."""
     topic, partition = batch.topic_partition
     leader = metadata.snapshot.leader(topic, partition)
     error = metadata.topic_error(topic) or _refused_by(leader, client) or batch.error
@@ -146,7 +146,7 @@ def _unreachable(leader: Node | None, metadata: Metadata) -> KafkaSinkError | No
 
 
 def timeout_error(batch: ProducerBatch, last: Exception | None, *, in_doubt: bool) -> KafkaSinkError:
-    """delivery.timeout.ms has passed."""
+    """The error of a batch whose delivery.timeout.ms has passed."""
     where = f"topic {batch.topic_partition.topic}, partition {batch.topic_partition.partition}"
     limit_ms = batch.deadline_ms - batch.created_ms
     why = "" if batch.ever_sent else " They were never sent."
@@ -158,7 +158,7 @@ def timeout_error(batch: ProducerBatch, last: Exception | None, *, in_doubt: boo
 
 
 def abandoned_error(batch: ProducerBatch, last: Exception | None) -> KafkaSinkError:
-    """Rule 3: its sequence cannot be kept, and another one could store it twice."""
+    """The error of a batch that cannot keep its sequence, while another sequence could store it twice (rule 3)."""
     where = f"topic {batch.topic_partition.topic}, partition {batch.topic_partition.partition}"
     words = (
         f"{where}: {batch.record_count} records were sent without an answer, and records before them were refused. "
@@ -197,7 +197,7 @@ def record_errors(batch: ProducerBatch, answer: Answer) -> tuple[dict[int, Kafka
 
 
 def _sentence(error: Exception | None) -> str:
-    """Others follow it."""
+    """The text with a period at its end, so that other sentences can follow."""
     words = str(error)
     return words if words.endswith(".") else f"{words}."
 
@@ -237,9 +237,9 @@ class BatchFacts(NamedTuple):
     idempotent: bool
     is_head: bool
     in_doubt: bool
-    """An earlier attempt, or this one, may have stored it."""
+    """An earlier attempt, or this one, may have stored the batch."""
     transactional: bool = False
-    """It is part of a transaction, whose epoch brokers alone change."""
+    """The batch belongs to a transaction, whose epoch only brokers change."""
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ class Done:
 class Retry:
     refresh_metadata: bool = False
     new_sequence: bool = False
-    """Under a new epoch: what the broker knows of this producer does not fit the old sequence any more."""
+    """Send it under a new epoch: what the broker knows of this producer does not fit the old sequence any more."""
 
 
 @dataclass(frozen=True)
@@ -264,10 +264,10 @@ class Split:
 class Fail:
     refresh_metadata: bool = False
     timed_out: bool = False
-    """It could have been tried again, but delivery.timeout.ms has passed."""
+    """The batch could have been sent again, but delivery.timeout.ms has passed."""
     retries_used_up: bool = False
     in_doubt: bool = False
-    """The records may be stored all the same."""
+    """The records may be stored although they fail."""
     fatal: bool = False
 
 

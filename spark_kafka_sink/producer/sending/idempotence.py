@@ -78,12 +78,12 @@ def may_begin_again(state: PartitionState) -> bool:
 
 
 def may_be_stored(state: PartitionState, batch: ProducerBatch) -> bool:
-    """Rule 3: then it gets no other sequence. Its answer was lost, or says that it may be."""
+    """Rule 3: a batch that may be stored gets no other sequence. Its answer was lost, or said so."""
     return batch in state.in_doubt
 
 
 class _States(dict[TopicPartition, PartitionState]):
-    """One for each partition that was ever asked for."""
+    """Makes the PartitionState of a partition when it is first asked for."""
 
     def __init__(self, *, transactional: bool) -> None:
         super().__init__()
@@ -121,7 +121,8 @@ class Idempotence:
         return self.enabled and self.id_and_epoch == NO_PRODUCER_ID
 
     def adopt(self, id_and_epoch: ProducerIdAndEpoch) -> None:
-        """A broker has given an id. Partitions that waited for one begin again; the others when nothing is pending."""
+        """Use the id that a broker has given. Partitions that waited for it begin again now, the others when nothing is
+        pending."""
         self.id_and_epoch = id_and_epoch
         for state in self._partitions.values():
             if state.phase is AWAITING_EPOCH:
@@ -169,7 +170,7 @@ class Idempotence:
         state.add(batch)
         return True
 
-    # --- what came of the batches
+    # --- the results of batches
 
     def state(self, topic_partition: TopicPartition) -> PartitionState:
         return self._partitions[topic_partition]
@@ -282,7 +283,8 @@ class Idempotence:
         state.begin(self.id_and_epoch)
 
     def _await_end_of_transaction(self, state: PartitionState) -> None:
-        """Brokers alone change its epoch. A record is missing, so it will be aborted, with all that is pending."""
+        """A record of the transaction is missing, so it will be aborted with all that is pending. Only brokers change
+        its epoch."""
         self._abandoned += state.pending
         state.pending.clear()
         state.in_doubt.clear()

@@ -50,27 +50,27 @@ class GroupOffsets:
     offsets: dict[TopicPartition, OffsetAndMetadata]
     operation: Operation
     added: bool = False
-    """The group is part of the transaction (version 1)."""
+    """Brokers have added the group to the transaction (version 1)."""
 
 
 @dataclass
 class OpenTransaction:
     version: int
     partitions: set[TopicPartition] = field(default_factory=set)
-    """Batches for these may leave."""
+    """The partitions of the transaction: batches for them may be sent."""
     waiting: set[TopicPartition] = field(default_factory=set)
-    """To be added before a batch for them may leave (version 1)."""
+    """Partitions that must be added before a batch for them may be sent (version 1)."""
     groups: list[GroupOffsets] = field(default_factory=list)
     started: bool = False
-    """Brokers know of it, so it must be ended there."""
+    """Brokers know of the transaction, so it must be ended there."""
     in_doubt: bool = False
-    """The answer to the last request that adds something was lost."""
+    """The answer to the last request that adds a partition or a group was lost."""
     needs_new_epoch: bool = False
-    """Sequences may have gaps when it is over."""
+    """Sequences may have gaps when the transaction is over."""
     end_sent: bool = False
 
     def is_empty(self, *, aborting: bool) -> bool:
-        """Brokers know nothing of it, and nothing is to join it before the end."""
+        """Brokers know nothing of the transaction, and nothing will join it before the end."""
         joining = not aborting and bool(self.waiting or self.groups)
         return not (self.started or self.in_doubt or joining)
 
@@ -96,7 +96,7 @@ class OpenTransaction:
             self.groups[0].added = True
 
     def offsets_written(self, answers: Mapping[TopicPartition, int]) -> None:
-        """Of the first group; those with an error are written once more."""
+        """Take the answer about the first group's offsets. Offsets with an error are sent once more."""
         for partition, code in answers.items():
             if code == codes.NONE and self.groups:
                 self.groups[0].offsets.pop(partition, None)
@@ -108,7 +108,7 @@ class OpenTransaction:
             each.operation.finish(error)
 
     def drop_what_waits(self) -> None:
-        """Nothing joins any more. What is in doubt stays, to be asked for once more."""
+        """Let nothing join the transaction any more. After a lost answer all stays, and the request is sent again."""
         if not self.in_doubt:
             self.waiting.clear()
             self.groups.clear()

@@ -71,7 +71,7 @@ _MOVES: dict[Phase, frozenset[Phase]] = {
 
 
 class PartitionState:
-    """What is known of one partition's batches."""
+    """The batches of one partition: pending, on the wire, in doubt; and their sequences."""
 
     __slots__ = (
         "confirmed_by",
@@ -159,17 +159,17 @@ class PartitionState:
             self.in_doubt.update(children)
 
     def acknowledged(self, last_sequence: int) -> None:
-        """The broker has what ends with this sequence."""
+        """Note that the broker has stored everything up to this sequence."""
         if self.last_acked_sequence < 0 or follows(last_sequence, self.last_acked_sequence):
             self.last_acked_sequence = last_sequence
 
     def note_gap(self, sequence: int) -> None:
-        """A batch that begins with this sequence will never be stored under it."""
+        """Note that a batch that begins with this sequence will never be stored under it."""
         if self.gap is None or follows(self.gap, sequence):
             self.gap = sequence
 
     def resolve(self) -> None:
-        """Nothing is pending or open: what is not acknowledged up to here is missing."""
+        """Find the gap, when nothing is pending or in flight: a sequence without an acknowledgement is missing then."""
         self.unresolved = False
         acknowledged = sequences.add(self.last_acked_sequence, 1)
         if acknowledged != self.next_sequence:

@@ -26,7 +26,7 @@ _LOOK_AGAIN_MS_MIN = 10.0
 
 
 class Refusal(NamedTuple):
-    """There is no producer id for the records that wait."""
+    """No producer id can be had: the records that wait for one must fail."""
 
     error: KafkaSinkError
     final: bool

@@ -215,7 +215,7 @@ class Sender:
             self._metadata.request_update()
 
     def _nodes_to_send_to(self, snapshot: ClusterSnapshot, ready: Iterable[int], now: float) -> tuple[list[int], float]:
-        """Those of the nodes that take a request now, and how long until one of the others might."""
+        """The ready nodes that can take a request now, and how long until one of the others might."""
         node_ids: list[int] = []
         delay_ms = _POLL_MS_MAX
         for node_id in ready:
@@ -251,7 +251,7 @@ class Sender:
         self._metrics.request_sent(sent.batches, now)
 
     def _answered(self, response: ClientResponse) -> None:
-        """A request has ended, with an answer or without."""
+        """Handle a request that has ended, with an answer or without."""
         sent = response.request.tag
         if isinstance(sent, SentBatches):
             fatal = self._deliveries.answered(response, sent)
@@ -287,10 +287,10 @@ class SenderLoop(Protocol):
     def start(self, sender: Sender, name: str) -> None: ...
 
     def wakeup(self, client: NetworkClient) -> None:
-        """There may be something to send, or the caller is about to wait for memory."""
+        """Called when there may be something to send, or when the caller is about to wait for memory."""
 
     def await_metadata(self, metadata: Metadata, last_version: int, timeout_ms: float) -> None:
-        """As Metadata.await_update."""
+        """Wait like Metadata.await_update."""
 
     def wait(self, event: threading.Event, timeout_ms: float | None) -> bool: ...
 

@@ -26,7 +26,7 @@ class Operation:
         self.name = name
         self.done = threading.Event()
         self.taken = False
-        """Its caller has seen the outcome. Until then no other operation may begin."""
+        """The caller has seen the outcome. Until then no other operation may begin."""
         self._error: KafkaSinkError | None = None
 
     def finish(self, error: KafkaSinkError | None = None) -> None:
@@ -57,7 +57,7 @@ class TransactionCalls:
         self.transactional_id = transactional_id
         self.state = _S.UNINITIALIZED
         self.error: KafkaSinkError | None = None
-        """In the two error states: why."""
+        """The reason for the state, in the two error states."""
         self._operation: Operation | None = None
 
     def move(self, target: TransactionState) -> None:

@@ -87,11 +87,11 @@ class TransactionRequest:
     versions: VersionRange | None
     node: Node | None
     coordinator: CoordinatorKey
-    """Whose coordinator `node` is; or which coordinator is looked for."""
+    """The id or group that `node` coordinates, or whose coordinator is looked for."""
 
 
 VersionedMessage = tuple[Message, "VersionRange | None"]
-"""and the versions in which it may be sent (None: any)"""
+"""A message, and the versions in which it may be sent (None: any)."""
 
 
 # --- requests

@@ -16,7 +16,7 @@ from spark_kafka_sink.producer.sending.transactions import TransactionManager
 from spark_kafka_sink.protocol.schema import VersionRange
 
 _LOOK_AGAIN_MS = 10.0
-"""While a broker cannot be asked yet."""
+"""How long to wait before asking again, while a broker cannot be asked yet."""
 
 
 class TransactionTalk:

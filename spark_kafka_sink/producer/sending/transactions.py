@@ -89,7 +89,7 @@ class TransactionManager:
 
     @property
     def error(self) -> KafkaSinkError | None:
-        """In the two error states: why."""
+        """The reason for the state, in the two error states."""
         return self._calls.error
 
     def __repr__(self) -> str:
@@ -143,7 +143,7 @@ class TransactionManager:
             return self._calls.operate(calls.ABORT, self._begin_abort)
 
     def prepare(self) -> PreparedTransaction | None:
-        """Leave it open for another process to end, if all records are acknowledged. None if it is empty, and over."""
+        """Leave it open for another process to end, if all records are acknowledged. None: it was empty."""
         with self._lock:
             self._calls.ensure_in_transaction(calls.PREPARE)
             transaction = self._open()
@@ -329,7 +329,7 @@ class TransactionManager:
             message, versions = self._open().message(kind, subject)
         return TransactionRequest(kind, message.API_KEY, lambda _: message, versions, node, key)
 
-    # --- what came of it
+    # --- what answers change
 
     def _done(self, request: TransactionRequest, message: Message) -> None:
         if isinstance(message, FindCoordinatorResponse):

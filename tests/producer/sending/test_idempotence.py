@@ -15,7 +15,7 @@ CONNECTION = object()
 
 
 def begun(id_and_epoch: ProducerIdAndEpoch = FIRST) -> Idempotence:
-    """Both partitions have had one success of one record."""
+    """An Idempotence both of whose partitions have had one success with one record."""
     made = CheckedIdempotence(enabled=True, in_flight_max=5, connection_of=lambda node: CONNECTION)
     made.adopt(id_and_epoch)
     for partition in (T0, T1):
