@@ -85,7 +85,9 @@ def can_write(kafka: KafkaCluster, user: str, topic: str) -> bool:
     return True
 
 
-def test_each_right_is_missed_by_itself_and_what_doctor_says_is_so(strict_kafka: KafkaCluster, capsys: Output) -> None:
+def test_doctor_finds_each_missing_right_by_itself_and_a_real_write_confirms_it(
+    strict_kafka: KafkaCluster, capsys: Output
+) -> None:
     kafka, topic = strict_kafka, create_topic(strict_kafka.bootstrap())
     asked = [*login("bob"), "--topic", topic, "--transactional-id", f"{PREFIX}1"]
     rights = (f"topic {topic}", "idempotent write", "transactions")

@@ -29,7 +29,7 @@ def cluster(request: pytest.FixtureRequest) -> KafkaCluster:
 
 @dataclass
 class Brokers:
-    """As the tests on the embedded broker have them."""
+    """A real Kafka with the interface that the tests on the embedded broker use."""
 
     bootstrap_servers: str
 

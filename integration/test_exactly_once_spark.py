@@ -45,7 +45,7 @@ class Stream:
         self._options = EXACTLY_ONCE | {name.replace("_", "."): value for name, value in options.items()}
 
     def driver(self, name: str) -> DriverProcess:
-        """With a folder of its own for its log and for the steps at which it is to stop."""
+        """Start a driver with a folder of its own for its log and for the steps at which it must stop."""
         folder = self.folder / name
         self.stops[name] = Stops(folder / "steps")
         wanted = json.dumps({self.topic: self._options})

@@ -118,7 +118,7 @@ def test_14_a_partition_may_be_named_the_moment_it_was_added(
 
 @pytest.fixture(scope="module")
 def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Forgets producers within a second, and does not create topics by itself."""
+    """A Kafka that forgets producers within a second and does not create topics by itself."""
     properties = {"producer.id.expiration.ms": "300", "producer.id.expiration.check.interval.ms": "100"}
     properties["auto.create.topics.enable"] = "false"
     with KafkaCluster(tmp_path_factory.mktemp("forgetful") / "cluster", properties=properties) as cluster:

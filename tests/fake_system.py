@@ -33,7 +33,7 @@ from spark_kafka_sink.errors import DisconnectedError
 from spark_kafka_sink.network.system import Buffer, ByteSocket, HasFileno, Poller, SocketAddress, Waker
 
 WALL_MS = 1_700_000_000_000
-"""When the clock was at 0."""
+"""The wall clock's time when the monotonic clock was at 0."""
 
 
 class Peer:
@@ -62,7 +62,7 @@ class FakeConnection:
         self._arrival_ms = 0.0
 
     def send(self, data: Buffer | Iterable[Buffer], after_ms: float = 0.0) -> None:
-        """To the client; never overtakes what was sent before."""
+        """Send bytes to the client; they never overtake what was sent before."""
         joined = bytes(data) if isinstance(data, Buffer) else b"".join(data)
         if joined:
             self._in_order(after_ms, lambda: self.socket.incoming.append(memoryview(joined)))
@@ -281,7 +281,7 @@ class FakeSystem:
         self.connect_at_once = False
         self.open_sockets: set[FakeSocket] = set()
         self.connections: list[FakeConnection] = []
-        """All that ever stood, oldest first."""
+        """All connections that were ever accepted, oldest first."""
         self.connects: list[tuple[float, SocketAddress]] = []
         """All attempts."""
         self.selects = 0

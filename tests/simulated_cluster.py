@@ -75,7 +75,7 @@ class SimulatedCluster:
         self.cut(node)
 
     def cut(self, node: int) -> None:
-        """Its connections end, and new ones are taken."""
+        """End the node's connections; it accepts new ones."""
         self._peers[node].cut()
 
     def start(self, node: int) -> None:

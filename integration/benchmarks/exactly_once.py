@@ -34,7 +34,7 @@ GUARANTEES = ("at-least-once", "exactly-once")
 
 
 def write_batch(frame: DataFrame, bootstrap: str, guarantee: str) -> float:
-    """Seconds, into a topic of its own."""
+    """Write the batch into a topic of its own. Returns the seconds."""
     topic = create_topic(bootstrap, partitions=PARTITIONS)
     writer = frame.write.format("pykafka").option("kafka.bootstrap.servers", bootstrap).option("topic", topic)
     started = time.perf_counter()

@@ -86,7 +86,7 @@ def _bare(port: int, context: ssl.SSLContext | None, send_buffer: int, megabytes
 
 
 def _finish(sock: socket.socket) -> None:
-    """All was read by the other end, which then answers with one byte."""
+    """Wait for the byte that the other end sends when it has read everything."""
     sock.sendall((0).to_bytes(4, "big"))
     sock.recv(4)
 

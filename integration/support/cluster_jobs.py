@@ -126,7 +126,7 @@ def write_side_by_side(spark: SparkSession, folder: str, rows: int, **where: Any
 
 
 def print_threads(spark: SparkSession) -> None:
-    """Of the executors' Python workers."""
+    """Print the threads of the executors' Python workers."""
 
     def threads(batches: Batches) -> Batches:
         for _ in batches:

@@ -59,7 +59,7 @@ class DriverProcess:
                 file.close()
 
     def wait(self) -> int:
-        """Its status."""
+        """Wait for the process to end. Returns its exit status."""
         return self._process.wait(PATIENCE_SECONDS)
 
 

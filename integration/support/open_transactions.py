@@ -11,7 +11,7 @@ TRANSACTIONS_TOOL = "org.apache.kafka.tools.TransactionsCommand"
 
 
 def ongoing(kafka: KafkaCluster, prefix: str) -> list[str]:
-    """Its lines for the transactions that are open, of ids that begin so."""
+    """The tool's lines for open transactions whose ids begin with the prefix."""
     listed = kafka.tool(TRANSACTIONS_TOOL, "--bootstrap-server", kafka.bootstrap(), "list")
     return [line for line in listed.splitlines() if "Ongoing" in line and line.startswith(prefix)]
 

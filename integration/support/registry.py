@@ -24,7 +24,7 @@ _LOG_CHARACTERS_MAX = 4_000
 
 @contextlib.contextmanager
 def schema_registry() -> Iterator[str]:
-    """The address of a registry that is empty at first, and ends with the block."""
+    """Start an empty registry and yield its address. It is stopped at the end of the block."""
     ports = PortBlock()
     free = ports.free_ports()
     port, management_port = next(free), next(free)

@@ -127,5 +127,5 @@ class ClusterDriver:
         wait_until(holds_while_it_runs, self.log)
 
     def wait(self) -> None:
-        """Until the job is done."""
+        """Wait until the job is done."""
         self.wait_until(lambda: f"done {self._asked}\n" in self.log())

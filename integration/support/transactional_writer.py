@@ -82,7 +82,7 @@ class TransactionalWriter:
 
 
 def again(call: Callable[[], None]) -> None:
-    """As often as its time is up."""
+    """Repeat the call as often as its time is up."""
     for _ in range(ATTEMPTS_MAX):
         try:
             call()
@@ -96,7 +96,7 @@ def again(call: Callable[[], None]) -> None:
 
 
 def leader_of(cluster: KafkaCluster, topic: str) -> int:
-    """Of its first partition."""
+    """The leader of the topic's first partition."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap()})
     return int(admin.list_topics(topic, timeout=PATIENCE_SECONDS).topics[topic].partitions[0].leader)
 

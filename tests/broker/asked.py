@@ -26,7 +26,7 @@ class Broker:
         self._control = Control(self.cluster, 0)
 
     def take(self, request: Message, version: int, now: float = 0) -> Outcome:
-        """What a transport gets."""
+        """Hand a frame to the cluster. Returns what a transport gets."""
         frame = memoryview(bytearray(b"".join(encode_request(request, version, 1, "tests"))))
         return answer(self.cluster, self._control, 0, frame, now)
 
@@ -39,7 +39,7 @@ class Broker:
         return decode_response(b"".join(outcome.frame), response_type(request.API_KEY), version)[1]
 
     def write(self, value: bytes) -> tuple[int, int]:
-        """Error code and offset."""
+        """Write records. Returns the error code and the offset."""
         answered = result(self.ask(produce(batch(value)), 9))
         return answered.error_code, answered.base_offset
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def files_end_at(size: int) -> Iterator[None]:
-    """No file of this process can grow beyond this size: writes are cut off there, later ones are OSErrors."""
+    """Limit the size of all files of this process: a write is cut off there, and later ones raise OSError."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

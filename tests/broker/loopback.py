@@ -26,7 +26,7 @@ class LoopbackClient:
         self.socket.close()
 
     def send(self, *requests: tuple[Message, int]) -> None:
-        """All in one write: pipelined."""
+        """Send all frames in one write, so that they are pipelined."""
         frames = [b"".join(encode_request(request, version, 1, "tests")) for request, version in requests]
         self.socket.sendall(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
 

@@ -19,7 +19,7 @@ from tests.waiting import eventually
 def pykafka_broker(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], meanwhile: Callable[[EmbeddedBroker], None]
 ) -> int:
-    """The exit status. When `meanwhile` has returned, the process gets a SIGTERM."""
+    """Run the command and return its exit status. When `meanwhile` has returned, the process gets a SIGTERM."""
     failures: list[BaseException] = []
     threads: list[threading.Thread] = []
 

@@ -67,7 +67,7 @@ def test_a_batch_that_was_refused_for_the_disk_can_be_sent_again_under_its_seque
 
 
 def began_a_transaction(broker: Broker) -> tuple[int, int]:
-    """With a record in both partitions of t; the producer's identity."""
+    """Begin a transaction with a record in both partitions of t. Returns the producer's id and epoch."""
     given = broker.ask(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000), 4)
     identity: tuple[int, int] = given.producer_id, given.producer_epoch
     adding = AddPartitionsToTxnRequest(

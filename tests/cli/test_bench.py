@@ -1,4 +1,4 @@
-"""`pykafka bench`: what it counts, and that it does not make it up."""
+"""`pykafka bench`: what it counts, and that it counts only what was written."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Rig:
         self.poll_until(lambda: self.client.ready(self.node(node_id), self.now))
 
     def send(self, node_id: int = 0, *, message: Message | None = None, **options: Any) -> ClientRequest:
-        """One that is held by the broker until the test answers it."""
+        """Send a request that the broker holds until the test answers it."""
         sent = message if message is not None else InitProducerIdRequest(transaction_timeout_ms=1)
         request = self.client.new_client_request(node_id, sent, self.now, **options)
         self.client.send(request, self.now)
@@ -99,7 +99,7 @@ def ready_rig(node_id: int = 0, **options: Any) -> Rig:
 
 
 def rig_with_requests(count: int, **options: Any) -> Rig:
-    """Node 0 holds `count` requests."""
+    """A Rig whose node 0 holds `count` requests."""
     rig = ready_rig(**options)
     for _ in range(count):
         rig.send()

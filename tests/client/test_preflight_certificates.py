@@ -70,7 +70,7 @@ def test_a_good_certificate_is_shown_with_its_issuer_and_its_last_day(port: str,
         ("127.0.0.1", "ca.pem", "not for '127.0.0.1'"),
     ],
 )
-def test_one_that_is_refused_is_shown_all_the_same_with_the_reason(
+def test_a_refused_certificate_is_still_shown_with_the_reason(
     port: str, certificates: Path, host: str, authority: str, words: str
 ) -> None:
     checks = checks_of(f"{host}:{port}", certificates / authority)
@@ -81,7 +81,7 @@ def test_one_that_is_refused_is_shown_all_the_same_with_the_reason(
     assert checks["security"].outcome is Outcome.FAILED
 
 
-def test_an_expired_one_is_named_with_the_day(certificates: Path) -> None:
+def test_an_expired_certificate_is_shown_with_the_day(certificates: Path) -> None:
     with listening(certificates, "expired.pem") as port:
         check = checks_of(f"localhost:{port}", certificates / "ca.pem")[f"certificate of localhost:{port}"]
     assert check.outcome is Outcome.FAILED

@@ -31,7 +31,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
 
 
 class Crash(BaseException):
-    """The process dies here."""
+    """Raised where the process is to die."""
 
 
 @dataclasses.dataclass
@@ -68,7 +68,7 @@ class Query:
         return start
 
     def write(self, start: BatchStart, partition: int, *values: str, attempt: int = 0) -> TaskTransaction:
-        """A task that has ended well."""
+        """Run a task of the query that ends well."""
         own = {"transactional.id": start.prefix, "transaction.timeout.ms": str(start.entry.timeout_ms)}
         producer = KafkaProducer({**self.delivery.options, "linger.ms": "0", **own})
         producer.init_transactions(start.task_id(partition, attempt))
@@ -96,7 +96,7 @@ class Query:
             return driver.abort_unreported(self.name)
 
     def run(self, number: int) -> BatchStart:
-        """A whole micro-batch."""
+        """Run a whole micro-batch: begin, both tasks, commit."""
         start = self.begin()
         assert not start.is_committed(self.batch(number))
         self.commit(start, number, self.write_both(start, number))
@@ -132,7 +132,7 @@ def open_ids(broker: EmbeddedBroker, prefix: str = PREFIX, topic: str = TOPIC) -
 
 @contextmanager
 def dying(at: str) -> Iterator[None]:
-    """The driver dies before this: `decision`, `commit`, `done` or `losers`."""
+    """Let the driver die before the given step: `decision`, `commit`, `done` or `losers`."""
     whole = DecisionWriter.write
 
     def write(writer: DecisionWriter, entry: Entry) -> None:

@@ -241,7 +241,7 @@ def test_attempts_that_lost_are_aborted_after_the_commit(query: Query) -> None:
 
 
 def time_out(query: Query, *transactions: str) -> None:
-    """As brokers do it when a transaction has lasted too long: aborted, under an epoch that fences."""
+    """Abort the transaction under a fencing epoch, as brokers do when it has lasted too long."""
     with client_of(query.broker) as client:
         for transactional_id in transactions:
             client.init_producer_id(transactional_id, 60_000)

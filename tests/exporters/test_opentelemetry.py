@@ -68,7 +68,7 @@ def test_the_writes_of_a_job_add_up() -> None:
 
 
 class Kept(MetricExporter):
-    """What was exported."""
+    """An exporter that keeps what was exported."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -277,7 +277,7 @@ def test_a_frame_cut_in_the_middle_is_a_disconnection(system: FakeSystem, select
         (b"\x7f\xff\xff\xff", "at most"),
     ],
 )
-def test_a_peer_that_does_not_speak_kafka_is_closed_with_words_that_say_so(
+def test_a_peer_that_does_not_speak_kafka_is_closed_with_an_error_that_names_its_protocol(
     system: FakeSystem, selector: Selector, start: bytes, words: str
 ) -> None:
     system.listen("broker", 9092, SilentPeer())

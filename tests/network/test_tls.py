@@ -294,7 +294,9 @@ def test_a_client_without_a_certificate_learns_that_one_is_demanded(
     assert "ssl.keystore" in pair.client_error()
 
 
-def test_a_client_whose_certificate_is_from_a_stranger_learns_it(certificates: Path, pairs: list[TlsPair]) -> None:
+def test_a_client_whose_certificate_has_an_unknown_issuer_gets_an_error_that_names_it(
+    certificates: Path, pairs: list[TlsPair]
+) -> None:
     server = server_context(certificates, clients="stranger-ca.pem")
     pairs.append(pair := TlsPair(client_context(certificates, identity="client.pem"), server))
     assert "authority that has signed our certificate" in pair.client_error()

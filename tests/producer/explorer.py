@@ -114,7 +114,7 @@ class Run:
     # --- invariants
 
     def check_partitions(self) -> None:
-        """After each round of the sender."""
+        """Check all partitions. Called after each round of the sender."""
         check_partitions_of(self.producer)
 
     def check(self) -> None:

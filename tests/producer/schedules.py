@@ -66,7 +66,7 @@ class Schedule:
         self._random.choice(for_all + for_sequences if idempotent else for_all)()
 
     def between_sends(self) -> None:
-        """Nothing is under way."""
+        """Draw a fault. Called when no batch is in flight."""
         if self._ways_to_forget and self._random.random() < 0.5:
             self._random.choice(self._ways_to_forget)()
             self._disturb_the_pipeline()

@@ -63,7 +63,7 @@ class Given:
         return self
 
     def errors(self) -> list[Exception | None]:
-        """Of the record and of the three rows; all must be done by now."""
+        """The errors of the record and of the three rows. All must be done by now."""
         result = self.columns.result(0)
         by_row: dict[int, Exception] = {int(row): f.error for f in result.failures for row in f.rows}
         single = self.single.exception(0)

@@ -116,7 +116,7 @@ def test_13_records_of_a_deleted_topic_fail_in_time_with_its_name() -> None:
     producer.close()
 
 
-def test_a_record_sent_in_the_callback_of_an_expired_one_has_its_own_outcome() -> None:
+def test_a_record_sent_in_the_callback_of_an_expired_one_is_delivered() -> None:
     cluster, producer = simulated(request_timeout_ms=500, delivery_timeout_ms=800)
     outcome(producer, send(producer, b"0"))
     rule = cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()

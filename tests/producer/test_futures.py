@@ -1,4 +1,4 @@
-"""The future of one record is an ordinary one to everybody, although it becomes that only when somebody looks."""
+"""The future of one record acts like any Future, although it becomes an ordinary one only when it is first used."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def test_flush_in_a_callback_is_refused() -> None:
     assert len(caught) == 1
 
 
-def test_flush_with_a_timeout_says_that_not_everything_has_an_outcome() -> None:
+def test_flush_with_a_timeout_raises_while_records_are_pending() -> None:
     cluster, producer = simulated()
     cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     producer.send(ProducerRecord("t", b"v"))

@@ -86,7 +86,7 @@ def test_a_topic_that_is_refused_while_it_is_written_to_fails_in_time_with_the_r
 
 
 @pytest.mark.parametrize("lost", ["the leader", "every broker"])
-def test_records_that_were_never_sent_say_so_and_why(lost: str) -> None:
+def test_the_error_of_records_that_were_never_sent_names_that_and_the_reason(lost: str) -> None:
     cluster, producer = simulated(delivery_timeout_ms=5000, request_timeout_ms=1000, metadata_max_age_ms=500)
     producer.partitions_for("t")
     if lost == "the leader":

@@ -203,7 +203,7 @@ def test_transaction_timeout_ms_reaches_the_coordinator() -> None:
 # --- calls
 
 
-def test_without_a_transactional_id_the_calls_say_so() -> None:
+def test_without_a_transactional_id_the_calls_fail_with_an_error_that_names_it() -> None:
     cluster = SimulatedCluster(FakeSystem(), topics={"t": 1})
     producer = simulated_producer(cluster)
     for call in (producer.init_transactions, producer.begin_transaction, producer.commit_transaction):

@@ -113,7 +113,7 @@ class Leaves:
 @pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
 @pytest.mark.parametrize("where", ["callback", "done-callback", "interceptor"])
 @pytest.mark.parametrize("code", [codes.NONE, codes.POLICY_VIOLATION])
-def test_whatever_a_user_s_code_raises_on_the_sender_s_thread_every_record_of_the_batch_has_its_outcome(
+def test_whatever_a_user_s_code_raises_on_the_sender_s_thread_the_future_of_every_record_completes(
     raised: type[BaseException], where: str, code: int
 ) -> None:
     first, second = Leaves(raised if where == "interceptor" else None), Leaves()

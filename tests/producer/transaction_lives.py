@@ -37,7 +37,7 @@ def group_of(transactional_id: str) -> str:
 
 
 class Numbers:
-    """In the order in which they were sent, over all producers."""
+    """Numbers records in the order in which all producers send them."""
 
     def __init__(self) -> None:
         self.next = 0
@@ -56,7 +56,7 @@ class Written:
     """(partition, value), also of records that send() has refused."""
     futures: list[tuple[int, bytes, Future[RecordMetadata]]] = field(default_factory=list)
     offset: int | None = None
-    """Of the group; all of them are different."""
+    """The offset of the consumer group. All transactions have different ones."""
     commit_asked: bool = False
     committed: bool = False
     aborted: bool = False
@@ -127,7 +127,7 @@ class Life:
         raise AssertionError(f"{self.transactional_id}: {self._ending or 'a call'} never ends")
 
     def write_whole_transaction(self) -> None:
-        """Into all partitions, with nothing in the way."""
+        """Write a transaction with records in all partitions, without faults."""
         self._busy = True
         if not self._ready:
             self._initialise()
@@ -141,7 +141,7 @@ class Life:
         self._busy = False
 
     def go_on(self) -> None:
-        """When the faults are over."""
+        """Finish what is open and write one more transaction, when the faults are over."""
         self.finish()
         if self.over or self.rivalled:
             return

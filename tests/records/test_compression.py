@@ -104,7 +104,7 @@ def test_a_snappy_block_may_not_promise_what_it_cannot_hold() -> None:
         decompress(Codec.SNAPPY, XERIAL + b"\x7f\xff\xff\xff" + promise, 1 << 30)
 
 
-def test_lz4_frames_have_independent_blocks_and_say_so() -> None:
+def test_lz4_frames_have_independent_blocks_and_are_marked_as_such() -> None:
     frame = bytes(compress(Codec.LZ4, [bytes(200_000), b"tail"]))
     information = lz4.frame.get_frame_info(frame)
     assert not information["block_linked"]

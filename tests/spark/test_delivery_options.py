@@ -61,7 +61,7 @@ def test_what_is_said_counts() -> None:
         ("kafka.transactional.id", "mine", "each task needs one of its own"),
     ],
 )
-def test_what_stands_against_it_is_refused(name: str, value: str, words: str) -> None:
+def test_options_that_contradict_exactly_once_are_refused(name: str, value: str, words: str) -> None:
     more = {"deadLetterTopic": "dead"} if name == "onRecordError" else {}
     assert any(words in fault for fault in faults(**ONCE | {name: value} | more))
 

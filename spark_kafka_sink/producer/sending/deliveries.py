@@ -2,13 +2,13 @@
 
 For each batch whose request has ended, in this order:
 
-    batch.off_wire        no socket reads its bytes any more: memory may return (rule 5)
-    idempotence.off_wire  its place among the partition's open requests is free
-    outcome.decide        Done | Retry | Split | Fail
-    batch.complete        or reenqueue, split, fail; nothing of it if the batch has expired or was aborted before
+    batch.off_wire          no socket reads its bytes any more: memory may return (rule 5)
+    idempotence.off_wire    its place among the partition's open requests is free
+    delivery_errors.decide  Done | Retry | Split | Fail
+    batch.complete          or reenqueue, split, fail; nothing of it if the batch has expired or was aborted before
 
 `fail` is the one way in which a batch fails, whatever the reason. The futures and callbacks of a batch's records are
-called for each batch by itself: whatever a user's code raises there, the other batches get their outcomes.
+called for each batch by itself: whatever a user's code raises there, the other batches are still completed or failed.
 
 Sender thread only.
 """

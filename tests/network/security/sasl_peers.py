@@ -76,7 +76,7 @@ class Mutual:
 
 
 class LastWord(Mutual):
-    """As Mutual, but complete with the client's last token: of what comes after it, only success or failure counts."""
+    """Like Mutual, but complete with the client's last token: after it only success or failure counts."""
 
     def step(self, challenge: bytes) -> bytes | None:
         self.complete = True
@@ -178,7 +178,7 @@ def authenticated(peer: FramePeer, channels: ChannelBuilder) -> tuple[FakeSystem
 
 
 def refused(peer: FramePeer, channels: ChannelBuilder) -> ChannelState:
-    """How a connection ends that must not succeed, and that it does so without waiting for a timeout."""
+    """The end of a connection that must not succeed. Checks that it comes without waiting for a timeout."""
     system, selector = meet(peer, channels)
     started = system.now()
     poll_until(selector, lambda: "a" in selector.disconnected, 50)

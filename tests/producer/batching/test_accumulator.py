@@ -95,7 +95,7 @@ def test_a_flush_makes_everything_ready_at_once() -> None:
         h.acknowledge(batch)
 
 
-def test_a_flush_ends_when_all_batches_of_before_have_an_outcome_good_or_bad() -> None:
+def test_a_flush_ends_when_all_earlier_batches_are_acknowledged_or_have_failed() -> None:
     h = Harness(linger_ms=1000)
     h.append(0)
     h.append(2)

@@ -43,7 +43,7 @@ def rows_of(batches: list[ProducerBatch]) -> list[tuple[object, int]]:
 
 
 def sent_and_failed(h: Harness) -> tuple[list[ProducerBatch], list[ProducerBatch]]:
-    """Everything goes to its end; afterwards nothing may be left."""
+    """Send or fail all batches. Checks that nothing is left. Returns the batches that were sent and that failed."""
     sent, failed = [], []
     for _ in range(60):
         h.clock.now += 10

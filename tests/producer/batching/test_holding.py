@@ -127,7 +127,7 @@ def test_held_rows_leave_with_the_next_request_and_wait_for_no_answer() -> None:
 
 
 def after_a_fill_of(spent_ms: float, monkeypatch: pytest.MonkeyPatch) -> Harness:
-    """Rows that have lingered were filled into batches, which took so long; then a row was appended."""
+    """A harness where lingering rows were filled into batches, which took `spent_ms`; then a row was appended."""
     h = Harness(linger_ms=0)
     fill = BatchFiller.fill
 

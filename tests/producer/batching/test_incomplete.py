@@ -77,7 +77,7 @@ def test_a_batch_that_is_worked_on_expires_when_it_is_let_go(incomplete: Incompl
     assert incomplete.take_expired(100) == [batch]
 
 
-def test_a_batch_that_had_its_outcome_does_not_expire(incomplete: IncompleteBatches) -> None:
+def test_a_batch_that_is_done_does_not_expire(incomplete: IncompleteBatches) -> None:
     batch = batch_until(100)
     incomplete.add(batch)
     batch.fail(ValueError())

@@ -27,14 +27,14 @@ def simulated(partitions: int = 1, nodes: int = 1, **options: object) -> tuple[S
 
 
 def send(producer: KafkaProducer, value: bytes, partition: int = 0) -> Sent:
-    """A request of its own, if its partition may send one."""
+    """Send a record in a request of its own, if its partition may send one."""
     future = producer.send(ProducerRecord("t", value, partition=partition))
     loop_of(producer).run_until(lambda: False, 0.2)
     return future
 
 
 def established(producer: KafkaProducer, *partitions: int) -> None:
-    """One success in each partition: from then on requests may be under way side by side."""
+    """Deliver one record to each partition: from then on several requests may be in flight."""
     for partition in partitions or (0,):
         outcome(producer, send(producer, b"0", partition))
 

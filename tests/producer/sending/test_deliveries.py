@@ -1,4 +1,4 @@
-"""Deliveries: whatever a user's code raises when a batch has its outcome, the other batches have theirs."""
+"""Deliveries: whatever a user's code raises for one batch, the other batches are still completed or failed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RAISED = [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.Canc
 
 
 def raise_for_partition_1(monkeypatch: pytest.MonkeyPatch, name: str, raised: type[BaseException]) -> list[int]:
-    """What passes an outcome on to futures and callbacks raises for batches of partition 1; returns each time."""
+    """Let the function that completes or fails futures raise for batches of partition 1; returns the time of each."""
     original: Callable[..., None] = getattr(deliveries, name)
     raised_for: list[int] = []
 

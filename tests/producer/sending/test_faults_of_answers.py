@@ -31,7 +31,7 @@ def established(**options: object) -> tuple[SimulatedCluster, KafkaProducer]:
 
 
 def send(producer: KafkaProducer, value: bytes) -> Future[RecordMetadata]:
-    """In a request of its own."""
+    """Send a record in a request of its own."""
     future = producer.send(ProducerRecord("t", value, partition=0))
     loop_of(producer).run_until(lambda: False, 0.2)
     return future

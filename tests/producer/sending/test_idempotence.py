@@ -46,7 +46,7 @@ def retry(made: Idempotence, batch: ProducerBatch, *, in_doubt: bool = False, ne
 
 
 def expire(made: Idempotence, batch: ProducerBatch) -> None:
-    """After an attempt without an answer."""
+    """Fail a batch that has expired after an attempt without an answer."""
     made.off_wire(batch, in_doubt=True)
     made.failed(batch, in_doubt=True)
 

@@ -10,7 +10,7 @@ from tests.producer.sending.transaction_cases import Talk
 
 
 def begun() -> tuple[Talk, Idempotence]:
-    """The partition has had one success of one record."""
+    """An Idempotence in a transaction whose partition has had one success with one record."""
     talk = Talk(version=2)
     talk.init()
     talk.manager.begin(2)

@@ -1,4 +1,4 @@
-"""outcome.decide: a test for each row of the table of error codes."""
+"""delivery_errors.decide: a test for each row of the table of error codes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ TABLE: dict[int, Outcome] = {
 
 
 @pytest.mark.parametrize("code", sorted(set(ERROR_CODES) | set(TABLE)))
-def test_each_error_code_has_its_outcome(code: int) -> None:
+def test_each_error_code_leads_to_the_decision_in_the_table(code: int) -> None:
     row = ERROR_CODES[code]
     by_kind: Outcome = Retry(row.refreshes_metadata) if row.retriable else Fail()
     assert decide(FACTS, code) == TABLE.get(code, by_kind)

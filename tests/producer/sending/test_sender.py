@@ -45,7 +45,7 @@ def send_each(producer: KafkaProducer, *values: bytes) -> list[BaseException | N
 
 
 def established(producer: KafkaProducer) -> None:
-    """One success, so that requests may be under way side by side."""
+    """Deliver one record, so that several requests may be in flight."""
     outcome(producer, producer.send(ProducerRecord("t", b"0")))
 
 

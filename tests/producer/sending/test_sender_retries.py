@@ -246,7 +246,7 @@ def test_a_broker_that_is_too_old_to_be_written_to_ends_the_producer() -> None:
     assert isinstance(producer._sender.fatal_error, UnsupportedVersionError)
 
 
-def test_after_a_fatal_error_what_is_in_flight_elsewhere_has_its_own_outcome_and_nothing_new_leaves() -> None:
+def test_after_a_fatal_error_batches_in_flight_to_other_leaders_can_still_succeed_and_nothing_new_is_sent() -> None:
     cluster, producer = simulated(partitions=2)
     established(producer, 0, 1)
     cluster.control.when(api=ApiKey.PRODUCE, topic="t", partition=0).fail(codes.CLUSTER_AUTHORIZATION_FAILED)

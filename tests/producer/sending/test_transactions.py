@@ -360,7 +360,7 @@ def test_sending_is_refused_while_the_transaction_ends() -> None:
 
 
 @pytest.mark.parametrize("call", ["init", "commit", "abort"])
-def test_a_call_whose_time_was_up_may_only_be_repeated_and_then_has_the_first_ones_outcome(call: str) -> None:
+def test_a_call_whose_time_was_up_may_only_be_repeated_and_then_returns_the_first_ones_result(call: str) -> None:
     talk = Talk(2) if call == "init" else Talk(2).started()
     calls: dict[str, Callable[[], Operation]] = {
         "init": talk.manager.init,

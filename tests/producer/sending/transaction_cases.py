@@ -74,7 +74,7 @@ class Talk:
         return self
 
     def started(self, *partitions: TopicPartition) -> Talk:
-        """In a transaction that brokers know of."""
+        """Begin a transaction, and make brokers know of it."""
         self.begun()
         self.write(*(partitions or (T0,)))
         return self
@@ -120,7 +120,7 @@ class Talk:
         self.manager.answered(request, self.response(request, code), self.now)
 
     def lose(self, kind: Kind) -> None:
-        """Its answer is lost; then the pause passes."""
+        """Lose the answer to the request, and let the pause pass."""
         while self.due().kind is not kind:
             self.answer(Kind.FIND_COORDINATOR)
         self.manager.lost(self.send(kind), self.now)
