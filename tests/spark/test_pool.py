@@ -97,6 +97,12 @@ def test_a_producer_that_was_not_used_is_closed_after_its_time(world: World) -> 
     assert world.made[0].closed_with is not None
 
 
+def test_of_several_idle_producers_the_one_used_last_is_lent(world: World) -> None:
+    with world.pool.lease(OPTIONS, 600) as first, world.pool.lease(OPTIONS, 600) as second:
+        assert first is not second
+    assert world.lend() is first, "the outer block ended last"
+
+
 def test_time_begins_anew_with_each_use(world: World) -> None:
     world.lend(idle_seconds=600)
     world.clock.now = 500

@@ -329,8 +329,10 @@ def test_a_task_that_is_killed_leaves_neither_threads_nor_connections(
     assert len(pool) == 0
 
 
-def test_what_waits_for_its_answer_is_bounded(broker: EmbeddedBroker, pool: ProducerPool) -> None:
-    """A slow broker holds the task back, so that memory does not grow with the input."""
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_what_waits_for_its_answer_is_bounded(broker: EmbeddedBroker, pool: ProducerPool, codec: str) -> None:
+    """A slow broker holds the task back, so that memory does not grow with the input: compressed, rows take much less
+    of the producer's memory than of the task's."""
     broker.control.when(api=ApiKey.PRODUCE, times=None).delay(20)
     waiting: list[int] = []
 
@@ -341,7 +343,7 @@ def test_what_waits_for_its_answer_is_bounded(broker: EmbeddedBroker, pool: Prod
     send = write_task._Writing.send
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(write_task._Writing, "send", watched)
-        more = {"kafka__buffer__memory": "300000", "kafka__batch__size": "20000"}
+        more = {"kafka__buffer__memory": "300000", "kafka__batch__size": "20000", "kafka__compression__type": codec}
         write_rows(options(broker, **more), PLAN, (batch(n * 1000, 1000) for n in range(60)), pool)
     assert max(waiting) <= 300_000
     assert len(values(broker)) == 60_000

@@ -1,0 +1,46 @@
+"""What becomes of a task with records that fail: it stops reading, and its one error does not grow with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import DeliveryError, InvalidRecordError
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.spark.columns import ColumnPlan
+from spark_kafka_sink.spark.failures import Failures
+from spark_kafka_sink.spark.options import parse_options
+from spark_kafka_sink.spark.pool import ProducerPool
+from spark_kafka_sink.spark.report import TaskIdentity
+from spark_kafka_sink.spark.write_task import write_rows
+from spark_kafka_sink.testing import embedded_broker
+
+PLACES = 1_000
+
+
+def test_an_error_shows_a_few_places_and_counts_the_records_of_all() -> None:
+    failures = Failures(TaskIdentity(partition_id=0, attempt_number=0, task_attempt_id=0, stage_id=0))
+    for partition in range(PLACES):
+        failures.add("t", partition, InvalidRecordError("no"), RecordColumns(pa.array([b"a", b"b"])))
+    text = str(failures.error(parse_options({"kafka.bootstrap.servers": "host:9092"})))
+    assert f"Not written to Kafka: {2 * PLACES:,} records" in text
+    assert text.count("topic 't'") == 10
+    assert f"and {2 * PLACES - 20:,} more, at other places" in text
+
+
+def test_a_task_reads_no_further_when_a_record_has_failed() -> None:
+    read: list[int] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(100):
+            read.append(number)
+            yield pa.record_batch({"value": [b"x" * 300_000]})
+
+    pool = ProducerPool()
+    with embedded_broker(topics={"t": 1}) as broker:
+        options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "kafka.max.request.size": "200000"}
+        with pytest.raises(DeliveryError, match=r"^Not written to Kafka: 1 record,"):
+            write_rows(parse_options(options), ColumnPlan(value=0, fixed_topic="t"), batches(), pool)
+    assert read == [0]
