@@ -3,7 +3,7 @@
 This is the part of the NetworkClient that knows nodes and addresses but no requests. What ends a connection is a Loss:
 its words go into the error of every request that was lost with it, and of every caller who waits for metadata in vain.
 
-In the log a WARNING is for what somebody should look at: a broker that cannot be reached, or does not speak to us. It
+In the log a WARNING is for what a person should look at: a broker that cannot be reached, or does not speak to us. It
 is given once, not for each of the attempts that follow every second. The end of a connection that had served is logged
 at INFO, as in the Java client: brokers close idle ones, and restart.
 """

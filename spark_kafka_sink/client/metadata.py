@@ -7,7 +7,7 @@ without a lock; everything else is guarded by _lock, and `_changed` is notified 
 When to ask. At once for a new topic, and then only for the new ones (a partial update, cheap however many topics there
 are). Otherwise when asked to, or when the last full update is metadata.max.age.ms old; but never sooner than
 retry.backoff.ms after the last attempt, and exponentially later while attempts fail, or while answers have nothing new
-although somebody was not content with the last one.
+although the last one was not enough for a caller.
 
 A fatal error (credentials that no broker takes, a broker that is too old) ends every wait at once, also those that
 begin later, until an answer comes after all: the sender goes on trying in its own time.

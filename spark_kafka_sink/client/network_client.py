@@ -231,7 +231,7 @@ class NetworkClient:
     # --- what poll does, in its order
 
     def _maybe_update_metadata(self, now: float) -> float:
-        """Ask for metadata if that is due and somebody can be asked. Returns when to look again."""
+        """Ask for metadata if that is due and a broker can be asked. Returns when to look again."""
         wait_ms = self._fetch.wait_ms(now)
         if wait_ms > 0:
             return wait_ms

@@ -126,7 +126,7 @@ def encoded(entry: Entry) -> bytes:
 
 
 def decoded(key: bytes, value: bytes) -> Entry:
-    """DecodeError for what is no entry: somebody else writes into the topic, or a newer version of this library."""
+    """DecodeError for what is no entry: another program writes into the topic, or a newer version of this library."""
     try:
         plain = json.loads(value)
         if plain["format"] != FORMAT:

@@ -28,7 +28,7 @@ _DIGEST_CHARACTERS = 16
 
 
 class TaskName(NamedTuple):
-    """Which attempt of which task, of how manieth driver."""
+    """Which attempt of which task. The generation counts the drivers of the prefix."""
 
     generation: int
     partition: int

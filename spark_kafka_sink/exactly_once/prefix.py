@@ -60,7 +60,7 @@ class Prefix:
         self.client.abort({each.transactional_id: each.id_and_epoch for each in transactions})
 
     def write(self, driver: ProducerIdAndEpoch, entry: Entry) -> None:
-        """Uses up the epoch. ProducerFencedError if somebody else has fenced this one."""
+        """Write the entry, which uses up the epoch. ProducerFencedError if another process has fenced this one."""
         from spark_kafka_sink.exactly_once.decision_writer import DecisionWriter  # a whole producer, and rarely
 
         with DecisionWriter(self._options, self.log.topic, self.name, driver) as writer:

@@ -213,7 +213,7 @@ class Selector:
                 self._finish(channel)
 
     def _wait(self, timeout_ms: float) -> tuple[dict[KafkaChannel, int], bool]:
-        """The channels that are ready, each with its events, and whether somebody woke this poll."""
+        """The channels that are ready, each with its events, and whether a wakeup ended this wait."""
         if self._memory is not None and self._memory.granted:
             self._go_on_reading(self._memory)
         ready = self._ready_now

@@ -2,7 +2,7 @@
 
 Averages, maxima and rates look back on the last windows (metrics.num.samples x metrics.sample.window.ms, 30 s each by
 default), totals on the whole life. A batch costs a handful of additions, a record nothing: what is sent is added up,
-and taken over into the windows ten times a second, or when somebody reads. Names that end in `{topic=...}` are those of
+and taken over into the windows ten times a second, or when they are read. Names that end in `{topic=...}` are those of
 one topic.
 
 Several threads record, so one lock guards everything. It is reentrant: a signal handler may call flush() while the same
@@ -317,7 +317,7 @@ def kept_elsewhere(pool: BufferPool, client: NetworkClient, metadata: Metadata) 
 # What the client's selector has done, as metrics under the Java client's names: bytes, requests, connections, times.
 #
 # The selector adds up (network/transport.py). What is new since the last time is taken over into the windows ten times
-# a second while requests go out, and when somebody reads. The caller locks.
+# a second while requests go out, and when a user reads them. The caller locks.
 
 
 _COUNTED = {

@@ -50,7 +50,9 @@ class Topics:
         self._max_block_ms = max_block_ms
         self._system = system
         self._in_use = _TopicsInUse(metadata.snapshot, {})
-        self._missed: dict[str, int] = {}  # topic -> how many partitions it had when one was waited for in vain
+        self._missed: dict[
+            str, int
+        ] = {}  # topic -> how many partitions it had when a wait for one more ended without it
 
     def await_partitions(self, topic: str, now: float, partition: int | None = None) -> ClusterSnapshot:
         """Wait until the topic's partitions are known, and `partition` is among them if it is given.

@@ -46,7 +46,7 @@ class Windowed:
         return max((sample[3] for sample in self._recent(now)), default=NAN)
 
     def rate(self, now: float) -> float:
-        """Per second. At first it is divided by a whole window, lest one record be a thousand a second."""
+        """Per second. At first it is divided by a whole window, so that one early record is not a thousand a second."""
         samples = self._recent(now)
         if not samples:
             return 0.0

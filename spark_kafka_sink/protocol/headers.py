@@ -80,7 +80,7 @@ def decode_response(frame: Buffer, response_type: type[MessageT], version: int) 
 
 
 def peek_correlation_id(frame: Buffer) -> int:
-    """A response's correlation id, before anybody knows which request it answers."""
+    """A response's correlation id, before it is known which request it answers."""
     if len(frame) < _CORRELATION_ID.size:
         raise DecodeError(f"a response of {len(frame)} bytes has no correlation id")
     correlation_id: int = _CORRELATION_ID.unpack_from(frame)[0]

@@ -112,7 +112,7 @@ def _bearer_token(message: bytes) -> tuple[str | None, str]:
 
 
 def unsecured_token(claims: Mapping[str, object]) -> str:
-    """A token that anybody can make: for listeners of tests."""
+    """A token without a signature, which any client can make: for listeners of tests."""
     return f"{_part({'alg': 'none'})}.{_part(dict(claims))}."
 
 

@@ -24,7 +24,7 @@ from spark_kafka_sink.words import cleaned
 
 ITERATIONS_MIN = 4096
 ITERATIONS_MAX = 16_384
-"""What a broker lets anybody set (KIP-554); docs/decisions/0006-scram-iterations.md."""
+"""The most that a broker lets a user set (KIP-554); docs/decisions/0006-scram-iterations.md."""
 MESSAGE_BYTES_MAX = 16 * 1024
 NONCE_BYTES = 24
 

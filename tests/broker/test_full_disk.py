@@ -135,7 +135,7 @@ def test_an_identity_that_could_not_be_kept_is_not_given(tmp_path: Path) -> None
     assert broker.ask(InitProducerIdRequest(transactional_id=None), 4).error_code == 0
 
 
-def test_bytes_that_are_cut_off_at_the_start_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_bytes_that_are_cut_off_at_the_start_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Broker(tmp_path).write(b"a")
     with (tmp_path / "t-0.log").open("ab") as file:
         file.write(b"half")
@@ -144,7 +144,7 @@ def test_bytes_that_are_cut_off_at_the_start_are_said(tmp_path: Path, caplog: py
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"topics": [{"name": "../../x"}]}'])
-def test_a_file_that_no_broker_wrote_is_said_in_words(tmp_path: Path, content: str) -> None:
+def test_a_file_that_no_broker_wrote_is_refused_with_a_sentence(tmp_path: Path, content: str) -> None:
     (tmp_path / "cluster.json").write_text(content)
     with pytest.raises(ConfigurationError, match=r"cluster\.json is not what a broker wrote"):
         Broker(tmp_path)

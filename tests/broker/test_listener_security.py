@@ -22,7 +22,7 @@ USERS = {"alice": SECRET}
         ({"mechanisms": ["GSSAPI"]}, "not GSSAPI"),
     ],
 )
-def test_what_cannot_work_is_said(fields: dict[str, object], fault: str) -> None:
+def test_options_that_cannot_work_are_refused_with_the_reason(fields: dict[str, object], fault: str) -> None:
     with pytest.raises(ConfigurationError, match=fault):
         ListenerSecurity(**fields)  # type: ignore[arg-type]
 

@@ -43,7 +43,7 @@ def test_requests_of_one_connection_are_applied_in_order_although_handlers_run_i
     assert order == sorted(order)
 
 
-def test_without_muting_they_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_muting_requests_of_one_connection_are_applied_out_of_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor.Processor, "_mute", lambda *_: None)
     with embedded_broker({"t": 1}, seed=7) as broker:
         order = applied_order(broker)
@@ -191,7 +191,7 @@ def test_after_its_end_no_thread_and_no_descriptor_is_left() -> None:
     assert descriptors() == before
 
 
-def test_a_port_that_is_taken_is_said_at_once_and_leaves_nothing() -> None:
+def test_a_port_that_is_taken_is_an_error_at_once_and_leaves_nothing_open() -> None:
     with embedded_broker() as broker:
         port = int(broker.bootstrap_servers.rsplit(":", 1)[1])
         before = descriptors(), broker_threads()

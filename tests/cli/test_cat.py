@@ -122,7 +122,7 @@ def test_options_come_from_the_command_line_and_from_a_file(output: Output, boot
         (["--partition", "7"], "topic t has the partitions [0, 1], but not [7]"),
     ],
 )
-def test_what_went_wrong_is_said_in_one_line_without_secrets(
+def test_an_error_is_printed_in_one_line_without_secrets(
     output: Output, bootstrap: str, arguments: list[str], words: str
 ) -> None:
     assert main(["cat", "--bootstrap-server", bootstrap, "t", *arguments]) == 1

@@ -40,7 +40,7 @@ def written(broker: EmbeddedBroker, *columns: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in rows)
 
 
-def test_each_line_is_a_record_and_the_count_is_said_on_stderr(
+def test_each_line_is_a_record_and_the_count_is_printed_on_stderr(
     monkeypatch: pytest.MonkeyPatch, capsys: Output, broker: EmbeddedBroker
 ) -> None:
     given(monkeypatch, "a\nstraße\n\nno line end".encode())
@@ -54,7 +54,7 @@ def test_each_line_is_a_record_and_the_count_is_said_on_stderr(
     assert capsys.readouterr().err.startswith("1 record in ")
 
 
-def test_keys_headers_and_the_partition_are_what_is_said(
+def test_keys_headers_and_the_partition_are_those_of_the_flags(
     monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker
 ) -> None:
     given(monkeypatch, b"k=v=1\n=v2\n")

@@ -21,7 +21,7 @@ class NoKafka(Peer):
         connection.close()
 
 
-def test_a_listener_that_hangs_up_on_us_is_said_to_be_perhaps_of_another_protocol() -> None:
+def test_when_a_listener_hangs_up_the_error_suggests_another_protocol() -> None:
     rig = Rig(1)
     rig.system.listen("b0", 9092, NoKafka())
     rig.pass_time(3_000)

@@ -75,7 +75,7 @@ def test_all_that_came_before_the_end_of_a_connection_is_handed_out(
     assert seen == [("a", b"1"), ("a", b"2"), ("a", b"3")]
 
 
-def test_they_are_handed_out_when_a_write_finds_the_connection_broken(
+def test_frames_that_arrived_are_handed_out_when_a_write_finds_the_connection_broken(
     selector: Selector, connection: FakeConnection
 ) -> None:
     connection.send(frame(b"1") + frame(b"2") + frame(b"3"))

@@ -302,7 +302,7 @@ def test_a_client_whose_certificate_has_an_unknown_issuer_gets_an_error_that_nam
     assert "authority that has signed our certificate" in pair.client_error()
 
 
-def test_no_version_in_common_is_said(certificates: Path, pairs: list[TlsPair]) -> None:
+def test_without_a_common_tls_version_the_error_names_the_option(certificates: Path, pairs: list[TlsPair]) -> None:
     client, server = client_context(certificates), server_context(certificates)
     client.maximum_version = ssl.TLSVersion.TLSv1_2
     server.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -343,7 +343,7 @@ def _meet(certificates: Path, answer: bytes) -> ChannelState:
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x0a0123456789"])
-def test_a_plaintext_peer_is_called_so(certificates: Path, answer: bytes) -> None:
+def test_the_error_names_a_peer_that_does_not_speak_tls(certificates: Path, answer: bytes) -> None:
     state = _meet(certificates, answer)
     assert isinstance(state.error, TlsError)
     assert "does not speak TLS" in str(state.error)

@@ -137,7 +137,7 @@ def test_close_without_time_says_of_what_is_in_flight_that_it_may_be_stored() ->
 
 @pytest.mark.parametrize("state", ["in flight", "brokers gone"])
 @pytest.mark.parametrize("call", ["close", "flush"])
-def test_without_an_answer_they_end_when_the_records_expire(state: str, call: str) -> None:
+def test_without_an_answer_close_and_flush_end_when_the_records_expire(state: str, call: str) -> None:
     given = Given(linger_ms=0)
     given.producer.partitions_for("t")
     started = given.now

@@ -65,7 +65,7 @@ def test_a_producer_that_is_collected_while_the_same_thread_holds_any_of_its_loc
     assert accumulator._pool.free_bytes == accumulator._pool.bytes_max
 
 
-def test_a_producer_without_records_under_way_is_dropped_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+def test_dropping_a_producer_without_records_in_flight_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "spark_kafka_sink")
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
     producer = simulated_producer(cluster, linger_ms=0)

@@ -39,7 +39,7 @@ EVERY_REQUEST = pytest.mark.parametrize("api", [*TALK, *GROUP_TALK, ApiKey.PRODU
 
 
 def two_transactions(producer_options: dict[str, object], version: int, api: ApiKey, fault: object) -> None:
-    """Something befalls the first request of a kind, and later the first one of the second transaction."""
+    """Two transactions. The fault strikes the first request of the kind in each of them."""
     cluster = brokers(version)
     producer = producer_of(cluster, **producer_options)
     for value in (b"1", b"2"):

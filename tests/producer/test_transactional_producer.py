@@ -62,7 +62,7 @@ def test_a_commit_shows_all_records_of_all_partitions_at_once(version: int) -> N
 
 
 @BOTH
-def test_an_abort_shows_none_of_them(version: int) -> None:
+def test_an_abort_shows_no_record_to_committed_readers(version: int) -> None:
     cluster, producer = begun(version)
     sent(producer, b"1", b"2")
     producer.abort_transaction()

@@ -208,7 +208,7 @@ def test_rows_without_a_topic_are_a_group_of_their_own() -> None:
     assert found == {"a": ["0", "2"], None: ["1", "3"]}
 
 
-def test_a_batch_without_rows_goes_nowhere() -> None:
+def test_a_batch_without_rows_gives_no_rows_for_any_topic() -> None:
     batch = pa.record_batch({"topic": pa.array([], pa.string()), "value": pa.array([], pa.string())})
     assert list(split_by_topic(batch, ColumnPlan(topic=0, value=1))) == []
 

@@ -28,11 +28,11 @@ def test_without_the_option_nothing_of_it_is_there() -> None:
     assert parse(deliveryGuarantee=" At-Least-Once ").exactly_once is None
 
 
-def test_what_is_not_said_has_a_default() -> None:
+def test_options_that_are_not_given_have_defaults() -> None:
     assert parse(**ONCE).exactly_once == DeliveryOptions(None, None, "pykafka-decisions", -1, None, "/checkpoint")
 
 
-def test_what_is_said_counts() -> None:
+def test_options_that_are_given_are_used() -> None:
     said = {
         "transactionalIdPrefix": "orders",
         "idempotencyKey": "today",

@@ -79,7 +79,7 @@ def test_a_topic_gets_the_report_as_a_record(broker: EmbeddedBroker) -> None:
     assert json.loads(records.column("value").to_pylist()[0])["rows"] == 10
 
 
-def test_all_of_them_get_it(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_file_topic_and_callback_all_get_the_report(broker: EmbeddedBroker, tmp_path: Path) -> None:
     path = str(tmp_path / "reports.jsonl")
     options = sink_options(broker, reportTopic="reports", reportPath=path, reportCallback="callbacks_of_a_job:see")
     commit(options, [task()], 12)

@@ -58,7 +58,7 @@ def test_testing_does_not_import_spark() -> None:
         (["--users", "/no/such/file"], "cannot be read"),
     ],
 )
-def test_wrong_arguments_are_said_in_a_sentence(
+def test_wrong_arguments_are_refused_with_a_sentence(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]

@@ -59,7 +59,7 @@ def test_an_error_that_does_not_pass_reaches_the_job_by_its_name(broker: Embedde
         send(broker)
 
 
-def test_a_fault_strikes_where_it_was_said(broker: EmbeddedBroker) -> None:
+def test_a_fault_strikes_only_the_requests_that_on_names(broker: EmbeddedBroker) -> None:
     elsewhere = broker.faults.on(topic="other").loses_answers()
     second = broker.faults.on(nth=2).loses_answers()
     ids = broker.faults.on(request="INIT_PRODUCER_ID").drops_connections()

@@ -73,6 +73,6 @@ def test_no_secret_is_in_a_repr() -> None:
         ({"users": {"alice": ""}}, "user alice has an empty password"),
     ],
 )
-def test_what_does_not_go_together_is_said(arguments: dict[str, Any], words: str) -> None:
+def test_arguments_that_do_not_go_together_are_refused_with_the_reason(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         embedded_broker(**arguments)

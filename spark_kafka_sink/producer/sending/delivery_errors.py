@@ -224,7 +224,7 @@ def _because(error: KafkaSinkError, cause: BaseException | None) -> KafkaSinkErr
 #
 # A head of the line is a batch before which nothing of its partition is in flight or waits for its retry. That the
 # broker misses records before a batch (OUT_OF_ORDER_SEQUENCE_NUMBER) is expected of all others: what is missing is
-# under way.
+# in flight, or waits for its retry.
 
 
 class BatchFacts(NamedTuple):

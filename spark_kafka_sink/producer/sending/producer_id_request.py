@@ -48,7 +48,7 @@ class ProducerIdRequest:
         return not self._asked and self._idempotence.needs_producer_id
 
     def ask(self, now: float) -> float:
-        """Ask, if somebody can be asked. Returns how long until this must be looked at again."""
+        """Ask, if a broker can be asked. Returns how long until this must be looked at again."""
         if now < self._retry_ms:
             return self._retry_ms - now
         node = self._client.least_loaded_node(now)

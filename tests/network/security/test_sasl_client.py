@@ -161,7 +161,7 @@ def test_newer_brokers_are_spoken_to_in_versions_that_we_know() -> None:
         ),
     ],
 )
-def test_whatever_goes_wrong_is_said(script: list[Message | bytes], words: str) -> None:
+def test_whatever_goes_wrong_in_a_login_the_error_names_it(script: list[Message | bytes], words: str) -> None:
     state = refused(ScriptedBroker(*script), sasl_channels(Password))
     assert state.kind is ChannelStateKind.AUTHENTICATION_FAILED
     assert words in str(state.error)

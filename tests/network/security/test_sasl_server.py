@@ -66,7 +66,7 @@ def test_garbage_is_refused(garbage: bytes) -> None:
         stranger().authenticator.step(memoryview(garbage), 0.0)
 
 
-def test_a_refusal_is_said_before_the_channel_ends() -> None:
+def test_a_refusal_is_answered_before_the_channel_ends() -> None:
     client = stranger()
     response = client.log_in(b"wrong")
     assert response.error_code == error_codes.SASL_AUTHENTICATION_FAILED

@@ -110,7 +110,7 @@ def test_a_plain_login_begins_a_conversation() -> None:
     assert config.conversation("b").start() == b"\0alice\0s3"
 
 
-def test_a_token_as_it_is() -> None:
+def test_a_token_among_the_options_is_sent_as_it_is() -> None:
     config = security_config(OAUTH | {"sasl.oauthbearer.token": "abc.def"})
     assert b"Bearer abc.def\x01" in config.conversation("b").start()
 

@@ -101,7 +101,7 @@ def test_a_flush_ends_when_all_earlier_batches_are_acknowledged_or_have_failed()
     h.append(2)
     flush = h.begin_flush()
     first, second = h.take()
-    h.append(1)  # after the flush began: not its business
+    h.append(1)  # after the flush began: it does not wait for this one
     h.acknowledge(first)
     assert not flush.is_set()
     second.off_wire()

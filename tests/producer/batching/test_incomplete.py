@@ -85,7 +85,7 @@ def test_a_batch_that_is_done_does_not_expire(incomplete: IncompleteBatches) -> 
     assert incomplete.next_deadline_ms == INFINITE_MS
 
 
-def test_a_flush_that_was_given_up_without_a_word_hurries_nothing(incomplete: IncompleteBatches) -> None:
+def test_a_flush_that_was_interrupted_and_forgotten_does_not_keep_flushing(incomplete: IncompleteBatches) -> None:
     incomplete.begin_flush(threading.Event())
     gc.collect()
     assert not incomplete.flushing

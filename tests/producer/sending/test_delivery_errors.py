@@ -39,7 +39,7 @@ from spark_kafka_sink.protocol.messages.produce import (
 )
 
 
-def test_records_that_the_broker_names_get_its_words_and_the_others_are_innocent() -> None:
+def test_records_that_the_broker_names_get_its_words_and_the_others_get_batch_refused() -> None:
     batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
     call = ColumnsFuture("t", 4)
     batch.record_count = 4
@@ -136,5 +136,5 @@ def test_a_record_is_at_fault_if_it_was_alone_in_its_batch(code: int, kind: type
     assert not isinstance(among_others, DataError)
 
 
-def test_a_refusal_that_says_nothing_of_the_record_leaves_it_blameless() -> None:
+def test_a_refusal_for_another_reason_than_the_record_is_no_data_error() -> None:
     assert not isinstance(final(codes.TOPIC_AUTHORIZATION_FAILED, 1), DataError)

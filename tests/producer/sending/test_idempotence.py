@@ -117,7 +117,7 @@ def test_batches_of_the_old_producer_id_end_before_the_new_one_is_used() -> None
     assert (new.producer_id, *stamp(new)) == (8, 0, 0)
 
 
-def test_an_expired_batch_with_nothing_else_under_way_begins_a_new_epoch_at_once() -> None:
+def test_an_expired_batch_with_nothing_else_in_flight_begins_a_new_epoch_at_once() -> None:
     made = begun()
     (lost,) = admitted(made)
     expire(made, lost)

@@ -281,7 +281,7 @@ def test_the_halves_of_a_batch_that_was_too_large_take_its_sequences_and_leave_n
     assert producer._pool.free_bytes == producer._pool.bytes_max
 
 
-def test_a_leader_that_has_moved_without_a_word_is_asked_for_and_the_retry_waits() -> None:
+def test_a_leader_that_moved_without_a_hint_is_looked_up_and_the_retry_waits() -> None:
     cluster, producer = simulated(partitions=3, retry_backoff_ms=200, retry_backoff_max_ms=200)
     established(producer, 0, 1, 2)
     asked = len(requests_of(cluster, MetadataRequest))
