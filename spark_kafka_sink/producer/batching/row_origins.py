@@ -14,8 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-FUTURE_BYTES = 256
-"""What a record of send() takes, besides its own bytes, until it is acknowledged: its future, mostly."""
+FUTURE_BYTES = 512
+"""What a record of send() takes, besides its own bytes, until it is acknowledged: its future, and Python's objects for
+its key and value. Measured with tracemalloc: 709 bytes for a record that is encoded to 113, in the stage."""
 
 
 class RowOrigins:
