@@ -10,6 +10,7 @@ import os
 import random
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -25,10 +26,11 @@ from integration.support.transactional_writer import (
     LATER_RECORD,
     TransactionalWriter,
     again,
-    id_with_coordinator,
+    coordinator_of,
     known_coordinator,
     leader_of,
     producer_of,
+    topic_with_leader,
 )
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.record import ProducerRecord
@@ -75,8 +77,11 @@ def brokers(version: int, kafka3: KafkaCluster) -> Iterator[KafkaCluster]:
 def test_1_and_22_a_leader_and_a_coordinator_may_die_in_each_step(
     brokers: KafkaCluster, version: int, victim: str
 ) -> None:
-    topic = create_topic(brokers.bootstrap(), partitions=3, replicas=3)
-    transactional_id = id_with_coordinator(brokers, leader_of(brokers, topic)) if victim == BOTH else topic
+    transactional_id = f"id-{uuid.uuid4().hex[:8]}"
+    if victim == BOTH:
+        topic = topic_with_leader(brokers, coordinator_of(brokers, transactional_id))
+    else:
+        topic = create_topic(brokers.bootstrap(), partitions=3, replicas=3)
     writer = TransactionalWriter(brokers.bootstrap(), topic, transactional_id, request_timeout_ms=10_000)
 
     def kill() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping
 
 from confluent_kafka.admin import AdminClient
 
 from integration.support.kafka_cluster import KafkaCluster
-from integration.support.librdkafka import read_topic
+from integration.support.librdkafka import create_topic, read_topic
 from spark_kafka_sink.errors import TransactionAbortableError, TransactionTimeoutError
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -115,9 +114,9 @@ def known_coordinator(producer: KafkaProducer) -> int:
     return node.id
 
 
-def id_with_coordinator(cluster: KafkaCluster, node: int) -> str:
-    """A transactional id that this broker coordinates."""
+def topic_with_leader(cluster: KafkaCluster, node: int) -> str:
+    """A new one, whose first partition this broker leads. Brokers are not asked for a leader: they draw one."""
     while True:
-        name = f"id-{uuid.uuid4().hex[:8]}"
-        if coordinator_of(cluster, name) == node:
-            return name
+        topic = create_topic(cluster.bootstrap(), partitions=PARTITIONS, replicas=cluster.brokers)
+        if leader_of(cluster, topic) == node:
+            return topic
