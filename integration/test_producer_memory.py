@@ -127,7 +127,7 @@ def test_twenty_million_records_to_a_slow_broker_take_bounded_memory(tmp_path: P
         pytest.param(["--options", '{"compression.type": "lz4"}'], 0, id="compressed"),
     ],
 )
-def test_other_uses_of_a_producer_keep_memory_bounded_and_flat(
+def test_other_uses_of_a_producer_with_a_slow_broker_take_bounded_memory(
     arguments: list[str], others_bytes: int, tmp_path: Path
 ) -> None:
     with slower_broker(tmp_path) as broker:
@@ -135,13 +135,13 @@ def test_other_uses_of_a_producer_keep_memory_bounded_and_flat(
 
 
 @pytest.mark.parametrize("batch_size", [524_288, 1_000_000])
-def test_large_batches_keep_memory_bounded_and_flat(batch_size: int, tmp_path: Path) -> None:
+def test_large_batches_to_a_slow_broker_take_bounded_memory(batch_size: int, tmp_path: Path) -> None:
     with slower_broker(tmp_path) as broker:
         measured = measure(broker, RECORDS_OF_LARGE_BATCHES, "--options", json.dumps({"batch.size": batch_size}))
     check(measured, RECORDS_OF_LARGE_BATCHES, others_bytes=LARGE_BATCHES_BYTES)
 
 
-def test_single_records_keep_memory_bounded_and_flat(tmp_path: Path) -> None:
+def test_single_records_to_a_slow_broker_take_bounded_memory(tmp_path: Path) -> None:
     """What a record of send() takes besides its bytes is twice as much as they are."""
     with slower_broker(tmp_path) as broker:
         check(measure(broker, SINGLE_RECORDS, "--singly"), SINGLE_RECORDS)
