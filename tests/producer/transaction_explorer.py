@@ -21,7 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from spark_kafka_sink.broker.transactions import ProducerIdentity, TransactionState
+from spark_kafka_sink.broker.transactions import ProducerIdentity
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
 from tests.fake_system import FakeSystem
@@ -61,9 +61,10 @@ class TransactionRun:
         self.committers: list[Committer] = []
         self.timed_out: set[str] = set()
         """Transactional ids of which brokers have aborted a transaction that lasted too long."""
-        self.ousted: set[str] = set()
-        """Transactional ids whose newest producer lost its transaction to an older one, which asked for its next epoch:
-        while a transaction is open, brokers compare the producer id only."""
+        self.ousted: set[tuple[int, int]] = set()
+        """Producer ids and epochs that were current when another producer asked for one. That may be an older producer,
+        whose request is repeated, or which asks for its next epoch: while a transaction is open, brokers compare the
+        producer id only."""
         self._watch_timeouts()
         self._watch_epochs()
 
@@ -177,8 +178,8 @@ class TransactionRun:
             transactional_id: str | None, timeout_ms: int, expected: ProducerIdentity | None
         ) -> ProducerIdentity:
             known = coordinator.transactions.get(transactional_id or "")
-            if known is not None and known.state is TransactionState.ONGOING and expected is not None:
-                self.ousted |= {known.transactional_id} if expected.epoch < known.epoch else set()
+            if known is not None and (expected is None or expected.epoch < known.epoch):
+                self.ousted.add((known.producer_id, known.epoch))
             return init_producer(transactional_id, timeout_ms, expected)
 
         coordinator.init_producer = watched  # type: ignore[method-assign]
@@ -252,7 +253,8 @@ class TransactionRun:
         assert (None if found is None else found.offset) in allowed, f"the group has {found}, not {allowed}"
 
     def check_why_it_ended(self, life: Life) -> None:
-        ousted = life.transactional_id in self.ousted
+        transactions = life.producer._transactions
+        ousted = transactions is not None and transactions.manager.id_and_epoch in self.ousted
         lawful = life.rivalled_before_it_ended or self.timed_out or ousted or self.schedule.fences_senders
         assert life.reason is None or lawful, f"a producer gave up: {life.reason!r}"
 
