@@ -11,7 +11,7 @@ from spark_kafka_sink.producer.sending.open_transaction import PreparedTransacti
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
 from spark_kafka_sink.producer.sending.transaction_calls import Operation
 from spark_kafka_sink.producer.sending.transaction_requests import CoordinatorKey, Kind
-from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
+from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from spark_kafka_sink.protocol.schema import VersionRange
@@ -156,6 +156,13 @@ def test_in_version_2_each_end_brings_the_epoch_to_go_on_with() -> None:
     assert versions is not None
     assert versions.min == 5
     assert talk.manager.id_and_epoch == ProducerIdAndEpoch(70, initial(talk).epoch + 1)
+
+
+def test_in_version_2_an_end_after_the_last_epoch_brings_another_producer_id() -> None:
+    talk = Talk(2).started()
+    talk.manager.commit()
+    talk.manager.answered(talk.send(Kind.END), EndTxnResponse(producer_id=71, producer_epoch=0), talk.now)
+    assert talk.manager.id_and_epoch == ProducerIdAndEpoch(71, 0)
 
 
 @BOTH
