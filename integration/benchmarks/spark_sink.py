@@ -1,11 +1,12 @@
 """What a row costs in Spark: ours, Spark's own sink, foreachPartition with librdkafka, and a writer that only counts.
 
-    python -m integration.benchmarks.spark_sink [--rows 10000000] [--rounds 5] [--bootstrap host:port]
+    python -m integration.benchmarks.spark_sink [--rows 10000000] [--rounds 5] [--bootstrap host:port] [--skip foreach]
 
 All in one session (`local[2]`), one after the other, in turn, on the same rows, of real length and then even ones, 12
 partitions. Without `--bootstrap` a discard broker (it acknowledges, counts and keeps nothing) runs in a process of its
 own. CPU is what the driver, its JVM and the Python workers used during the write, the broker not included. The counting
-writer is what Spark can hand to a Python sink at most. Medians of the rounds, after one round that does not count.
+writer is what Spark can hand to a Python sink at most. Medians of the rounds and of their ratios, after one round that
+does not count.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -139,8 +140,8 @@ def rows_of(spark: SparkSession, rows: int, shape: str) -> DataFrame:
     return numbers.selectExpr(*SHAPES[shape])
 
 
-def compare(rows: int, rounds: int, bootstrap: str | None, shape: str) -> None:
-    seen: dict[str, list[tuple[float, float]]] = {name: [] for name in CONTENDERS}
+def compare(rows: int, rounds: int, bootstrap: str | None, shape: str, contenders: Sequence[str]) -> None:
+    seen: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
     with contextlib.ExitStack() as stack:
         broker: int | None = None
         if bootstrap is None:
@@ -149,7 +150,8 @@ def compare(rows: int, rounds: int, bootstrap: str | None, shape: str) -> None:
         stack.callback(spark.stop)
         frame = rows_of(spark, rows, shape)
         for turn in range(rounds + 1):
-            for name, write in CONTENDERS.items():
+            for name in contenders:
+                write = CONTENDERS[name]
                 started, cpu_before = time.perf_counter(), client_cpu_seconds(broker)
                 write(frame, bootstrap)
                 seconds, cpu = time.perf_counter() - started, client_cpu_seconds(broker) - cpu_before
@@ -166,11 +168,14 @@ def show(seen: dict[str, list[tuple[float, float]]]) -> None:
         name: (statistics.median(rate for rate, _ in runs), statistics.median(cpu for _, cpu in runs))
         for name, runs in seen.items()
     }
-    our_rate, our_cpu = next(iter(medians.values()))
-    print("| sink | rows/s | client CPU per row | rows/s, ours is | CPU, times ours |")
-    print("|---|---:|---:|---:|---:|")
+    ours_seen = next(iter(seen.values()))
+    print("| sink | rows/s | client CPU per row | rows/s, ours is | in the rounds | CPU, times ours |")
+    print("|---|---:|---:|---:|---|---:|")
     for name, (rate, cpu) in medians.items():
-        print(f"| {name} | {rate:,.0f} | {cpu:,.0f} ns | {our_rate / rate:.2f}x | {cpu / our_cpu:.2f}x |")
+        ratios = [own / other for (own, _), (other, _) in zip(ours_seen, seen[name], strict=True)]
+        times = statistics.median(other / own for (_, own), (_, other) in zip(ours_seen, seen[name], strict=True))
+        rounds = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+        print(f"| {name} | {rate:,.0f} | {cpu:,.0f} ns | {statistics.median(ratios):.2f}x | {rounds} | {times:.2f}x |")
 
 
 def main() -> None:
@@ -179,10 +184,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--bootstrap", help=f"a Kafka with the topic {TOPIC}, instead of the discard broker")
     parser.add_argument("--shape", action="append", choices=[*SHAPES], help="real rows, even rows; both without it")
+    parser.add_argument("--skip", help="leave out the sinks whose names have this in them")
     arguments = parser.parse_args()
+    contenders = [name for name in CONTENDERS if not arguments.skip or arguments.skip not in name]
     for shape in arguments.shape or SHAPES:
         print(f"\n{shape} rows:\n")
-        compare(arguments.rows, arguments.rounds, arguments.bootstrap, shape)
+        compare(arguments.rows, arguments.rounds, arguments.bootstrap, shape, contenders)
 
 
 if __name__ == "__main__":
