@@ -180,7 +180,7 @@ def test_lines_go_in_by_produce_and_come_out_by_cat_as_librdkafka_sees_them(
     arguments = ["--bootstrap-server", bootstrap, topic]
     produce = [*command, "produce", *arguments, "--key-separator", "=", "--header", "from=shell"]
     done = subprocess.run(produce, input=b"\n".join(lines), capture_output=True, check=True)
-    assert done.stderr.startswith(b"1000 records in ")
+    assert done.stderr.startswith(b"1,000 records in ")
     stored = read_topic(bootstrap, topic)
     assert sorted((record.key, record.value) for record in stored) == sorted(
         (key, value) for key, value in (line.split(b"=") for line in lines)

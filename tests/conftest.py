@@ -17,7 +17,6 @@ GUARDED = (
     "producer/batching/test_buffer_pool.py",
     "producer/batching/test_drain.py",
     "producer/batching/test_end_of_batches.py",
-    "producer/batching/test_stalled_partition.py",
     "producer/test_futures.py",
     "producer/test_metrics.py",
     "producer/test_partitioner.py",

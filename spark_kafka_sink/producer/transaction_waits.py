@@ -100,6 +100,8 @@ class ProducerTransactions:
 
     def close(self, timeout: float | None) -> float | None:
         """Before the producer closes: abort what is open, wait for what ends. Returns the seconds that are left."""
+        if self._loop.join(0):
+            return timeout  # it was closed before, and no sender is there to end anything
         started = self._system.now()
         if self.manager.is_open:
             self.manager.abort()

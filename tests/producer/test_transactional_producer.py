@@ -334,6 +334,18 @@ def test_a_close_that_may_not_wait_leaves_the_transaction_to_its_timeout() -> No
     assert state(cluster) is TransactionState.ONGOING
 
 
+def test_a_producer_that_was_closed_at_once_may_be_closed_again_without_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As at the end of a `with`: no sender is there any more that could end the transaction."""
+    cluster, producer = begun(2)
+    sent(producer, b"1")
+    producer.close(timeout=0)
+    monkeypatch.setattr(producer._transactions, "_await", lambda *_: pytest.fail("it waits for a sender that is gone"))
+    producer.close()
+    assert state(cluster) is TransactionState.ONGOING
+
+
 def test_close_does_not_wait_for_ever_for_a_coordinator_that_is_gone() -> None:
     cluster, producer = begun(2, max_block_ms=2000)
     sent(producer, b"1")
