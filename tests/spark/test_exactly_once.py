@@ -10,7 +10,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
+from spark_kafka_sink.testing import EmbeddedBroker, assert_topic_equals, embedded_broker
+from tests.spark_session import shared_spark
 
 pytestmark = pytest.mark.needs("java")
 
@@ -36,9 +37,16 @@ def options(broker: EmbeddedBroker) -> dict[str, str]:
     }
 
 
-def seen(broker: EmbeddedBroker, isolation: str = "read_committed") -> list[str]:
-    table = read_topic(broker.bootstrap_servers, "t", isolation=isolation)
-    return sorted(value.decode() for value in table.column("value").to_pylist())
+def assert_seen(broker: EmbeddedBroker, *values: str) -> None:
+    """By readers with read_committed."""
+    expected = shared_spark().createDataFrame([(value,) for value in values], "value STRING")
+    assert_topic_equals(expected, broker.topic("t"))
+
+
+def assert_written(broker: EmbeddedBroker, *values: str) -> None:
+    """And nothing else is in the topic, not even hidden."""
+    assert_seen(broker, *values)
+    assert broker.topic("t").read(isolation="read_uncommitted").num_rows == len(values)
 
 
 def run(words: DataFrame, broker: EmbeddedBroker, tmp_path: Path, mode: str = "append") -> None:
@@ -51,11 +59,10 @@ def test_a_stream_goes_on_from_its_checkpoint(words: DataFrame, broker: Embedded
     (tmp_path / "words" / "1.txt").write_text("a\nb\n")
     (tmp_path / "words" / "2.txt").write_text("c\n")
     run(words, broker, tmp_path)
-    assert seen(broker) == ["a", "b", "c"]
+    assert_seen(broker, "a", "b", "c")
     (tmp_path / "words" / "3.txt").write_text("d\n")
     run(words, broker, tmp_path)
-    assert seen(broker) == ["a", "b", "c", "d"]
-    assert seen(broker, "read_uncommitted") == seen(broker)
+    assert_written(broker, "a", "b", "c", "d")
 
 
 def test_a_batch_that_spark_runs_again_is_not_written_again(
@@ -67,7 +74,7 @@ def test_a_batch_that_spark_runs_again_is_not_written_again(
     for name in ("0", ".0.crc"):
         (tmp_path / "checkpoint" / "commits" / name).unlink(missing_ok=True)
     run(words, broker, tmp_path)
-    assert seen(broker, "read_uncommitted") == ["a", "b"]
+    assert_written(broker, "a", "b")
 
 
 def test_what_has_changed_is_written_once_in_output_mode_update(
@@ -80,7 +87,7 @@ def test_what_has_changed_is_written_once_in_output_mode_update(
         (tmp_path / "checkpoint" / "commits" / name).unlink(missing_ok=True)
     (tmp_path / "words" / "2.txt").write_text("a\n")
     run(counts, broker, tmp_path, "update")
-    assert seen(broker, "read_uncommitted") == ["a1", "a2", "b1"]
+    assert_written(broker, "a1", "a2", "b1")
 
 
 def test_a_stream_without_a_name_that_stays_is_refused_by_start(words: DataFrame, broker: EmbeddedBroker) -> None:
@@ -102,35 +109,35 @@ def test_a_checkpoint_that_spark_has_from_a_setting_names_the_query(
     finally:
         words.sparkSession.conf.unset(setting)
     assert (tmp_path / "checkpoints" / "named" / "commits" / "0").exists()
-    assert seen(broker) == ["a"]
+    assert_seen(broker, "a")
 
 
 def test_a_job_is_seen_as_a_whole(spark: SparkSession, broker: EmbeddedBroker) -> None:
     frame = spark.range(100).selectExpr("CAST(id AS STRING) AS value").repartition(3)
     frame.write.format("pykafka").options(**options(broker)).save()
-    assert seen(broker) == sorted(str(number) for number in range(100))
+    assert_topic_equals(frame, broker.topic("t"))
 
 
 def test_a_job_that_fails_is_not_seen_and_holds_no_reader_back(spark: SparkSession, broker: EmbeddedBroker) -> None:
     rows = spark.range(0, 300, 1, 3).selectExpr("CAST(assert_true(id < 299) IS NULL AS STRING) AS value")
     with pytest.raises(PySparkException):
         rows.write.format("pykafka").options(**options(broker)).save()
-    assert seen(broker) == []
+    assert_seen(broker)
     spark.range(3).selectExpr("'x' AS value").write.format("pykafka").options(**options(broker)).save()
-    assert seen(broker) == ["x"] * 3, "they are not behind an open transaction"
+    assert_seen(broker, *["x"] * 3)  # they are not behind an open transaction
 
 
 def test_a_job_whose_key_is_committed_writes_nothing(spark: SparkSession, broker: EmbeddedBroker) -> None:
     writer = spark.range(3).selectExpr("'x' AS value").write.format("pykafka").options(**options(broker))
     for _ in range(2):
         writer.option("idempotencyKey", "today").save()
-    assert seen(broker, "read_uncommitted") == ["x"] * 3
+    assert_written(broker, *["x"] * 3)
     writer.option("idempotencyKey", "tomorrow").save()
-    assert seen(broker) == ["x"] * 6
+    assert_seen(broker, *["x"] * 6)
 
 
 def test_keys_under_one_prefix_are_each_remembered(spark: SparkSession, broker: EmbeddedBroker) -> None:
     writer = spark.range(3).selectExpr("'x' AS value").write.format("pykafka").options(**options(broker))
     for key in ("1", "2", "1", "2"):
         writer.option("transactionalIdPrefix", "mine").option("idempotencyKey", key).save()
-    assert seen(broker, "read_uncommitted") == ["x"] * 6
+    assert_written(broker, *["x"] * 6)

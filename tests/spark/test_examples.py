@@ -13,7 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from pyspark.sql import SparkSession
 from traitlets.config import Config
 
-from spark_kafka_sink.testing import embedded_broker, read_topic
+from spark_kafka_sink.testing import EmbeddedBroker, assert_topic_equals, embedded_broker, read_topic
 
 pytestmark = pytest.mark.needs("java")
 
@@ -29,8 +29,9 @@ def run(monkeypatch: pytest.MonkeyPatch, name: str, *arguments: object) -> None:
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
 
 
-def values(bootstrap: str, topic: str) -> list[bytes]:
-    return [bytes(value) for value in read_topic(bootstrap, topic)["value"].to_pylist()]
+def assert_values(spark: SparkSession, broker: EmbeddedBroker, topic: str, *values: str) -> None:
+    expected = spark.createDataFrame([(value,) for value in values], "value STRING")
+    assert_topic_equals(expected, broker.topic(topic))
 
 
 @pytest.fixture
@@ -46,43 +47,44 @@ def folder(tmp_path: Path) -> Path:
 def test_batch(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     with embedded_broker(topics={"orders": 3}) as broker:
         run(monkeypatch, "batch.py", broker.bootstrap_servers)
-        table = read_topic(broker.bootstrap_servers, "orders")
-        assert sorted(table["key"].to_pylist()) == [b"ada", b"ada", b"bob"]
-        assert b'{"order_id":2,"customer":"bob","amount":8.0}' in table["value"].to_pylist()
+        rows = [(1, "ada", 12.5), (2, "bob", 8.0), (3, "ada", 99.9)]
+        orders = spark.createDataFrame(rows, "order_id INT, customer STRING, amount DOUBLE")
+        assert_topic_equals(orders.selectExpr("customer AS key", "struct(*) AS value"), broker.topic("orders"))
 
 
 def test_stream(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path) -> None:
     with embedded_broker(topics={"readings": 2}) as broker:
         for _ in range(2):  # the second run finds nothing new
             run(monkeypatch, "stream.py", broker.bootstrap_servers, folder, tmp_path / "checkpoint")
-        table = read_topic(broker.bootstrap_servers, "readings")
-        assert sorted(table["value"].to_pylist()) == [f'{{"celsius":{n}.5}}'.encode() for n in range(4)]
-        assert {moment.year for moment in table["timestamp"].to_pylist()} == {2026}
+        readings = spark.range(4).selectExpr(
+            "concat('s', id) AS key",
+            "struct(id + 0.5D AS celsius) AS value",
+            "TIMESTAMP '2026-01-01T00:00:00Z' AS timestamp",
+        )
+        assert_topic_equals(readings, broker.topic("readings"))
 
 
 def test_exactly_once(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path) -> None:
     with embedded_broker(topics={"readings": 2, "daily": 1}, auto_create_topics=True) as broker:
         for _ in range(2):  # the second run writes nothing
             run(monkeypatch, "exactly_once.py", broker.bootstrap_servers, folder, tmp_path / "checkpoint")
-        assert len(values(broker.bootstrap_servers, "readings")) == 4
-        assert sorted(values(broker.bootstrap_servers, "daily")) == [f"{n}.5".encode() for n in range(4)]
+        assert_values(spark, broker, "readings", *(f'{{"celsius":{n}.5}}' for n in range(4)))
+        assert_values(spark, broker, "daily", *(f"{n}.5" for n in range(4)))
 
 
 def test_foreach_batch(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path) -> None:
     with embedded_broker(topics={"totals": 1}) as broker:
         archive = tmp_path / "archive"
         run(monkeypatch, "foreach_batch.py", broker.bootstrap_servers, folder, archive, tmp_path / "checkpoint")
-        assert values(broker.bootstrap_servers, "totals") == [b'{"amount":6.0,"batch":0}']
+        assert_values(spark, broker, "totals", '{"amount":6.0,"batch":0}')
         assert spark.read.parquet(str(archive)).count() == 4
 
 
 def test_dead_letters(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     with embedded_broker(topics={"documents": 1, "documents-refused": 1}) as broker:
         run(monkeypatch, "dead_letters.py", broker.bootstrap_servers)
-        arrived = read_topic(broker.bootstrap_servers, "documents")
-        refused = read_topic(broker.bootstrap_servers, "documents-refused")
-        assert sorted(arrived["key"].to_pylist()) == [b"middle", b"small"]
-        assert refused["key"].to_pylist() == [b"huge"]
+        for topic, names in (("documents", ["middle", "small"]), ("documents-refused", ["huge"])):
+            assert_topic_equals(spark.createDataFrame([(name,) for name in names], "key STRING"), broker.topic(topic))
 
 
 def test_without_spark(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

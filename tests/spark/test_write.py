@@ -222,7 +222,7 @@ def test_the_report_has_offsets_rows_and_bytes(
     write(frame, broker, topic, reportPath=str(path))
     (report,) = read_reports(str(path))
     assert (report.tasks, report.rows, report.dead_letters) == (4, 1000, 0)
-    assert report.bytes > 10_000
+    assert report.bytes == 10 * 1000 + sum(len(str(number)) for number in range(1000))
     found = stored(spark, broker, topic).groupBy("partition").agg({"offset": "max", "*": "count"}).collect()
     reported = {
         partition: (written.last_offset, written.rows) for partition, written in report.partitions[topic].items()
