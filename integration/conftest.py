@@ -12,9 +12,14 @@ from integration.support.artifacts import connector_jars
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.proxy import Proxy
 from integration.support.registry import schema_registry
+from tests.interrupts import heed_interrupts
 
 OVERDUE_SOON = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
 """Transactions that have lasted too long are aborted within half a second, not within ten."""
+
+
+def pytest_configure() -> None:
+    heed_interrupts()
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.interrupts import heed_interrupts
+
 ROOT = Path(__file__).resolve().parent
 GUARDED = (
     "client/",
@@ -24,6 +26,10 @@ GUARDED = (
     "producer/sending/test_transactions",
     "spark/test_pool.py",
 )
+
+
+def pytest_configure() -> None:
+    heed_interrupts()
 
 
 @pytest.fixture(autouse=True)
