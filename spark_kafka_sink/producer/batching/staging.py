@@ -174,7 +174,8 @@ class Stage:
         """By partition, whether its rows fill a batch, if no others should leave a full stage. None: all should."""
         full = self._staged_bytes >= batch_bytes
         waiting = self._staged_bytes[~full]
-        thin = int(waiting.sum()) < _BYTES_PER_PARTITION * int(np.count_nonzero(waiting))
+        enough = min(_BYTES_PER_PARTITION, batch_bytes // 2)
+        thin = int(waiting.sum()) < enough * int(np.count_nonzero(waiting))
         return full if thin and self.bytes < self._bytes_max and self._splits < _SPLITS_MAX else None
 
     def split(self, leaving: NDArray[np.bool_]) -> tuple[list[tuple[StagedRows, int]], Stage]:

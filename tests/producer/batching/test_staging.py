@@ -122,6 +122,9 @@ def test_all_rows_leave_when_they_fill_memory_or_the_others_are_not_thin_or_have
     broad = Stage("t", 0, 32 * MIB)
     broad.add(rows_of([64 * KIB + 8] * 20, [0] * 18 + [1, 2]), [1])
     assert broad.leaving(MIB) is None
+    half_full = Stage("t", 0, 32 * MIB)
+    half_full.add(rows_of([1_000] * 17 + [1_000] * 9, [7] * 17 + [8] * 9), [1])
+    assert half_full.leaving(16 * KIB) is None
     stage, splits = skewed_stage(), 0
     while splits < 100 and (leaving := stage.leaving(16 * KIB)) is not None:
         splits += 1
