@@ -149,29 +149,14 @@ def test_an_abort_reports_single_records_that_cannot_become_columns(monkeypatch:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_memory_for_rows_that_cannot_be_staged_returns(
-    fault: type[BaseException], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", ["add", "is_full"])
+def test_rows_of_a_call_that_raises_before_or_after_they_are_staged_are_not_sent_and_their_memory_returns(
+    fault: type[BaseException], step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     h = Harness()
     h.append(0, 1, call="before")
     free = h.pool.free_bytes
-    monkeypatch.setattr(Stage, "add", failing(Stage.add, fault))
-    with pytest.raises(fault):
-        h.append(0, 5, call="struck")
-    assert h.pool.free_bytes == free
-    monkeypatch.undo()
-    sent, failed = sent_and_failed(h)
-    assert (rows_of(sent), failed) == ([("before", 0)], [])
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_rows_that_were_staged_by_a_call_that_raises_are_taken_back(
-    fault: type[BaseException], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    h = Harness()
-    h.append(0, 1, call="before")
-    free = h.pool.free_bytes
-    monkeypatch.setattr(Stage, "is_full", failing(Stage.is_full, fault))
+    monkeypatch.setattr(Stage, step, failing(getattr(Stage, step), fault))
     with pytest.raises(fault):
         h.append(0, 5, call="struck")
     assert h.pool.free_bytes == free
