@@ -27,6 +27,7 @@ from spark_kafka_sink.records.arrays import (
     ByteColumn,
     byte_column,
     bytes_array,
+    data_nbytes,
     encode_varint,
     null_mask,
     number_array,
@@ -136,7 +137,7 @@ class JoinedRows:
         20 MB more than the records did.
         """
         elements = self._next_place
-        data_bytes = sum([array.total_values_length for array in self._arrays])
+        data_bytes = sum([data_nbytes(array) for array in self._arrays])
         empty = int(_RESERVE * data_bytes * taken / max(total_bytes, 1)) - elements
         if empty > 0:
             self._arrays.append(_EMPTY.slice(0, min(empty, _EMPTY_MAX)))

@@ -164,17 +164,6 @@ def test_what_was_left_open_by_tasks_of_which_none_has_reported_is_aborted(query
     assert seen(query.broker) == rows(0, 1)
 
 
-@pytest.mark.parametrize("where", ["commit", "done"])
-def test_without_reports_too_what_is_decided_is_not_aborted(query: Query, where: str) -> None:
-    start = query.begin()
-    written = query.write_both(start, 0)
-    with dying(where):
-        query.commit(start, 0, written)
-    assert not query.abort_unreported()
-    query.again().begin()
-    assert seen(query.broker) == rows(0)
-
-
 def test_without_reports_too_an_older_driver_aborts_nothing(query: Query) -> None:
     query.begin()
     newer = query.again()
@@ -204,13 +193,14 @@ def test_a_driver_that_takes_over_during_an_abort_without_reports_keeps_its_tran
     assert seen(query.broker) == rows(0)
 
 
+@pytest.mark.parametrize("reported", [True, False])
 @pytest.mark.parametrize("where", ["commit", "done"])
-def test_what_is_decided_is_not_aborted(query: Query, where: str) -> None:
+def test_what_is_decided_is_not_aborted(query: Query, where: str, *, reported: bool) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
     with dying(where):
         query.commit(start, 0, written)
-    assert not query.abort(start, 0, written)
+    assert not (query.abort(start, 0, written) if reported else query.abort_unreported())
     query.again().begin()
     assert seen(query.broker) == rows(0)
 
