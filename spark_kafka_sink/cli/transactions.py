@@ -48,14 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(chosen: argparse.Namespace) -> int:
     from spark_kafka_sink.exactly_once import operations
-    from spark_kafka_sink.exactly_once.decision_log import DEFAULT_TOPIC
+    from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC
     from spark_kafka_sink.producer.config import ProducerConfig
 
     if chosen.action != LIST and not chosen.prefix:
         raise ConfigurationError(f"{chosen.action} is for one prefix: name it by --prefix")
     options = {name: str(value) for name, value in given_options(chosen).items()}
     reach(ProducerConfig.parse(options).client_config())
-    topic = chosen.log_topic or DEFAULT_TOPIC
+    topic = chosen.log_topic or DECISION_LOG_TOPIC
     found = operations.survey(options, topic, chosen.prefix)
     if chosen.action == LIST:
         _list(found, as_json=chosen.json)

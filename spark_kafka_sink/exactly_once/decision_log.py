@@ -28,7 +28,6 @@ from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.reader.reader import TopicReader
 from spark_kafka_sink.words import cleaned
 
-DEFAULT_TOPIC = "pykafka-decisions"
 DEFAULT_REPLICATION = -1
 """As many replicas as the brokers give by themselves."""
 DRIVER_TIMEOUT_MS = 60_000

@@ -21,6 +21,8 @@ from spark_kafka_sink.errors import ConfigurationError
 GENERATIONS = 8
 OWN_PREFIX = "pykafka-"
 """Prefixes that the sink makes by itself begin with this."""
+DECISION_LOG_TOPIC = "pykafka-decisions"
+"""Where the decisions of all queries are, unless a query names another topic."""
 PREFIX_CHARACTERS_MAX = 200
 _PREFIX = re.compile(r"[A-Za-z0-9._-]+")
 _TASK_ID = re.compile(r"([A-Za-z0-9._-]+)-(\d{1,9})-(\d{1,9})-(\d{1,9})")

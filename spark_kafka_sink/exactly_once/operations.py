@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from spark_kafka_sink.errors import BrokerError, ExactlyOnceError
-from spark_kafka_sink.exactly_once.decision_log import DEFAULT_TOPIC, DecisionLog
+from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
-from spark_kafka_sink.exactly_once.names import OWN_PREFIX, checked_prefix, split_id, task_id
+from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC, OWN_PREFIX, checked_prefix, split_id, task_id
 from spark_kafka_sink.exactly_once.prefix import Prefix
 from spark_kafka_sink.exactly_once.transactions_client import TransactionDescription, TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -50,7 +50,9 @@ class Finished:
     lost: Mapping[str, BrokerError]
 
 
-def survey(options: Mapping[str, str], topic: str = DEFAULT_TOPIC, prefix: str | None = None) -> list[PrefixSurvey]:
+def survey(
+    options: Mapping[str, str], topic: str = DECISION_LOG_TOPIC, prefix: str | None = None
+) -> list[PrefixSurvey]:
     """All prefixes, or this one. `options`: of a producer, by their names."""
     config = ProducerConfig.parse(options).client_config()
     with TransactionsClient(config) as client:
@@ -66,19 +68,19 @@ def survey(options: Mapping[str, str], topic: str = DEFAULT_TOPIC, prefix: str |
     return [PrefixSurvey(name, entries.get(name), tuple(open_by_prefix.get(name, ()))) for name in names]
 
 
-def finish(options: Mapping[str, str], prefix: str, topic: str = DEFAULT_TOPIC) -> Finished | None:
+def finish(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> Finished | None:
     """Commit what is decided and note that it is done. None if nothing is. If a part is lost, nothing is noted."""
     with Prefix(options, checked_prefix(prefix), topic) as held:
         return _finished(held, give_up=False)
 
 
-def give_up(options: Mapping[str, str], prefix: str, topic: str = DEFAULT_TOPIC) -> Finished | None:
+def give_up(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> Finished | None:
     """Commit what can still be committed of what is decided, and note that it is done: the rest is lost."""
     with Prefix(options, checked_prefix(prefix), topic) as held:
         return _finished(held, give_up=True)
 
 
-def abort(options: Mapping[str, str], prefix: str, topic: str = DEFAULT_TOPIC) -> list[TransactionDescription]:
+def abort(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> list[TransactionDescription]:
     """Abort the open transactions of tasks under the prefix, and return them. ExactlyOnceError if they are decided."""
     with Prefix(options, checked_prefix(prefix), topic) as held:
         held.fence()

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC, prefix_fault
 from spark_kafka_sink.words import TOPIC_NAME_RULE, is_topic_name
 
 AT_LEAST_ONCE, EXACTLY_ONCE = "at-least-once", "exactly-once"
-DECISION_LOG_TOPIC = "pykafka-decisions"
 BROKERS_CHOOSE = -1
 _REPLICAS_MAX = 32_767
 _KEY_CHARACTERS_MAX = 200
-_PREFIX_CHARACTERS_MAX = 200
 
 DELIVERY_OPTIONS = (
     (
@@ -58,24 +57,18 @@ def parse_delivery(own: Mapping[str, str], producer: Mapping[str, str], faults: 
         )
         return None
     faults.extend(_conflicts(own, producer))
-    prefix = _text(own, "transactionalIdPrefix", _PREFIX_CHARACTERS_MAX, faults)
-    if prefix is not None and not set(prefix) <= _PREFIX_CHARACTERS:
-        faults.append("Option 'transactionalIdPrefix' takes letters, digits, '.', '_' and '-'.")
     topic = own.get("decisionlogtopic", DECISION_LOG_TOPIC).strip()
     if not is_topic_name(topic):
         faults.append(f"Option 'decisionLogTopic': {topic!r} is no name for a topic; it takes {TOPIC_NAME_RULE}.")
     timeout = producer.get(TIMEOUT, "").strip()
     return DeliveryOptions(
-        prefix=prefix,
-        key=_text(own, "idempotencyKey", _KEY_CHARACTERS_MAX, faults),
+        prefix=_prefix(own, faults),
+        key=_key(own, faults),
         topic=topic,
         replication=_replication(own, faults),
         timeout_ms=int(timeout) if timeout.isdecimal() else None,  # the producer's own table has the words for others
         checkpoint=own.get("checkpointlocation", "").strip() or None,
     )
-
-
-_PREFIX_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
 def _conflicts(own: Mapping[str, str], producer: Mapping[str, str]) -> list[str]:
@@ -98,13 +91,23 @@ def _conflicts(own: Mapping[str, str], producer: Mapping[str, str]) -> list[str]
     return faults
 
 
-def _text(own: Mapping[str, str], option: str, characters_max: int, faults: list[str]) -> str | None:
-    value = own.get(option.lower())
+def _prefix(own: Mapping[str, str], faults: list[str]) -> str | None:
+    value = own.get("transactionalidprefix")
+    if value is None:
+        return None
+    fault = prefix_fault(value.strip())
+    if fault is not None:
+        faults.append(f"Option 'transactionalIdPrefix': {fault}.")
+    return value.strip()
+
+
+def _key(own: Mapping[str, str], faults: list[str]) -> str | None:
+    value = own.get("idempotencykey")
     if value is None:
         return None
     value = value.strip()
-    if not 1 <= len(value) <= characters_max:
-        faults.append(f"Option '{option}' must have 1 to {characters_max} characters; it has {len(value)}.")
+    if not 1 <= len(value) <= _KEY_CHARACTERS_MAX:
+        faults.append(f"Option 'idempotencyKey' must have 1 to {_KEY_CHARACTERS_MAX} characters; it has {len(value)}.")
     return value
 
 

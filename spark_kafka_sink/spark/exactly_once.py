@@ -31,6 +31,8 @@ from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.words import NO_NAME
 
 _CLOSE_SECONDS = 5.0
+_REPLACED_BY_EACH_TASK = f"{OWN_PREFIX}task"
+"""A producer needs an id to be transactional; with the prefix in it, the pool would keep producers for each job."""
 
 _LEFT_ALONE = "it is decided already, or a newer driver has taken over; the next start finishes what is decided"
 _KEY_IN_STREAM = (
@@ -48,10 +50,10 @@ class ExactlyOnce:
     is_stream: bool
 
     def producer_options(self) -> dict[str, str]:
-        """Of the tasks. One producer serves one task after the other, each under an id of its own."""
+        """Of the tasks. One producer serves one task after the other, of whatever job, each under the task's own id."""
         return {
             **self.delivery.options,
-            "transactional.id": self.start.prefix,
+            "transactional.id": _REPLACED_BY_EACH_TASK,
             "transaction.timeout.ms": str(self.start.entry.timeout_ms),
         }
 

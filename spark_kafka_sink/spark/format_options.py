@@ -66,10 +66,11 @@ def _parse_format(own: Mapping[str, str], side: str, faults: list[str]) -> Forma
     """The options of one side, or None if its column is written as it is."""
     given = own.get(f"{side}format", own.get("valueformat") if f"{side}columns" in own else None)
     if given is None:
-        if f"{side}columns" in own:
-            faults.append(
-                f"Option '{side}Columns' has no effect without '{side}Format'; set it to one of {_formats()}."
-            )
+        faults.extend(
+            f"Option '{side}{name}' has no effect without '{side}Format'; set it to one of {_formats()}."
+            for name, _ in _MEANINGS
+            if f"{side}{name}".lower() in own
+        )
         return None
     name = given.strip().lower()
     if name not in FORMATS:

@@ -19,6 +19,7 @@ import functools
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 
 from spark_kafka_sink.client.other_names import meant, unknown_option
 from spark_kafka_sink.errors import ConfigurationError
@@ -144,14 +145,18 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
 
     faults = _faults_of_names(own)
     topic = _topic(own, "topic", faults)
-    dead_letter_topic = _dead_letter_topic(own, topic, faults)
-    report_topic = _report_topic(own, topic, faults)
+    dead_letter_topic = _dead_letter_topic(own, faults)
+    report_topic = _topic(own, "reportTopic", faults)
     report_path = _report_path(own, faults)
     _boolean(own, "includeHeaders", faults)
     check_connection = _boolean(own, "checkConnection", faults)
     formats = parse_formats(own, faults)
     registry = parse_registry(own, formats, topic, faults)
     delivery = parse_delivery(own, producer, faults)
+    log_topic = None if delivery is None else delivery.topic
+    faults += _used_twice(
+        topic=topic, deadLetterTopic=dead_letter_topic, reportTopic=report_topic, decisionLogTopic=log_topic
+    )
     producer = _producer_options(producer, faults)
     if faults:
         raise ConfigurationError(faults)
@@ -225,7 +230,16 @@ def _topic(own: Mapping[str, str], option: str, faults: list[str]) -> str | None
     return topic
 
 
-def _dead_letter_topic(own: Mapping[str, str], topic: str | None, faults: list[str]) -> str | None:
+def _used_twice(**topics: str | None) -> list[str]:
+    """By the names of their options; None: there is no such topic."""
+    return [
+        f"Options '{first}' and '{second}' are both {topic!r}; each needs a topic of its own."
+        for (first, topic), (second, other) in combinations(topics.items(), 2)
+        if topic is not None and topic == other
+    ]
+
+
+def _dead_letter_topic(own: Mapping[str, str], faults: list[str]) -> str | None:
     """The dead-letter topic, or None when a refused record fails the task."""
     reaction = own.get("onrecorderror", "fail").strip()
     dead_letter_topic = _topic(own, "deadLetterTopic", faults)
@@ -237,16 +251,7 @@ def _dead_letter_topic(own: Mapping[str, str], topic: str | None, faults: list[s
         faults.append(f"Option 'onRecordError' must be 'fail' or 'deadLetter', not {reaction!r}.")
     elif dead_letter_topic is None:
         faults.append("Option 'onRecordError' is 'deadLetter', so 'deadLetterTopic' must be set.")
-    elif dead_letter_topic == topic:
-        faults.append(f"Option 'deadLetterTopic': {topic!r} is the topic itself; refused records need another.")
     return dead_letter_topic
-
-
-def _report_topic(own: Mapping[str, str], topic: str | None, faults: list[str]) -> str | None:
-    report_topic = _topic(own, "reportTopic", faults)
-    if report_topic is not None and report_topic == topic:
-        faults.append(f"Option 'reportTopic': {topic!r} is the topic of the rows; reports need another.")
-    return report_topic
 
 
 def _report_path(own: Mapping[str, str], faults: list[str]) -> str | None:

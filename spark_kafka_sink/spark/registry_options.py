@@ -97,7 +97,7 @@ def _registry(own: Mapping[str, str], faults: list[str]) -> RegistryOptions:
         token=given.get("bearer.auth.token") or None,
         tls=tls,
         timeout_ms=_milliseconds(given.get("request.timeout.ms", "30000"), faults),
-        normalize=given.get("normalize.schemas", "false").lower() == "true",
+        normalize=_boolean(given.get("normalize.schemas", "false"), faults),
     )
     source = _one_of(SOURCES, "schemaSource", own, faults)
     return RegistryOptions(config, source, _one_of(STRATEGIES, "subjectNameStrategy", own, faults))
@@ -108,6 +108,12 @@ def _milliseconds(text: str, faults: list[str]) -> int:
         return int(text)
     faults.append(f"schema.registry.request.timeout.ms must be a number of milliseconds, not {text!r}.")
     return 30_000
+
+
+def _boolean(text: str, faults: list[str]) -> bool:
+    if text.lower() not in ("true", "false"):
+        faults.append(f"schema.registry.normalize.schemas must be 'true' or 'false', not {text!r}.")
+    return text.lower() == "true"
 
 
 def _one_of(known: tuple[str, ...], option: str, own: Mapping[str, str], faults: list[str]) -> str:

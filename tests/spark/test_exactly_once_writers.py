@@ -79,6 +79,17 @@ def test_a_job_is_committed_with_all_of_its_tasks(spark: Spark, broker: Embedded
     assert len(POOL) == 1, "one producer served one task after the other"
 
 
+def test_jobs_share_producers_whatever_their_prefixes(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job without a prefix has one of its own, and an idle producer lives for minutes, with a thread and sockets."""
+    for key in ("monday", "tuesday"):
+        for more in ({}, {"idempotencyKey": key}, {"transactionalIdPrefix": f"orders-{key}"}):
+            job = Spark(broker, monkeypatch, **more)
+            writer = job.job()
+            writer.commit([job.task(writer, rows("a"))])
+    assert len(POOL) == 1
+    assert seen(broker) == ["a"] * 6
+
+
 def test_a_job_of_which_a_message_is_missing_is_not_committed(spark: Spark, broker: EmbeddedBroker) -> None:
     writer = spark.job()
     messages = [spark.task(writer, rows("a")), None]

@@ -174,8 +174,24 @@ def test_dead_letters_need_both_options() -> None:
     assert "'deadLetterTopic' must be set" in faults(NEEDED | {"onRecordError": "deadLetter"})[0]
     assert "has no effect" in faults(NEEDED | {"deadLetterTopic": "dead"})[0]
     assert "must be 'fail' or 'deadLetter'" in faults(NEEDED | {"onRecordError": "ignore"})[0]
-    both = {"onRecordError": "deadLetter", "topic": "t", "deadLetterTopic": "t"}
-    assert "is the topic itself" in faults(NEEDED | both)[0]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("topic", "deadLetterTopic"),
+        ("topic", "reportTopic"),
+        ("topic", "decisionLogTopic"),
+        ("deadLetterTopic", "reportTopic"),
+        ("reportTopic", "decisionLogTopic"),
+    ],
+)
+def test_a_topic_has_one_use(first: str, second: str) -> None:
+    """A row or a report in the log of what is decided is one that no query of the cluster can read past."""
+    log = {"deliveryGuarantee": "exactly-once"} if second == "decisionLogTopic" else {}
+    letters = {"onRecordError": "deadLetter"} if "deadLetterTopic" in (first, second) else {}
+    (fault,) = faults(NEEDED | log | letters | {first: "t", second: " t "})
+    assert fault == f"Options '{first}' and '{second}' are both 't'; each needs a topic of its own."
 
 
 SECRETS = {

@@ -188,6 +188,10 @@ def test_the_tasks_get_no_secrets_of_the_registry(registry: FakeRegistry) -> Non
             {"valueFormat": "avro-confluent", "schema__registry__request__timeout__ms": "1s"},
             "schema.registry.request.timeout.ms must be a number of milliseconds, not '1s'",
         ),
+        (
+            {"valueFormat": "avro-confluent", "schema__registry__normalize__schemas": "yes"},
+            "schema.registry.normalize.schemas must be 'true' or 'false', not 'yes'",
+        ),
         ({"valueFormat": "avro-confluent", "schema__registry__user": "a"}, "Unknown option 'schema.registry.user'"),
     ],
 )

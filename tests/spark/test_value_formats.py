@@ -109,6 +109,14 @@ def test_wrong_options_are_refused_on_the_driver(options: dict[str, str], words:
     assert any(words in fault for fault in faults(schema, **options))
 
 
+@pytest.mark.parametrize("side", ["value", "key"])
+@pytest.mark.parametrize("name", ["Schema", "SchemaFile", "SchemaName", "Subject"])
+def test_an_option_of_a_format_that_is_not_set_is_refused(side: str, name: str) -> None:
+    schema = StructType([*SCHEMA.fields, StructField("value", StringType())])
+    (fault,) = faults(schema, **{f"{side}{name}": "x"})
+    assert fault.startswith(f"Option '{side}{name}' has no effect without '{side}Format'; set it to one of 'json'")
+
+
 def test_a_schema_without_a_column_for_the_value_is_refused() -> None:
     (fault,) = faults(StructType([StructField("key", StringType())]), valueFormat="json")
     assert "there is no other. Name those that are meant in 'valueColumns'" in fault
