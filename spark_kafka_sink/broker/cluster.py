@@ -110,6 +110,7 @@ class EmbeddedCluster:
         self.lock = threading.RLock()
         self.nodes = {number: BrokerNode(number) for number in range(config.nodes)}
         self.topics: dict[str, Topic] = {}
+        self._topics_by_id: dict[UUID, Topic] = {}
         self.offsets = GroupOffsets()
         self._checks = RecordChecks()
         self.wall_ms = wall_ms
@@ -153,7 +154,7 @@ class EmbeddedCluster:
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
         with self.lock:
-            return next((topic for topic in self.topics.values() if topic.id == topic_id), None)
+            return self._topics_by_id.get(topic_id)
 
     def log(self, topic: str, partition: int) -> PartitionLog:
         return self.topic(topic).partitions[partition].log
@@ -176,12 +177,17 @@ class EmbeddedCluster:
         """All of them, or none. ConfigurationError names the first that cannot be; Refusal: the disk is full."""
         with self.lock:
             before = dict(self.topics)
+            left = self.partitions_left()
+            created: list[Topic] = []
             try:
-                created = [self._create(new) for new in wanted]
+                for new in wanted:
+                    created.append(self._create(new, left))
+                    left -= new.partitions
                 self.save()
             except BaseException:
                 self.topics = before
                 raise
+            self._topics_by_id.update((topic.id, topic) for topic in created)
             return created
 
     def delete_topic(self, name: str) -> None:
@@ -192,6 +198,7 @@ class EmbeddedCluster:
             except Refusal:
                 self.topics[name] = topic
                 raise
+            del self._topics_by_id[topic.id]
             for partition in topic.partitions:
                 partition.log.delete()
         self.note_progress()
@@ -199,7 +206,7 @@ class EmbeddedCluster:
     def add_partitions(self, name: str, total: int) -> None:
         with self.lock:
             topic = self.topics[name]
-            self._check_room(total - len(topic.partitions))
+            _check_room(total - len(topic.partitions), self.partitions_left(), self.config.partitions_max)
             self._add_partitions(topic, total)
             self.save()
 
@@ -208,26 +215,18 @@ class EmbeddedCluster:
         with self.lock:
             return self.config.partitions_max - sum(len(topic.partitions) for topic in self.topics.values())
 
-    def _create(self, new: NewTopic) -> Topic:
+    def _create(self, new: NewTopic, partitions_left: int) -> Topic:
         if not is_topic_name(new.name):
             raise ConfigurationError(f"{new.name[:300]!r} is no name for a topic: it takes {TOPIC_NAME_RULE}")
         if new.name in self.topics:
             raise ConfigurationError(f"topic {new.name} exists already")
         if new.partitions < 1:
             raise ConfigurationError(f"topic {new.name} cannot have {new.partitions} partitions")
-        self._check_room(new.partitions)
+        _check_room(new.partitions, partitions_left, self.config.partitions_max)
         topic = Topic(new.name, new.topic_id or self._new_id(), config=dict(new.config))
         self._add_partitions(topic, new.partitions)
         self.topics[new.name] = topic
         return topic
-
-    def _check_room(self, partitions: int) -> None:
-        left = self.partitions_left()
-        if partitions > left:
-            raise ConfigurationError(
-                f"{partitions} partitions are too many: the embedded broker has at most {self.config.partitions_max} "
-                f"in all topics together, and {left} are left"
-            )
 
     def _add_partitions(self, topic: Topic, total: int) -> None:
         settings = log_config(
@@ -339,3 +338,11 @@ class EmbeddedCluster:
 
     def _new_id(self) -> UUID:
         return UUID(int=self._random.getrandbits(128), version=4)
+
+
+def _check_room(partitions: int, left: int, at_most: int) -> None:
+    if partitions > left:
+        raise ConfigurationError(
+            f"{partitions} partitions are too many: the embedded broker has at most {at_most} in all topics together, "
+            f"and {left} are left"
+        )

@@ -22,7 +22,8 @@ from typing import Protocol
 
 from spark_kafka_sink.broker.batch_checks import RecordChecks, check_batch, parse_header_or_refuse
 from spark_kafka_sink.broker.producer_state import NO_EPOCH, ProducerState
-from spark_kafka_sink.broker.refusal import storage_refusal
+from spark_kafka_sink.broker.refusal import Refusal, storage_refusal
+from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.records.header import (
     CONTROL,
     HEADER_BYTES,
@@ -110,6 +111,7 @@ class PartitionLog:
         self._batches: list[StoredBatch] = []
         self._producers: dict[int, ProducerState] = {}
         self._aborted: list[AbortedTransaction] = []
+        self._deleted = False
 
     # --- appending
 
@@ -123,6 +125,8 @@ class PartitionLog:
         # In memory of its own: a view would keep all of the request that it came with.
         batch = memoryview(bytearray(received))
         with self._lock:
+            if self._deleted:
+                raise Refusal(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted a moment ago")
             duplicate = self._check_producer(header, begins_at_zero)
             if duplicate is not None:
                 return duplicate
@@ -277,10 +281,10 @@ class PartitionLog:
         with self._lock:
             self._producers = {p: s for p, s in self._producers.items() if s.transaction_start is not None}
 
-    def open_transactions(self) -> list[tuple[int, int]]:
-        """(producer id, epoch) of each open transaction."""
+    def open_transactions(self) -> list[int]:
+        """The producer id of each open transaction."""
         with self._lock:
-            return [(p, s.epoch) for p, s in self._producers.items() if s.transaction_start is not None]
+            return [p for p, s in self._producers.items() if s.transaction_start is not None]
 
     def producer_epoch(self, producer_id: int) -> int:
         with self._lock:
@@ -288,8 +292,11 @@ class PartitionLog:
             return NO_EPOCH if state is None else state.epoch
 
     def delete(self) -> None:
-        if self._file is not None:
-            self._file.delete()
+        """Nothing is appended any more: it would leave a file behind that belongs to no topic."""
+        with self._lock:
+            self._deleted = True
+            if self._file is not None:
+                self._file.delete()
 
 
 def _commits(batch: memoryview) -> bool:

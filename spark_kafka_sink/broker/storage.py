@@ -3,7 +3,8 @@
     DIR/cluster.json          topics, ids and settings; transactional ids; committed offsets
     DIR/t-0.log               the batches of partition 0 of topic t, one after the other, as they are on the wire
 
-A batch that was cut off by a crash is cut away. Transactions that were open are aborted: their producers are gone.
+A batch that was cut off by a crash is cut away. Transactions that were open are aborted, and their producers fenced:
+one that has outlived the broker would else commit what it writes from now on, without what it wrote before.
 Files are not synced to disk: this is no place for data that must survive the machine. A log is opened for each append,
 so that thousands of partitions hold no descriptors.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,12 +90,14 @@ class ClusterFiles:
             coordinator.transactions[each["id"]] = _transaction(each)
         for group, topic, partition, offset, epoch, metadata in state["offsets"]:
             cluster.offsets.commit(group, {(topic, partition): CommittedOffset(offset, epoch, metadata)})
+        by_producer = {each.producer_id: each for each in coordinator.transactions.values()}
         for each in state["topics"]:
             created = cluster.create_topic(each["name"], each["partitions"], each["config"], UUID(each["id"]))
             for found in created.partitions:
                 found.log.recover(read_batches(self._directory / f"{created.name}-{found.index}.log"))
-                for producer_id, epoch in found.log.open_transactions():
-                    found.log.end_transaction(producer_id, epoch, commit=False, wall_ms=cluster.wall_ms())
+                for producer_id in found.log.open_transactions():
+                    by_producer[producer_id].partitions.add((created.name, found.index))
+        coordinator.abort_overdue(math.inf)
 
 
 class LogFile:
@@ -162,14 +166,12 @@ def _transaction_state(transaction: Transaction) -> dict[str, Any]:
 
 
 def _transaction(state: dict[str, Any]) -> Transaction:
-    kind = TransactionState(state["state"])
     return Transaction(
         state["id"],
         state["producer_id"],
         state["epoch"],
         state["last_epoch"],
         timeout_ms=state["timeout_ms"],
-        # What was open has been aborted by now.
-        state=TransactionState.COMPLETE_ABORT if kind is TransactionState.ONGOING else kind,
+        state=TransactionState(state["state"]),
         version=state["version"],
     )

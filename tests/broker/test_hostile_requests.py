@@ -6,6 +6,7 @@ import gc
 import re
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -15,6 +16,7 @@ from spark_kafka_sink.broker.handlers import api_01_fetch
 from spark_kafka_sink.broker.log import PartitionLog
 from spark_kafka_sink.broker.offsets import OFFSETS_MAX
 from spark_kafka_sink.broker.reply import Later, Reply, Then
+from spark_kafka_sink.broker.topics import Topic
 from spark_kafka_sink.broker.transactions import TRANSACTIONAL_IDS_MAX
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.protocol import error_codes
@@ -114,6 +116,27 @@ def test_topics_of_one_request_share_what_is_left() -> None:
     too_many = error_codes.INVALID_PARTITIONS
     assert [result.error_code for result in results] == [0, too_many, too_many]
     assert sorted(broker.cluster.topics) == ["t", "u"]
+
+
+class CountedTopics(dict[str, Topic]):
+    """Counts how often all topics are looked at."""
+
+    looks = 0
+
+    def values(self) -> Any:
+        CountedTopics.looks += 1
+        return super().values()
+
+
+def test_what_a_topic_costs_does_not_grow_with_the_number_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker()
+    monkeypatch.setattr(CountedTopics, "looks", 0)
+    broker.cluster.topics = CountedTopics(broker.cluster.topics)
+    asked = [CreatableTopic(name=f"t{number}", num_partitions=1, replication_factor=-1) for number in range(500)]
+    ids = [result.topic_id for result in broker.ask(CreateTopicsRequest(topics=asked), 7).topics]
+    unknown = [UUID(int=number) for number in range(500)]
+    broker.ask(FetchRequest(topics=[FetchTopic(topic_id=topic_id) for topic_id in [*ids, *unknown]]), 13)
+    assert CountedTopics.looks < 10
 
 
 def test_a_topic_that_is_to_be_created_twice_is_not_created() -> None:

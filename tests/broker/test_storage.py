@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from spark_kafka_sink.broker.cluster import ClusterConfig, EmbeddedCluster
 from spark_kafka_sink.broker.offsets import CommittedOffset
+from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.broker.storage import ClusterFiles
-from spark_kafka_sink.broker.transactions import ProducerIdentity
+from spark_kafka_sink.protocol import error_codes
 from tests.broker.wire import batch
 from tests.simulated_cluster import stored_records
 
@@ -74,7 +77,27 @@ def test_an_open_transaction_is_aborted_and_its_id_known(tmp_path: Path) -> None
         assert cluster.log("t", 0).last_stable_offset == cluster.log("t", 0).next_offset == 2
         assert stored_records(cluster.log("t", 0), committed=True).num_rows == 0
         again = cluster.coordinator.init_producer("x", 1000, None)
-        assert again == ProducerIdentity(identity.producer_id, identity.epoch + 1)
+        assert again.producer_id == identity.producer_id
+        assert again.epoch > identity.epoch
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_producer_that_outlives_the_broker_cannot_commit_half_of_its_transaction(
+    tmp_path: Path, version: int
+) -> None:
+    with Started(tmp_path, {"t": 1, "u": 1}) as cluster:
+        identity = cluster.coordinator.init_producer("x", 1000, None)
+        cluster.coordinator.add_partitions("x", identity, [("t", 0)], 0, 0, version=version)
+        cluster.note_transactions()
+        producer = identity.producer_id, identity.epoch
+        cluster.log("t", 0).append(batch(b"before", sequence=0, producer=producer, transactional=True), wall_ms=1)
+    with Started(tmp_path) as cluster:
+        coordinator = cluster.coordinator
+        added = coordinator.add_partitions("x", identity, [("u", 0)], 0, 0, version=version)
+        assert added == error_codes.PRODUCER_FENCED
+        assert coordinator.end("x", identity, commit=True, version=version).error == error_codes.PRODUCER_FENCED
+        with pytest.raises(Refusal, match="epoch"):
+            cluster.log("t", 0).append(batch(b"after", sequence=1, producer=producer, transactional=True), wall_ms=1)
 
 
 def test_committed_offsets_are_kept(tmp_path: Path) -> None:
@@ -92,3 +115,13 @@ def test_a_deleted_topic_leaves_no_file(tmp_path: Path) -> None:
         cluster.delete_topic("t")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cluster.json", "kept-0.log"]
     assert [topic["name"] for topic in json.loads((tmp_path / "cluster.json").read_text())["topics"]] == ["kept"]
+
+
+def test_a_batch_that_comes_while_its_topic_is_deleted_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
+    with Started(tmp_path, {"t": 1}) as cluster:
+        log = cluster.log("t", 0)  # as a handler has it that was faster
+        cluster.delete_topic("t")
+        with pytest.raises(Refusal) as refused:
+            log.append(batch(b"a"), wall_ms=1)
+        assert refused.value.code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+        cluster.create_topic("t")
