@@ -109,7 +109,7 @@ def coordinator_of(cluster: KafkaCluster, transactional_id: str) -> int:
 def known_coordinator(producer: KafkaProducer) -> int:
     assert producer._transactions is not None
     manager = producer._transactions.manager
-    node = manager._coordinators.node(CoordinatorKey(TRANSACTION, manager.transactional_id))
+    node = manager.coordinators.node(CoordinatorKey(TRANSACTION, manager.transactional_id))
     assert node is not None
     return node.id
 

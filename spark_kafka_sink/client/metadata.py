@@ -44,14 +44,12 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.codecs import STRING_BYTES_MAX, is_writable
 from spark_kafka_sink.protocol.error_codes import broker_error
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 ADDRESSES_REMEMBERED = 16
 """At most this many of the addresses that could not be reached are named in an error: the latest ones."""
-
-TOPIC_NAME_BYTES_MAX = 2**15 - 1
-"""No longer one can be written in all versions of the protocol. Brokers take 249 characters."""
 
 _FINAL_TOPIC_ERRORS = frozenset({error_codes.INVALID_TOPIC_EXCEPTION, error_codes.TOPIC_AUTHORIZATION_FAILED})
 
@@ -377,13 +375,9 @@ class Metadata:
 def _check_name(topic: str) -> None:
     """What is wrong with a name is the broker's to say, if it can be asked; one that cannot would end every request
     for metadata, also about the other topics."""
-    try:
-        writable = len(topic.encode()) <= TOPIC_NAME_BYTES_MAX
-    except UnicodeEncodeError:
-        writable = False
-    if not writable:
+    if not is_writable(topic):
         raise InvalidRecordError(
-            f"topic {topic[:40]!a}: a topic's name must be text of at most {TOPIC_NAME_BYTES_MAX} bytes in UTF-8"
+            f"topic {topic[:40]!a}: a topic's name must be text of at most {STRING_BYTES_MAX} bytes in UTF-8"
         )
 
 

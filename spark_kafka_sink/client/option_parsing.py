@@ -15,6 +15,7 @@ from typing import Any, Literal
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.errors import ConfigurationError, NetworkError
 from spark_kafka_sink.network.system import System
+from spark_kafka_sink.protocol.codecs import STRING_BYTES_MAX, is_writable
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -100,11 +101,19 @@ def text(value: object) -> str:
     return value.strip()
 
 
-def non_empty_text(value: object) -> str:
+def sent_text(value: object) -> str:
+    """Text that goes to brokers."""
     stripped = text(value)
-    if not stripped:
-        raise ValueError("must not be empty")
+    if not is_writable(stripped):
+        raise ValueError(f"must be text of at most {STRING_BYTES_MAX} bytes in UTF-8")
     return stripped
+
+
+def sent_name(value: object) -> str:
+    name = sent_text(value)
+    if not name:
+        raise ValueError("must not be empty")
+    return name
 
 
 def boolean(value: object) -> bool:

@@ -23,7 +23,7 @@ from spark_kafka_sink.client.option_parsing import (
     one_of,
     parse_bootstrap_servers,
     read_options,
-    text,
+    sent_text,
     whole,
 )
 from spark_kafka_sink.errors import ConfigurationError
@@ -68,7 +68,9 @@ class ClientConfig:
 
 CONNECTION_OPTIONS = (
     Option("bootstrap.servers", (), names, "host:port of a few brokers; the others are learnt from them", "high"),
-    Option("client.id", "", text, "the name in the brokers' logs and quotas; producer-<number> if not set", "medium"),
+    Option(
+        "client.id", "", sent_text, "the name in the brokers' logs and quotas; producer-<number> if not set", "medium"
+    ),
     Option(
         "client.dns.lookup",
         ClientConfig.client_dns_lookup,

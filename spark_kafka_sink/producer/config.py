@@ -21,9 +21,9 @@ from spark_kafka_sink.client.option_parsing import (
     names,
     natural_int,
     natural_long,
-    non_empty_text,
     one_of,
     read_options,
+    sent_name,
     text,
     whole,
 )
@@ -108,7 +108,7 @@ _DELIVERY = (
     Option(
         "transactional.id",
         None,
-        non_empty_text,
+        sent_name,
         "the identity of a producer that writes in transactions; it fences earlier ones",
     ),
     Option(

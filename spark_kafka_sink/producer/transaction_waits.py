@@ -14,16 +14,18 @@ from typing import NamedTuple
 
 from spark_kafka_sink.client.connection_states import ExponentialBackoff
 from spark_kafka_sink.client.network_client import NetworkClient
-from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError, TransactionTimeoutError
+from spark_kafka_sink.client.option_parsing import INT_MAX, sent_name
+from spark_kafka_sink.errors import ConfigurationError, IllegalStateError, KafkaSinkError, TransactionTimeoutError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.metrics import ProducerMetrics
+from spark_kafka_sink.producer.record import check_topic
 from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
 from spark_kafka_sink.producer.sending.sender import SenderLoop
 from spark_kafka_sink.producer.sending.transaction_calls import Operation
-from spark_kafka_sink.producer.sending.transaction_requests import GroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.producer.sending.transaction_requests import GroupMetadata, OffsetAndMetadata, ensure_number
 from spark_kafka_sink.producer.sending.transactions import TransactionManager
 
 _log = logging.getLogger(__name__)
@@ -60,6 +62,11 @@ class ProducerTransactions:
         self._max_block_ms = max_block_ms
 
     def init(self, transactional_id: str | None) -> None:
+        if transactional_id is not None:
+            try:
+                sent_name(transactional_id)
+            except ValueError as error:
+                raise ConfigurationError(f"A transactional id {error}.") from None
         self._wait(lambda: self.manager.init(transactional_id), "txn-init-time")
 
     def begin(self) -> None:
@@ -76,11 +83,12 @@ class ProducerTransactions:
         self._wait(self.manager.abort, "txn-abort-time")
 
     def send_offsets(self, offsets: Offsets, group: GroupMetadata | str) -> None:
-        whole = {
-            TopicPartition(*partition): OffsetAndMetadata(each) if isinstance(each, int) else each
-            for partition, each in offsets.items()
-        }
-        member = GroupMetadata(group) if isinstance(group, str) else group
+        whole: dict[TopicPartition, OffsetAndMetadata] = {}
+        for (topic, partition), each in offsets.items():
+            ensure_number(f"a partition of topic {check_topic(topic)}", partition, 0, INT_MAX)
+            position = each if isinstance(each, OffsetAndMetadata) else OffsetAndMetadata(each)
+            whole[TopicPartition(topic, partition)] = position
+        member = group if isinstance(group, GroupMetadata) else GroupMetadata(group)
         self._wait(lambda: self.manager.send_offsets(whole, member), "txn-send-offsets-time")
 
     def prepare(self) -> PreparedTransaction | None:
@@ -103,9 +111,7 @@ class ProducerTransactions:
         if self._loop.join(0):
             return timeout  # it was closed before, and no sender is there to end anything
         started = self._system.now()
-        if self.manager.is_open:
-            self.manager.abort()
-        pending = self.manager.pending
+        pending = self.manager.abort_if_open()
         if pending is not None:
             limit_ms = self._max_block_ms if timeout is None else min(timeout * 1000, self._max_block_ms)
             self._await(pending, limit_ms)
@@ -127,9 +133,11 @@ class ProducerTransactions:
         done = self._await(operation, self._max_block_ms)
         self._metrics.waited(metric, self._system.now() - started)
         if not done:
+            trouble = self.manager.coordinators.trouble
             raise TransactionTimeoutError(
                 f"transactional id {self.manager.transactional_id}: {operation.name}() was not answered within "
                 f"max.block.ms ({self._max_block_ms:.0f} ms). Call {operation.name}() again to learn how it ended."
+                + (f" The last attempt to ask a broker: {trouble}" if trouble else "")
             )
         operation.result()
 

@@ -90,6 +90,18 @@ def _uuid(data: bytes) -> UUID:
     return UUID(bytes=data)
 
 
+STRING_BYTES_MAX = 2**15 - 1
+"""No longer string can be written in all versions of the protocol."""
+
+
+def is_writable(text: str) -> bool:
+    """Can it be written as a string, in every version? A text with a lone surrogate, as in some file names, cannot."""
+    try:
+        return len(text.encode()) <= STRING_BYTES_MAX
+    except UnicodeEncodeError:
+        return False
+
+
 class StringCodec(_Prefixed):
     def write(self, writer: Writer, value: str | None) -> None:
         if value is None:

@@ -9,9 +9,10 @@ from spark_kafka_sink.client.option_parsing import (
     Parser,
     boolean,
     names,
-    non_empty_text,
     one_of,
     read_options,
+    sent_name,
+    sent_text,
     text,
     whole,
 )
@@ -21,7 +22,7 @@ from spark_kafka_sink.client.option_parsing import (
     ("parse", "given", "meant"),
     [
         (text, " a b ", "a b"),
-        (non_empty_text, " a ", "a"),
+        (sent_name, " a ", "a"),
         (boolean, " True ", True),
         (boolean, False, False),
         (whole(-1, 9), " -1 ", -1),
@@ -40,7 +41,9 @@ def test_a_value_is_read_as_it_is_meant(parse: Parser, given: object, meant: obj
     ("parse", "given", "words"),
     [
         (text, 5, "must be a string"),
-        (non_empty_text, "  ", "must not be empty"),
+        (sent_name, "  ", "must not be empty"),
+        (sent_text, "\ud800", "must be text of at most 32767 bytes in UTF-8"),
+        (sent_text, "ä" * 16_384, "must be text of at most 32767 bytes in UTF-8"),
         (boolean, "yes", "must be true or false"),
         (boolean, 1, "must be true or false"),
         (whole(0, 9), True, "must be a whole number from 0 to 9"),

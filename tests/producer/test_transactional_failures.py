@@ -11,6 +11,7 @@ from spark_kafka_sink.errors import (
     RecordTooLargeError,
     TransactionAbortableError,
     TransactionAbortedError,
+    TransactionTimeoutError,
 )
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.protocol import error_codes as codes
@@ -198,3 +199,31 @@ def test_an_error_that_ends_the_producer_is_raised_by_every_call(version: int) -
         with pytest.raises(Exception, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
             call()
     producer.close()
+
+
+@BOTH
+def test_close_ends_the_producer_although_a_commit_ran_out_of_time_and_has_failed_since(version: int) -> None:
+    limits = {"max_block_ms": 1000, "request_timeout_ms": 1000, "delivery_timeout_ms": 5000}
+    cluster, producer = begun(version, **limits)
+    sent(producer, b"1")
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.NOT_ENOUGH_REPLICAS)
+    send(producer, b"2")
+    with pytest.raises(TransactionTimeoutError):
+        producer.commit_transaction()
+    pass_time(producer, 8000)
+    producer.close()
+    assert producer._sender.finished
+    assert cluster.log("t").open_transactions() == []
+    assert committed(cluster) == []
+
+
+@BOTH
+def test_a_call_whose_time_is_up_says_what_the_broker_last_answered(version: int) -> None:
+    cluster, producer = begun(version, max_block_ms=1000)
+    sent(producer, b"1")
+    loading = cluster.control.when(api=ApiKey.END_TXN, times=None).fail(codes.COORDINATOR_LOAD_IN_PROGRESS)
+    with pytest.raises(TransactionTimeoutError, match=r"The last attempt to ask a broker: COORDINATOR_LOAD_IN_PROGRES"):
+        producer.commit_transaction()
+    loading.remove()
+    producer.commit_transaction()
+    assert committed(cluster) == [b"1"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from spark_kafka_sink.broker.transactions import TransactionState
-from spark_kafka_sink.errors import (
-    TransactionAbortableError,
-)
+from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError, TransactionAbortableError
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.sending.transaction_requests import GroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol import error_codes as codes
@@ -51,6 +52,53 @@ def test_offsets_of_an_aborted_transaction_do_not_hold(version: int) -> None:
     producer.send_offsets_to_transaction({("t", 0): 7}, "g")
     producer.abort_transaction()
     assert group_offset(cluster) is None
+
+
+LONE_SURROGATE = "\ud800"
+
+
+@pytest.mark.parametrize(
+    ("offsets", "group"),
+    [
+        ({("t", 0): 2**63}, "g"),
+        ({("t", 0): -1}, "g"),
+        ({("t", 0): "5"}, "g"),
+        ({("t", 2**31): 5}, "g"),
+        ({("t", "0"): 5}, "g"),
+        ({(None, 0): 5}, "g"),
+        ({(LONE_SURROGATE, 0): 5}, "g"),
+        ({("t", 0): 5}, None),
+        ({("t", 0): 5}, LONE_SURROGATE),
+    ],
+)
+def test_offsets_that_cannot_be_written_are_refused_at_the_call_and_the_producer_goes_on(
+    offsets: Any, group: Any
+) -> None:
+    cluster, producer = begun(2)
+    with pytest.raises(InvalidRecordError):
+        producer.send_offsets_to_transaction(offsets, group)
+    producer.send_offsets_to_transaction({("t", np.int64(0)): np.int64(7)}, "g")  # type: ignore[dict-item]
+    producer.commit_transaction()
+    assert group_offset(cluster) == 7
+
+
+def test_a_position_and_a_group_take_only_what_can_be_written() -> None:
+    positions: list[tuple[Any, ...]] = [(5, 2**31), (5, -2), (5, -1, None), (5, -1, "x" * 2**15)]
+    for fields in positions:
+        with pytest.raises(InvalidRecordError):
+            OffsetAndMetadata(*fields)
+    groups: list[tuple[Any, ...]] = [("g", 2**31), ("g", -1, LONE_SURROGATE), ("g", -1, "m", 5)]
+    for fields in groups:
+        with pytest.raises(InvalidRecordError):
+            GroupMetadata(*fields)
+
+
+@pytest.mark.parametrize("name", [LONE_SURROGATE, "x" * 2**15, ""])
+def test_a_transactional_id_that_cannot_be_written_is_refused_at_the_call(name: str) -> None:
+    _, producer = initialised(2)
+    with pytest.raises(ConfigurationError, match="A transactional id must"):
+        producer.init_transactions(name)
+    producer.init_transactions("other")
 
 
 # --- two processes

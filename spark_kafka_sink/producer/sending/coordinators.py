@@ -9,6 +9,7 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.connection_states import ExponentialBackoff
 from spark_kafka_sink.producer.sending.transaction_requests import CoordinatorKey, Kind, TransactionRequest
 from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.error_codes import error_code
 
 COMPLETING_PAUSE_MS = 20.0
 """The first pause while the transaction before is still being completed, which takes a moment only."""
@@ -16,13 +17,15 @@ KNOWN_MAX = 1_000
 
 
 class Coordinators:
-    """Guarded by the lock of the TransactionManager."""
+    """Guarded by the lock of the TransactionManager; `trouble` is read without it."""
 
     def __init__(self, backoff: ExponentialBackoff) -> None:
         self._backoff = backoff
         self._nodes: dict[CoordinatorKey, Node] = {}
         self.in_flight = False
         """True while a request waits for its answer."""
+        self.trouble = ""
+        """Why the last request has failed; empty if it has not."""
         self._failures = 0
         self._retry_ms = 0.0
 
@@ -53,8 +56,20 @@ class Coordinators:
 
     def succeeded(self) -> None:
         self._failures = 0
+        self.trouble = ""
 
-    def pause(self, now: float, code: int = codes.NONE) -> None:
+    def lost(self, request: TransactionRequest, now: float, why: str) -> None:
+        """There was no answer, or the node cannot be asked at all."""
+        self.answered()
+        self.forget(request)
+        self._pause(now, why)
+
+    def pause(self, now: float, code: int) -> None:
+        """A broker has refused the request for now."""
+        self._pause(now, error_code(code).name, code)
+
+    def _pause(self, now: float, why: str, code: int = codes.NONE) -> None:
+        self.trouble = why
         pause_ms = self._backoff.after(self._failures)
         if code == codes.CONCURRENT_TRANSACTIONS:
             pause_ms = min(pause_ms, COMPLETING_PAUSE_MS * 2.0 ** min(self._failures, 10))

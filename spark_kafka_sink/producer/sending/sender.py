@@ -170,6 +170,8 @@ class Sender:
                 self._metadata.raise_if_fatal()
             except KafkaSinkError as error_of_metadata:
                 error = error_of_metadata.with_traceback(None)
+                if self._transactions is not None:
+                    self._transactions.fail_for_good(error)
         if error is not None:
             self._fail_what_has_not_left(error, now)
 

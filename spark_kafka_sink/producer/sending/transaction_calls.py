@@ -72,6 +72,10 @@ class TransactionCalls:
         operation = self._operation
         return None if operation is None or operation.taken else operation
 
+    def forget_pending(self) -> None:
+        """No caller will ask how it ended."""
+        self._operation = None
+
     def operate(self, name: str, begin: Callable[[], None]) -> Operation:
         """The operation that is pending, if it is this one, else a new one."""
         pending = self.pending

@@ -55,11 +55,10 @@ class TransactionTalk:
 
     def answered(self, response: ClientResponse) -> None:
         request = cast(TransactionRequest, response.request.tag)
-        failure = response.version_error or response.authentication_error
-        if failure is not None:
-            self._manager.fail_for_good(failure)
+        if response.version_error is not None:
+            self._manager.fail_for_good(response.version_error)
         elif response.message is None:
-            self._manager.lost(request, response.received_ms)
+            self._manager.lost(request, response.received_ms, response.reason)
         else:
             self._manager.answered(request, response.message, response.received_ms)
         self._adopt()
@@ -84,9 +83,7 @@ class TransactionTalk:
         node = request.node or self._client.least_loaded_node(now)
         if node is None or self._client.ready(node, now):
             return node
-        failure = self._client.authentication_exception(node.id)
-        if failure is not None:
-            self._manager.fail_for_good(failure)
-        elif request.node is not None and self._client.connection_failed(node.id):
-            self._manager.lost(request, now)  # another broker may coordinate by now
+        if request.node is not None and self._client.connection_failed(node.id):
+            loss = self._client.losses.get(node.id)
+            self._manager.lost(request, now, "" if loss is None else loss.reason)  # another may coordinate by now
         return None

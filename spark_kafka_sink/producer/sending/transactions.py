@@ -71,7 +71,7 @@ class TransactionManager:
         self.id_and_epoch = NO_PRODUCER_ID
         self._calls = TransactionCalls(transactional_id)
         self._timeout_ms = timeout_ms
-        self._coordinators = Coordinators(backoff)
+        self.coordinators = Coordinators(backoff)
         self._version = 0  # of the last transaction under this epoch; 0: there was none
         self._lock = threading.RLock()
         self._transaction: OpenTransaction | None = None
@@ -168,15 +168,17 @@ class TransactionManager:
         with self._lock:
             self._calls.ensure_in_transaction("send")
 
-    @property
-    def pending(self) -> Operation | None:
-        """The call that has not returned its result yet: it is under way, or has run into its time limit."""
+    def abort_if_open(self) -> Operation | None:
+        """For close(). Returns what to wait for: the abort, or a call that is under way or has run into its limit."""
         with self._lock:
+            if self.is_open:
+                self._calls.forget_pending()
+                return self.abort()
             return self._calls.pending
 
     @property
     def is_open(self) -> bool:
-        """close() should abort a transaction. One that was prepared is for others to end."""
+        """There is a transaction for close() to abort. One that was prepared is for others to end."""
         return self.state in (_S.IN_TRANSACTION, _S.ABORTABLE_ERROR)
 
     # --- the sender's thread
@@ -220,7 +222,7 @@ class TransactionManager:
     def next_request(self, now: float, *, quiet: bool) -> TransactionRequest | None:
         """What to ask now. It is the same until it was `sent`. `quiet`: no record is on its way."""
         with self._lock:
-            if not self._coordinators.may_be_asked(now):
+            if not self.coordinators.may_be_asked(now):
                 return None
             if self.state in ENDING and quiet and not self._wants_producer_id and self._is_empty():
                 self._complete()
@@ -230,40 +232,38 @@ class TransactionManager:
     def next_delay_ms(self, now: float) -> float:
         """How long until a pause is over."""
         with self._lock:
-            return self._coordinators.pause_left_ms(now)
+            return self.coordinators.pause_left_ms(now)
 
     def sent(self, request: TransactionRequest) -> None:
         with self._lock:
-            self._coordinators.sent()
+            self.coordinators.sent()
             transaction = self._transaction
             if transaction is not None:
                 transaction.end_sent |= request.kind is Kind.END
                 transaction.in_doubt |= request.kind in _ADDING
                 transaction.started |= request.kind is Kind.COMMIT_OFFSETS and transaction.version >= 2
 
-    def lost(self, request: TransactionRequest, now: float) -> None:
+    def lost(self, request: TransactionRequest, now: float, why: str) -> None:
         """The connection ended before the answer; the request may have been carried out, or may be yet."""
         with self._lock:
-            self._may_come_late |= self._coordinators.in_flight and request.kind in _HARMFUL_LATE
-            self._coordinators.answered()
-            self._coordinators.forget(request)
-            self._coordinators.pause(now)
+            self._may_come_late |= self.coordinators.in_flight and request.kind in _HARMFUL_LATE
+            self.coordinators.lost(request, now, why)
 
     def answered(self, request: TransactionRequest, message: Message, now: float) -> None:
         with self._lock:
-            self._coordinators.answered()
+            self.coordinators.answered()
             verdict, where, code = answers.judge(request.kind, answers.codes_of(message))
             if request.kind in _ADDING and self._transaction is not None:
                 self._transaction.in_doubt = False
             if isinstance(message, TxnOffsetCommitResponse) and verdict < Verdict.ABORTABLE:
                 self._open().offsets_written(answers.offset_codes(message))
             if verdict is Verdict.DONE:
-                self._coordinators.succeeded()
+                self.coordinators.succeeded()
                 self._done(request, message)
             elif verdict in (Verdict.RETRY, Verdict.LOOK_UP):
                 if verdict is Verdict.LOOK_UP:
-                    self._coordinators.forget(request)
-                self._coordinators.pause(now, code)
+                    self.coordinators.forget(request)
+                self.coordinators.pause(now, code)
             else:
                 self._failed(request, verdict, self._error(request, where, code, verdict))
 
@@ -319,7 +319,7 @@ class TransactionManager:
         key = CoordinatorKey(TRANSACTION, self.transactional_id)
         if kind is Kind.COMMIT_OFFSETS:
             key = CoordinatorKey(GROUP, self._open().groups[0].group.group_id)
-        node = self._coordinators.node(key)
+        node = self.coordinators.node(key)
         if node is None:
             return requests.find_coordinator(key)
         if kind is Kind.INIT:
@@ -333,7 +333,7 @@ class TransactionManager:
 
     def _done(self, request: TransactionRequest, message: Message) -> None:
         if isinstance(message, FindCoordinatorResponse):
-            self._coordinators.found(request.coordinator, answers.found_coordinator(message))
+            self.coordinators.found(request.coordinator, answers.found_coordinator(message))
         elif isinstance(message, InitProducerIdResponse):
             self._initialized(ProducerIdAndEpoch(message.producer_id, message.producer_epoch))
         elif isinstance(message, EndTxnResponse):

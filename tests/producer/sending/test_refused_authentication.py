@@ -6,13 +6,15 @@ import logging
 
 import pytest
 
-from spark_kafka_sink.errors import AuthenticationError, DeliveryTimeoutError
+from spark_kafka_sink.errors import AuthenticationError, DeliveryTimeoutError, TransactionTimeoutError
 from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind
 from spark_kafka_sink.producer.producer import KafkaProducer
 from tests.fake_system import FakeSystem
 from tests.producer.sending.sender_cases import established, pass_time, send, wait
 from tests.producer.virtual_time import outcome, run_until, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
+
+BOTH = pytest.mark.parametrize("version", [1, 2])
 
 
 class Refusals:
@@ -45,9 +47,14 @@ class Refusals:
                 self._selector.disconnected[channel_id] = refused
 
 
-def simulated(nodes: int, **options: object) -> tuple[SimulatedCluster, KafkaProducer, Refusals]:
+def simulated(
+    nodes: int, *, transaction_version: int = 2, **options: object
+) -> tuple[SimulatedCluster, KafkaProducer, Refusals]:
     """Partition n is led by node n."""
-    cluster = SimulatedCluster(FakeSystem(latency_ms=2), nodes=nodes, topics={"t": nodes})
+    topics = {"t": nodes}
+    cluster = SimulatedCluster(
+        FakeSystem(latency_ms=2), nodes=nodes, topics=topics, transaction_version=transaction_version
+    )
     for node in range(nodes):
         cluster.control.move_leader("t", node, node)
     given: dict[str, object] = {"linger_ms": 0, "delivery_timeout_ms": 20_000, "request_timeout_ms": 5000, **options}
@@ -163,3 +170,50 @@ def test_a_refusal_that_stays_is_an_error_in_the_log_once(caplog: pytest.LogCapt
     logged = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert [(record.levelname, "broker 1" in record.getMessage()) for record in logged] == [("ERROR", True)]
     producer.close(timeout=0)
+
+
+# --- transactions, whose coordinator is node 0
+
+
+def begun(version: int, **options: object) -> tuple[SimulatedCluster, KafkaProducer, Refusals]:
+    """One record is acknowledged, by node 1."""
+    cluster, producer, refusals = simulated(3, transaction_version=version, transactional_id="x", **options)
+    cluster.control.move_coordinator("x", 0)
+    producer.init_transactions()
+    producer.begin_transaction()
+    outcome(producer, send(producer, b"1", 1))
+    return cluster, producer, refusals
+
+
+@BOTH
+def test_19_a_transaction_waits_for_a_coordinator_that_refuses_for_a_while(version: int) -> None:
+    cluster, producer, refusals = begun(version)
+    refusals.begin(0)
+    cluster.system.at(cluster.system.now() + 3000, refusals.hosts.clear)
+    send(producer, b"2", 2)
+    producer.commit_transaction()
+    assert refusals.attempts > 2
+    assert [cluster.values("t", partition, committed=True) for partition in (1, 2)] == [[b"1"], [b"2"]]
+    producer.close()
+
+
+@BOTH
+def test_19_a_call_that_waits_in_vain_for_a_coordinator_that_refuses_names_it(version: int) -> None:
+    _, producer, refusals = begun(version, max_block_ms=5000)
+    refusals.begin(0)
+    with pytest.raises(TransactionTimeoutError, match=r"broker0:9092: SASL authentication failed: unknown user"):
+        producer.commit_transaction()
+    refusals.hosts.clear()
+    producer.commit_transaction()
+    producer.close()
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_19_a_transactional_producer_that_every_broker_refuses_fails_its_first_call(nodes: int) -> None:
+    cluster, producer, refusals = simulated(nodes, transactional_id="x")
+    refusals.begin(*range(nodes))
+    started = cluster.system.now()
+    with pytest.raises(AuthenticationError, match="unknown user"):
+        producer.init_transactions()
+    assert cluster.system.now() - started < 1500
+    producer.close()

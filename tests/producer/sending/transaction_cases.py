@@ -123,7 +123,7 @@ class Talk:
         """Lose the answer to the request, and let the pause pass."""
         while self.due().kind is not kind:
             self.answer(Kind.FIND_COORDINATOR)
-        self.manager.lost(self.send(kind), self.now)
+        self.manager.lost(self.send(kind), self.now, "the connection was lost")
         self.wait()
 
     def settle(self) -> None:
