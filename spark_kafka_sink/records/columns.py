@@ -93,9 +93,9 @@ class RecordColumns:
     @property
     def payload_nbytes(self) -> int:
         """The bytes of keys, values and headers alone: `nbytes` without Arrow's offsets and the timestamps."""
-        headers = [] if self.headers is None else _pieces(self.headers)
+        headers = [] if self.headers is None else pieces_of(self.headers)
         columns = [column for column in (self.value, self.key) if column is not None]
-        arrays = [piece for column in columns for piece in _pieces(column)]
+        arrays = [piece for column in columns for piece in pieces_of(column)]
         arrays += [field for piece in headers for field in _header_fields(piece)]
         return sum(data_nbytes(array) for array in arrays)
 
@@ -150,7 +150,8 @@ def _header_fields(headers: pa.Array) -> Sequence[pa.Array]:
     return fields
 
 
-def _pieces(column: ArrowColumn) -> Sequence[pa.Array]:
+def pieces_of(column: ArrowColumn) -> Sequence[pa.Array]:
+    """The plain arrays that a column is made of."""
     return [column] if isinstance(column, pa.Array) else column.chunks
 
 

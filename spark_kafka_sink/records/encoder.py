@@ -13,27 +13,26 @@ A record in a batch:
     headerCount     varint
     headers         for each: keyLength, key, valueLength, value
 
-All records of a chunk are encoded one after the other (joined_rows.py); a batch is a slice of them. So rows come in the
-order of their batches, and a chunk ends where a batch ends.
+All records are encoded one after the other (joined_rows.py), in the order of their batches; a batch is a slice of them.
+Some thousand of them lie in one buffer, which ends where a batch ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import byte_column, encode_varint, named_rows, numbers_of
-from spark_kafka_sink.records.columns import ROWS_AT_A_TIME, ArrowColumn, RecordColumns
+from spark_kafka_sink.records.arrays import ByteColumn, byte_column, encode_varint, named_rows, numbers_of
+from spark_kafka_sink.records.columns import ROWS_AT_A_TIME, ArrowColumn, RecordColumns, one_array, pieces_of
 from spark_kafka_sink.records.cutting import BatchSlice
 from spark_kafka_sink.records.joined_rows import JoinedRows, header_column
 
 BYTES_AT_A_TIME = 4 << 20
-"""A chunk of large records has fewer rows: it is copied twice, and should stay in the processor's cache between."""
+"""A buffer of large records has fewer of them: it returns to the pool only when all of its batches have gone."""
 
 
 _ATTRIBUTES = b"\0"
@@ -49,64 +48,73 @@ class EncodedSlice(NamedTuple):
     max_timestamp: int
 
 
-def encode(columns: RecordColumns, slices: Sequence[BatchSlice], now_ms: int) -> list[EncodedSlice]:
-    """Encode the rows of each slice. Rows must have passed `invalid_rows`; those without a timestamp get `now_ms`."""
-    encoded: list[EncodedSlice] = []
-    for chunk in _chunks(columns, slices):
-        first, stop = chunk[0].start, chunk[-1].stop
-        encoded += _encode_chunk(columns.slice(first, stop - first).contiguous(), chunk, now_ms)
-    return encoded
+def encode(
+    columns: RecordColumns, slices: Sequence[BatchSlice], now_ms: int, order: NDArray[np.int32] | None = None
+) -> list[EncodedSlice]:
+    """Encode all rows, in `order` (None: as they stand). The slices count rows in that order and leave none out.
 
-
-def _chunks(columns: RecordColumns, slices: Sequence[BatchSlice]) -> Iterator[Sequence[BatchSlice]]:
-    """Neighbouring slices with about as many rows as are worked on at a time. A slice is never cut."""
+    Rows must have passed `invalid_rows`; those without a timestamp get `now_ms`.
+    """
     if not slices:
-        return
-    rows_max = min(ROWS_AT_A_TIME, BYTES_AT_A_TIME * columns.num_rows // max(1, columns.nbytes))
-    _, starts, stops, _, _ = zip(*slices, strict=True)
-    begin, first = 0, starts[0]
-    for index, (before, start, stop) in enumerate(zip(stops, starts[1:], stops[1:], strict=False), 1):
-        if start != before or stop - first > rows_max:
-            yield slices[begin:index]
-            begin, first = index, start
-    yield slices[begin:]
-
-
-def _encode_chunk(chunk: RecordColumns, slices: Sequence[BatchSlice], now_ms: int) -> list[EncodedSlice]:
+        return []
     _, starts, stops, first_deltas, bases = zip(*slices, strict=True)
-    firsts: NDArray[np.int64] = np.subtract(starts, starts[0])
     counts: NDArray[np.int64] = np.subtract(stops, starts)
-    times = _times(chunk.timestamp, chunk.num_rows, now_ms)
-    base = [first if base is None else base for first, base in zip(times[firsts].tolist(), bases, strict=True)]
+    times = _times(columns.timestamp, columns.num_rows, now_ms, order)
+    base = [first if base is None else base for first, base in zip(times[[*starts]].tolist(), bases, strict=True)]
     timestamp_deltas = times - np.repeat(base, counts)
-    offset_deltas = np.arange(chunk.num_rows, dtype=np.int32)
-    offset_deltas -= np.repeat((firsts - first_deltas).astype(np.int32), counts)
-    data, edges = _encode_rows(chunk, timestamp_deltas, offset_deltas)
-    view = memoryview(data)
-    segments = [view[start:stop] for start, stop in pairwise([*edges[firsts].tolist(), int(edges[-1])])]
-    highest = np.maximum.reduceat(times, firsts).tolist()
+    offset_deltas = np.arange(columns.num_rows, dtype=np.int32)
+    offset_deltas -= np.repeat(np.subtract(starts, first_deltas).astype(np.int32), counts)
+    records = _joined_rows(columns, timestamp_deltas, offset_deltas, order)
+    segments: list[memoryview] = []
+    chunks = _chunks(columns, slices)
+    for chunk, (data, edges) in zip(chunks, records.join([chunk[-1].stop for chunk in chunks]), strict=True):
+        ends = edges[[part.stop - chunk[0].start for part in chunk]].tolist()
+        view = memoryview(data)
+        segments += [view[start:stop] for start, stop in pairwise([0, *ends])]
+    highest = np.maximum.reduceat(times, starts).tolist()
     return list(named_rows(EncodedSlice, segments, counts.tolist(), base, highest))
 
 
-def _times(column: ArrowColumn | None, rows: int, now_ms: int) -> NDArray[np.int64]:
-    return np.full(rows, now_ms) if column is None else numbers_of(column, null=now_ms)
+def _chunks(columns: RecordColumns, slices: Sequence[BatchSlice]) -> list[Sequence[BatchSlice]]:
+    """Neighbouring slices with about as many rows as go into one buffer. A slice is never cut."""
+    rows_max = min(ROWS_AT_A_TIME, BYTES_AT_A_TIME * columns.num_rows // max(1, columns.nbytes))
+    chunks: list[Sequence[BatchSlice]] = []
+    begin, first = 0, 0
+    for index, part in enumerate(slices):
+        if index > begin and part.stop - first > rows_max:
+            chunks.append(slices[begin:index])
+            begin, first = index, part.start
+    return [*chunks, slices[begin:]]
 
 
-def _encode_rows(
-    chunk: RecordColumns, timestamp_deltas: NDArray[np.int64], offset_deltas: NDArray[np.int32]
-) -> tuple[pa.Buffer, NDArray[np.int32]]:
-    """All records of a chunk, and where each begins and the last one ends."""
-    records = JoinedRows(chunk.num_rows)
+def _times(column: ArrowColumn | None, rows: int, now_ms: int, order: NDArray[np.int32] | None) -> NDArray[np.int64]:
+    if column is None:
+        return np.full(rows, now_ms)
+    times = numbers_of(one_array(column), null=now_ms)
+    return times if order is None else times[order]
+
+
+def _joined_rows(
+    columns: RecordColumns,
+    timestamp_deltas: NDArray[np.int64],
+    offset_deltas: NDArray[np.int32],
+    order: NDArray[np.int32] | None,
+) -> JoinedRows:
+    records = JoinedRows(columns.num_rows, order)
     records.add_constant(_ATTRIBUTES)
     records.add_numbers(timestamp_deltas)
     records.add_numbers(offset_deltas)
-    records.add_bytes(None if chunk.key is None else byte_column(chunk.key))
-    records.add_bytes(byte_column(chunk.value))
-    headers = None if chunk.headers is None else header_column(chunk.headers)
+    records.add_bytes(None if columns.key is None else _byte_columns(columns.key))
+    records.add_bytes(_byte_columns(columns.value))
+    headers = None if columns.headers is None else header_column(one_array(columns.headers))
     if headers is None or not len(headers.keys):
         records.add_constant(_NO_HEADERS)
     else:
-        records.add_numbers(headers.counts)
-        records.add_payloads(headers.encoded())
+        records.add_numbers(headers.counts if order is None else headers.counts[order])
+        records.add_payloads([headers.encoded()])
     records.add_length_in_front()
-    return records.join()
+    return records
+
+
+def _byte_columns(column: ArrowColumn) -> list[ByteColumn]:
+    return [byte_column(piece) for piece in pieces_of(column)]

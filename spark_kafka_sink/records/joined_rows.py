@@ -13,7 +13,9 @@ code. Larger numbers are encoded into an array of their own.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -67,10 +69,15 @@ def reuse_freed_memory() -> None:
 
 
 class JoinedRows:
-    """One row or more. Each column that is added stands behind the columns before it, in every row."""
+    """One row or more. Each column that is added stands behind the columns before it, in every row.
 
-    def __init__(self, rows: int) -> None:
+    `order` has for each row the place of its bytes in the columns that are added; None: they stand in order. Numbers
+    come in the order of the rows.
+    """
+
+    def __init__(self, rows: int, order: NDArray[np.int32] | None = None) -> None:
         self._rows = rows
+        self._order = order
         self._arrays: list[pa.Array] = [_SMALL_VARINTS]
         self._next_place = _SMALL_CODES
         self._columns: list[NDArray[Any] | bytes] = []  # places, or bytes that are the same in all rows
@@ -94,18 +101,22 @@ class JoinedRows:
         self._columns.append(places)
         self._sizes += widths
 
-    def add_payloads(self, column: ByteColumn) -> None:
-        """Add the bytes of a column without their lengths; null adds nothing."""
-        self._columns.append(self._add_array(column.array()))
-        self._sizes += column.sizes
+    def add_payloads(self, pieces: Sequence[ByteColumn]) -> None:
+        """Add the bytes of a column, which may lie in pieces, without their lengths; null adds nothing."""
+        first = self._next_place
+        for piece in pieces:
+            self._add_array(piece.array())
+        places = np.arange(first, self._next_place, dtype=np.int32) if self._order is None else self._order + first
+        self._columns.append(places)
+        self._sizes += self._in_order([piece.sizes for piece in pieces])
 
-    def add_bytes(self, column: ByteColumn | None) -> None:
+    def add_bytes(self, pieces: Sequence[ByteColumn] | None) -> None:
         """Add lengths and bytes, as Kafka writes keys and values. The length of null is -1. None: every row is null."""
-        if column is None:
+        if pieces is None:
             self.add_constant(encode_varint(-1))
         else:
-            self.add_numbers(column.lengths)
-            self.add_payloads(column)
+            self.add_numbers(self._in_order([piece.lengths for piece in pieces]))
+            self.add_payloads(pieces)
 
     def add_length_in_front(self) -> None:
         """Put in front of each row the length that it has so far."""
@@ -113,21 +124,29 @@ class JoinedRows:
         self._columns.insert(0, places)
         self._sizes += widths
 
-    def join(self) -> tuple[pa.Buffer, NDArray[np.int32]]:
-        """All bytes, and where each row begins and the last one ends."""
+    def join(self, stops: Sequence[int]) -> Iterator[tuple[pa.Buffer, NDArray[np.int32]]]:
+        """The bytes of the rows up to each stop, and where in them each row begins and the last one ends."""
         total = int(np.add.reduce(self._sizes, dtype=np.int64))
         if total > JOINED_BYTES_MAX:
             raise RecordTooLargeError(
                 f"{self._rows} records of {total} bytes cannot be one batch: it holds less than 2 GiB"
             )
-        places = np.empty((self._rows, len(self._columns)), np.int32)
-        for index, column in enumerate(self._columns):
-            places[:, index] = self._add_array(bytes_array([column])) if isinstance(column, bytes) else column
-        self._add_empty(places.size, total)
-        pieces, order = pa.concat_arrays(self._arrays, memory_pool=_POOL), number_array(places.reshape(-1))
-        joined = pc.take(pieces, order, boundscheck=False, memory_pool=_POOL)
-        _, offsets, data = joined.buffers()
-        return data, np.frombuffer(offsets, np.int32, places.size + 1)[:: len(self._columns)]
+        columns = [
+            np.broadcast_to(np.int32(self._add_array(bytes_array([column]))), self._rows)
+            if isinstance(column, bytes)
+            else column
+            for column in self._columns
+        ]
+        self._add_empty(self._rows * len(columns), total)
+        pieces = pa.concat_arrays(self._arrays, memory_pool=_POOL)
+        self._arrays.clear()
+        for first, stop in pairwise([0, *stops]):
+            places = np.empty((stop - first, len(columns)), np.int32)
+            for index, column in enumerate(columns):
+                places[:, index] = column[first:stop]
+            joined = pc.take(pieces, number_array(places.reshape(-1)), boundscheck=False, memory_pool=_POOL)
+            _, offsets, data = joined.buffers()
+            yield data, np.frombuffer(offsets, np.int32, places.size + 1)[:: len(columns)]
 
     def _add_empty(self, taken: int, total_bytes: int) -> None:
         """Add empty elements, as many as make the mean length of all that of the elements that are taken.
@@ -142,19 +161,25 @@ class JoinedRows:
         if empty > 0:
             self._arrays.append(_EMPTY.slice(0, min(empty, _EMPTY_MAX)))
 
+    def _in_order(self, pieces: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
+        numbers = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        return numbers if self._order is None else numbers[self._order]
+
     def _varints(self, values: Numbers) -> tuple[NDArray[Any], NDArray[np.int32]]:
         """Their places and their widths."""
         coded = zigzag_column(values)
         widths = varint_widths(coded)
-        small = int(np.maximum.reduce(coded, initial=0)) < _SMALL_CODES
-        return coded if small else self._add_array(varint_array(coded)), widths
+        if int(np.maximum.reduce(coded, initial=0)) < _SMALL_CODES:
+            return coded, widths
+        first = self._add_array(varint_array(coded))
+        return np.arange(first, self._next_place, dtype=np.int32), widths
 
-    def _add_array(self, array: pa.Array) -> NDArray[np.int32]:
-        """The places of its elements."""
+    def _add_array(self, array: pa.Array) -> int:
+        """The place of its first element."""
         first = self._next_place
         self._arrays.append(array)
         self._next_place += len(array)
-        return np.arange(first, self._next_place, dtype=np.int32)
+        return first
 
 
 # The headers of a chunk's records: a count for each row, and `key length, key, value length, value` for each header.
@@ -180,9 +205,9 @@ class HeaderColumn:
     def encoded(self) -> ByteColumn:
         """The headers of each row, without their count."""
         headers = JoinedRows(len(self.keys))
-        headers.add_bytes(byte_column(self.keys))
-        headers.add_bytes(byte_column(self.values))
-        data, edges = headers.join()
+        headers.add_bytes([byte_column(self.keys)])
+        headers.add_bytes([byte_column(self.values)])
+        ((data, edges),) = headers.join([len(self.keys)])
         return ByteColumn(edges[self.starts], data)
 
 

@@ -44,14 +44,13 @@ def assert_equal(pieces: Sequence[EncodedSlice], rows: Sequence[Row], plan: Sequ
 
 @st.composite
 def plans(draw: st.DrawFn, rows: int) -> list[BatchSlice]:
-    """The rows in pieces, some of them left out, some appended to batches that are open."""
+    """The rows in pieces, some appended to batches that are open."""
     cuts = sorted(draw(st.sets(st.integers(0, rows), max_size=5)) | {0, rows})
     plan = []
     for index, (start, stop) in enumerate(itertools.pairwise(cuts)):
         delta = draw(st.sampled_from([0, 0, 1, 62, 8190, 1 << 20]))
         base = draw(st.integers(NOW - 100, NOW + 100)) if delta else None
-        if draw(st.integers(0, 5)):
-            plan.append(BatchSlice(index, start, stop, delta, base))
+        plan.append(BatchSlice(index, start, stop, delta, base))
     return plan
 
 
@@ -63,10 +62,14 @@ def test_every_shape_equals_the_slow_encoder(data: st.DataObject, rows: list[Row
     assert_equal(encode(columns, plan, NOW), rows, plan)
 
 
-def test_rows_that_the_plan_leaves_out_are_left_out() -> None:
-    rows = [Row(b"value %d" % i) for i in range(9)]
-    plan = [BatchSlice(0, 0, 3), BatchSlice(1, 5, 9)]
-    assert_equal(encode(RecordColumns(pa.array([row.value for row in rows])), plan, NOW), rows, plan)
+@given(st.data(), mixed_rows | even_rows())
+@settings(max_examples=100, deadline=None)
+def test_rows_are_encoded_in_the_order_that_is_given(data: st.DataObject, rows: list[Row]) -> None:
+    order = data.draw(st.permutations(range(len(rows))))
+    as_they_came = [row for _, row in sorted(zip(order, rows, strict=True), key=lambda pair: pair[0])]
+    columns = data.draw(arrow_columns(as_they_came))
+    plan = data.draw(plans(len(rows)))
+    assert_equal(encode(columns, plan, NOW, np.array(order, np.int32)), rows, plan)
 
 
 @given(st.data(), mixed_rows)

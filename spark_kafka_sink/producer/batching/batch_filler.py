@@ -1,7 +1,7 @@
 """BatchFiller: the staged rows of a topic become batches in the queues of its partitions.
 
     1. take the topic's stage                                 under the lock
-    2. group: rows in the order of their partitions           without the lock
+    2. group: find the order of rows by partition             without the lock
     3. pin the open batches of these partitions               under the lock
     4. cut: where batches begin and end; encode               without the lock
     5. append the records to the batches                      under the lock
@@ -253,7 +253,7 @@ class BatchFiller:
         now_ms = self._wall_clock_ms()
         times = times_of(grouped.columns, now_ms)
         cuts = cut_batches(grouped.sizes, grouped.slices(pinned), bytes_max, times)
-        pieces = encode(grouped.columns, cuts, now_ms)
+        pieces = encode(grouped.columns, cuts, now_ms, grouped.order)
         leases = self._leases_of(stage, cuts, pieces, grouped.origins)
         rest = stage.entries[len(together) :]
         with self._lock:

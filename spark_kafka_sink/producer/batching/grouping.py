@@ -1,7 +1,7 @@
-"""Grouping: staged rows become rows in the order of their partitions. The only place that orders rows; pure.
+"""Grouping: the order in which staged rows are encoded. The only place that orders rows; pure.
 
 One stable sort of the partition numbers finds an order in which the rows of a partition are neighbours, as they were
-given; one `take` lays the columns out in it. Single records become columns first.
+given. The columns stay as they came: the encoder reads them in that order. Single records become columns first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.row_origins import RowOrigins
-from spark_kafka_sink.producer.batching.staging import Entry, Headers, StagedRecord, StagedRows
+from spark_kafka_sink.producer.batching.staging import GROUPED_BYTES_MAX, Entry, Headers, StagedRecord, StagedRows
 from spark_kafka_sink.records.arrays import bytes_array, number_array
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.cutting import PartitionSlice
@@ -28,9 +28,11 @@ _FEW_ROWS = 64
 
 
 class GroupedRows(NamedTuple):
-    """Rows in the order of their partitions: partitions[i] has the rows [starts[i], starts[i + 1])."""
+    """partitions[i] has the rows [starts[i], starts[i + 1]), counted in the order of `sizes` and `origins`."""
 
     columns: RecordColumns
+    order: NDArray[np.int32] | None
+    """For each row its place in the columns, which stay as they came. None: they came in order."""
     sizes: NDArray[np.int64]
     partitions: list[int]
     starts: list[int]
@@ -62,22 +64,26 @@ def in_columns(entries: Sequence[tuple[Entry, int]]) -> list[tuple[StagedRows, i
 
 
 def compatible(staged: Sequence[StagedRows]) -> Iterator[list[StagedRows]]:
-    """Runs of neighbours that can be grouped together: their headers must be of one type, the rest is made alike."""
+    """Runs of neighbours that can be grouped together: not too many bytes, and headers of one type."""
     together: list[StagedRows] = []
     kind: Any = None
+    total = 0
     for rows in staged:
+        size = int(np.add.reduce(rows.sizes))
         own = None if rows.columns.headers is None else rows.columns.headers.type
-        if together and own is not None and kind is not None and own != kind:
+        differs = own is not None and kind is not None and own != kind
+        if together and (differs or total + size > GROUPED_BYTES_MAX):
             yield together
-            together, kind = [], None
+            together, kind, total = [], None, 0
         kind = kind if own is None else own
         together.append(rows)
+        total += size
     if together:
         yield together
 
 
 def group(staged: Sequence[StagedRows]) -> GroupedRows:
-    """Order rows by partition; rows of one partition keep their order."""
+    """Find the order of rows by partition; rows of one partition keep theirs."""
     columns = RecordColumns.concat([rows.columns for rows in staged])
     for rows in staged:
         del rows.columns
@@ -87,14 +93,14 @@ def group(staged: Sequence[StagedRows]) -> GroupedRows:
     counts = staged[0].counts if len(staged) == 1 else np.bincount(partitions)
     hit = counts.nonzero()[0]
     starts = [0, *counts[hit].cumsum().tolist()]
-    entry_of = None
+    entry_of = order = None
     if len(staged) > 1:
         entry_of = np.repeat(np.arange(len(staged)), [len(rows.rows) for rows in staged])
     if len(hit) > 1 and not _in_order(partitions):
-        order = _narrow(partitions, len(counts)).argsort(kind="stable")
-        columns, sizes, places = columns.take(order), sizes[order], places[order]
+        order = _narrow(partitions, len(counts)).argsort(kind="stable").astype(np.int32)
+        sizes, places = sizes[order], places[order]
         entry_of = None if entry_of is None else entry_of[order]
-    return GroupedRows(columns, sizes, hit.tolist(), starts, _origins(staged, places, entry_of))
+    return GroupedRows(columns, order, sizes, hit.tolist(), starts, _origins(staged, places, entry_of))
 
 
 def _origins(staged: Sequence[StagedRows], places: NDArray[np.int64], entry_of: NDArray[np.int64] | None) -> RowOrigins:

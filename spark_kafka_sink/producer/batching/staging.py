@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
 from spark_kafka_sink.producer.batching.row_origins import FUTURE_BYTES
 from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.joined_rows import JOINED_BYTES_MAX
 
 Headers = Sequence[tuple[str, "bytes | None"]]
 
@@ -36,6 +37,8 @@ RECORD_BYTES_OVER = 30
 """By how much the size of a StagedRecord may exceed what it is encoded to: all of its numbers are one byte long."""
 _ROW_BYTES_OVER = 8
 """By how much the size of a row of columns may exceed what it is encoded to (records/cutting.py)."""
+GROUPED_BYTES_MAX = JOINED_BYTES_MAX // 2
+"""Rows that are grouped at once become one array, with 32-bit offsets. The rest is for rows that come meanwhile."""
 _CACHED_BYTES = 3 << 20
 _BYTES_PER_PARTITION = 64 << 10
 """Rows are ordered in half the time, or less, while all are in the processor's cache. So a stage is full with that many
@@ -60,7 +63,7 @@ class StagedRecord(NamedTuple):
 class StagedRows:
     """Rows of one call, and their places in what the caller gave. For single records `call` is the list of futures."""
 
-    columns: RecordColumns  # deleted when they are grouped: the copy in order takes their place in buffer.memory
+    columns: RecordColumns  # deleted when they are grouped, so that encoded records can take their place in memory
     sizes: NDArray[np.int64]
     partitions: NDArray[np.int32]
     counts: NDArray[np.int64]
@@ -112,7 +115,7 @@ class Stage:
         """`bytes_max` is the part of buffer.memory that its rows, encoded, may fill."""
         self.topic = topic
         self.oldest_ms = now
-        self._bytes_max = bytes_max
+        self._bytes_max = min(bytes_max, GROUPED_BYTES_MAX)
         self._splits = 0  # how often rows have left before these
         self.entries: list[tuple[Entry, int]] = []  # each with the bytes that are reserved for it
         self.bytes = 0  # upper bound of the encoded form of all rows
@@ -207,6 +210,7 @@ class Stage:
 def chunks(sizes: NDArray[np.int64], rows_max: int, bytes_max: int) -> Iterator[tuple[int, int, int]]:
     """Cut a call into what is staged at a time: first row, row after the last, bytes. A larger row is a chunk alone."""
     row_count, total = len(sizes), int(np.add.reduce(sizes))
+    bytes_max = min(bytes_max, GROUPED_BYTES_MAX)
     if total <= bytes_max and row_count <= rows_max:
         yield 0, row_count, total
         return

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_kafka_sink.producer.batching.grouping import compatible, group, in_columns, rows_of_records
+from spark_kafka_sink.producer.batching import grouping
+from spark_kafka_sink.producer.batching.grouping import GroupedRows, compatible, group, in_columns, rows_of_records
 from spark_kafka_sink.producer.batching.row_origins import BatchRows
 from spark_kafka_sink.producer.batching.staging import StagedRecord, StagedRows
 from spark_kafka_sink.records.columns import RecordColumns
@@ -23,6 +24,11 @@ def staged(values: list[bytes], partitions: list[int], call: object, headers: pa
         np.arange(len(values)) * 10,
         call,
     )
+
+
+def in_order(grouped: GroupedRows) -> list[bytes]:
+    values = grouped.columns.value.to_pylist()
+    return values if grouped.order is None else [values[place] for place in grouped.order]
 
 
 def record(partition: int, value: bytes | None, future: object) -> StagedRecord:
@@ -45,7 +51,7 @@ def test_grouping_equals_sorting_row_by_row(calls: list[list[int]], spread: int)
             slow.setdefault(partition * spread, []).append((b"%d-%d" % (call, row), call, row * 10))
     grouped = group(entries)
     assert grouped.partitions == sorted(slow)
-    values = grouped.columns.value.to_pylist()
+    values = in_order(grouped)
     for index, partition in enumerate(grouped.partitions):
         start, stop = grouped.starts[index], grouped.starts[index + 1]
         assert values[start:stop] == [value for value, _, _ in slow[partition]]
@@ -114,11 +120,17 @@ def test_rows_with_headers_of_different_types_are_grouped_apart_in_order() -> No
         assert group(some).columns.num_rows == len(some)
 
 
+def test_rows_of_more_bytes_than_one_array_may_have_are_grouped_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouping, "GROUPED_BYTES_MAX", 10)
+    entries = [staged([b"x" * size], [0], call) for call, size in enumerate((4, 6, 1, 30, 1, 9, 1))]
+    assert [[rows.call for rows in some] for some in compatible(entries)] == [[0, 1], [2], [3], [4, 5], [6]]
+
+
 @pytest.mark.parametrize("highest", [255, 256, 65_535, 65_536])
 def test_partition_numbers_of_every_width_are_ordered(highest: int) -> None:
     grouped = group([staged([b"last", b"first"], [highest, 0], "c")])
     assert grouped.partitions == [0, highest]
-    assert grouped.columns.value.to_pylist() == [b"first", b"last"]
+    assert in_order(grouped) == [b"first", b"last"]
 
 
 def test_rows_that_are_in_order_are_not_copied() -> None:
@@ -132,4 +144,4 @@ def test_one_row_out_of_its_partitions_order_is_noticed_wherever_it_is(at: int) 
     partitions = [0] * 1_500 + [1] * 1_500
     partitions[at] = 1 - partitions[at]
     grouped = group([staged([b"%d" % partition for partition in partitions], partitions, "c")])
-    assert grouped.columns.value.to_pylist() == [b"0"] * partitions.count(0) + [b"1"] * partitions.count(1)
+    assert in_order(grouped) == [b"0"] * partitions.count(0) + [b"1"] * partitions.count(1)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_kafka_sink.producer.batching import staging
 from spark_kafka_sink.producer.batching.grouping import rows_of_records
 from spark_kafka_sink.producer.batching.row_origins import FUTURE_BYTES
 from spark_kafka_sink.producer.batching.staging import Stage, StagedRecord, StagedRows, chunks
@@ -38,6 +39,18 @@ def test_a_stage_counts_what_it_holds() -> None:
     stage.add(record(2, 1_030), [2_000])
     assert (stage.bytes, stage.fullest_bytes, stage.oldest_ms) == (2 * 1_030 + 424, 2_000, 5)
     assert [reserved for _, reserved in stage.entries] == [2_000, 900, 2_000]
+
+
+def test_however_much_memory_there_is_rows_that_are_grouped_at_once_fit_one_array(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(staging, "GROUPED_BYTES_MAX", 300)
+    stage = Stage("t", 0, 32 * MIB)
+    stage.add(rows_of([150], [0]), [1])
+    assert not stage.is_full(16 * KIB)
+    stage.add(rows_of([150], [1]), [1])
+    assert stage.is_full(16 * KIB)
+    assert list(chunks(np.array([150, 150, 150, 400]), 100, 32 * MIB)) == [(0, 2, 300), (2, 3, 150), (3, 4, 400)]
 
 
 def test_an_entry_that_is_taken_back_is_not_there_any_more() -> None:
