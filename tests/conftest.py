@@ -26,6 +26,7 @@ GUARDED = (
     "producer/sending/test_transactions",
     "spark/test_pool.py",
 )
+BROKER = "broker/"
 
 
 def pytest_configure() -> None:
@@ -34,11 +35,12 @@ def pytest_configure() -> None:
 
 @pytest.fixture(autouse=True)
 def guarded_fields(request: pytest.FixtureRequest) -> Iterator[None]:
-    if not request.node.path.relative_to(ROOT).as_posix().startswith(GUARDED):
+    path = request.node.path.relative_to(ROOT).as_posix()
+    if not path.startswith((*GUARDED, BROKER)):
         yield
         return
-    from tests.guarded_fields import guards  # not for tests that import nothing of the package
+    from tests.guarded_fields import BROKER_GUARDS, GUARDS, guards  # not for tests that import nothing of the package
 
-    with guards() as found:
+    with guards(BROKER_GUARDS if path.startswith(BROKER) else GUARDS) as found:
         yield
     assert sorted(set(found)) == [], "without the lock that guards it"

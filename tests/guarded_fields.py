@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,10 @@ from typing import Any
 from unittest.mock import patch
 
 import spark_kafka_sink
+from spark_kafka_sink.broker.cluster import EmbeddedCluster
+from spark_kafka_sink.broker.control import Control
+from spark_kafka_sink.broker.log import PartitionLog
+from spark_kafka_sink.broker.request_queue import RequestQueue
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.exporters.prometheus import WriteCollector
@@ -102,13 +106,38 @@ GUARDS = [
     ),
 ]
 
+BROKER_GUARDS = [
+    Guard(
+        EmbeddedCluster,
+        "lock",
+        _names("topics coordinator offsets _coordinators"),
+        _names("progress _next_timeout_ms"),
+        _names("__repr__"),
+    ),
+    Guard(
+        PartitionLog,
+        "_lock",
+        _names("_base_offsets _batches _producers _aborted"),
+        _names("next_offset log_start_offset records_appended bytes_appended batches_appended"),
+    ),
+    Guard(
+        RequestQueue,
+        "_lock",
+        _names("_requests _ready _later _parked _number"),
+        _names("_closed"),
+        _names("note_progress waiting"),
+    ),
+    Guard(Control, "_lock", _names("_rules"), exempt=_names("has_rules")),
+]
+"""For the tests of the embedded broker only: each guard makes every access to its class slower."""
+
 
 @contextmanager
-def guards() -> Iterator[list[str]]:
+def guards(guarded: Sequence[Guard] = GUARDS) -> Iterator[list[str]]:
     """Collects the accesses without a lock, each as `class.field in file:line`."""
     found: list[str] = []
     with ExitStack() as patches:
-        for guard in GUARDS:
+        for guard in guarded:
             for name in ("__getattribute__", "__setattr__"):
                 checked = _checked(guard, name, getattr(guard.kind, name), found)
                 patches.enter_context(patch.object(guard.kind, name, checked))

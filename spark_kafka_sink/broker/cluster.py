@@ -128,10 +128,12 @@ class EmbeddedCluster:
         self._next_timeout_ms: float | None = None
         self._store = store
         if store is not None:
-            store.load(self)
-        missing = {name: number for name, number in (topics or {}).items() if name not in self.topics}
+            with self.lock:  # as for every end of a transaction
+                store.load(self)
+        loaded = set(self.topics)
+        missing = [NewTopic(name, number) for name, number in (topics or {}).items() if name not in loaded]
         if missing:
-            self.create_topics([NewTopic(name, number) for name, number in missing.items()])
+            self.create_topics(missing)
 
     def tick(self, now: float) -> None:
         """What happens by itself as time passes: transactions are aborted that have lasted too long."""
@@ -152,17 +154,16 @@ class EmbeddedCluster:
                 raise KeyError(f"the embedded broker has no topic {name}; it has {sorted(self.topics)}")
             return self.topics[name]
 
+    def find_topic(self, name: str) -> Topic | None:
+        with self.lock:
+            return self.topics.get(name)
+
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
         with self.lock:
             return self._topics_by_id.get(topic_id)
 
     def log(self, topic: str, partition: int) -> PartitionLog:
         return self.topic(topic).partitions[partition].log
-
-    def logs(self) -> Iterator[tuple[str, int, PartitionLog]]:
-        with self.lock:
-            found = [(t.name, p.index, p.log) for t in self.topics.values() for p in t.partitions]
-        return iter(found)
 
     def create_topic(
         self,
@@ -211,9 +212,8 @@ class EmbeddedCluster:
             self.save()
 
     def partitions_left(self) -> int:
-        """How many more the cluster can have."""
-        with self.lock:
-            return self.config.partitions_max - sum(len(topic.partitions) for topic in self.topics.values())
+        """How many more the cluster can have. The caller has the lock, and acts on the answer under it."""
+        return self.config.partitions_max - sum(len(topic.partitions) for topic in self.topics.values())
 
     def _create(self, new: NewTopic, partitions_left: int) -> Topic:
         if not is_topic_name(new.name):
@@ -314,7 +314,9 @@ class EmbeddedCluster:
         self.save()
 
     def note_progress(self) -> None:
-        self.progress += 1
+        """Under the lock: a step that another thread takes back would leave a Fetch asleep that waits for it."""
+        with self.lock:
+            self.progress += 1
 
     def save(self) -> None:
         """Refusal: what was changed since the last time may be lost with this process."""

@@ -88,7 +88,8 @@ def _said(broker: EmbeddedBroker, chosen: argparse.Namespace) -> list[str]:
         f"{len(broker.cluster.nodes)} {'node' if len(broker.cluster.nodes) == 1 else 'nodes'}, {chosen.security}{users}"
         f"{tokens}, transaction.version {chosen.transaction_version}; records: {kept}; topics: {create}",
     ]
-    topics = sorted(broker.cluster.topics.values(), key=lambda topic: topic.name)
+    with broker.cluster.lock:  # clients may make topics already
+        topics = sorted(broker.cluster.topics.values(), key=lambda topic: topic.name)
     rows = [(topic.name, len(topic.partitions), _records(topic)) for topic in topics[:TOPICS_SHOWN_MAX]]
     said += table_lines(("topic", "partitions", "records"), rows) if rows else []
     return said + ([f"and {len(topics) - len(rows)} more"] if len(topics) > len(rows) else [])

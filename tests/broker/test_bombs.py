@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from spark_kafka_sink.broker.log import LogConfig, PartitionLog
 from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.records.compression import Codec, compress
-from spark_kafka_sink.records.decoder import check_body
+from spark_kafka_sink.records.decoder import check_body, decode_body
 from spark_kafka_sink.records.header import parse_header
 from tests.broker.asked import Broker
 from tests.broker.wire import batch, produce, result
@@ -91,16 +92,21 @@ def test_a_batch_at_the_limit_is_taken_and_takes_about_that(monkeypatch: pytest.
 
 def test_one_batch_of_a_cluster_is_looked_into_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Broker().cluster
-    turns: list[bool] = []
+    turns: list[tuple[str, bool]] = []
 
-    def watched(*given: Any, **options: Any) -> Any:
-        turns.append(cluster._checks._turn.locked())
-        return check_body(*given, **options)
+    def watch(looks: Callable[..., Any]) -> None:
+        def watched(*given: Any, **options: Any) -> Any:
+            turns.append((looks.__name__, cluster._checks._turn.locked()))
+            return looks(*given, **options)
 
-    monkeypatch.setattr(batch_checks, "check_body", watched)
+        monkeypatch.setattr(batch_checks, looks.__name__, watched)
+
+    watch(check_body)
+    watch(decode_body)
     for partition in range(2):
         cluster.log("t", partition).append(compressed(Codec.ZSTD, zeros(10), 1), wall_ms=1)
-    assert turns == [True, True]
+    cluster.log("t", 0).max_timestamp()
+    assert turns == [("check_body", True), ("check_body", True), ("decode_body", True)]
     assert not cluster._checks._turn.locked()
 
 

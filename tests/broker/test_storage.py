@@ -67,13 +67,13 @@ def test_a_batch_that_was_cut_off_is_cut_away_and_the_log_goes_on(tmp_path: Path
 
 
 def test_an_open_transaction_is_aborted_and_its_id_known(tmp_path: Path) -> None:
-    with Started(tmp_path, {"t": 1}) as cluster:
+    with Started(tmp_path, {"t": 1}) as cluster, cluster.lock:
         identity = cluster.coordinator.init_producer("x", 1000, None)
         cluster.coordinator.add_partitions("x", identity, [("t", 0)], 0, 0, version=2)
         cluster.note_transactions()
         producer = identity.producer_id, identity.epoch
         cluster.log("t", 0).append(batch(b"a", sequence=0, producer=producer, transactional=True), wall_ms=1)
-    with Started(tmp_path) as cluster:
+    with Started(tmp_path) as cluster, cluster.lock:
         assert cluster.log("t", 0).last_stable_offset == cluster.log("t", 0).next_offset == 2
         assert stored_records(cluster.log("t", 0), committed=True).num_rows == 0
         again = cluster.coordinator.init_producer("x", 1000, None)
@@ -85,13 +85,13 @@ def test_an_open_transaction_is_aborted_and_its_id_known(tmp_path: Path) -> None
 def test_a_producer_that_outlives_the_broker_cannot_commit_half_of_its_transaction(
     tmp_path: Path, version: int
 ) -> None:
-    with Started(tmp_path, {"t": 1, "u": 1}) as cluster:
+    with Started(tmp_path, {"t": 1, "u": 1}) as cluster, cluster.lock:
         identity = cluster.coordinator.init_producer("x", 1000, None)
         cluster.coordinator.add_partitions("x", identity, [("t", 0)], 0, 0, version=version)
         cluster.note_transactions()
         producer = identity.producer_id, identity.epoch
         cluster.log("t", 0).append(batch(b"before", sequence=0, producer=producer, transactional=True), wall_ms=1)
-    with Started(tmp_path) as cluster:
+    with Started(tmp_path) as cluster, cluster.lock:
         coordinator = cluster.coordinator
         added = coordinator.add_partitions("x", identity, [("u", 0)], 0, 0, version=version)
         assert added == error_codes.PRODUCER_FENCED
@@ -101,7 +101,7 @@ def test_a_producer_that_outlives_the_broker_cannot_commit_half_of_its_transacti
 
 
 def test_committed_offsets_are_kept(tmp_path: Path) -> None:
-    with Started(tmp_path, {"t": 1}) as cluster:
+    with Started(tmp_path, {"t": 1}) as cluster, cluster.lock:
         cluster.offsets.commit("g", {("t", 0): CommittedOffset(5, 1, "note")})
         cluster.save()
     with Started(tmp_path) as cluster:

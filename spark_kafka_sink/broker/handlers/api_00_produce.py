@@ -47,7 +47,7 @@ def handle(context: RequestContext, request: ProduceRequest) -> Handled:
 
 def _topic(context: RequestContext, request: ProduceRequest, data: TopicProduceData) -> TopicProduceResponse:
     by_id = context.version >= TOPIC_ID_VERSION
-    topic = context.cluster.topic_by_id(data.topic_id) if by_id else context.cluster.topics.get(data.name)
+    topic = context.cluster.topic_by_id(data.topic_id) if by_id else context.cluster.find_topic(data.name)
     results = []
     for each in data.partition_data:
         if topic is None and by_id:

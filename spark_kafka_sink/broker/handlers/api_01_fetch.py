@@ -55,7 +55,7 @@ class _Reading:
     def topic(self, asked: FetchTopic) -> FetchableTopicResponse:
         cluster = self._context.cluster
         by_id = self._context.version >= TOPIC_ID_VERSION
-        topic = cluster.topic_by_id(asked.topic_id) if by_id else cluster.topics.get(asked.topic)
+        topic = cluster.topic_by_id(asked.topic_id) if by_id else cluster.find_topic(asked.topic)
         partitions = [self._partition(topic, each) for each in asked.partitions if self._is_new(asked, each)]
         return FetchableTopicResponse(topic=asked.topic, topic_id=asked.topic_id, partitions=partitions)
 

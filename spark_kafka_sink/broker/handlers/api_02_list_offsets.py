@@ -43,7 +43,7 @@ def handle(context: RequestContext, request: ListOffsetsRequest) -> Handled:
 def _partition(
     context: RequestContext, topic: str, asked: ListOffsetsPartition, committed: bool
 ) -> ListOffsetsPartitionResponse:
-    partition, error = context.find_partition(context.cluster.topics.get(topic), asked.partition_index)
+    partition, error = context.find_partition(context.cluster.find_topic(topic), asked.partition_index)
     result = ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=error)
     if partition is not None:
         result.timestamp, result.offset = _find(partition.log, asked.timestamp, committed)

@@ -78,8 +78,8 @@ def _look_up(
     context: RequestContext, group: str, asked: Iterable[tuple[str, list[int]]] | None, stable: bool
 ) -> list[tuple[str, list[tuple[int, CommittedOffset, int]]]]:
     """By topic: (partition, its offset, error), each once. None asks for all that the group has."""
-    offsets = context.cluster.offsets
     with context.cluster.lock:
+        offsets = context.cluster.offsets
         if asked is None:
             by_topic: dict[str, list[int]] = {}
             for topic, index in offsets.all_of(group):

@@ -24,7 +24,8 @@ def handle(context: RequestContext, request: ApiVersionsRequest) -> Handled:
 
 
 def describe(cluster: EmbeddedCluster) -> ApiVersionsResponse:
-    level = cluster.coordinator.version
+    with cluster.lock:
+        level = cluster.coordinator.version
     response = ApiVersionsResponse(
         api_keys=_api_keys(cluster),
         supported_features=[SupportedFeatureKey(name=TRANSACTION_VERSION, min_version=0, max_version=2)],
