@@ -52,6 +52,7 @@ def test_a_producers_metrics_are_read_when_they_are_collected() -> None:
         stem, _, topic = name.partition("{")
         wanted = f"kafka.producer.{'topic.' if topic else ''}{stem.replace('-', '_').removesuffix('_total')}"
         assert wanted in names or value != value, name  # nan: an average of nothing
+    producer.close()
 
 
 def test_the_writes_of_a_job_add_up() -> None:

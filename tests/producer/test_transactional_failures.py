@@ -85,6 +85,7 @@ def test_a_record_that_is_too_large_to_be_sent_must_not_be_missed_by_the_commit(
         producer.commit_transaction()
     producer.abort_transaction()
     producer.begin_transaction()
+    producer.close()
 
 
 @BOTH

@@ -68,6 +68,7 @@ def test_a_partitioner_that_raises_or_chooses_nonsense_fails_its_record_alone(ch
     assert isinstance(error, InvalidRecordError)
     assert "Topic t" in str(error)
     assert outcome(producer, producer.send(ProducerRecord("t", b"v"))).partition == 1
+    producer.close()
 
 
 def test_rows_that_a_partitioner_of_one_s_own_would_have_to_place_are_refused_at_the_call() -> None:
