@@ -16,6 +16,7 @@ is resolved anew. Addresses of both families are tried: where `localhost` is ::1
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -324,3 +325,8 @@ class ExponentialBackoff:
         # 2^60 is more than any maximum, and less than what a float cannot hold.
         wait_ms = min(self._initial_ms * 2.0 ** min(failures, 60), self._maximum_ms)
         return min(wait_ms * self._random.uniform(1 - JITTER, 1 + JITTER), self._maximum_ms)
+
+
+def wait_seconds(timeout_ms: float) -> float:
+    """A limit in milliseconds as locks and threads take it: one of 292 years and more they refuse."""
+    return min(max(0.0, timeout_ms) / 1000, threading.TIMEOUT_MAX)

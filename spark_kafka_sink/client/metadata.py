@@ -32,7 +32,7 @@ from spark_kafka_sink.client.cluster import (
     merge_answer,
     with_partitions,
 )
-from spark_kafka_sink.client.connection_states import ExponentialBackoff
+from spark_kafka_sink.client.connection_states import ExponentialBackoff, wait_seconds
 from spark_kafka_sink.client.option_parsing import bootstrap_nodes
 from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.errors import (
@@ -182,7 +182,7 @@ class Metadata:
                     raise MetadataTimeoutError(
                         f"no metadata from any broker within {timeout_ms:.0f} ms. {self._unreachable_words()}"
                     )
-                self._changed.wait(min(remaining_ms / 1000.0, threading.TIMEOUT_MAX))
+                self._changed.wait(wait_seconds(remaining_ms))
 
     def raise_if_fatal(self) -> None:
         """Raise what makes it useless to go on, if there is such a thing."""

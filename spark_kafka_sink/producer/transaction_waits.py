@@ -92,6 +92,7 @@ class ProducerTransactions:
         self._wait(lambda: self.manager.send_offsets(whole, member), "txn-send-offsets-time")
 
     def prepare(self) -> PreparedTransaction | None:
+        self._refuse_in_callback()
         # Each record has an outcome after delivery.timeout.ms at the latest.
         self._accumulator.flush(lambda flushed: self._loop.wait(flushed, None))
         return self.manager.prepare()
@@ -126,8 +127,7 @@ class ProducerTransactions:
                 _log.warning("%r: the transaction could not be aborted: %s", self.manager, error)
 
     def _wait(self, begin: Callable[[], Operation], metric: str) -> None:
-        if self._loop.is_current():
-            raise IllegalStateError("A callback cannot wait for a transaction: it would wait for itself.")
+        self._refuse_in_callback()
         started = self._system.now()
         operation = begin()
         done = self._await(operation, self._max_block_ms)
@@ -140,6 +140,10 @@ class ProducerTransactions:
                 + (f" The last attempt to ask a broker: {trouble}" if trouble else "")
             )
         operation.result()
+
+    def _refuse_in_callback(self) -> None:
+        if self._loop.is_current():
+            raise IllegalStateError("A callback cannot wait for a transaction: it would wait for itself.")
 
     def _await(self, operation: Operation, timeout_ms: float) -> bool:
         """Wait for the operation. While the call waits, no batch lingers."""

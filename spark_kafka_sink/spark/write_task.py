@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
+from spark_kafka_sink.client.connection_states import wait_seconds
 from spark_kafka_sink.errors import (
     BatchRefusedError,
     ConfigurationError,
@@ -117,7 +118,7 @@ class _Writing:
     def __post_init__(self) -> None:
         config = self.producer.config
         self._waiting_bytes_max = config.buffer_memory
-        self._answer_seconds_max = (config.max_block_ms + 2 * config.delivery_timeout_ms) / 1000
+        self._answer_seconds_max = wait_seconds(config.max_block_ms + 2 * config.delivery_timeout_ms)
         self._failures = Failures(self.report.task)
         self._before = self.producer.totals()
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
+from spark_kafka_sink.client.option_parsing import LONG_MAX
 from spark_kafka_sink.errors import AuthorizationError, BufferExhaustedError, KafkaSinkError, ProducerClosedError
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
@@ -22,6 +23,8 @@ from tests.waiting import PATIENCE_SECONDS
 
 VALUE = b"v" * 1000
 LARGE = b"v" * 30_000
+CENTURIES = 1e12
+"""Seconds: more than threads can wait."""
 
 
 @pytest.fixture
@@ -249,3 +252,17 @@ def test_a_flush_in_a_signal_handler_keeps_its_time_whatever_the_interrupted_cal
         Caller(interrupted).finish()
         producer.flush(PATIENCE_SECONDS)
         assert future.result(0).offset == 0
+
+
+def test_the_longest_limits_that_a_user_can_give_are_waits_without_end(broker: EmbeddedBroker) -> None:
+    producer = producer_of(broker, transactional_id="x", max_block_ms=LONG_MAX)
+    producer.init_transactions()
+    with producer.transaction():
+        assert producer.send("t", VALUE).result(PATIENCE_SECONDS).offset == 0
+    producer.close(CENTURIES)
+    broker.control.when(api=ApiKey.PRODUCE, times=3).delay(100)
+    producer = producer_of(broker, max_block_ms=LONG_MAX, buffer_memory=3 * len(LARGE))
+    futures = [producer.send("t", LARGE) for _ in range(5)]  # memory is full after the first
+    producer.flush(CENTURIES)
+    assert [future.exception(0) for future in futures] == [None] * 5
+    producer.close(CENTURIES)

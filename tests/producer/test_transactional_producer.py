@@ -223,19 +223,20 @@ def test_a_record_outside_of_a_transaction_is_refused() -> None:
         producer.send_columns("t", RecordColumns(pa.array([b"1"])))
 
 
-def test_a_callback_cannot_end_the_transaction_that_it_is_part_of() -> None:
+def test_a_callback_cannot_end_or_prepare_the_transaction_that_it_is_part_of() -> None:
     _, producer = begun(2)
     errors: list[BaseException] = []
 
-    def commit(metadata: object, error: object) -> None:
-        try:
-            producer.commit_transaction()
-        except IllegalStateError as refused:
-            errors.append(refused)
+    def end(metadata: object, error: object) -> None:
+        for call in (producer.commit_transaction, producer.abort_transaction, producer.prepare_transaction):
+            try:
+                call()
+            except IllegalStateError as refused:
+                errors.append(refused)
 
-    producer.send(ProducerRecord("t", b"1", partition=0), commit)
+    producer.send(ProducerRecord("t", b"1", partition=0), end)
     producer.flush()
-    assert "would wait for itself" in str(errors[0])
+    assert ["would wait for itself" in str(error) for error in errors] == [True] * 3
     producer.commit_transaction()
 
 

@@ -1,6 +1,7 @@
 """Tokens for OAUTHBEARER by the client-credentials grant (RFC 6749, section 4.4), and how long they are kept.
 
-A token is fetched when a connection authenticates and no token is at hand that still has a good part of its life.
+A token is fetched when a connection authenticates and no token is at hand that still has a good part of its life. If that
+fails, the token at hand is used until its end.
 Only https is spoken, plain http to the loopback interface alone; redirects are not followed; the answer is bounded;
 what an endpoint says in an error is never repeated beyond its standard error code.
 """
@@ -11,6 +12,7 @@ import base64
 import contextlib
 import http.client
 import json
+import logging
 import socket
 import ssl
 import threading
@@ -26,6 +28,8 @@ ANSWER_BYTES_MAX = 1024 * 1024
 ATTEMPTS_MAX = 3
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _ERROR_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz_")
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -74,22 +78,31 @@ class TokenSource:
         self._wait_s = wait_s
         self._lock = threading.Lock()
         self._token = ""
-        self._renew_s = 0.0
+        self._renew_s = self._end_s = 0.0
 
     def token(self) -> str:
         with self._lock:
-            if not self._token or self._now_s() >= self._renew_s:
-                self._token, self._renew_s = self._obtain()
+            now_s = self._now_s()
+            if now_s >= self._renew_s:
+                try:
+                    self._obtain()
+                except AuthenticationError as error:
+                    left_s = self._end_s - now_s
+                    if left_s <= 0:
+                        raise
+                    _log.warning("The present token is used for another %.0f s at most. %s", left_s, error)
+                    self._renew_s = now_s + left_s / 2
             return self._token
 
-    def _obtain(self) -> tuple[str, float]:
+    def _obtain(self) -> None:
         asked_s = self._now_s()
         answer = self._ask_until_answered()
         token = answer.get("access_token")
         if not isinstance(token, str) or not token:
             raise AuthenticationError("OAUTHBEARER: the token endpoint's answer has no access_token")
         life_s = self._life_s(token, answer, asked_s)
-        return token, asked_s + life_s * self._config.refresh_window_factor
+        self._token, self._end_s = token, asked_s + life_s
+        self._renew_s = asked_s + life_s * self._config.refresh_window_factor
 
     def _life_s(self, token: str, answer: dict[str, object], asked_s: float) -> float:
         """By the answer, or by the token itself; a token that does not say is fetched each time."""

@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
-from spark_kafka_sink.client.connection_states import ExponentialBackoff
+from spark_kafka_sink.client.connection_states import ExponentialBackoff, wait_seconds
 from spark_kafka_sink.errors import KafkaSinkError, ProducerClosedError, RecordTooLargeError
 from spark_kafka_sink.producer.batching.batch import IN_FLIGHT, PINNED, ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
@@ -358,7 +358,7 @@ class RecordAccumulator:
                 self._lock.release()
 
     def _seconds_until(self, deadline_ms: float) -> float:
-        return -1 if deadline_ms == INFINITE_MS else max(0.0, deadline_ms - self._clock()) / 1000  # as locks take it
+        return -1 if deadline_ms == INFINITE_MS else wait_seconds(deadline_ms - self._clock())  # as locks take it
 
     def has_incomplete(self) -> bool:
         """Is anything staged, queued or in flight?"""

@@ -22,6 +22,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from spark_kafka_sink.client.connection_states import wait_seconds
 from spark_kafka_sink.errors import BufferExhaustedError, IllegalStateError, ProducerClosedError, RecordTooLargeError
 
 _SPARSE_SHARE = 4
@@ -92,7 +93,7 @@ class BufferPool:
                 self._serve()
             if waiting is not None:
                 waiting()
-            waiter.asleep.acquire(timeout=max(0.0, block_ms) / 1000)
+            waiter.asleep.acquire(timeout=wait_seconds(block_ms))
         finally:  # also after Ctrl-C: an interrupted call must not keep its place in the queue
             with self._lock:
                 if waiter in self._waiters:

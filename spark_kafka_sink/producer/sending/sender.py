@@ -16,6 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
+from spark_kafka_sink.client.connection_states import wait_seconds
 from spark_kafka_sink.client.in_flight import ClientResponse
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
@@ -318,11 +319,11 @@ class SenderThread:
         metadata.await_update(last_version, timeout_ms)
 
     def wait(self, event: threading.Event, timeout_ms: float | None) -> bool:
-        return event.wait(None if timeout_ms is None else max(0.0, timeout_ms) / 1000)
+        return event.wait(None if timeout_ms is None else wait_seconds(timeout_ms))
 
     def join(self, timeout_ms: float | None) -> bool:
         assert self._thread is not None
-        self._thread.join(None if timeout_ms is None else max(0.0, timeout_ms) / 1000)
+        self._thread.join(None if timeout_ms is None else wait_seconds(timeout_ms))
         return not self._thread.is_alive()
 
     def is_current(self) -> bool:

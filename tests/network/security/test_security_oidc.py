@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.errors import AuthenticationError
-from spark_kafka_sink.network.security.oidc import ANSWER_BYTES_MAX, OidcConfig, TokenSource
+from spark_kafka_sink.network.security.oidc import ANSWER_BYTES_MAX, ATTEMPTS_MAX, OidcConfig, TokenSource
 from spark_kafka_sink.network.security_config import security_config
 from spark_kafka_sink.sasl.oauthbearer import unsecured_token
 
@@ -107,6 +107,29 @@ def test_a_token_is_kept_for_most_of_its_life_and_then_renewed(endpoint: Endpoin
     clock.seconds += 2
     assert tokens.token() == "second"
     assert len(endpoint.asked) == 2
+
+
+def test_a_token_that_cannot_be_renewed_is_used_until_its_end_and_not_longer(
+    endpoint: Endpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    endpoint.answer({"access_token": "first", "expires_in": 100})
+    endpoint.answer({"error": "temporarily_unavailable"}, status=503)
+    tokens = source(endpoint, clock)
+    tokens.token()
+    clock.seconds += 80
+    assert [tokens.token() for _ in range(3)] == ["first"] * 3
+    assert len(endpoint.asked) == 1 + ATTEMPTS_MAX, "not for each connection"
+    assert "used for another 20 s at most. OAUTHBEARER: no token from the endpoint" in caplog.text
+    clock.seconds += 11
+    tokens.token()
+    assert len(endpoint.asked) == 1 + 2 * ATTEMPTS_MAX
+    clock.seconds += 10
+    with pytest.raises(AuthenticationError, match="status 503"):
+        tokens.token()
+    endpoint.answers = []
+    endpoint.answer({"access_token": "second", "expires_in": 100})
+    assert tokens.token() == "second"
 
 
 def test_without_expires_in_the_token_itself_says_how_long(endpoint: Endpoint) -> None:
