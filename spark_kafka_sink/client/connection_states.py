@@ -128,9 +128,6 @@ class ConnectionStates:
             return node is not None
         return self.state(node_id, now) is _READY
 
-    def is_connecting(self, node_id: int) -> bool:
-        return self._is_in(node_id, frozenset({ConnectionState.CONNECTING}))
-
     def is_preparing(self, node_id: int) -> bool:
         """On the way to being ready."""
         return self._is_in(node_id, _PREPARING)
@@ -250,10 +247,6 @@ class ConnectionStates:
     def authentication_failed(self, node_id: int, now: float, error: AuthenticationError) -> None:
         self._lose(node_id, now, ConnectionState.AUTHENTICATION_FAILED)
         self._known(node_id).authentication_error = error
-
-    def remove(self, node_id: int) -> None:
-        self._nodes.pop(node_id, None)
-        self._setup_deadlines.pop(node_id, None)
 
     # --- parts of moves
 

@@ -166,7 +166,8 @@ class Connections:
         return Loss(detail, served=node_id in self.versions)
 
     def lost(self, node_id: int, loss: Loss, now: float) -> None:
-        self._forget(node_id)
+        self.versions.pop(node_id, None)
+        self._to_introduce.pop(node_id, None)
         self.losses[node_id] = loss
         if loss.authentication_error is not None:
             level = logging.ERROR if self._is_news(node_id, loss) else logging.DEBUG
@@ -211,17 +212,8 @@ class Connections:
         return self.states.authentication_error(latest)
 
     def close(self, node_id: int) -> None:
-        """Close the channel, if there is one; `lost` or `remove` must follow."""
+        """Close the channel, if there is one; `lost` must follow."""
         self._selector.close_channel(str(node_id))
-
-    def remove(self, node_id: int) -> None:
-        self._forget(node_id)
-        self.losses.pop(node_id, None)
-        self.states.remove(node_id)
-
-    def _forget(self, node_id: int) -> None:
-        self.versions.pop(node_id, None)
-        self._to_introduce.pop(node_id, None)
 
 
 # Which broker to ask what any can answer: the least loaded node.

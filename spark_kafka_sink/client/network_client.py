@@ -107,20 +107,6 @@ class NetworkClient:
     def authentication_exception(self, node_id: int) -> AuthenticationError | None:
         return self._states.authentication_error(node_id)
 
-    def disconnect(self, node_id: int, now: float) -> None:
-        """End the connection. Its requests come back from the next poll as disconnected."""
-        if self._connections.is_alive(node_id):
-            loss = Loss(f"{self._connections.describe(node_id)}: the connection was closed on this side", expected=True)
-            self._connections.close(node_id)
-            self._connections.lost(node_id, loss, now)
-            self._cancel_requests(self._unreported, node_id, loss, now)
-
-    def close_node(self, node_id: int, now: float) -> None:
-        """End the connection and forget about it; its requests do not come back."""
-        self._connections.close(node_id)
-        self._connections.remove(node_id)
-        self._cancel_requests([], node_id, Loss("closed"), now)
-
     def least_loaded_node(self, now: float) -> Node | None:
         """The node to ask what any broker knows; None if no node can be asked or connected to now."""
         return self._choose_node(now).node

@@ -134,14 +134,6 @@ class Selector:
     def unmute(self, channel_id: str) -> None:
         self._set_muted(self._existing(channel_id), False)
 
-    def mute_all(self) -> None:
-        for channel in self._channels.values():
-            self._set_muted(channel, True)
-
-    def unmute_all(self) -> None:
-        for channel in self._channels.values():
-            self._set_muted(channel, False)
-
     def send(self, send: NetworkSend) -> None:
         """Write a frame in the polls to come. One at a time: IllegalStateError while another is being written."""
         channel = self._existing(send.channel_id)

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.client.in_flight import ClientRequest, ClientResponse
+from spark_kafka_sink.client.in_flight import ClientRequest, ClientResponse, Loss
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.client.options import ClientConfig
@@ -75,6 +75,12 @@ class Rig:
 
     def make_ready(self, node_id: int = 0) -> None:
         self.poll_until(lambda: self.client.ready(self.node(node_id), self.now))
+
+    def end_connection(self, node_id: int) -> None:
+        """End the connection, if there is one, without a fault: it was idle."""
+        channel = self.selector.channel(str(node_id))
+        if channel is not None:
+            self.client._abandon(self.responses, node_id, Loss("it was idle", expected=True), self.now)
 
     def send(self, node_id: int = 0, *, message: Message | None = None, **options: Any) -> ClientRequest:
         """Send a request that the broker holds until the test answers it."""

@@ -60,12 +60,10 @@ def test_a_connection_goes_from_connecting_over_checking_api_versions_to_ready(s
     assert states.state(1, 0) is ConnectionState.DISCONNECTED
     assert states.can_connect(1, 0)
     states.connecting(NODE, 0)
-    assert states.is_connecting(1)
     assert states.is_preparing(1)
     assert not states.is_connected(1)
     assert not states.can_connect(1, 0)
     states.checking_api_versions(1)
-    assert not states.is_connecting(1)
     assert states.is_preparing(1)
     assert states.is_connected(1)
     assert not states.is_ready(1, 0)
@@ -105,7 +103,7 @@ def test_nodes_have_states_of_their_own(states: ConnectionStates) -> None:
     states.connecting(OTHER, 0)
     states.disconnected(1, 10)
     assert states.has_failed(1)
-    assert states.is_connecting(2)
+    assert states.is_preparing(2)
     states.checking_api_versions(2)
     states.ready(2, 10)
     assert states.has_ready_nodes(10)
@@ -279,16 +277,6 @@ def test_a_node_that_has_moved_is_looked_for_in_its_new_place_at_once(
     states.disconnected(1, 0)
     address = states.connecting(moved, 1)
     assert (address.host, address.port) == (moved.host, moved.port)
-
-
-def test_a_removed_node_is_as_good_as_new(states: ConnectionStates) -> None:
-    make_ready(states)
-    states.disconnected(1, 0)
-    states.remove(1)
-    assert states.can_connect(1, 0)
-    assert not states.has_failed(1)
-    assert states.connection_delay(1, 0) == 0
-    assert states.last_attempt_ms(1) == -math.inf
 
 
 def test_a_node_is_unreachable_only_if_the_last_attempt_failed(states: ConnectionStates) -> None:

@@ -51,7 +51,7 @@ def test_whether_any_node_is_ready_can_be_asked() -> None:
     rig.bootstrapped()
     assert rig.client.has_ready_nodes(rig.now)
     for node_id in (-1, 0):
-        rig.client.disconnect(node_id, rig.now)
+        rig.end_connection(node_id)
     assert not rig.client.has_ready_nodes(rig.now)
 
 
@@ -333,7 +333,7 @@ def test_of_nodes_without_a_connection_the_one_tried_longest_ago_is_chosen() -> 
     rig = Rig().bootstrapped()
     for node_id in (1, 0, 2):
         rig.make_ready(node_id)
-        rig.client.disconnect(node_id, rig.now)
+        rig.end_connection(node_id)
         rig.system.advance(1_000)
     assert {rig.client.least_loaded_node(rig.now) for _ in range(20)} == {rig.node(1)}
 

@@ -58,31 +58,11 @@ def test_answers_that_came_before_the_connection_was_lost_still_count() -> None:
     assert [response.message is not None for response in rig.responses] == [True, False, False]
 
 
-def test_a_disconnect_on_request_gives_the_requests_back_with_the_next_poll() -> None:
-    rig = rig_with_requests(2)
-    rig.client.disconnect(0, rig.now)
-    assert rig.client.connection_failed(0)
-    rig.poll()
-    assert failed_in_order(rig, 2)
-    rig.client.disconnect(0, rig.now)
-    assert rig.poll() == []
-    rig.make_ready()
-
-
-def test_a_node_that_is_closed_gives_nothing_back_and_is_as_good_as_new() -> None:
-    rig = rig_with_requests(2)
-    rig.client.close_node(0, rig.now)
-    rig.pass_time(50)
-    assert rig.responses == []
-    assert not rig.client.has_in_flight_requests()
-    assert rig.client.connection_delay(0, rig.now) == 0
-
-
 def test_a_connection_can_be_closed_while_it_is_being_made() -> None:
     rig = Rig().bootstrapped()
     rig.system.swallow("b1", 9092)
     rig.client.ready(rig.node(1), rig.now)
-    rig.client.disconnect(1, rig.now)
+    rig.end_connection(1)
     rig.pass_time(100)
     rig.system.listen("b1", 9092, rig.brokers[1])
     rig.make_ready(1)
@@ -95,7 +75,7 @@ def test_a_connection_lost_while_versions_are_asked_is_made_again(by_us: bool) -
     rig.client.ready(rig.node(1), rig.now)
     rig.poll_until(lambda: len(rig.brokers[1].of(ApiKey.API_VERSIONS)) == 1, step_ms=1)
     if by_us:
-        rig.client.disconnect(1, rig.now)
+        rig.end_connection(1)
     else:
         rig.brokers[1].requests[0].connection.close()
     rig.pass_time(100)

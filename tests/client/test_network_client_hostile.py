@@ -75,7 +75,7 @@ def test_a_throttled_broker_is_not_taken_for_gone() -> None:
     rig.metadata.add_topic("t", rig.now)
     rig.poll_until(lambda: rig.metadata.snapshot.partition_count("t") == 1)
     # The connection by the configured address would answer otherwise: only the broker's own is left.
-    rig.client.close_node(-1, rig.now)
+    rig.end_connection(-1)
     rig.make_ready()
     rig.send()
     rig.deliver()

@@ -49,7 +49,7 @@ def test_a_failed_authentication_is_marked_as_such_and_ends_all_waits_for_metada
 @pytest.mark.parametrize(("brokers", "believed"), [(1, 1), (2, 2), (3, 3), (9, 3)])
 def test_waits_for_metadata_end_when_all_brokers_or_three_of_them_have_refused(brokers: int, believed: int) -> None:
     rig = Rig(brokers).bootstrapped()
-    rig.client.close_node(-1, rig.now)
+    rig.end_connection(-1)
     for node_id in range(believed):
         rig.metadata.raise_if_fatal()
         rig.make_ready(node_id)

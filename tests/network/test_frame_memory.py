@@ -160,7 +160,9 @@ def test_whatever_connections_do_all_memory_comes_back() -> None:
             listener.selector.unmute(name)
         listener.poll()
         listener.give_back(source.randrange(3))
-    listener.selector.unmute_all()
+    for number in range(12):
+        if listener.selector.channel(str(number)) is not None:
+            listener.selector.unmute(str(number))
     for _ in range(100):
         listener.poll()
         listener.give_back(len(listener.kept))

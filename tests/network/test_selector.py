@@ -305,12 +305,12 @@ def test_a_muted_channel_still_writes(system: FakeSystem, selector: Selector) ->
     peer = FramePeer(lambda connection, payload: None)
     system.listen("broker", 9092, peer)
     connect(system, selector)
-    selector.mute_all()
+    selector.mute("a")
     selector.send(NetworkSend("a", [b"x"]))
     selector.poll(100)
     selector.poll(100)
     assert peer.frames == [b"x"]
-    selector.unmute_all()
+    selector.unmute("a")
 
 
 def test_the_least_recently_used_channels_are_closed_when_idle(system: FakeSystem) -> None:

@@ -1,9 +1,9 @@
 """Tokens for OAUTHBEARER by the client-credentials grant (RFC 6749, section 4.4), and how long they are kept.
 
-A token is fetched when a connection authenticates and no token is at hand that still has a good part of its life. If that
-fails, the token at hand is used until its end.
-Only https is spoken, plain http to the loopback interface alone; redirects are not followed; the answer is bounded;
-what an endpoint says in an error is never repeated beyond its standard error code.
+A token is fetched when a connection authenticates and no token is at hand that still has a good part of its life. If
+that fails, the token at hand is used until its end. Only https is spoken, plain http to the loopback interface alone;
+redirects are not followed; the answer is bounded; what an endpoint says in an error is never repeated beyond its
+standard error code.
 """
 
 from __future__ import annotations

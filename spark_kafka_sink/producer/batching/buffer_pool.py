@@ -218,14 +218,6 @@ class MemoryLease:
         if surplus:
             self._pool.release(surplus)
 
-    def shrink_to(self, count: int) -> None:
-        """Return bytes that turned out not to be needed."""
-        with self._lock:
-            surplus = max(0, self._bytes - count)
-            self._bytes -= surplus
-        if surplus:
-            self._pool.release(surplus)
-
     def sibling(self) -> MemoryLease:
         """An empty lease on the same pool."""
         return MemoryLease(self._pool, 0)
