@@ -35,6 +35,7 @@ from spark_kafka_sink.formats.binary_pieces import (
     valid_mask,
 )
 from spark_kafka_sink.formats.fields import Field, constant_field, zigzag_fields
+from spark_kafka_sink.formats.pieces import is_text
 from spark_kafka_sink.records.arrays import encode_varint
 
 Writer = Callable[[pa.Array, Mask], list[Piece]]
@@ -151,7 +152,7 @@ class _Plan:
         if name == "array" and types.is_list(kind):
             items = self.value(schema["items"], space, kind.value_type, f"{where}.element")
             return lambda column, mask: _array(column, mask, items)
-        if name == "map" and types.is_map(kind) and types.is_string(kind.key_type):
+        if name == "map" and types.is_map(kind) and is_text(kind.key_type):
             values = self.value(schema["values"], space, kind.item_type, f"{where}.value")
             return lambda column, mask: _map(column, mask, values)
         return leaf_writer(schema, kind, where)

@@ -14,6 +14,7 @@ from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.formats.binary_pieces import Mask, Piece, bool_values, bytes_of
 from spark_kafka_sink.formats.fields import Field, fixed_field, zigzag_fields
 from spark_kafka_sink.formats.java_numbers import float_values
+from spark_kafka_sink.formats.pieces import is_bytes, is_text
 from spark_kafka_sink.records.arrays import bytes_array, numbers_of
 
 Writer = Callable[[pa.Array, Mask], list[Piece]]
@@ -77,13 +78,13 @@ def _float(schema: Any, _logical: str | None, kind: pa.DataType, _where: str) ->
 
 
 def _string(_schema: Any, _logical: str | None, kind: pa.DataType, _where: str) -> Writer | None:
-    return _prefixed if pa.types.is_string(kind) or pa.types.is_large_string(kind) else None
+    return _prefixed if is_text(kind) else None
 
 
 def _bytes(schema: Any, logical: str | None, kind: pa.DataType, _where: str) -> Writer | None:
     if logical == "decimal":
         return _decimal(schema, kind)
-    return _prefixed if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else None
+    return _prefixed if is_bytes(kind) else None
 
 
 def _prefixed(column: pa.Array, _mask: Mask) -> list[Piece]:
@@ -95,7 +96,7 @@ def _fixed(schema: Any, logical: str | None, kind: pa.DataType, where: str) -> W
     size = schema["size"]
     if logical == "decimal":
         return _decimal(schema, kind) if size <= _FIXED_DECIMAL_MAX else None
-    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+    if not is_bytes(kind):
         return None
 
     def write(column: pa.Array, mask: Mask) -> list[Piece]:
@@ -108,9 +109,9 @@ def _fixed(schema: Any, logical: str | None, kind: pa.DataType, where: str) -> W
 
 
 def _enum(schema: Any, _logical: str | None, kind: pa.DataType, where: str) -> Writer | None:
-    if not pa.types.is_string(kind):
+    if not is_text(kind):
         return None
-    symbols = bytes_array([symbol.encode() for symbol in schema["symbols"]]).view(pa.string())
+    symbols = bytes_array([symbol.encode() for symbol in schema["symbols"]]).view(pa.string()).cast(kind)
 
     def write(column: pa.Array, mask: Mask) -> list[Piece]:
         places = numbers_of(pc.index_in(column, symbols), null=-1).astype(np.int64)

@@ -31,6 +31,8 @@ from spark_kafka_sink.formats.pieces import (
     constant_rows,
     either,
     in_place_of_nulls,
+    is_bytes,
+    is_text,
     join,
     join_present,
     text_of,
@@ -245,8 +247,7 @@ def _base64(column: pa.Array) -> pa.Array:
 
 
 _WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], Text]], ...] = (
-    (pa.types.is_string, _string),
-    (pa.types.is_large_string, _string),
+    (is_text, _string),
     (pa.types.is_integer, _plain),
     (pa.types.is_decimal128, _plain),
     (pa.types.is_boolean, _plain),
@@ -255,6 +256,5 @@ _WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], Text]]
     (pa.types.is_date32, lambda column: Text(date_text(column), is_quoted=True)),
     (pa.types.is_timestamp, lambda column: Text(timestamp_text(column), is_quoted=True)),
     (pa.types.is_time64, lambda column: Text(time_text(column), is_quoted=True)),
-    (pa.types.is_binary, _base64_text),
-    (pa.types.is_large_binary, _base64_text),
+    (is_bytes, _base64_text),
 )

@@ -38,6 +38,15 @@ def as_binary(array: pa.Array) -> pa.Array:
     return array.cast(_BINARY)
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """Spark hands text over with wide offsets where spark.sql.execution.arrow.useLargeVarTypes is set."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
 def text_of(array: pa.Array) -> pa.Array:
     """Arrow's own text for numbers and decimals, as binary."""
     return array.cast(pa.string()).view(_BINARY)

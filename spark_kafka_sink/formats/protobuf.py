@@ -34,7 +34,7 @@ from spark_kafka_sink.formats.binary_pieces import (
 from spark_kafka_sink.formats.fields import constant_field, fixed_field, varint_fields, zigzag_fields
 from spark_kafka_sink.formats.java_numbers import float_values
 from spark_kafka_sink.formats.java_times import date_text, time_text, timestamp_text
-from spark_kafka_sink.formats.pieces import text_of
+from spark_kafka_sink.formats.pieces import is_bytes, is_text, text_of
 from spark_kafka_sink.formats.protobuf_plan import FieldPlan
 from spark_kafka_sink.records.arrays import bytes_array, number_array, numbers_of
 
@@ -116,7 +116,7 @@ def _differs_from_default(column: pa.Array) -> NDArray[np.bool_]:
         found = bool_values(column) != 0
     elif types.is_integer(kind):
         found = numbers_of(column) != 0
-    elif types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind):
+    elif is_text(kind) or is_bytes(kind):
         found = bytes_of(column)[0] > 0
     else:
         found = np.ones(len(column), np.bool_)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from spark_kafka_sink.errors import SchemaError
+from spark_kafka_sink.formats.pieces import is_bytes, is_text
 
 TIMESTAMP = "google.protobuf.Timestamp"
 _SIGNED_32, _SIGNED_64 = ("int32", "sint32", "sfixed32"), ("int64", "sint64", "sfixed64")
@@ -51,10 +52,8 @@ _FITTING = (
     (pa.types.is_integer, (*_SIGNED_32, *_SIGNED_64, *_UNSIGNED, "enum")),
     (pa.types.is_float32, ("float", "double")),
     (pa.types.is_float64, ("double",)),
-    (pa.types.is_string, ("string", "enum")),
-    (pa.types.is_large_string, ("string", "enum")),
-    (pa.types.is_binary, ("bytes",)),
-    (pa.types.is_large_binary, ("bytes",)),
+    (is_text, ("string", "enum")),
+    (is_bytes, ("bytes",)),
     (pa.types.is_decimal128, ("string",)),
     (pa.types.is_date32, ("string",)),
     (pa.types.is_timestamp, ("string",)),

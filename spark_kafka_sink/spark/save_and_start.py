@@ -5,7 +5,8 @@ mode and output mode update, and hands over every column. So a write is looked a
 
 1. mode and trigger, then options, schema and connection (checks.py), with errors that are raised as they are;
 2. the columns of the sink are selected, so that no other travels to Python, whatever its name and type;
-3. a writer of these columns gets the same options, in mode append, and does what the original one would have done.
+3. a writer of these columns gets the same options, in mode append, and does what the original one would have done;
+   how a table is to be laid out means nothing to Kafka, and is passed over as in Spark's own sink, with a warning.
 
 Output mode update goes through foreachBatch, where each micro-batch is an ordinary write of the rows that have changed.
 """
@@ -13,6 +14,7 @@ Output mode update goes through foreachBatch, where each micro-batch is an ordin
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +32,10 @@ _MODES = {"append", "error", "errorifexists", "default"}
 _REFUSED_MODES = {"overwrite": "Overwrite", "ignore": "Ignore"}
 _CHECKED = {"checkConnection": "false"}
 _OF_THE_STREAM = ("checkpointlocation", "queryname")
+_OF_TABLES = ("partitionBy", "clusterBy")
 _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
+
+_log = logging.getLogger(__name__)
 
 
 def saving(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,8 +59,9 @@ def saving(original: Callable[..., Any]) -> Callable[..., Any]:
         if path is not None:
             self.option("path", path)
         _check_mode(said)
+        _warn_of_tables(said)
         frame = _checked_frame(self, said)
-        original(made_anew(self, frame, without=["mode"]).format(NAME).mode("append").options(**_CHECKED))
+        original(made_anew(self, frame, without=["mode", *_OF_TABLES]).format(NAME).mode("append").options(**_CHECKED))
 
     return save
 
@@ -81,11 +87,12 @@ def starting(original: Callable[..., Any]) -> Callable[..., Any]:
         if path is not None:
             self.option("path", path)
         _check_trigger(said)
+        _warn_of_tables(said)
         _name_query(self, said)
         frame = _checked_frame(self, said)
         if _output_mode(said) != "update":
-            return original(made_anew(self, frame, without=[]).format(NAME).options(**_CHECKED))
-        streamed = made_anew(self, frame, without=["format", "option", "options"])
+            return original(made_anew(self, frame, without=_OF_TABLES).format(NAME).options(**_CHECKED))
+        streamed = made_anew(self, frame, without=["format", "option", "options", *_OF_TABLES])
         kept = {name: value for name, value in said.options().items() if name in _OF_THE_STREAM}
         batches = WriteChanges(said.options() | _CHECKED | {MICRO_BATCH: "true"})
         return original(streamed.options(**kept).foreachBatch(batches))
@@ -146,6 +153,18 @@ def _check_trigger(said: Record) -> None:
     trigger = said.last("trigger")
     if trigger is not None and trigger.named.get("continuous") is not None:
         raise ConfigurationError(CONTINUOUS)
+
+
+def _warn_of_tables(said: Record) -> None:
+    call = said.last(*_OF_TABLES)
+    if call is not None:
+        columns = ", ".join(repr(name) for name in (*call.arguments, *call.keywords.values()))
+        _log.warning(
+            "%s(%s) means nothing to Kafka and is passed over. A row goes to the partition in the column 'partition', "
+            "else to that of its key.",
+            call.method,
+            columns,
+        )
 
 
 def _name_query(writer: Any, said: Record) -> None:

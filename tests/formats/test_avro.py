@@ -101,6 +101,8 @@ DAY, NOW = dt.date(2024, 2, 29), dt.datetime(2024, 2, 29, 12, 30, 1, 234567)
         (pa.string(), {"type": "enum", "name": "e", "symbols": ["A", "B"]}, ["B", "A"]),
         (pa.binary(), {"type": "fixed", "name": "f", "size": 3}, [b"abc"]),
         (pa.large_string(), "string", ["a", "bc"]),
+        (pa.large_string(), {"type": "enum", "name": "e", "symbols": ["A", "B"]}, ["B", "A"]),
+        (pa.map_(pa.large_string(), pa.large_string()), {"type": "map", "values": "string"}, [[("k", "v")], []]),
         (pa.string(), ["null", "int", "string"], ["a", None]),
         (pa.int64(), ["long", "null"], [None, 5]),
         (pa.list_(pa.string()), {"type": "array", "items": ["null", "string"]}, [["a", None], []]),

@@ -90,6 +90,20 @@ def test_jobs_share_producers_whatever_their_prefixes(broker: EmbeddedBroker, mo
     assert seen(broker) == ["a"] * 6
 
 
+def test_the_keys_of_earlier_jobs_do_not_travel_with_each_task(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred keys of 200 characters, from ten thousand tasks, would be 200 MB on the driver."""
+    for number in range(3):
+        key = f"{number}-{'k' * 190}"
+        job = Spark(broker, monkeypatch, transactionalIdPrefix="orders", idempotencyKey=key)
+        writer = job.job()
+        message = job.task(writer, rows("a"))
+        writer.commit([message])
+        assert b"kkk" not in pickle.dumps(message)
+    assert seen(broker) == ["a"] * 3
+
+
 def test_a_job_of_which_a_message_is_missing_is_not_committed(spark: Spark, broker: EmbeddedBroker) -> None:
     writer = spark.job()
     messages = [spark.task(writer, rows("a")), None]

@@ -161,6 +161,18 @@ def test_a_path_is_refused_for_it_means_nothing_to_kafka(rows: DataFrame, spark:
     assert "Option 'path', from save(path)" in str(refused(lambda: writer.save("t"), spark))
 
 
+@pytest.mark.parametrize("method", ["partitionBy", "clusterBy"])
+def test_partitions_of_a_table_mean_nothing_to_kafka_and_are_passed_over_as_in_sparks_own_sink(
+    rows: DataFrame, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    with embedded_broker({"t": 1}) as broker:
+        writer = rows.write.format("pykafka").options(**broker.topic("t").spark_options)
+        getattr(writer, method)("key").save()
+        assert broker.topic("t").read().num_rows == rows.count()
+    assert f"{method}('key') means nothing to Kafka and is passed over" in caplog.text
+    assert "the column 'partition'" in caplog.text
+
+
 def test_register_may_be_called_again_and_again(spark: SparkSession) -> None:
     save, option = DataFrameWriter.save, DataFrameWriter.option
     register(spark)

@@ -98,6 +98,18 @@ def test_output_mode_update_writes_the_rows_that_have_changed(
     assert [one.batch for one in reports] == [f"{query.id}/0", f"{query.id}/1"], "the checkpoint holds"
 
 
+@pytest.mark.parametrize("output_mode", ["append", "update"])
+def test_partitions_of_a_table_mean_nothing_to_a_stream_and_are_passed_over(
+    words: DataFrame, broker: EmbeddedBroker, tmp_path: Path, output_mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "words" / "1.txt").write_text(f"{output_mode}\n")
+    topic = broker.create_topic(f"partitioned-{output_mode}")
+    writer = words.selectExpr("value", "1 AS day").writeStream.format("pykafka").partitionBy("day")
+    run_stream(writer.options(**options(broker, tmp_path, topic.name)).outputMode(output_mode))
+    assert topic.read().column("value").to_pylist() == [output_mode.encode()]
+    assert "partitionBy('day') means nothing to Kafka" in caplog.text
+
+
 def test_a_sink_of_the_users_own_is_left_alone(words: DataFrame, tmp_path: Path) -> None:
     """foreachBatch takes the place of the format."""
     (tmp_path / "words" / "1.txt").write_text("a\n")
