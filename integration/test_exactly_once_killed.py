@@ -2,7 +2,8 @@
 once, in the order of its key. Beside them one that writes at least once: it has rows twice, so the test can fail.
 
 One driver runs all the queries, so each kill of it is a restart of each of them; a restart counts for each query that
-writes exactly once. With SOAK=1 there are four runs, on one broker and on three, with transactions of both versions.
+writes exactly once. It is killed when several of them have stopped, each at a place of its own, and the others go on.
+With SOAK=1 there are four runs, on one broker and on three, with transactions of both versions.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -20,11 +22,11 @@ import pytest
 from integration.support.driver_process import DriverProcess, newest
 from integration.support.exactly_once_jobs import ROWS_PER_BATCH
 from integration.support.kafka_cluster import KafkaCluster
-from integration.support.librdkafka import create_topic, read_topic
+from integration.support.librdkafka import counted_records, create_topic, read_topic
 from integration.support.stops import Stops
 from integration.support.transactional_writer import coordinator_of, leader_of
 from spark_kafka_sink.exactly_once.names import checkpoint_name, driver_id, prefix_of
-from spark_kafka_sink.exactly_once.steps import ABORT, STEPS
+from spark_kafka_sink.exactly_once.steps import ABORT, COMMIT, DECIDE, LOSERS, START, TASK, WRITE
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("kafka")
@@ -32,18 +34,28 @@ pytestmark = pytest.mark.needs("kafka")
 SOAK = bool(os.environ.get("SOAK"))
 CLUSTERS = [(brokers, version) for brokers in (1, 3) for version in (1, 2)] if SOAK else [(1, 2)]
 """How many brokers, and the version of transactions."""
-QUERIES = 6 if SOAK else 3
+QUERIES = 8
 """Of those that write exactly once."""
-PLACES = [f"{when} {step}" for step in STEPS for when in ("before", "after")]
-KILLS = 14 if SOAK else 10
-"""Of one run: 336 restarts in the long form, 30 in the short one."""
-RANDOM_KILLS = 5 if SOAK else 3
-"""The other kills are aimed at the places, one or two kills each, so that each place is hit."""
+PLACES_IN_TASKS = [f"{when} {step}" for step in (TASK, WRITE) for when in ("before", "after")]
+PLACES = [f"{when} {step}" for step in (START, DECIDE, COMMIT, ABORT, LOSERS) for when in ("before", "after")]
+AIMED_KILLS = 6 if SOAK else 3
+"""Each is aimed at several places, where processes of several queries have stopped; the other queries go on."""
+RANDOM_KILLS = 5 if SOAK else 0
+KILLS = AIMED_KILLS + RANDOM_KILLS + 1
+"""Of one run: 384 restarts in the long form, 32 in the short one. One is timed so that at least once doubles rows."""
 BROKER_RESTARTS = 5 if SOAK else 1
-BATCHES = 200 if SOAK else 30
+BATCHES = 200 if SOAK else 32
 """Of all the queries that write exactly once, at least."""
-BATCHES_BEFORE_A_KILL_MAX = 4 if SOAK else 1
 RANDOM_SECONDS = 1.5
+
+
+@dataclass(frozen=True)
+class Kill:
+    """When a driver is killed: at places, or when at least once has rows in doubt; else at random."""
+
+    places: tuple[str, ...] = ()
+    with_broker: bool = False
+    with_rows_in_doubt: bool = False
 
 
 class Streams:
@@ -66,20 +78,34 @@ class Streams:
         """The newest micro-batch of each query."""
         return [newest(self.folder / topic / log) for topic in self.topics]
 
-    def wait_for_progress(self, driver: DriverProcess) -> None:
-        """Each query has planned another micro-batch than before, or finished what was planned."""
+    def wait_for_progress(self, driver: DriverProcess, of: Callable[[Iterable[bool]], bool] = all) -> None:
+        """All queries, or any, have committed another micro-batch: a new one, or that in which they were killed."""
         before = self.newest("commits")
 
         def has_progressed() -> bool:
             assert not driver.has_ended, f"the driver ended; see {driver.log}"
-            return all(now > then for now, then in zip(self.newest("commits"), before, strict=True))
+            return of(now > then for now, then in zip(self.newest("commits"), before, strict=True))
 
-        wait_until(has_progressed)
+        wait_until(has_progressed, lambda: f"the newest batches were {before}, and are {self.newest('commits')}")
 
-    def stop(self, driver: DriverProcess, places: list[str]) -> None:
+    def stop(self, driver: DriverProcess, places: Sequence[str]) -> None:
         """Wait until processes of the driver have stopped at all of these places."""
-        for place in sorted(places, key=lambda place: not place.endswith(ABORT)):
-            (self.stops.abort if place.endswith(ABORT) else self.stops.stop)(driver, place)
+        for place in places:
+            if place.endswith(ABORT):
+                self.stops.abort(driver, place)
+        self.stops.stop(driver, *[each for each in places if each in PLACES and not each.endswith(ABORT)])
+        self.stops.stop(driver, *[each for each in places if each in PLACES_IN_TASKS])
+
+    def wait_for_rows_in_doubt(self, driver: DriverProcess) -> None:
+        """The query that writes at least once has rows in Kafka whose micro-batch it has not committed."""
+        (topic,) = [topic for topic, each in self.topics.items() if each == "at-least-once"]
+        committed = self.folder / topic / "commits"
+        with counted_records(self.kafka.bootstrap(), topic) as count:
+            before = -1
+            while newest(committed) != before:
+                before, rows = newest(committed), count()
+                wait_until(lambda rows=rows: count() > rows or driver.has_ended)  # type: ignore[misc]
+                assert not driver.has_ended, f"the driver ended; see {driver.log}"
 
     def kill_broker(self, chance: random.Random) -> str:
         """The leader of a partition, or the coordinator of a driver, of one that writes exactly once. It comes back."""
@@ -113,16 +139,15 @@ def test_streams_killed_again_and_again_have_each_row_once_and_in_order(
     print(f"seed {seed}")
     chance = random.Random(seed)
     streams = Streams(kafka_cluster, tmp_path)
-    with_broker = set(chance.sample(range(KILLS), BROKER_RESTARTS))
     began = time.monotonic()
     following = streams.driver()
     try:
-        for kill, places in enumerate(aimed(chance)):
+        for number, kill in enumerate(planned(chance), 1):
             driver, following = following, streams.driver()
-            how = kill_driver(streams, driver, places, chance, with_broker=kill in with_broker)
+            how = kill_driver(streams, driver, kill, chance)
             kafka_cluster.wait_until_ready()
-            print(f"{time.monotonic() - began:.0f} s, kill {kill + 1}: {how}, batches {streams.newest('commits')}")
-        following.begin(batches=max(3, BATCHES // QUERIES - min(streams.newest("commits"))))
+            print(f"{time.monotonic() - began:.0f} s, kill {number}: {how}, batches {streams.newest('commits')}")
+        following.begin(batches=max(2, BATCHES // QUERIES - 1 - min(streams.newest("commits"))))
         assert following.wait() == 0, f"see {following.log}"
     finally:
         following.kill()
@@ -133,41 +158,45 @@ def test_streams_killed_again_and_again_have_each_row_once_and_in_order(
         if guarantee == "exactly-once"
     )
     print(
-        f"{time.monotonic() - began:.0f} s: {KILLS} kills of a driver, each of which restarts {QUERIES} queries that "
-        f"write exactly once, and {BROKER_RESTARTS} of a broker; {batches} micro-batches, each row once; at least once "
-        f"has {control} rows twice"
+        f"{time.monotonic() - began:.0f} s: {KILLS * QUERIES} restarts of queries that write exactly once, in {KILLS} "
+        f"kills of a driver of {QUERIES}; {BROKER_RESTARTS} kills of a broker; {batches} micro-batches, each row once; "
+        f"at least once has {control} rows twice"
     )
     assert batches >= BATCHES
     assert control, "at least once has no row twice: the kills came at no time that matters"
 
 
-def kill_driver(
-    streams: Streams, driver: DriverProcess, places: list[str], chance: random.Random, *, with_broker: bool
-) -> str:
-    """Let the driver begin, and kill it where its processes have stopped at these places, or at random."""
+def kill_driver(streams: Streams, driver: DriverProcess, kill: Kill, chance: random.Random) -> str:
+    """Let the driver begin, and kill it. Returns how."""
     try:
         driver.begin()
-        for _ in range(1 if places else chance.randint(1, BATCHES_BEFORE_A_KILL_MAX)):
-            streams.wait_for_progress(driver)
-        broker = f", and the {streams.kill_broker(chance)}" if with_broker else ""
-        if places:
-            streams.stop(driver, places)
+        # What is aimed begins when all the queries go on. What is not may meet some that have not begun yet.
+        streams.wait_for_progress(driver, chance.choice([any, all]) if kill == Kill() else all)
+        how = f"with the {streams.kill_broker(chance)}, " if kill.with_broker else ""
+        if kill.with_rows_in_doubt:
+            how += "with rows in doubt"
+            streams.wait_for_rows_in_doubt(driver)
+        elif kill.places:
+            how += ", ".join(kill.places)
+            streams.stop(driver, kill.places)
         else:
+            how += "at random"
             time.sleep(chance.uniform(0.0, RANDOM_SECONDS))
     finally:
         driver.kill()
         streams.stops.forget()
-    return (" and ".join(places) or "at random") + broker
+    return how
 
 
-def aimed(chance: random.Random) -> list[list[str]]:
-    """At which places each kill is aimed; one without any comes at random."""
-    places = list(PLACES)
-    chance.shuffle(places)
-    hands = KILLS - RANDOM_KILLS
-    aims = [places[first::hands] for first in range(hands)] + [[] for _ in range(RANDOM_KILLS)]
-    chance.shuffle(aims)
-    return aims
+def planned(chance: random.Random) -> list[Kill]:
+    # Few in tasks come to one kill: a task that has stopped keeps a core from the others.
+    places = chance.sample(PLACES_IN_TASKS, len(PLACES_IN_TASKS)) + chance.sample(PLACES, len(PLACES))
+    kills = [Kill(tuple(places[first::AIMED_KILLS])) for first in range(AIMED_KILLS)] + [Kill()] * RANDOM_KILLS
+    for number in chance.sample(range(len(kills)), BROKER_RESTARTS):
+        kills[number] = replace(kills[number], with_broker=True)
+    kills.append(Kill(with_rows_in_doubt=True))
+    chance.shuffle(kills)
+    return kills
 
 
 def check(streams: Streams) -> int:

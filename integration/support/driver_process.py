@@ -12,6 +12,9 @@ from integration.support.artifacts import ROOT
 from integration.support.processes import kill_all
 from tests.waiting import PATIENCE_SECONDS
 
+WARM_WORKERS = Path(__file__).parent / "warm_workers"
+"""On the path of a driver, and so of its workers."""
+
 
 class DriverProcess:
     """A driver and everything below it, which is killed at once: Python, the JVM, the Python workers.
@@ -27,7 +30,7 @@ class DriverProcess:
         self._process = subprocess.Popen(
             [sys.executable, "-m", f"integration.support.{arguments[0]}", *arguments[1:]],
             cwd=ROOT,
-            env=os.environ | dict(environment or {}),
+            env=os.environ | {"PYTHONPATH": f"{WARM_WORKERS}{os.pathsep}{ROOT}"} | dict(environment or {}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

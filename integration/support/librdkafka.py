@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
@@ -67,6 +68,22 @@ def read_topic(
     consumer = Consumer(settings | dict(config or {}))
     try:
         return list(_read(consumer, topic))
+    finally:
+        consumer.close()
+
+
+@contextlib.contextmanager
+def counted_records(bootstrap: str, topic: str) -> Iterator[Callable[[], int]]:
+    """A function that says how many records the topic has now, one of which nothing is deleted; markers count too."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "witness"})
+    partitions = consumer.list_topics(topic, timeout=SILENCE_SECONDS).topics[topic].partitions
+
+    def count() -> int:
+        places = [TopicPartition(topic, partition) for partition in partitions]
+        return sum(consumer.get_watermark_offsets(place, timeout=SILENCE_SECONDS)[1] for place in places)
+
+    try:
+        yield count
     finally:
         consumer.close()
 

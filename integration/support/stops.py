@@ -19,10 +19,12 @@ class Stops:
         folder.mkdir(parents=True)
         self.environment = {FOLDER: str(folder)}
 
-    def stop(self, driver: DriverProcess, place: str) -> None:
-        """Wait until a process of the driver stops there."""
-        self._ask(place)
-        self._wait(driver, place)
+    def stop(self, driver: DriverProcess, *places: str) -> None:
+        """Wait until a process of the driver has stopped at each of these places."""
+        for place in places:
+            self._ask(place)
+        for place in places:
+            self._wait(driver, place)
 
     def abort(self, driver: DriverProcess, place: str) -> None:
         """Let a task fail, by kill -9 of its Python worker, and wait until its driver stops in the abort that follows.
@@ -51,5 +53,8 @@ class Stops:
 
     def _wait(self, driver: DriverProcess, place: str) -> None:
         stopped = self._stopped(place)
-        wait_until(lambda: (stopped.exists() and stopped.read_text() != "") or driver.has_ended)
+        wait_until(
+            lambda: (stopped.exists() and stopped.read_text() != "") or driver.has_ended,
+            lambda: f"no process came to the place {place!r}; see {driver.log}",
+        )
         assert not driver.has_ended, f"the driver ended; see {driver.log}"

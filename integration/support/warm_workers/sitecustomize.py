@@ -1,0 +1,13 @@
+"""For the daemons of Spark's Python workers: what workers import is imported once, before they are forked.
+
+A driver of nine queries has thirty workers, and each would spend half a second of CPU on it. Python imports this module
+when it starts with this folder on its path.
+"""
+
+import sys
+
+if "pyspark.daemon" in sys.orig_argv:
+    import spark_kafka_sink.exactly_once.driver
+    import spark_kafka_sink.producer.producer
+    import spark_kafka_sink.spark.datasource
+    import spark_kafka_sink.spark.exactly_once  # noqa: F401 - see above
