@@ -128,6 +128,8 @@ class EmbeddedCluster:
         self._next_timeout_ms: float | None = None
         self._store = store
         if store is not None:
+            # Ids by the seed would be those that topics of earlier runs have, or had.
+            self._random = Random()
             with self.lock:  # as for every end of a transaction
                 store.load(self)
         loaded = set(self.topics)

@@ -138,6 +138,8 @@ class PartitionLog:
         self, producer_id: int, epoch: int, *, commit: bool, wall_ms: int, leader_epoch: int = 0
     ) -> int:
         """Write the control record that commits or aborts what this producer wrote; its offset. Refusal: the disk."""
+        if self.config.discard:
+            return self.next_offset  # nothing was kept that it could end
         record = _MARKER_RECORD.pack(32, 0, 0, 0, 8, 0, 1 if commit else 0, 12, 0, 0, 0)
         header = BatchHeader(
             attributes=TRANSACTIONAL | CONTROL,

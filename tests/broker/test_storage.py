@@ -44,6 +44,17 @@ def test_topics_records_and_settings_are_there_again(tmp_path: Path) -> None:
             assert (cluster.log("t", 0).next_offset, cluster.log("t", 1).next_offset) == (0, 3)
 
 
+def test_a_topic_that_is_made_after_a_restart_has_an_id_of_its_own(tmp_path: Path) -> None:
+    with Started(tmp_path, {"t": 1, "deleted": 1}) as cluster:
+        cluster_id, ids = cluster.cluster_id, [topic.id for topic in cluster.topics.values()]
+        cluster.delete_topic("deleted")
+    with Started(tmp_path) as cluster:
+        assert cluster.cluster_id == cluster_id
+        new = [cluster.create_topic(name) for name in ("u", "v")]
+        assert len({*ids, *(topic.id for topic in new)}) == 4
+        assert [cluster.topic_by_id(topic.id) for topic in new] == new
+
+
 def test_sequences_go_on_where_they_were(tmp_path: Path) -> None:
     data = batch(b"a", sequence=0, producer=(7, 0))
     with Started(tmp_path, {"t": 1}) as cluster:

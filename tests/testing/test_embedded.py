@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafka_sink import cli
+from spark_kafka_sink import KafkaProducer, cli
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 from tests.broker.loopback import LoopbackClient
 from tests.broker.wire import batch, produce, result
@@ -33,6 +33,19 @@ def test_a_topic_is_read_back_in_the_columns_of_sparks_source() -> None:
 def test_the_fixture_is_known_without_an_import(kafka_broker: EmbeddedBroker) -> None:
     kafka_broker.create_topic("t", 2, {"message.timestamp.type": "LogAppendTime"})
     assert write(kafka_broker.bootstrap_servers, "t", b"a") == 0
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_discarding_broker_takes_transactions_and_keeps_nothing_of_them(version: int) -> None:
+    with embedded_broker({"t": 1}, discard=True, transaction_version=version) as broker:
+        options = {**broker.client_options, "transactional.id": "x"}
+        with KafkaProducer(options) as producer:
+            producer.init_transactions()
+            for _ in range(2):
+                with producer.transaction():
+                    producer.send("t", b"v")
+        assert broker.cluster.log("t", 0).records_appended == 2
+        assert broker.cluster.log("t", 0).read(0, 1000).batches == []
 
 
 def test_a_discarding_broker_counts_what_it_throws_away() -> None:

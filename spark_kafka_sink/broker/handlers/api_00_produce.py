@@ -109,15 +109,13 @@ def _append(
     records = data.records
     if not isinstance(records, Buffer):
         raise Refusal(error_codes.INVALID_RECORD, "no records")
-    cluster = context.cluster
-    if not cluster.config.discard:
-        header = parse_header_or_refuse(records)
-        if header.transactional:
-            identity = ProducerIdentity(header.producer_id, header.producer_epoch)
-            # Under one lock, so that the transaction cannot end between the permission and the append.
-            with cluster.lock:
-                _let_in(context, request.transactional_id or "", identity, (topic.name, partition.index))
-                return _store(context, partition, records, begins_at_zero=_is_version_2(context))
+    header = parse_header_or_refuse(records)
+    if header.transactional:
+        identity = ProducerIdentity(header.producer_id, header.producer_epoch)
+        # Under one lock, so that the transaction cannot end between the permission and the append.
+        with context.cluster.lock:
+            _let_in(context, request.transactional_id or "", identity, (topic.name, partition.index))
+            return _store(context, partition, records, begins_at_zero=_is_version_2(context))
     return _store(context, partition, records, begins_at_zero=False)
 
 

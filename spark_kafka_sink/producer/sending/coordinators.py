@@ -54,9 +54,10 @@ class Coordinators:
     def answered(self) -> None:
         self.in_flight = False
 
-    def succeeded(self) -> None:
+    def succeeded(self, request: TransactionRequest) -> None:
         self._failures = 0
-        self.trouble = ""
+        if request.kind is not Kind.FIND_COORDINATOR:  # to have found it again is no success yet
+            self.trouble = ""
 
     def lost(self, request: TransactionRequest, now: float, why: str) -> None:
         """There was no answer, or the node cannot be asked at all."""

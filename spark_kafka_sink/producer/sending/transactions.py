@@ -258,7 +258,7 @@ class TransactionManager:
             if isinstance(message, TxnOffsetCommitResponse) and verdict < Verdict.ABORTABLE:
                 self._open().offsets_written(answers.offset_codes(message))
             if verdict is Verdict.DONE:
-                self.coordinators.succeeded()
+                self.coordinators.succeeded(request)
                 self._done(request, message)
             elif verdict in (Verdict.RETRY, Verdict.LOOK_UP):
                 if verdict is Verdict.LOOK_UP:
