@@ -168,6 +168,8 @@ class TransactionsClient:
                     if not error_codes.error_code(answer.error_code).retriable:
                         raise failure
             if failure is not None or not nodes:
+                # What one of them coordinates may move to one that has answered.
+                listed.clear()
                 self.blocking.metadata.request_update()
                 patience.wait(failure, COMPLETING_PAUSE_MS)
 
