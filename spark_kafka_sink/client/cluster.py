@@ -140,6 +140,9 @@ def with_partitions(topic: TopicInfo, changed: Sequence[PartitionInfo]) -> Topic
 RELIABLE_EPOCHS_FROM_VERSION = 9
 """Brokers that do not speak this version may give an old leader together with a new epoch (KAFKA-9212)."""
 
+PARTITIONS_MAX = 1_000_000
+"""A whole cluster has fewer. Rows are counted in arrays as long as the highest number of a partition."""
+
 _GONE = frozenset({error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.UNKNOWN_TOPIC_ID})
 
 _log = logging.getLogger(__name__)
@@ -207,8 +210,7 @@ def _merge_topic(old: ClusterSnapshot, answered: MetadataResponseTopic, version:
         merged.refresh_again = True
     if answered.error_code == error_codes.NONE:
         partitions = tuple(
-            _merge_partition(old, answered, partition, version, merged)
-            for partition in sorted(answered.partitions, key=lambda partition: partition.partition_index)
+            _merge_partition(old, answered, partition, version, merged) for partition in _believed(name, answered)
         )
         return TopicInfo(name, answered.topic_id, error_codes.NONE, partitions, answered.is_internal)
     news = known is None or known.error_code != answered.error_code
@@ -216,6 +218,15 @@ def _merge_topic(old: ClusterSnapshot, answered: MetadataResponseTopic, version:
     if known is not None and error.retriable and answered.error_code not in _GONE:
         return TopicInfo(name, known.topic_id, answered.error_code, known.partitions, known.internal)
     return TopicInfo(name, answered.topic_id, answered.error_code)
+
+
+def _believed(name: str, answered: MetadataResponseTopic) -> list[MetadataResponsePartition]:
+    """Each partition once, by its number, without those that no topic has."""
+    by_index = {partition.partition_index: partition for partition in answered.partitions}
+    believed = [by_index[index] for index in sorted(by_index) if 0 <= index < PARTITIONS_MAX]
+    if len(believed) < len(by_index):
+        _log.warning("Metadata of topic %s: %d partitions have no possible number", name, len(by_index) - len(believed))
+    return believed
 
 
 def _merge_partition(

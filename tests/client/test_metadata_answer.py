@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_kafka_sink.client.cluster import ClusterSnapshot, Merged, Node, merge_answer
+from spark_kafka_sink.client.cluster import PARTITIONS_MAX, ClusterSnapshot, Merged, Node, merge_answer
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from tests.client.answers import ID_1, ID_2, metadata_answer, partition, topic
@@ -60,6 +60,12 @@ def test_partitions_are_sorted_and_may_have_gaps() -> None:
     assert [found.index for found in merged.snapshot.topics["t"].partitions] == [0, 2, 4]
     assert leader(merged, index=4)[0] == 1
     assert merged.snapshot.partition("t", 1) is None
+
+
+def test_a_partition_that_is_named_twice_or_has_an_impossible_number_does_not_count() -> None:
+    numbers = (1, 0, 1, -5, PARTITIONS_MAX, 2**31 - 1)
+    merged = merge(EMPTY, metadata_answer(topic("t", [partition(index, leader=1) for index in numbers])))
+    assert [one.index for one in merged.snapshot.topics["t"].partitions] == [0, 1]
 
 
 def test_an_older_leader_epoch_is_not_believed() -> None:

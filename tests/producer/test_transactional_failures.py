@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pyarrow as pa
 import pytest
 
+from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.errors import (
     DeliveryTimeoutError,
     InvalidRecordError,
@@ -228,3 +231,20 @@ def test_a_call_whose_time_is_up_says_what_the_broker_last_answered(version: int
     loading.remove()
     producer.commit_transaction()
     assert committed(cluster) == [b"1"]
+
+
+@BOTH
+def test_a_broker_that_names_a_record_which_the_batch_does_not_have_fails_the_transaction_and_no_more(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, producer = begun(version)
+    refusal = Refusal(codes.INVALID_RECORD, "record 99 has no key", {99: "no key"})
+    with monkeypatch.context() as refusing:
+        refusing.setattr(cluster.log("t"), "append", Mock(side_effect=refusal))
+        send(producer, b"1")
+        with pytest.raises(TransactionAbortableError, match="record 99 has no key"):
+            producer.commit_transaction()
+        producer.abort_transaction()
+    with producer.transaction():
+        send(producer, b"2")
+    assert committed(cluster) == [b"2"]

@@ -181,13 +181,14 @@ def with_doubt(error: KafkaSinkError) -> KafkaSinkError:
 
 def record_errors(batch: ProducerBatch, answer: Answer) -> tuple[dict[int, KafkaSinkError], KafkaSinkError | None]:
     """The errors of the records that the broker named, and the error of the others, which it did not object to."""
-    if not answer.record_words:
+    words_by_index = {index: words for index, words in answer.record_words.items() if 0 <= index < batch.record_count}
+    if not words_by_index:
         return {}, None
     where = f"topic {batch.topic_partition.topic}, partition {batch.topic_partition.partition}"
     name = error_code(answer.code).name
     named: dict[int, KafkaSinkError] = {
         index: InvalidRecordError(f"{where}: the broker refused this record: {words or answer.words or name} ({name})")
-        for index, words in answer.record_words.items()
+        for index, words in words_by_index.items()
     }
     innocent = BatchRefusedError(
         f"{where}: not stored, because {len(named)} other records of the same batch were refused ({name}). "

@@ -53,6 +53,14 @@ def test_records_that_the_broker_names_get_its_words_and_the_others_get_batch_re
     assert {row for row, error in errors.items() if isinstance(error, DeliveryError)} == {10, 11, 21}
 
 
+def test_records_that_the_batch_does_not_have_are_not_to_blame() -> None:
+    batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
+    batch.record_count = 4
+    words = {-1: "before", 3: "the last", 4: "behind"}
+    assert list(record_errors(batch, Answer(codes.INVALID_RECORD, record_words=words))[0]) == [3]
+    assert record_errors(batch, Answer(codes.INVALID_RECORD, record_words={4: "behind"})) == ({}, None)
+
+
 def test_the_brokers_own_words_are_in_the_error() -> None:
     batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
     error = attempt_error(batch, Answer(codes.POLICY_VIOLATION, words="keys are mandatory here"))
