@@ -64,29 +64,29 @@ class Topics:
         if partition is None and in_use.snapshot is self._metadata.snapshot and now < in_use.until_ms.get(topic, 0.0):
             return in_use.snapshot
         self._metadata.add_topic(topic, now)
-        if not self._knows(topic, partition):
-            self._wait(topic, now + self._max_block_ms, partition)
-        snapshot = self._metadata.snapshot
-        if self._in_use.snapshot is not snapshot:
-            self._in_use = _TopicsInUse(snapshot, {})
-        self._in_use.until_ms[topic] = now + _IN_USE_MS
+        snapshot = self._known(topic, partition) or self._wait(topic, now + self._max_block_ms, partition)
+        in_use = self._in_use
+        if in_use.snapshot is not snapshot:
+            in_use = self._in_use = _TopicsInUse(snapshot, {})
+        in_use.until_ms[topic] = now + _IN_USE_MS
         return snapshot
 
-    def _wait(self, topic: str, deadline_ms: float, partition: int | None) -> None:
+    def _wait(self, topic: str, deadline_ms: float, partition: int | None) -> ClusterSnapshot:
         if self._loop.is_current():
             raise self._cannot_wait(topic, partition)
         started_ms = self._system.now()
         try:
-            while not self._knows(topic, partition):
+            while (snapshot := self._known(topic, partition)) is None:
                 was_missed = self._was_missed(topic)
                 version = self._metadata.request_update_for_topic(topic)
                 self._loop.wakeup(self._client)
                 remaining_ms = deadline_ms - self._system.now()
                 in_time = remaining_ms > 0 and self._await_metadata(version, remaining_ms)
-                if not (in_time and not was_missed) and not self._knows(topic, partition):
+                if not (in_time and not was_missed) and self._known(topic, partition) is None:
                     # Looked at once more: it may have come with the last moment.
                     raise self._unknown(topic, partition)
                 self._metadata.raise_for_topic(topic)  # as it is now: it may have been granted since the last call
+            return snapshot
         finally:
             self._metrics.waited("metadata-wait-time", self._system.now() - started_ms)
 
@@ -97,11 +97,11 @@ class Topics:
             return False
         return True
 
-    def _knows(self, topic: str, partition: int | None) -> bool:
+    def _known(self, topic: str, partition: int | None) -> ClusterSnapshot | None:
+        """A snapshot in which it is known: the next one may be without the topic."""
         snapshot = self._metadata.snapshot
-        if partition is None:
-            return snapshot.partition_count(topic) is not None
-        return snapshot.partition(topic, partition) is not None
+        known = snapshot.partition_count(topic) if partition is None else snapshot.partition(topic, partition)
+        return None if known is None else snapshot
 
     def _was_missed(self, topic: str) -> bool:
         count = self._metadata.snapshot.partition_count(topic)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from unittest.mock import Mock, PropertyMock
 
 import pyarrow as pa
 import pytest
 
+from spark_kafka_sink.client.cluster import ClusterSnapshot
+from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.errors import InvalidRecordError
 from spark_kafka_sink.producer.futures import RecordMetadata
 from spark_kafka_sink.producer.murmur2 import partitions_of_keys
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.topics import Topics
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.arrays import ByteColumn
 from spark_kafka_sink.records.columns import RecordColumns
@@ -160,3 +164,12 @@ def test_the_metadata_that_a_wait_asks_for_comes_without_a_spin() -> None:
     by_columns(producer, 5)
     assert metadata_requests(cluster) - asked < 40
     assert loop_of(producer).rounds - rounds < 200
+
+
+def test_a_topic_that_vanishes_between_two_looks_is_known_by_the_first_one() -> None:
+    cluster, producer = simulated()
+    known, gone = producer._metadata.snapshot, ClusterSnapshot()
+    metadata = Mock(spec=Metadata)
+    type(metadata).snapshot = PropertyMock(side_effect=[gone, known, gone, gone])
+    topics = Topics(metadata, producer._client, Mock(), Mock(), max_block_ms=MAX_BLOCK_MS, system=cluster.system)
+    assert topics.await_partitions("t", 0, 1) is known
