@@ -116,7 +116,7 @@ soak: setup kafka ## schedules, hostile bytes, faults, killed drivers and placem
 	for name in explorer transaction_explorer; do \
 		$(BIN)/python -m tests.producer.$$name --seeds 0:20000 --processes $$(getconf _NPROCESSORS_ONLN) || exit 1; done
 	$(BIN)/python -m tests.fuzz $(N)
-	SOAK=1 $(BIN)/python -m pytest $(wildcard integration/test_faults_*.py) integration/test_partitioner_keys.py \
+	SOAK=1 $(BIN)/python -m pytest --capture=no $(wildcard integration/test_faults_*.py) integration/test_partitioner_keys.py \
 		integration/test_spark_killed_driver.py integration/test_exactly_once_killed.py integration/test_spark_cluster.py
 
 .PHONY: demo

@@ -121,6 +121,14 @@ class Streams:
         return role
 
 
+@pytest.fixture(scope="module")
+def restarts() -> Iterator[Counter[str]]:
+    """Counted by cluster when each row was found once, and printed at the end."""
+    counted: Counter[str] = Counter()
+    yield counted
+    print(f"\n{counted.total()} restarts of queries that write exactly once, each row once: {dict(counted)}")
+
+
 @pytest.fixture(params=CLUSTERS, ids=[f"brokers-{brokers}-version-{version}" for brokers, version in CLUSTERS])
 def kafka_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     brokers, version = request.param
@@ -133,7 +141,7 @@ def kafka_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 
 
 def test_streams_killed_again_and_again_have_each_row_once_and_in_order(
-    kafka_cluster: KafkaCluster, tmp_path: Path
+    kafka_cluster: KafkaCluster, tmp_path: Path, restarts: Counter[str], request: pytest.FixtureRequest
 ) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
@@ -152,6 +160,7 @@ def test_streams_killed_again_and_again_have_each_row_once_and_in_order(
     finally:
         following.kill()
     control = check(streams)
+    restarts[request.node.callspec.id] += KILLS * QUERIES
     batches = sum(
         number + 1
         for number, guarantee in zip(streams.newest("commits"), streams.topics.values(), strict=True)
