@@ -1,8 +1,8 @@
 """A client of a Schema Registry that speaks Confluent's HTTP interface, for the driver.
 
 It asks for the id of a schema: registers it, looks it up, or takes the latest of a subject. Tasks get the id in the
-header of their records and never talk to the registry. What was answered is kept for the life of the process, since a
-stream plans each of its micro-batches anew.
+header of their records and never talk to the registry. The id of a schema is kept for the life of the process, and so
+is the latest schema for a stream until it is started again, since a stream plans each of its micro-batches anew.
 
 urllib3 carries the requests, with retries where the registry may do better in a moment; a request that is made twice
 does nothing more than once. Answers are bounded, redirects are not followed.
@@ -76,12 +76,16 @@ class SchemaRegistry:
         """The id of a schema that the subject has already."""
         return self._once("lookup", subject, schema).id
 
-    def latest(self, subject: str, *, is_serialized: bool = False) -> Registered:
-        """The newest version of the subject; that of a Protobuf schema as a descriptor, if it `is_serialized`."""
-        return self._once("serialized" if is_serialized else "latest", subject, None)
+    def latest(self, subject: str, *, is_serialized: bool = False, start: str | None = None) -> Registered:
+        """The newest version of the subject; that of a Protobuf schema as a descriptor, if it `is_serialized`.
 
-    def _once(self, what: str, subject: str, schema: Schema | None) -> Registered:
-        key = (what, subject, schema)
+        `start`: which start of a stream asks; it gets what it got before. None: a job, which gets what is newest now.
+        """
+        what = "serialized" if is_serialized else "latest"
+        return self._asked(what, subject, None) if start is None else self._once(what, subject, None, start)
+
+    def _once(self, what: str, subject: str, schema: Schema | None, start: str = "") -> Registered:
+        key = (what, subject, schema, start)
         if key not in self._known:
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()

@@ -24,7 +24,7 @@ from spark_kafka_sink.spark.options import parse_options
 from spark_kafka_sink.spark.publish import check_report_options
 from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.value_formats import plan_encoders, with_schema_ids
-from spark_kafka_sink.spark.words import NAME
+from spark_kafka_sink.spark.words import NAME, START
 
 CHECK = "pykafka.check"
 """An option for reading: the schema of the rows that are to be written, as JSON."""
@@ -59,11 +59,14 @@ def check_write(options: Mapping[str, str], schema: StructType) -> tuple[SinkOpt
     return parsed, plan
 
 
-def ask_servers(options: SinkOptions, plan: ColumnPlan) -> ColumnPlan:
-    """What Kafka and the schema registry have to say: the plan with the ids of its schemas, or the error of one."""
+def ask_servers(options: SinkOptions, plan: ColumnPlan, start: str | None = None) -> ColumnPlan:
+    """What Kafka and the schema registry have to say: the plan with the ids of its schemas, or the error of one.
+
+    `start`: of a stream, which is not asked again for what it has.
+    """
     check_connection(options)
     check_report_options(options)
-    return with_schema_ids(plan, options)
+    return with_schema_ids(plan, options, start)
 
 
 def check_connection(options: SinkOptions) -> None:
@@ -102,7 +105,7 @@ def outcome_as_schema(options: Mapping[str, str]) -> StructType:
     schema = next(value for name, value in options.items() if name.lower() == CHECK)
     try:
         parsed, plan = check_write(given, StructType.fromJson(json.loads(schema)))
-        ask_servers(parsed, plan)
+        ask_servers(parsed, plan, given.get(START))
     except KafkaSinkError as error:
         return StructType([StructField(type(error).__name__, StringType(), True, {"words": str(error)})])
     return StructType([StructField(_PASSED, StringType(), True, {"columns": plan.positions()})])

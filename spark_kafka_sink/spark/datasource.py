@@ -13,7 +13,7 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.spark.checks import CHECK, ask_servers, check_write, outcome_as_schema
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.sink_options import SinkOptions
-from spark_kafka_sink.spark.words import MICRO_BATCH, MODE_NOT_ALLOWED, NAME
+from spark_kafka_sink.spark.words import MICRO_BATCH, MODE_NOT_ALLOWED, NAME, START
 from spark_kafka_sink.spark.write_task import show_log
 from spark_kafka_sink.spark.writer import KafkaBatchWriter, KafkaStreamWriter
 
@@ -42,7 +42,7 @@ class KafkaDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
         if overwrite:
             raise ConfigurationError(MODE_NOT_ALLOWED.format("Overwrite"))
-        options, plan = self._plan(schema)
+        options, plan = self._plan(schema, self.options.get(START))
         if options.exactly_once is None or not self._is_planning:
             return KafkaBatchWriter(options, plan)
         from spark_kafka_sink.spark.exactly_once import begin_job, begin_stream
@@ -52,16 +52,16 @@ class KafkaDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:  # noqa: N802
         # `overwrite` is output mode complete: every micro-batch writes the whole result, as with Spark's own sink.
-        options, plan = self._plan(schema)
+        options, plan = self._plan(schema, self.options.get(START, ""))
         if options.exactly_once is None or not self._is_planning:
             return KafkaStreamWriter(options, plan)
         from spark_kafka_sink.spark.exactly_once import begin_stream
 
         return KafkaStreamWriter(options, plan, begin_stream(options))
 
-    def _plan(self, schema: StructType) -> tuple[SinkOptions, ColumnPlan]:
+    def _plan(self, schema: StructType, start: str | None) -> tuple[SinkOptions, ColumnPlan]:
         show_log()
         options, plan = check_write(self.options, schema)
         if self._is_planning:
-            plan = ask_servers(options, plan)
+            plan = ask_servers(options, plan, start)
         return dataclasses.replace(options, registry=None), plan

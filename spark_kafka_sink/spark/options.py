@@ -32,7 +32,7 @@ from spark_kafka_sink.spark.format_options import FORMAT_OPTIONS, SIDES, parse_f
 from spark_kafka_sink.spark.registry_options import PREFIX as REGISTRY_PREFIX
 from spark_kafka_sink.spark.registry_options import REGISTRY_OPTIONS, parse_registry
 from spark_kafka_sink.spark.sink_options import SinkOptions
-from spark_kafka_sink.spark.words import MICRO_BATCH
+from spark_kafka_sink.spark.words import MICRO_BATCH, START
 from spark_kafka_sink.words import TOPIC_NAME_RULE, is_topic_name
 
 KAFKA_PREFIX = "kafka."
@@ -180,7 +180,9 @@ def _without_others(given: Mapping[str, str]) -> dict[str, str]:
     passed_over = [name for name in given if _is_of_others(name, has_registry)]
     if passed_over:
         _warn_of(", ".join(sorted(passed_over)))
-    return {name: value for name, value in given.items() if name not in passed_over and name != MICRO_BATCH}
+    return {
+        name: value for name, value in given.items() if name not in passed_over and name not in (MICRO_BATCH, START)
+    }
 
 
 def _is_of_others(name: str, has_registry: bool) -> bool:

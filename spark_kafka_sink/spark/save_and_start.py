@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +26,7 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.spark.checks import ask_driver, ask_servers, check_write
 from spark_kafka_sink.spark.delivery_options import EXACTLY_ONCE
 from spark_kafka_sink.spark.recorded_writer import Record, frame_of, made_anew, record_of
-from spark_kafka_sink.spark.words import MICRO_BATCH, MODE_NOT_ALLOWED, NAME, NO_NAME
+from spark_kafka_sink.spark.words import MICRO_BATCH, MODE_NOT_ALLOWED, NAME, NO_NAME, START
 from spark_kafka_sink.spark.writer import CONTINUOUS
 
 _MODES = {"append", "error", "errorifexists", "default"}
@@ -90,11 +91,12 @@ def starting(original: Callable[..., Any]) -> Callable[..., Any]:
         _warn_of_tables(said)
         _name_query(self, said)
         frame = _checked_frame(self, said)
+        more = _CHECKED | {START: uuid.uuid4().hex}
         if _output_mode(said) != "update":
-            return original(made_anew(self, frame, without=_OF_TABLES).format(NAME).options(**_CHECKED))
+            return original(made_anew(self, frame, without=_OF_TABLES).format(NAME).options(**more))
         streamed = made_anew(self, frame, without=["format", "option", "options", *_OF_TABLES])
         kept = {name: value for name, value in said.options().items() if name in _OF_THE_STREAM}
-        batches = WriteChanges(said.options() | _CHECKED | {MICRO_BATCH: "true"})
+        batches = WriteChanges(said.options() | more | {MICRO_BATCH: "true"})
         return original(streamed.options(**kept).foreachBatch(batches))
 
     return start
@@ -194,7 +196,7 @@ def _checked_frame(writer: Any, said: Record) -> Any:
         # What options name, packages and files, is there and perhaps not here.
         return _only(frame, ask_driver(frame.sparkSession, said.options(), frame.schema))
     options, plan = check_write(said.options(), frame.schema)
-    ask_servers(options, plan)
+    ask_servers(options, plan, said.options().get(START))
     return _only(frame, plan.positions())
 
 

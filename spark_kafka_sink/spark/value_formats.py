@@ -33,24 +33,24 @@ def plan_encoders(
     return {options.side: _plan_encoder(options, schema, faults) for options in formats}
 
 
-def with_schema_ids(plan: ColumnPlan, options: SinkOptions) -> ColumnPlan:
-    """The plan with the ids of the schemas, for which the registry is asked."""
+def with_schema_ids(plan: ColumnPlan, options: SinkOptions, start: str | None) -> ColumnPlan:
+    """The plan with the ids of the schemas, for which the registry is asked. `start`: of a stream."""
     changed: dict[str, Any] = {}
     for side in options.formats:
         encoder = plan.value if side.side == "value" else plan.key
         if side.has_registry and options.registry is not None and isinstance(encoder, ColumnsEncoder):
-            changed[side.side] = _with_schema_id(encoder, side, options.registry, options.topic)
+            changed[side.side] = _with_schema_id(encoder, side, options.registry, options.topic, start)
     return dataclasses.replace(plan, **changed)
 
 
 def _with_schema_id(
-    encoder: ColumnsEncoder, options: FormatOptions, registry: RegistryOptions, topic: str | None
+    encoder: ColumnsEncoder, options: FormatOptions, registry: RegistryOptions, topic: str | None, start: str | None
 ) -> ColumnsEncoder:
     """The encoder that writes the id of the schema in front of each record."""
     client = schema_registry(registry.config)
     if registry.source == "latest":
         subject = options.subject or registry.subject(options.side, topic, options.schema.name or "")
-        found = client.latest(subject, is_serialized=options.format in WITH_DESCRIPTOR)
+        found = client.latest(subject, is_serialized=options.format in WITH_DESCRIPTOR, start=start)
         try:
             planned = plan_latest(options.format, encoder.fields, found, options.schema.name)
         except SchemaError as error:

@@ -15,6 +15,8 @@ NO_NAME = (
 )
 MICRO_BATCH = "pykafka.microbatch"
 """An option of jobs that are in truth micro-batches of a stream in output mode update; no user's."""
+START = "pykafka.start"
+"""An option that each `start()` of a stream sets to another value; no user's."""
 
 _COLUMNS_NAMED_MAX = 20
 _NAME_CHARACTERS_MAX = 60

@@ -42,8 +42,11 @@ def test_the_same_question_is_asked_once(fake: FakeRegistry) -> None:
     registry = SchemaRegistry(RegistryConfig((fake.url,)))
     for _ in range(3):
         registry.register("t-value", avro_schema("a"))
-        registry.latest("t-value")
+        registry.latest("t-value", start="of a stream")
     assert len(fake.requests) == 2
+    registry.latest("t-value")
+    registry.latest("t-value")
+    assert len(fake.requests) == 4, "a job wants what is newest now"
 
 
 def test_a_subject_of_any_characters_is_asked_for_by_its_name(fake: FakeRegistry) -> None:

@@ -26,6 +26,7 @@ from spark_kafka_sink.spark.drop_in import _REDACTION
 from spark_kafka_sink.spark.options import parse_options
 from spark_kafka_sink.spark.registry_options import REGISTRY_OPTIONS
 from spark_kafka_sink.spark.sink_options import SinkOptions
+from spark_kafka_sink.spark.words import START
 from tests.formats.fake_registry import FakeRegistry, fake_registry
 from tests.formats.test_protobuf import compiled, message_class
 
@@ -149,9 +150,35 @@ def test_columns_that_do_not_fit_the_latest_schema_are_refused(registry: FakeReg
     with pytest.raises(SchemaError, match=r"latest schema of 'orders-value': .* has no field for the column id"):
         writer_of(registry, valueFormat="avro-confluent", schemaSource="latest")
     registry.subjects["orders-value"] = [(1, {"schemaType": "JSON", "schema": "{}"})]
-    schema_registry.cache_clear()
     with pytest.raises(SchemaError, match="is of type JSON, not AVRO"):
         writer_of(registry, valueFormat="avro-confluent", schemaSource="latest")
+
+
+def test_a_job_takes_what_is_latest_now_and_a_stream_keeps_what_it_began_with(registry: FakeRegistry) -> None:
+    def add_version(number: int, *names: str) -> None:
+        fields = [{"name": name, "type": ["null", "long", "string"], "default": None} for name in names]
+        schema = json.dumps({"type": "record", "name": "r", "fields": fields})
+        registry.subjects.setdefault("orders-value", []).append((number, {"schema": schema}))
+
+    def id_of(plan: ColumnPlan) -> int:
+        assert isinstance(plan.value, ColumnsEncoder)
+        return int.from_bytes(plan.value.header[1:5], "big")
+
+    latest = {"valueFormat": "avro-confluent", "schemaSource": "latest"}
+    only_id = StructType(SCHEMA.fields[:1])
+    given = NEEDED | {"schema.registry.url": registry.url} | latest
+    first, again, without_start = (KafkaDataSource(given | {START: name} if name else given) for name in ("1", "2", ""))
+    add_version(1, "id")
+    assert id_of(writer_of(registry, only_id, **latest)[1]) == 1
+    assert (
+        id_of(first.streamWriter(only_id, False)._plan) == id_of(without_start.streamWriter(only_id, False)._plan) == 1
+    )
+    add_version(2, "id", "name")
+    assert id_of(writer_of(registry, SCHEMA, **latest)[1]) == 2
+    assert (
+        id_of(first.streamWriter(only_id, False)._plan) == id_of(without_start.streamWriter(only_id, False)._plan) == 1
+    )
+    assert id_of(again.streamWriter(SCHEMA, False)._plan) == 2
 
 
 def test_the_process_that_commits_a_stream_does_not_ask_the_registry(registry: FakeRegistry) -> None:
