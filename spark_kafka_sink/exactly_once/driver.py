@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
-from spark_kafka_sink.errors import BrokerError, ProducerFencedError
+from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once import refusals, steps
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
 from spark_kafka_sink.exactly_once.decision_log import DRIVER_TIMEOUT_MS
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, TaskTransaction
 from spark_kafka_sink.exactly_once.names import GENERATIONS, task_id, task_of
 from spark_kafka_sink.exactly_once.prefix import Prefix
+from spark_kafka_sink.exactly_once.transactions_client import TransactionDescription
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
 from spark_kafka_sink.protocol import error_codes
@@ -135,16 +137,20 @@ class Driver:
             steps.after(steps.DECIDE)
             steps.before(steps.COMMIT)
             self._commit_all(entry)
-            # Listed before it is noted that the batch is done: until then no newer driver lets tasks begin.
-            losers = self._prefix.open_transactions()
-            with refusals.fenced_after_the_commit(entry):
-                if delivery.is_forgotten:
+            losers: list[TransactionDescription] = []
+            with _warned_of(entry):
+                # Listed before it is noted that the batch is done: until then no newer driver lets tasks begin.
+                losers = self._prefix.open_transactions()
+            if delivery.is_forgotten:
+                with _warned_of(entry):
                     writer.forget()
-                else:
+            else:
+                with refusals.fenced_after_the_commit(entry):
                     writer.write(entry.done())
             steps.after(steps.COMMIT)
         steps.before(steps.LOSERS)
-        self._prefix.abort(losers)
+        with _warned_of(entry):
+            self._prefix.abort(losers)
         steps.after(steps.LOSERS)
 
     def _ensure_open(self, start: BatchStart, entry: Entry) -> None:
@@ -222,6 +228,21 @@ class Driver:
         except ProducerFencedError:
             return False
         return True
+
+
+@contextmanager
+def _warned_of(entry: Entry) -> Iterator[None]:
+    """Tidying up after the commit. The rows are visible: a job that failed now would be run again, and double them."""
+    try:
+        yield
+    except KafkaSinkError as error:
+        _log.warning(
+            "%s is committed, but what is left under the prefix %s could not be tidied up: %s. Transactions of "
+            "attempts that lost end by their timeout; until then they hold readers back.",
+            entry.batch,
+            entry.prefix,
+            error,
+        )
 
 
 def _of_queries_elsewhere(entries: Mapping[str, Entry], prefix: str) -> dict[str, Entry]:

@@ -39,7 +39,7 @@ def check_report_options(options: SinkOptions) -> None:
     if options.report_callback is not None:
         try:
             named_function(options.report_callback)
-        except (ImportError, AttributeError, TypeError) as error:
+        except (Exception, SystemExit) as error:  # whatever the user's module raises
             faults.append(
                 f"Option 'reportCallback': {options.report_callback} cannot be used on the driver: {error}. "
                 "Its module must be one that Spark's Python workers can import (--py-files)."
@@ -65,7 +65,7 @@ def publish(options: SinkOptions, report: WriteReport) -> None:
 def _attempt(action: Callable[[], object], what: str) -> None:
     try:
         action()
-    except Exception:  # of file systems, Kafka and users' functions
+    except (Exception, SystemExit):  # of file systems, Kafka and users' functions
         LOGGER.exception("The report could not be %s. What it is about is not affected.", what)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from unittest.mock import patch
 
 import pytest
 
-from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError, PreflightError
+from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError, NetworkError, PreflightError
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
+from spark_kafka_sink.exactly_once.decision_writer import DecisionWriter
+from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, EntryState, TaskTransaction
 from spark_kafka_sink.exactly_once.names import task_id
 from spark_kafka_sink.exactly_once.prefix import Prefix
@@ -225,6 +228,32 @@ def test_attempts_that_lost_are_aborted_after_the_commit(query: Query) -> None:
     query.commit(start, 0, written)
     assert open_ids(query.broker) == []
     assert seen(query.broker) == rows(0)
+
+
+@pytest.mark.parametrize("step", ["open_transactions", "abort"])
+def test_a_batch_is_committed_though_attempts_that_lost_cannot_be_aborted(
+    query: Query, step: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their transactions time out. If the commit failed, the job would be run again, and its rows be there twice."""
+    start = query.begin()
+    written = query.write_both(start, 0)
+    query.write(start, 1, "of an attempt that lost", attempt=1)
+    with patch.object(Prefix, step, side_effect=NetworkError("no broker answers")):
+        query.commit(start, 0, written)
+    assert seen(query.broker) == rows(0)
+    assert "batch 0 of query query-1 is committed" in caplog.text
+    assert "no broker answers" in caplog.text
+    query.run(1)
+    assert seen(query.broker) == rows(0, 1)
+
+
+def test_a_job_is_committed_though_the_log_cannot_forget_it(query: Query, caplog: pytest.LogCaptureFixture) -> None:
+    delivery = dataclasses.replace(query.delivery, is_forgotten=True, is_given=False)
+    with Driver(delivery) as driver, patch.object(DecisionWriter, "forget", side_effect=NetworkError("it is gone")):
+        start = driver.begin("job")
+        driver.commit(start, Batch(), query.write_both(start, 0))
+    assert seen(query.broker) == rows(0)
+    assert "the job is committed" in caplog.text
 
 
 # --- a transaction ends by itself

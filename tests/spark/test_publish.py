@@ -36,6 +36,10 @@ def fail(report: WriteReport) -> None:
     raise RuntimeError("the user's own")
 
 
+def leave(report: WriteReport) -> None:
+    sys.exit(1)
+
+
 @pytest.fixture(autouse=True)
 def anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     SEEN.clear()
@@ -97,6 +101,22 @@ def test_a_write_does_not_fail_when_its_report_gets_lost(
     assert "the user's own" in caplog.text
 
 
+def test_a_function_that_ends_the_process_does_not_fail_the_write(caplog: pytest.LogCaptureFixture) -> None:
+    commit(sink_options(reportCallback="callbacks_of_a_job:leave"), [task()], 12)
+    assert "The report could not be given to callbacks_of_a_job:leave" in caplog.text
+
+
+@pytest.mark.parametrize("line", ["raise ValueError('of the module')", "raise SystemExit('of the module')"])
+def test_a_module_that_cannot_be_imported_is_named(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    (tmp_path / "broken_callbacks.py").write_text(line)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigurationError) as caught:
+        ask_servers(sink_options(broker, reportCallback="broken_callbacks:f"), PLAN)
+    assert "broken_callbacks:f cannot be used on the driver: of the module" in str(caught.value)
+
+
 def test_a_report_without_tasks_has_the_time_of_its_commit(tmp_path: Path) -> None:
     path = str(tmp_path / "reports.jsonl")
     commit(sink_options(reportPath=path), [], 4)
@@ -123,7 +143,9 @@ def test_faults_of_report_options_are_reported_with_all_others() -> None:
     given = {"kafka.bootstrap.servers": "b:1", "topic": "t", "reportTopic": "t", "reportPath": "ftp://h/x"}
     with pytest.raises(ConfigurationError) as caught:
         check_write(given, schema)
-    assert [fault.partition(":")[0] for fault in caught.value.faults] == ["Option 'reportTopic'", "Option 'reportPath'"]
+    path, topic = caught.value.faults
+    assert path.startswith("Option 'reportPath': ftp: is not a file system")
+    assert topic.startswith("Options 'topic' and 'reportTopic' are both 't'")
 
 
 def test_what_has_passed_is_not_looked_at_again(broker: EmbeddedBroker, tmp_path: Path) -> None:
