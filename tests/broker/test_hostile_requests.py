@@ -12,7 +12,8 @@ import pytest
 
 from spark_kafka_sink.broker import requests
 from spark_kafka_sink.broker.cluster import PARTITIONS_MAX
-from spark_kafka_sink.broker.handlers import api_01_fetch
+from spark_kafka_sink.broker.context import RequestContext
+from spark_kafka_sink.broker.handlers import api_01_fetch, api_66_list_transactions
 from spark_kafka_sink.broker.log import PartitionLog
 from spark_kafka_sink.broker.offsets import OFFSETS_MAX
 from spark_kafka_sink.broker.reply import Later, Reply, Then
@@ -20,12 +21,14 @@ from spark_kafka_sink.broker.topics import Topic
 from spark_kafka_sink.broker.transactions import TRANSACTIONAL_IDS_MAX
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.headers import RequestHeader
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from spark_kafka_sink.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest
+from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from spark_kafka_sink.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -137,6 +140,29 @@ def test_what_a_topic_costs_does_not_grow_with_the_number_of_others(monkeypatch:
     unknown = [UUID(int=number) for number in range(500)]
     broker.ask(FetchRequest(topics=[FetchTopic(topic_id=topic_id) for topic_id in [*ids, *unknown]]), 13)
     assert CountedTopics.looks < 10
+
+
+class Compared(int):
+    """Counts how often it is compared."""
+
+    looks = 0
+    __hash__ = int.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Compared.looks += 1
+        return super().__eq__(other)
+
+
+def test_what_a_transaction_costs_to_list_does_not_grow_with_the_filters() -> None:
+    broker = Broker()
+    for number in range(100):
+        broker.cluster.coordinator.init_producer(f"x{number}", 1000, None)
+    context = RequestContext(broker.cluster, 0, RequestHeader(ApiKey.LIST_TRANSACTIONS, 2, 0, None), 0, 0)
+    request = ListTransactionsRequest(producer_id_filters=[*map(Compared, range(99, 1000))])
+    answered = api_66_list_transactions.handle(context, request)
+    assert isinstance(answered, ListTransactionsResponse)
+    assert [each.transactional_id for each in answered.transaction_states] == ["x99"]
+    assert Compared.looks < 1000
 
 
 def test_a_topic_that_is_to_be_created_twice_is_not_created() -> None:

@@ -17,9 +17,16 @@ def handle(context: RequestContext, request: ListTransactionsRequest) -> Handled
     if injected:
         return ListTransactionsResponse(error_code=injected)
     known = {state.value for state in TransactionState}
+    states, ids = set(request.state_filters) or known, set(request.producer_id_filters)
     with context.cluster.lock:
-        transactions = context.cluster.coordinator.transactions.values()
-        found = [transaction for transaction in transactions if _wanted(context, request, transaction)]
+        found = [
+            each
+            for each in context.cluster.coordinator.transactions.values()
+            if each.state.value in states
+            and (not ids or each.producer_id in ids)
+            and _has_lasted(each, request.duration_filter, context.now)
+            and not context.coordinator_error(each.transactional_id)
+        ]
     try:
         found = _matching(found, request.transactional_id_pattern)
     except pa.ArrowInvalid:
@@ -45,14 +52,6 @@ def _matching(transactions: list[Transaction], pattern: str | None) -> list[Tran
     return [each for each, fits in zip(transactions, matches.to_pylist(), strict=True) if fits]
 
 
-def _wanted(context: RequestContext, request: ListTransactionsRequest, transaction: Transaction) -> bool:
-    if context.coordinator_error(transaction.transactional_id):
-        return False
-    if request.state_filters and transaction.state.value not in request.state_filters:
-        return False
-    if request.producer_id_filters and transaction.producer_id not in request.producer_id_filters:
-        return False
-    if request.duration_filter > 0:
-        lasted_ms = context.now - transaction.start_ms
-        return transaction.state is TransactionState.ONGOING and lasted_ms > request.duration_filter
-    return True
+def _has_lasted(transaction: Transaction, ms: int, now: float) -> bool:
+    """A limit that is not positive is none."""
+    return ms <= 0 or (transaction.state is TransactionState.ONGOING and now - transaction.start_ms > ms)
