@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from spark_kafka_sink.broker.context import Handled, RequestContext
 from spark_kafka_sink.broker.offsets import CommittedOffset
@@ -18,6 +19,10 @@ from spark_kafka_sink.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 
+Row = TypeVar("Row", OffsetFetchResponsePartition, OffsetFetchResponsePartitions)
+Found = tuple[int, CommittedOffset, int]
+"""(partition, its offset, error)"""
+
 GROUPS_VERSION = 8
 NONE_COMMITTED = CommittedOffset(-1, -1, "")
 
@@ -32,19 +37,7 @@ def handle(context: RequestContext, request: OffsetFetchRequest) -> Handled:
         return OffsetFetchResponse(error_code=error)
     asked = None if request.topics is None else [(t.name, t.partition_indexes) for t in request.topics]
     topics = [
-        OffsetFetchResponseTopic(
-            name=name,
-            partitions=[
-                OffsetFetchResponsePartition(
-                    partition_index=index,
-                    committed_offset=found.offset,
-                    committed_leader_epoch=found.leader_epoch,
-                    metadata=found.metadata,
-                    error_code=code,
-                )
-                for index, found, code in partitions
-            ],
-        )
+        OffsetFetchResponseTopic(name=name, partitions=_rows(OffsetFetchResponsePartition, partitions))
         for name, partitions in _look_up(context, request.group_id, asked, request.require_stable)
     ]
     return OffsetFetchResponse(topics=topics)
@@ -56,28 +49,29 @@ def _group(context: RequestContext, group: OffsetFetchRequestGroup, stable: bool
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error)
     asked = None if group.topics is None else [(t.name, t.partition_indexes) for t in group.topics]
     topics = [
-        OffsetFetchResponseTopics(
-            name=name,
-            partitions=[
-                OffsetFetchResponsePartitions(
-                    partition_index=index,
-                    committed_offset=found.offset,
-                    committed_leader_epoch=found.leader_epoch,
-                    metadata=found.metadata,
-                    error_code=code,
-                )
-                for index, found, code in partitions
-            ],
-        )
+        OffsetFetchResponseTopics(name=name, partitions=_rows(OffsetFetchResponsePartitions, partitions))
         for name, partitions in _look_up(context, group.group_id, asked, stable)
     ]
     return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
 
 
+def _rows(row: Callable[..., Row], found: Iterable[Found]) -> list[Row]:
+    return [
+        row(
+            partition_index=index,
+            committed_offset=committed.offset,
+            committed_leader_epoch=committed.leader_epoch,
+            metadata=committed.metadata,
+            error_code=code,
+        )
+        for index, committed, code in found
+    ]
+
+
 def _look_up(
     context: RequestContext, group: str, asked: Iterable[tuple[str, list[int]]] | None, stable: bool
-) -> list[tuple[str, list[tuple[int, CommittedOffset, int]]]]:
-    """By topic: (partition, its offset, error), each once. None asks for all that the group has."""
+) -> list[tuple[str, list[Found]]]:
+    """By topic, each partition once. None asks for all that the group has."""
     with context.cluster.lock:
         offsets = context.cluster.offsets
         if asked is None:
