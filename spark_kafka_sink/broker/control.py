@@ -2,9 +2,9 @@
 
 Rules for requests. `when(...)` says which, the verb after it says what happens:
 
-    control.when(api="PRODUCE", topic="t", nth=2).fail("NOT_LEADER_OR_FOLLOWER")
-    control.when(api="PRODUCE", node=1).drop(applied=True)            # stored, but the answer is lost
-    control.when(api="PRODUCE", times=None, probability=0.1).delay(0, 50)
+    control.when("PRODUCE", topic="t", nth=2).fail("NOT_LEADER_OR_FOLLOWER")
+    control.when("PRODUCE", node=1).drop(applied=True)            # stored, but the answer is lost
+    control.when("PRODUCE", times=None, probability=0.1).delay(0, 50)
 
 Requests and errors have Kafka's names or numbers. The verbs:
 
@@ -57,8 +57,8 @@ class Control:
 
     def when(  # noqa: PLR0913 - each thing that a rule can look at, by its name
         self,
-        *,
         api: ApiKey | str | None = None,
+        *,
         node: int | None = None,
         topic: str | None = None,
         partition: int | None = None,

@@ -88,13 +88,10 @@ class ListenerSecurity:
         assert self.certificate is not None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        try:
-            context.load_cert_chain(self.certificate)
-            if self.client_ca is not None:
-                context.verify_mode = ssl.CERT_REQUIRED
-                context.load_verify_locations(self.client_ca)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigurationError(f"the certificates of the listener cannot be read: {error}") from error
+        _load(context.load_cert_chain, self.certificate)
+        if self.client_ca is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            _load(context.load_verify_locations, self.client_ca)
         return context
 
     def _conversations(self) -> dict[str, Callable[[], ServerConversation]]:
@@ -107,6 +104,14 @@ class ListenerSecurity:
             return lambda: OauthBearerServer(lambda token: accept_unsecured(token, now_s=time.time()))
         credentials = {name: _credential(mechanism, password) for name, password in self.users.items()}
         return lambda: ScramServer(mechanism, credentials.get)
+
+
+def _load(load: Callable[[Path], None], path: Path) -> None:
+    try:
+        load(path)
+    except OSError as error:  # ssl.SSLError is one, with OpenSSL's word for what is in the file
+        reason = getattr(error, "reason", None) or error.strerror
+        raise ConfigurationError(f"the certificates of the listener: {path} cannot be read: {reason}") from error
 
 
 def _credential(mechanism: str, password: str) -> ScramCredential:

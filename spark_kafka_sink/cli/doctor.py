@@ -98,7 +98,7 @@ def _options_of(text: str) -> Mapping[str, str]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise ConfigurationError(f"--spark-conf is no JSON: line {getattr(error, 'lineno', '?')}") from None
+        raise ConfigurationError(f"--spark-conf: this is not JSON: {error}") from None
     return {str(name): _as_spark(value) for name, value in found.items()}
 
 

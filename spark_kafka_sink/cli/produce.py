@@ -69,8 +69,20 @@ def run(chosen: argparse.Namespace) -> int:
         rows, total = rows_of_file(chosen.file, wanted, headers)
     reach_to_write(config, chosen.topic)
     with Progress("records", total) as progress, KafkaProducer(options) as producer:
+        _check_partition(producer, chosen)
         _send_all(producer, chosen, rows, progress)
     return 0
+
+
+def _check_partition(producer: KafkaProducer, chosen: argparse.Namespace) -> None:
+    """The producer would wait for max.block.ms: partitions may be added."""
+    if chosen.partition is None:
+        return
+    count = len(producer.partitions_for(chosen.topic))
+    if not 0 <= chosen.partition < count:
+        raise ConfigurationError(
+            f"--partition: {chosen.topic} has no partition {chosen.partition}, but 0 to {count - 1}"
+        )
 
 
 def _send_all(

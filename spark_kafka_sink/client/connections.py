@@ -152,17 +152,17 @@ class Connections:
 
     def loss(self, node_id: int, ended: ChannelState) -> Loss:
         """In our words what the selector says of a channel that has ended."""
-        error, broker = ended.error, self.describe(node_id)
+        error = ended.error
         detail = str(error) if error is not None else f"{self.address(node_id)}: disconnected"
         if isinstance(error, AuthenticationError) and ended.authentication_failed:
             return Loss(detail, authentication_error=error)
         if ended.kind is ChannelStateKind.EXPIRED:
             return Loss(detail, expected=True)
         if ended.kind is ChannelStateKind.AUTHENTICATE:
-            detail += f" ({broker} ended the connection during the TLS or SASL handshake: a wrong security.protocol?)"
+            detail += " (during the TLS or SASL handshake: a wrong security.protocol?)"
         elif node_id not in self.versions and ended.kind is ChannelStateKind.READY:
             why = "the listener may expect SASL or TLS, see security.protocol"
-            detail += f" ({broker} ended the connection before any answer: {why})"
+            detail += f" (before any answer: {why})"
         return Loss(detail, served=node_id in self.versions)
 
     def lost(self, node_id: int, loss: Loss, now: float) -> None:

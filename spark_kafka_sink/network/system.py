@@ -141,7 +141,8 @@ class OperatingSystem:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (socket.gaierror, UnicodeError) as error:
             # UnicodeError: labels that IDNA refuses, such as an empty or an overlong one.
-            raise DisconnectedError(f"{host}:{port}: the name cannot be resolved: {error}") from error
+            reason = getattr(error, "strerror", None) or error
+            raise DisconnectedError(f"{host}:{port}: the name cannot be resolved: {reason}") from error
         return [SocketAddress(host, port, family, sockaddr) for family, _, _, _, sockaddr in found]
 
     def canonical_name(self, address: SocketAddress) -> str:

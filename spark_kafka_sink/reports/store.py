@@ -105,7 +105,10 @@ def read_reports(path: str, last: int | None = None) -> list[WriteReport]:
         lines = deque(_lines(path, last), maxlen=last)
     except (OSError, ValueError, NotImplementedError) as error:
         raise _error(path, "cannot be read", error) from error
-    return [from_json(line) for line in lines]
+    try:
+        return [from_json(line) for line in lines]
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
 
 
 def find_report(path: str, batch: str) -> WriteReport | None:

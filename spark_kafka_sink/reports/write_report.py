@@ -151,7 +151,13 @@ def from_json(line: str) -> WriteReport:
         known = {name: value for name, value in plain.items() if name not in _DERIVED}
         return WriteReport(**(known | {"partitions": partitions, "latencies": latencies, "task_list": tasks}))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigurationError(f"this is no report of a write: {line[:80]!r} ({error})") from error
+        raise ConfigurationError(f"this is no report of a write: {line[:80]!r} ({_fault(error)})") from error
+
+
+def _fault(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"it has no {error.args[0]}"
+    return str(error) if isinstance(error, ValueError) else "its fields are not those of a report"
 
 
 def job_of(report: WriteReport) -> str:

@@ -14,6 +14,7 @@ from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.broker.socket_server import SocketServer
 from spark_kafka_sink.broker.storage import ClusterFiles
 from spark_kafka_sink.errors import ConfigurationError, IllegalStateError
+from spark_kafka_sink.network.system import PORT_MAX
 from spark_kafka_sink.testing.faults import Faults
 from spark_kafka_sink.testing.secured import MUTUAL, SCRAM, secured
 from spark_kafka_sink.testing.topic import KafkaTopic, spark_options
@@ -126,6 +127,8 @@ def embedded_broker(  # noqa: PLR0913 - the settings of a broker, each by its na
         raise ConfigurationError(f"tls is True, False or {MUTUAL!r}, not {tls!r}")
     if security is not None and (tls or users):
         raise ConfigurationError("security says all of TLS and SASL: leave out tls and users, or security")
+    if not 0 <= port <= PORT_MAX - max(nodes - 1, 0):
+        raise ConfigurationError(f"{nodes} nodes from port {port} on: ports are numbers up to {PORT_MAX}, or 0 for any")
     config = ClusterConfig(
         nodes=nodes,
         auto_create_topics=auto_create_topics,

@@ -55,6 +55,13 @@ def test_the_nth_request_that_fits_is_struck_and_no_other(client: WireClient, cl
     assert (rule.struck, len(cluster.values("t"))) == (2, 2)
 
 
+def test_the_call_of_the_page_about_testing_cuts_the_second_answer(
+    client: WireClient, cluster: SimulatedCluster
+) -> None:
+    cluster.control.when("PRODUCE", nth=2).cut(at=0.5)
+    assert [write(client) for _ in range(2)] == [0, None]
+
+
 def test_a_rule_strikes_until_it_is_removed(client: WireClient, cluster: SimulatedCluster) -> None:
     rule = cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(NOT_LEADER)
     assert [write(client), write(client)] == [NOT_LEADER, NOT_LEADER]

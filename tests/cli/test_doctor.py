@@ -143,7 +143,10 @@ def test_a_file_that_is_no_json_or_too_long_is_named(capsys: Output, tmp_path: P
     conf = tmp_path / "conf"
     conf.write_text('{"a": \n1,,')
     assert main(["doctor", "--spark-conf", str(conf)]) == 1
-    assert "--spark-conf is no JSON: line 2" in capsys.readouterr().err
+    assert (
+        "--spark-conf: this is not JSON: Expecting property name enclosed in double quotes: line 2"
+        in capsys.readouterr().err
+    )
     conf.write_text(" " * (1 << 21))
     assert main(["doctor", "--spark-conf", str(conf)]) == 1
     assert "is longer than" in capsys.readouterr().err

@@ -93,6 +93,8 @@ def test_a_csv_file_is_written_as_the_text_in_it(tmp_path: Path, broker: Embedde
         (["--file", "/nowhere.txt"], "is neither .parquet nor .csv"),
         (["--file", "rows.csv", "--key-separator", ":"], "name --key-column"),
         (["-X", "acsk=1"], "acsk is not an option"),
+        (["--partition", "7"], "has no partition 7, but 0 to "),
+        (["--partition", "-1"], "has no partition -1, but 0 to "),
     ],
 )
 def test_what_was_given_wrongly_is_a_sentence(

@@ -97,7 +97,7 @@ def test_a_server_that_refuses_connections_is_named_with_the_reason_when_patienc
 def test_a_server_that_does_not_answer_at_all_is_named() -> None:
     cluster = simulated()
     cluster.system.swallow("gone", 9092)
-    assert "bootstrap servers: gone:9092: no connection within 5 s" in words(checks_of(cluster, servers="gone:9092"))
+    assert "bootstrap servers: gone:9092: no answer within 5 s" in words(checks_of(cluster, servers="gone:9092"))
 
 
 def test_one_bootstrap_server_of_two_is_enough() -> None:
@@ -139,9 +139,7 @@ def test_an_address_that_a_broker_advertises_and_that_leads_nowhere_is_named_as_
 def test_a_leader_that_swallows_connections_is_named() -> None:
     cluster = simulated()
     cluster.system.swallow("broker1", 9093)
-    assert "- broker 1 (broker1:9093): no connection within 5 s." in words(
-        checks_of(cluster, "t", servers="broker0:9092")
-    )
+    assert "- broker 1 (broker1:9093): no answer within 5 s." in words(checks_of(cluster, "t", servers="broker0:9092"))
 
 
 def test_a_topic_that_does_not_exist_is_named_and_not_created_if_that_is_not_wanted() -> None:
@@ -168,8 +166,22 @@ def test_a_topic_that_may_not_be_seen_ends_the_checks_at_once() -> None:
     cluster = simulated()
     cluster.control.when(api=ApiKey.METADATA, topic="t", times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
     started = cluster.system.now()
-    assert "- topic t: TOPIC_AUTHORIZATION_FAILED. Grant this user the right" in words(checks_of(cluster, "t"))
+    assert "- topic t: this user may not see it (TOPIC_AUTHORIZATION_FAILED). Grant the user the right" in words(
+        checks_of(cluster, "t")
+    )
     assert cluster.system.now() - started < 1_000
+
+
+@pytest.mark.parametrize("every_broker", [False, True])
+def test_a_broker_that_was_not_waited_for_is_not_blamed(every_broker: bool) -> None:
+    cluster = SimulatedCluster(FakeSystem(latency_ms=20), nodes=2, topics={"t": 2, "mine": 2})
+    cluster.control.when(api=ApiKey.METADATA, topic="t", times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
+    config = client_config({"bootstrap.servers": "broker0:9092"})
+    found = preflight(config, Target(["t", "mine"], every_broker=every_broker), system=cluster.system)
+    failed = [check.name for check in found if check.outcome is Outcome.FAILED]
+    assert failed == ["topic t"]
+    broker = next(check for check in found if check.name.startswith("broker 1"))
+    assert broker.outcome is (Outcome.PASSED if every_broker else Outcome.SKIPPED)
 
 
 def test_a_partition_without_a_leader_is_a_warning_for_it_may_get_one_in_time() -> None:
@@ -237,6 +249,7 @@ def test_the_jobs_own_credentials_are_used_and_their_refusal_ends_the_checks_wit
     assert by_name["bootstrap servers"].outcome is Outcome.PASSED
     assert by_name["security"].outcome is Outcome.FAILED
     assert by_name["security"].detail.startswith("SASL_PLAINTEXT with SCRAM-SHA-256: ")
+    assert by_name["security"].remedy.startswith("Check user and password in sasl.jaas.config")
     assert SECRET not in repr(refused)
 
 
@@ -246,6 +259,7 @@ def test_plaintext_to_a_listener_that_expects_sasl_fails_with_a_hint_at_the_prot
         checks = preflight(
             client_config({"bootstrap.servers": broker.bootstrap_servers}), Target(["t"]), patience=Patience(300, 300)
         )
+    assert "within" not in str(failure(checks)), "it ended the connection at once"
     assert "its listener may expect another security.protocol: SASL, or TLS." in str(failure(checks))
 
 
@@ -255,4 +269,11 @@ def test_a_trust_store_that_is_not_there_is_the_fault_of_the_options() -> None:
     checks = {check.name: check for check in preflight(client_config(options), Target(["t"]))}
     assert checks["security"].outcome is Outcome.FAILED
     assert "/no/such/file.pem" in checks["security"].detail
+    assert checks["security"].remedy
     assert checks["bootstrap servers"].outcome is Outcome.SKIPPED
+
+
+def test_an_address_is_named_once_though_its_name_is_not_its_ip() -> None:
+    config = client_config({"bootstrap.servers": "localhost:1"})
+    checks = {check.name: check for check in preflight(config, Target(["t"]), patience=Patience(300, 300))}
+    assert checks["bootstrap servers"].detail == "localhost:1: Connection refused"

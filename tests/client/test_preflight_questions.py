@@ -146,7 +146,7 @@ def test_the_addresses_of_names_are_shown() -> None:
     check = checks_of(cluster, Target(every_broker=True), thorough=True)["names"]
     assert check.outcome is Outcome.WARNING
     assert "broker0 is " in check.detail
-    assert "broker1 is no address" in check.detail
+    assert "broker1 has no address" in check.detail
 
 
 def test_refused_connections_and_missing_topics_take_a_second_of_a_hasty_person() -> None:

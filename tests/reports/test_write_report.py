@@ -60,6 +60,11 @@ def test_a_line_that_is_no_report_is_shown(line: str) -> None:
         from_json(line)
 
 
+def test_a_field_that_is_missing_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"\(it has no partitions\)"):
+        from_json("{}")
+
+
 def test_reports_of_micro_batches_add_up() -> None:
     reports = [report(0, latency_ms=10), report(1, latency_ms=100)]
     assert ranges_of(reports) == {"orders": {0: OffsetRange(0, 1999, 2000)}}

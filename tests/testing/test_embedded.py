@@ -68,7 +68,10 @@ def test_testing_does_not_import_spark() -> None:
     [
         (["--topic", "t:none"], "--topic is NAME or NAME:PARTITIONS, not t:none"),
         (["--security", "SSL"], "needs a certificate"),
+        (["--security", "SSL", "--certificate", "/no/such.pem"], "/no/such.pem cannot be read: No such file"),
         (["--users", "/no/such/file"], "cannot be read"),
+        (["--port", "99999"], "ports are numbers up to 65535"),
+        (["--port", "65535", "--nodes", "2"], "ports are numbers up to 65535"),
     ],
 )
 def test_wrong_arguments_are_refused_with_a_sentence(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.options import ClientConfig
-from spark_kafka_sink.client.preflight.checks import FAULTS_SHOWN_MAX, Check, Outcome
+from spark_kafka_sink.client.preflight.checks import FAULTS_SHOWN_MAX, Check, Outcome, sentence
 from spark_kafka_sink.errors import ConfigurationError, NetworkError, TlsError
 from spark_kafka_sink.network.system import System
 
@@ -47,7 +47,7 @@ def certificate_check(name: str, shown: PeerCertificate, now_s: float) -> Check:
     names = f" for {', '.join(shown.names)}" if shown.names else ""
     detail = f"{shown.subject or 'no subject'}{names}; issued by {shown.issuer}; {validity}; {shown.version}"
     if shown.refusal:
-        return Check(name, Outcome.FAILED, f"{shown.refusal}. It is {detail}", "")
+        return Check(name, Outcome.FAILED, detail, sentence(shown.refusal[0].upper() + shown.refusal[1:]))
     if days < DAYS_LEFT_MIN:
         return Check(name, Outcome.WARNING, detail, "Renew it soon: when it has expired no client connects.")
     return Check(name, Outcome.PASSED, detail)

@@ -44,6 +44,8 @@ class Probe:
         self.answer: MetadataResponse | None = None
         self.no_answer = ""
         """Why there is no answer, as far as that is known."""
+        self.is_settled = False
+        """Nothing more was waited for: all is well, or will not become so."""
         self.metadata = Metadata(nodes, config, system=system, allow_auto_topic_creation=False)
         self.client = new_network_client(config, self.metadata, system=system)
         self._system = system
@@ -60,7 +62,10 @@ class Probe:
         system = self._system
         started = system.now()
         deadline = started + patience.silence_ms
-        while (now := system.now()) < deadline and not self._is_settled():
+        while (now := system.now()) < deadline:
+            self.is_settled = self._is_settled()
+            if self.is_settled:
+                break
             if now - started >= patience.faults_ms and not self._is_waiting():
                 break
             for node in (*self.bootstrap, *self.leaders()):
@@ -125,15 +130,16 @@ class Probe:
     def _is_settled(self) -> bool:
         if self.answer is None:
             return self._is_refused()
-        if any(topic.error_code in _FINAL_TOPIC_ERRORS for topic in self.answer.topics):
+        topics = [topic for topic in self.answer.topics if topic.error_code not in _FINAL_TOPIC_ERRORS]
+        if len(topics) < len(self.answer.topics) and not self.target.every_broker:
             return True
         known = self.metadata.snapshot.nodes
         has_leaders = all(
             topic.error_code == error_codes.NONE and all(part.leader_id in known for part in topic.partitions)
-            for topic in self.answer.topics
+            for topic in topics
         )
         leaders = self.leaders()
-        names_brokers = bool(self.target.topics) or self.target.every_broker
+        names_brokers = bool(topics) or self.target.every_broker
         has_leaders = has_leaders and (bool(leaders) or not names_brokers)
         return has_leaders and all(node.id in self.reached for node in leaders)
 

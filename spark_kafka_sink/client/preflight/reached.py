@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from spark_kafka_sink.client.cluster import Node
@@ -18,7 +19,7 @@ from spark_kafka_sink.client.preflight.checks import (
     topic_name,
 )
 from spark_kafka_sink.client.preflight.probe import Probe
-from spark_kafka_sink.errors import NetworkError, UnsupportedVersionError
+from spark_kafka_sink.errors import AuthenticationError, NetworkError, TlsError, UnsupportedVersionError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import error_code
@@ -27,7 +28,18 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataResponseTopic
 
 NAMES = "names"
 VERSIONS = "versions"
+_NO_ADDRESS = "has no address"
+_ADDRESS_IN_FRONT = r"^{}( \([^)]*\))?: "
 _FEATURES_SHOWN = frozenset({"metadata.version", "transaction.version"})
+
+_PASSWORD_REMEDY = "Check user and password in sasl.jaas.config, and that the broker has this user for this mechanism."
+_LOGIN_REMEDIES = {
+    "PLAIN": _PASSWORD_REMEDY,
+    "SCRAM-SHA-256": _PASSWORD_REMEDY,
+    "SCRAM-SHA-512": _PASSWORD_REMEDY,
+    "OAUTHBEARER": "Check the options of sasl.oauthbearer.*, and that the broker trusts who issues the tokens.",
+    "GSSAPI": "Check that this user has a ticket (klist), and that sasl.kerberos.service.name is that of the brokers.",
+}
 
 # Bits of topic_authorized_operations. Brokers that do not tell them send the lowest number, which has neither.
 _MAY_WRITE, _MAY_DESCRIBE = 1 << 4, 1 << 8
@@ -52,11 +64,15 @@ def names_check(nodes: Iterable[Node], system: System) -> Check:
         try:
             addresses = [str(address.sockaddr[0]) for address in system.resolve(node.host, node.port)]
         except NetworkError:
-            addresses = ["no address"]
-        shown[node.host] = f"{node.host} is {', '.join(dict.fromkeys(addresses))}"
-    outcome = Outcome.WARNING if any(words.endswith("no address") for words in shown.values()) else Outcome.PASSED
+            addresses = []
+        shown[node.host] = f"{node.host} {_named(addresses)}"
+    outcome = Outcome.WARNING if any(words.endswith(_NO_ADDRESS) for words in shown.values()) else Outcome.PASSED
     more = f"; and {len(shown) - FAULTS_SHOWN_MAX} more" if len(shown) > FAULTS_SHOWN_MAX else ""
     return Check(NAMES, outcome, "; ".join([*shown.values()][:FAULTS_SHOWN_MAX]) + more)
+
+
+def _named(addresses: Iterable[str]) -> str:
+    return f"is {', '.join(dict.fromkeys(addresses))}" if addresses else _NO_ADDRESS
 
 
 def _bootstrap_check(probe: Probe, waited: str) -> Check:
@@ -68,7 +84,10 @@ def _bootstrap_check(probe: Probe, waited: str) -> Check:
         return Check(BOOTSTRAP, Outcome.PASSED, answered)
     if len(silent) < len(probe.bootstrap):
         return Check(BOOTSTRAP, Outcome.WARNING, f"{answered}; {faults}")
-    remedy = "Check host and port, that a broker listens there, and that security.protocol is that of its listener."
+    remedy = (
+        "Check host and port, that a broker listens there and no firewall is in between, and that security.protocol is "
+        "that of its listener."
+    )
     return Check(BOOTSTRAP, Outcome.FAILED, faults, remedy)
 
 
@@ -80,9 +99,15 @@ def _security_check(probe: Probe, config: ClientConfig) -> Check:
     for node in probe.bootstrap:
         error = probe.client.authentication_exception(node.id)
         if error is not None:
-            remedy = "Check the options of security.protocol, sasl.* and ssl.*."
-            return Check(SECURITY, Outcome.FAILED, f"{words}: {error}", remedy)
+            return Check(SECURITY, Outcome.FAILED, f"{words}: {error}", _login_remedy(config, error))
     return Check(SECURITY, Outcome.SKIPPED, "no connection")
+
+
+def _login_remedy(config: ClientConfig, error: AuthenticationError) -> str:
+    """What TLS refuses says itself what to do."""
+    if isinstance(error, TlsError) or config.security.login is None:
+        return ""
+    return _LOGIN_REMEDIES[config.security.login.mechanism]
 
 
 def _metadata_check(probe: Probe, waited: str) -> Check:
@@ -92,7 +117,7 @@ def _metadata_check(probe: Probe, waited: str) -> Check:
     if not probe.reached:
         return Check(METADATA, Outcome.SKIPPED, "no connection")
     remedy = "If the broker ends the connection, its listener may expect another security.protocol: SASL, or TLS."
-    return Check(METADATA, Outcome.FAILED, f"no answer {waited}. {probe.no_answer}".strip(), remedy)
+    return Check(METADATA, Outcome.FAILED, probe.no_answer or f"no answer {waited}", remedy)
 
 
 def _versions_checks(probe: Probe) -> list[Check]:
@@ -124,9 +149,11 @@ def _leader_check(probe: Probe, node: Node, waited: str) -> Check:
         led = sum(part.leader_id == node.id for topic in topics for part in topic.partitions)
         leads = f", leads {count(led, 'partition')}" if led else ""
         return Check(str(node), Outcome.PASSED, f"can be connected to{leads}")
+    if probe.is_settled and node.id not in probe.client.losses:
+        return Check(str(node), Outcome.SKIPPED, "not waited for")
     remedy = (
         "The broker itself advertises this address (advertised.listeners): it must lead to this broker, from here "
-        "and from every executor."
+        "and from every executor. If it does, see whether the broker runs."
     )
     return Check(str(node), Outcome.FAILED, _why(probe, node, waited), remedy)
 
@@ -134,7 +161,11 @@ def _leader_check(probe: Probe, node: Node, waited: str) -> Check:
 def _why(probe: Probe, node: Node, waited: str) -> str:
     """The reason alone: what shows it has named the address already."""
     loss = probe.client.losses.get(node.id)
-    return f"no connection {waited}" if loss is None else loss.reason.removeprefix(f"{node.address}: ")
+    return (
+        f"no answer {waited}"
+        if loss is None
+        else re.sub(_ADDRESS_IN_FRONT.format(re.escape(node.address)), "", loss.reason)
+    )
 
 
 def topic_check(topic: MetadataResponseTopic, nodes: Iterable[int]) -> Check:
@@ -146,6 +177,9 @@ def topic_check(topic: MetadataResponseTopic, nodes: Iterable[int]) -> Check:
             "and only for users with the right Create."
         )
         return Check(name, Outcome.FAILED, "does not exist", remedy)
+    if topic.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED:
+        remedy = "Grant the user the rights Describe and Write on the topic."
+        return Check(name, Outcome.FAILED, "this user may not see it (TOPIC_AUTHORIZATION_FAILED)", remedy)
     if topic.error_code != error_codes.NONE:
         error = error_code(topic.error_code)
         outcome = Outcome.WARNING if error.retriable else Outcome.FAILED

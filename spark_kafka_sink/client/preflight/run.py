@@ -42,7 +42,8 @@ def preflight(
     try:
         probe = Probe(config, nodes, target, system)
     except ConfigurationError as error:
-        return _cut_short(Check(SECURITY, Outcome.FAILED, str(error)), target)
+        remedy = "Correct the option; a file must be at this path on every machine that connects."
+        return _cut_short(Check(SECURITY, Outcome.FAILED, str(error), remedy), target)
     with closing(probe):
         probe.run(patience)
         checks = reached_checks(probe, config, patience)
