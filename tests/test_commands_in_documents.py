@@ -61,7 +61,8 @@ def check_python(arguments: list[str]) -> None:
     if arguments[1] == "pytest":
         assert all((ROOT / path).exists() for path in arguments[2:] if not path.startswith("-"))
     else:
-        assert arguments[1] == "venv"
+        module = arguments[1].replace(".", "/")
+        assert arguments[1] == "venv" or (ROOT / f"{module}.py").exists()
 
 
 def check_nothing(arguments: list[str]) -> None:

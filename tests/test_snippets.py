@@ -34,9 +34,8 @@ RUN_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("docs/formats.md", "python"): (HERE, WITH_SPARK),
     ("docs/index.md", "python"): (WITH_SPARK,),
     ("docs/migrating.md", "diff"): (WITH_SPARK,),
+    ("docs/monitoring.md", "json"): (HERE,),
     ("docs/monitoring.md", "python"): ("tests/test_monitoring_document.py", "tests/spark/test_progress.py"),
-    ("docs/options.md", "json"): (HERE,),
-    ("docs/options.md", "python"): (HERE,),
     ("docs/producer.md", "python"): (HERE,),
     ("docs/quickstart.md", "python"): (WITH_SPARK,),
     ("docs/security.md", "python"): (HERE, "tests/test_security_document.py"),
@@ -130,8 +129,7 @@ def test_the_write_that_all_recipes_of_security_share() -> None:
     assert (orders.saved, orders.options_set) == (1, {"kafka.a": "b", "topic": "orders"})
 
 
-@pytest.mark.parametrize("page", ["docs/options.md", "docs/security.md"])
-def test_the_function_that_signs_tokens_for_msk_returns_the_token(monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+def test_the_function_that_signs_tokens_for_msk_returns_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     class Signer:
         @staticmethod
         def generate_auth_token(region: str) -> tuple[str, int]:
@@ -140,7 +138,7 @@ def test_the_function_that_signs_tokens_for_msk_returns_the_token(monkeypatch: p
     package = ModuleType("aws_msk_iam_sasl_signer")
     monkeypatch.setattr(package, "MSKAuthTokenProvider", Signer, raising=False)
     monkeypatch.setitem(sys.modules, package.__name__, package)
-    (module,) = (block for block in blocks(page) if "def token" in block)
+    (module,) = (block for block in blocks("docs/security.md") if "def token" in block)
     names: dict[str, object] = {}
     exec(compile(module, "msk_tokens.py", "exec"), names)
     token = names["token"]
@@ -149,7 +147,7 @@ def test_the_function_that_signs_tokens_for_msk_returns_the_token(monkeypatch: p
 
 
 def test_the_report_in_json_is_one_that_the_sink_writes() -> None:
-    (text,) = blocks("docs/options.md", "json")
+    (text,) = blocks("docs/monitoring.md", "json")
     assert json.loads(from_json(text).to_json()) == json.loads(text)
 
 

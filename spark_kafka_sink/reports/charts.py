@@ -141,11 +141,12 @@ def _path(line: Line, labels: Sequence[str], top: float, words: Words) -> Iterat
         path.append(f"{pen}{_x(index, count):.1f} {_y(value, top):.1f}")
         pen = "L"
     yield f'<path class="line {line.style}" d="{"".join(path)}"/>'
+    radius = 5 if count == 1 else 2.4  # one point without a line is hard to find
     for index, value in enumerate(line.values):
         if not math.isnan(value):
             hint = escape(f"{line.name}, {labels[index]}: {words(value)}")
-            x, y = _x(index, count), _y(value, top)
-            yield f'<circle class="dot {line.style}" cx="{x:.1f}" cy="{y:.1f}" r="2.4"><title>{hint}</title></circle>'
+            place = f'cx="{_x(index, count):.1f}" cy="{_y(value, top):.1f}" r="{radius}"'
+            yield f'<circle class="dot {line.style}" {place}><title>{hint}</title></circle>'
 
 
 def _names(lines: Sequence[Line], top: float) -> Iterator[str]:

@@ -157,6 +157,8 @@ def _name(task: TaskSummary) -> str:
 def _skew(kind: str, bars: Sequence[Bar], mean: float) -> str:
     if not bars:
         return f"No {kind} got rows."
+    if len(bars) == 1:
+        return f"All rows are in one {kind}."
     ratio = bars[0].value / mean if mean else math.nan
     judged = "which is even" if ratio < _SKEWED else "which is skewed"
     return f"{counted(len(bars), kind)}; the fullest has {ratio:.1f} times the mean, {judged}.{_more(bars)}"

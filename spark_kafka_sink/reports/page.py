@@ -34,7 +34,8 @@ h2 { margin: 0 0 .5rem; font-size: 1rem; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: .75rem; }
 figure { margin: 0; padding: 1rem 1.1rem .9rem; overflow-x: auto; }
 figcaption { margin-top: .4rem; color: var(--soft); font-size: .86rem; }
-svg { display: block; width: 100%; min-width: 27.5rem; height: auto; font: 12px system-ui, "DejaVu Sans", sans-serif; }
+svg { display: block; width: 100%; min-width: 27.5rem; max-width: 40rem; height: auto;
+  font: 12px system-ui, "DejaVu Sans", sans-serif; }
 .tick { fill: var(--soft); font-variant-numeric: tabular-nums; }
 .name { font-weight: 600; }
 .grid { stroke: var(--edge); } .axis { stroke: var(--soft); }
@@ -94,13 +95,13 @@ def _tiles(reports: Sequence[WriteReport]) -> str:
     duration_ms = sum(one.duration_ms for one in reports)
     speed = short(1000 * rows / duration_ms) if duration_ms else NONE
     tiles = (
-        ("rows", short(rows), f"{rows:,}"),
+        ("rows", short(rows), f"{rows:,} acknowledged"),
         ("writes", f"{len(reports):,}", f"{failed:,} failed" if failed else "none failed"),
         ("rows per second", speed, f"in {milliseconds(duration_ms)} of writing"),
         ("bytes on the wire", sized(wire), f"{ratio(wire / plain)} of {sized(plain)}" if plain else "none"),
         ("latency, 99 %", milliseconds(latencies.percentile(0.99)), f"half {milliseconds(latencies.percentile(0.5))}"),
-        ("sent again", short(retries), f"{retries:,} records"),
-        ("dead letters", short(letters), f"{letters:,} records"),
+        ("sent again", short(retries), f"of {rows:,} records"),
+        ("dead letters", short(letters), f"{letters:,} refused" if letters else "no row was refused"),
         ("blocked on memory", milliseconds(sum(one.blocked_ms for one in reports)), "all tasks added up"),
     )
     shown = "".join(

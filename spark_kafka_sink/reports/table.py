@@ -73,6 +73,8 @@ def _partitions(reports: Sequence[WriteReport]) -> Iterator[str]:
         for topic, of_topic in sorted(ranges_of(reports).items())
         for partition, written in sorted(of_topic.items())
     ]
+    if not rows:
+        return
     head = ("topic", "partition", "first offset", "last offset", "rows")
     yield from _aligned([head, *rows[:_PARTITIONS_MAX]], text=(0,))
     if len(rows) > _PARTITIONS_MAX:

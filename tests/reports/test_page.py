@@ -13,6 +13,8 @@ import pytest
 from playwright.sync_api import Page, sync_playwright
 
 from spark_kafka_sink.producer.futures import OffsetRange
+from spark_kafka_sink.producer.windows import Latencies
+from spark_kafka_sink.reports import table
 from spark_kafka_sink.reports.page import page
 from spark_kafka_sink.reports.write_report import FAILED, WriteReport
 from tests.reports.some_reports import job, report
@@ -166,3 +168,17 @@ def test_skew_is_described_in_words() -> None:
     text = page(job(5), "reports.jsonl")
     assert re.search(r"6 partitions; the fullest has 2\.\d times the mean, which is skewed", text)
     assert "99 % within" in text
+
+
+def test_a_single_partition_is_not_called_even() -> None:
+    assert "All rows are in one partition." in page([report(0)], "reports.jsonl")
+
+
+def test_a_write_without_rows_has_a_page_and_a_table_that_say_so() -> None:
+    empty = dataclasses.replace(
+        report(0), rows=0, partitions={}, latencies=Latencies(), uncompressed_bytes=0, wire_bytes=0
+    )
+    text = page([empty], "reports.jsonl")
+    assert "No partition got rows." in text
+    assert "nan" not in text
+    assert "topic" not in "".join(table.lines([empty])), "no head without a row"

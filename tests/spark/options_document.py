@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -31,8 +32,9 @@ def sections() -> dict[str, str]:
             if not option.refused and not option.ignored
         ),
         "refused": _list(f"`kafka.{name}`: {reason}" for name, reason in sorted(_refused().items())),
-        "jvm": _list(f"`kafka.{option.name}`" for option in SECURITY_OPTIONS.values() if option.ignored),
-        "source": _list(f"`{name}`" for name in (*SOURCE_OPTIONS, *(f"kafka.{name}" for name in CONSUMER_OPTIONS)))
+        "jvm": _names(f"kafka.{option.name}" for option in SECURITY_OPTIONS.values() if option.ignored),
+        "source": _names((*SOURCE_OPTIONS, *(f"kafka.{name}" for name in CONSUMER_OPTIONS)))
+        + "\n"
         + _list(f"names that begin with `{prefix}` or `kafka.{prefix}`" for prefix in REGISTRY_PREFIXES),
         "others": "\n".join(
             [
@@ -59,6 +61,10 @@ def _table(rows: Iterable[tuple[str, str, str]]) -> str:
 
 def _list(items: Iterable[str]) -> str:
     return "".join(f"- {item}\n" for item in items)
+
+
+def _names(names: Iterable[str]) -> str:
+    return textwrap.fill(", ".join(f"`{name}`" for name in names), width=130, break_on_hyphens=False) + "\n"
 
 
 def _named(words: str) -> str:
