@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,6 +14,9 @@ from integration.support.kafka_cluster import KafkaCluster
 from integration.support.proxy import Proxy
 from integration.support.registry import schema_registry
 from tests.interrupts import heed_interrupts
+
+if TYPE_CHECKING:
+    from integration.support.spark_cluster import StandaloneCluster
 
 OVERDUE_SOON = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
 """Transactions that have lasted too long are aborted within half a second, not within ten."""
@@ -64,6 +68,23 @@ def registry_url() -> Iterator[str]:
 def spark_kafka_jars() -> list[Path]:
     """For `spark.jars`: what format("kafka") needs."""
     return connector_jars()
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package as it is installed from an index."""
+    from integration.support.spark_cluster import built_wheel
+
+    return built_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    """A Spark cluster on this machine. A driver that is left takes its cores from the next one."""
+    from integration.support.spark_cluster import StandaloneCluster
+
+    with StandaloneCluster(tmp_path_factory.mktemp("spark-cluster")) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

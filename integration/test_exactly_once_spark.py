@@ -11,9 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from integration.support.driver_process import DriverProcess, newest
-from integration.support.exactly_once_jobs import ROWS_PER_BATCH
+from integration.support.exactly_once_jobs import ROWS_PER_BATCH, start_stream
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
 from integration.support.open_transactions import ongoing, wait_until_ended
@@ -40,20 +41,18 @@ class Stream:
         self.folder = folder
         self.topic = create_topic(kafka.bootstrap(), partitions=3)
         self.checkpoint = folder / self.topic
-        self.stops: dict[str, Stops] = {}
-        """By the name of the driver."""
+        self.stops = Stops(folder / "steps")
         self._options = EXACTLY_ONCE | {name.replace("_", "."): value for name, value in options.items()}
 
-    def driver(self, name: str) -> DriverProcess:
-        """Start a driver with a folder of its own for its log and for the steps at which it must stop."""
-        folder = self.folder / name
-        self.stops[name] = Stops(folder / "steps")
+    def driver(self) -> DriverProcess:
+        """Start it in a driver of its own, which can be stopped and killed."""
         wanted = json.dumps({self.topic: self._options})
         arguments = ["exactly_once_jobs", "streams", self.kafka.bootstrap(), str(self.folder), wanted]
-        return DriverProcess(arguments, folder, self.stops[name].environment)
+        return DriverProcess(arguments, self.folder, self.stops.environment)
 
-    def log(self, name: str) -> str:
-        return (self.folder / name / "driver.log").read_text(errors="replace")
+    def start(self, spark: SparkSession) -> StreamingQuery:
+        """Start it in the driver of the tests."""
+        return start_stream(spark, self.kafka.bootstrap(), self.topic, str(self.folder), self._options)
 
     def assert_each_row_once(self) -> None:
         count = numbers(self.kafka, self.topic)
@@ -63,50 +62,54 @@ class Stream:
 
 
 def test_two_drivers_on_one_checkpoint_the_older_is_fenced_and_nothing_is_doubled(
-    kafka: KafkaCluster, tmp_path: Path
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     stream = Stream(kafka, tmp_path)
-    older, newer = stream.driver("older"), stream.driver("newer")
+    older, newer = stream.driver(), None
     try:
         older.begin()
         wait_until(lambda: newest(stream.checkpoint / "commits") >= 0 or older.has_ended)
-        stream.stops["older"].stop(older, "before decide")
+        stream.stops.stop(older, "before decide")
         last_batch = newest(stream.checkpoint / "commits") + 3
-        newer.begin(batches=3)
-        wait_until(lambda: newest(stream.checkpoint / "commits") >= last_batch - 1 or newer.has_ended)
-        stream.stops["older"].release("before decide")
+        newer = stream.start(spark)
+        wait_until_committed(stream, newer, last_batch - 1)
+        stream.stops.release("before decide")
         assert older.wait() != 0
-        assert newer.wait() == 0, stream.log("newer")[-3000:]
+        wait_until_committed(stream, newer, last_batch)
     finally:
         older.kill()
-        newer.kill()
-    assert "a newer driver has taken over the query" in stream.log("older")
+        if newer is not None:
+            newer.stop()
+    assert "a newer driver has taken over the query" in older.log.read_text(errors="replace")
     stream.assert_each_row_once()
 
 
+def wait_until_committed(stream: Stream, query: StreamingQuery, batch: int) -> None:
+    wait_until(lambda: newest(stream.checkpoint / "commits") >= batch or not query.isActive)
+    assert query.isActive, query.exception()
+
+
 def test_a_commit_that_comes_after_the_transactions_timeout_fails_loudly_and_doubles_nothing(
-    kafka: KafkaCluster, tmp_path: Path
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     stream = Stream(kafka, tmp_path, kafka_transaction_timeout_ms=str(TIMEOUT_MS))
-    first, second, third = (stream.driver(name) for name in ("first", "second", "third"))
+    first = stream.driver()
     try:
         first.begin()
         wait_until(lambda: newest(stream.checkpoint / "commits") >= 0 or first.has_ended)
-        stream.stops["first"].stop(first, "after decide")
-        first.kill()
-        lost = newest(stream.checkpoint / "offsets")
-        prefix = prefix_of("stream", checkpoint_name(str(stream.checkpoint)))
-        wait_until_ended(kafka, prefix)
-        for name, driver in (("second", second), ("third", third)):
-            driver.begin()
-            assert driver.wait() != 0
-            log = stream.log(name)
-            assert f"batch {lost} of query" in log
-            assert "cannot be committed any more" in log
-            assert "rows of Spark's partition 0, producer id" in log
+        stream.stops.stop(first, "after decide")
     finally:
-        for driver in (first, second, third):
-            driver.kill()
+        first.kill()
+    lost = newest(stream.checkpoint / "offsets")
+    prefix = prefix_of("stream", checkpoint_name(str(stream.checkpoint)))
+    wait_until_ended(kafka, prefix)
+    assert ongoing(kafka, prefix) == []
+    for _ in range(2):
+        with pytest.raises(Exception, match="cannot be committed any more") as failure:
+            stream.start(spark).awaitTermination()
+        said = " ".join(str(failure.value).split())
+        assert f"batch {lost} of query" in said
+        assert "rows of Spark's partition 0, producer id" in said
     count = numbers(kafka, stream.topic)
     assert sorted(count) == list(range(lost * ROWS_PER_BATCH))
     assert set(count.values()) == {1}
@@ -153,18 +156,3 @@ def test_of_a_job_that_fails_in_the_middle_nothing_is_seen_and_no_reader_waits(
     after.option("kafka.bootstrap.servers", kafka.bootstrap()).option("topic", topic).save()
     assert numbers(kafka, topic) == {0: 1, 1: 1, 2: 1}
     assert sum(numbers(kafka, topic, "read_uncommitted").values()) > 10_000
-
-
-def test_tasks_that_are_run_again_write_each_row_once(kafka: KafkaCluster, tmp_path: Path) -> None:
-    rows = 40_000
-    topic = create_topic(kafka.bootstrap(), partitions=3)
-    driver = DriverProcess(["exactly_once_jobs", "retries", kafka.bootstrap(), topic, str(rows)], tmp_path)
-    try:
-        assert driver.wait() == 0, driver.log.read_text(errors="replace")[-3000:]
-    finally:
-        driver.kill()
-    count = numbers(kafka, topic)
-    assert sorted(count) == list(range(rows))
-    assert set(count.values()) == {1}
-    assert sum(numbers(kafka, topic, "read_uncommitted").values()) > rows, "no attempt was lost"
-    assert ongoing(kafka, "pykafka-job") == []

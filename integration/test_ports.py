@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +15,12 @@ from integration.support.artifacts import ROOT
 from integration.support.ports import BLOCK_PORTS, PortBlock
 
 
-def test_a_block_belongs_to_one_owner_also_beside_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_belongs_to_one_owner_also_beside_other_processes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # Locks of its own: a run beside this one may have these blocks.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(ports, "FIRST", 31_920)
     monkeypatch.setattr(ports, "LAST", 32_000)
     one, other = PortBlock(), PortBlock()

@@ -17,7 +17,7 @@ from integration.support import cluster_jobs as jobs
 from integration.support.cluster_jobs import BATCHES, ROWS_PER_ARROW_BATCH, STUCK_AFTER_BATCHES, STUCK_TASK, TASKS
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
-from integration.support.open_transactions import ongoing
+from integration.support.open_transactions import ongoing, wait_until_ended
 from integration.support.processes import connections_to
 from integration.support.spark_cluster import ClusterDriver, StandaloneCluster, wheel_environment
 from spark_kafka_sink.reports.store import read_reports
@@ -32,16 +32,13 @@ EXECUTORS_KILLED = 10 if SOAK else 1
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
-    python = wheel_environment(tmp_path_factory.mktemp("wheel"))
-    with StandaloneCluster(tmp_path_factory.mktemp("spark-cluster"), python) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def driver(cluster: StandaloneCluster, kafka: KafkaCluster) -> Iterator[ClusterDriver]:
-    with ClusterDriver(cluster, kafka.bootstrap()) as driver:
+def driver(
+    standalone: StandaloneCluster, kafka: KafkaCluster, wheel: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClusterDriver]:
+    python = wheel_environment(tmp_path_factory.mktemp("wheel") / "environment", wheel)
+    with ClusterDriver(standalone, kafka.bootstrap(), python) as driver:
         yield driver
+    assert ongoing(kafka, "") == [], "a transaction is still open"
 
 
 @pytest.fixture
@@ -53,20 +50,20 @@ def count_rows(kafka: KafkaCluster, topic: str, isolation: str = "read_committed
     return Counter(int(record.value or b"") for record in read_topic(kafka.bootstrap(), topic, isolation=isolation))
 
 
-def writers(cluster: StandaloneCluster, kafka: KafkaCluster) -> list[int]:
+def writers(standalone: StandaloneCluster, kafka: KafkaCluster) -> list[int]:
     """The Python workers that are connected to Kafka."""
     port = int(kafka.bootstrap().rpartition(":")[2])
-    return [pid for pid in cluster.python_workers() if connections_to(pid, port)]
+    return [pid for pid in standalone.python_workers() if connections_to(pid, port)]
 
 
 def test_an_executor_that_is_killed_while_it_writes_loses_nothing(
-    kafka: KafkaCluster, cluster: StandaloneCluster, driver: ClusterDriver, topic: str, tmp_path: Path
+    kafka: KafkaCluster, standalone: StandaloneCluster, driver: ClusterDriver, topic: str, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     driver.begin(jobs.write_behind_gate, topic=topic, rows=ROWS, gate=str(gate), options={})
-    driver.wait_until(lambda: len(cluster.executors()) == 2)
+    driver.wait_until(lambda: len(standalone.executors()) == 2)
     driver.wait_until(lambda: len(read_topic(kafka.bootstrap(), topic)) >= MIDDLE)
-    os.kill(cluster.executors()[0], signal.SIGKILL)
+    os.kill(standalone.executors()[0], signal.SIGKILL)
     gate.touch()
     driver.wait()
     assert "Lost" in driver.log()
@@ -74,31 +71,31 @@ def test_an_executor_that_is_killed_while_it_writes_loses_nothing(
 
 
 def test_executors_and_a_python_worker_that_are_killed_while_they_write_exactly_once_leave_each_row_once(
-    kafka: KafkaCluster, cluster: StandaloneCluster, driver: ClusterDriver, topic: str, tmp_path: Path
+    kafka: KafkaCluster, standalone: StandaloneCluster, driver: ClusterDriver, topic: str, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     options = {"deliveryGuarantee": "exactly-once", "checkpointLocation": str(tmp_path / "checkpoint")}
     options["transactionalIdPrefix"] = topic
     driver.begin(jobs.write_behind_gate, topic=topic, rows=ROWS, gate=str(gate), options=options)
     for _ in range(EXECUTORS_KILLED):
-        driver.wait_until(lambda: len(writers(cluster, kafka)) == 2)
-        executor = cluster.executors()[0]
+        driver.wait_until(lambda: len(writers(standalone, kafka)) == 2)
+        executor = standalone.executors()[0]
         os.kill(executor, signal.SIGKILL)
-        driver.wait_until(lambda executor=executor: executor not in cluster.executors())  # type: ignore[misc]
-    driver.wait_until(lambda: len(writers(cluster, kafka)) == 2)
+        driver.wait_until(lambda executor=executor: executor not in standalone.executors())  # type: ignore[misc]
+    driver.wait_until(lambda: len(writers(standalone, kafka)) == 2)
     # Of a worker that dies alone Spark hears when it has rows for it.
-    os.kill(writers(cluster, kafka)[0], signal.SIGKILL)
+    os.kill(writers(standalone, kafka)[0], signal.SIGKILL)
     gate.touch()
     driver.wait()
     rows = BATCHES * ROWS
     count = count_rows(kafka, topic)
     assert (sorted(count), set(count.values())) == (list(range(rows)), {1})
     assert sum(count_rows(kafka, topic, "read_uncommitted").values()) > rows, "no attempt that was killed had written"
-    driver.wait_until(lambda: ongoing(kafka, topic) == [])
+    wait_until_ended(kafka, topic)
 
 
 def test_a_speculative_attempt_loses_nothing_and_leaves_nothing_behind(
-    kafka: KafkaCluster, cluster: StandaloneCluster, driver: ClusterDriver, topic: str, tmp_path: Path
+    kafka: KafkaCluster, standalone: StandaloneCluster, driver: ClusterDriver, topic: str, tmp_path: Path
 ) -> None:
     port = int(kafka.bootstrap().rpartition(":")[2])
     report_path = tmp_path / "report.jsonl"
@@ -106,8 +103,8 @@ def test_a_speculative_attempt_loses_nothing_and_leaves_nothing_behind(
     driver.begin(jobs.write_stuck, topic=topic, rows=rows, options={"reportPath": str(report_path)})
     driver.wait()
     # Idle producers are closed after a second, so that any connection from then on is one left behind.
-    driver.wait_until(lambda: all(connections_to(pid, port) == 0 for pid in cluster.python_workers()))
-    assert cluster.python_workers(), "workers live on"
+    driver.wait_until(lambda: all(connections_to(pid, port) == 0 for pid in standalone.python_workers()))
+    assert standalone.python_workers(), "workers live on"
     driver.begin(jobs.print_threads)
     driver.wait()
     assert "threads: MainThread\n" in driver.log()
@@ -134,9 +131,20 @@ def test_of_two_attempts_of_a_task_that_both_write_exactly_once_commits_one_and_
         options["checkpointLocation"] = str(tmp_path / "checkpoint")
     driver.begin(jobs.write_side_by_side, topic=topic, rows=ROWS, folder=str(tmp_path), options=options)
     driver.wait()
-    driver.wait_until(lambda: ongoing(kafka, topic) == [])
+    wait_until_ended(kafka, topic)
     count = count_rows(kafka, topic)
     assert (sorted(count), set(count.values())) == (list(range(batches * ROWS)), {1})
     written = count_rows(kafka, topic, "read_uncommitted")
     # Both have written. How much the loser had sent when Spark ended it is a matter of time.
     assert any(times > 1 for times in written.values())
+
+
+def test_tasks_that_fail_and_are_run_again_write_each_row_once(
+    kafka: KafkaCluster, driver: ClusterDriver, topic: str
+) -> None:
+    driver.begin(jobs.write_with_failures, topic=topic, rows=ROWS, options={"deliveryGuarantee": "exactly-once"})
+    driver.wait()
+    count = count_rows(kafka, topic)
+    assert (sorted(count), set(count.values())) == (list(range(ROWS)), {1})
+    assert sum(count_rows(kafka, topic, "read_uncommitted").values()) > ROWS, "no attempt was lost"
+    wait_until_ended(kafka, "pykafka-job")

@@ -6,13 +6,12 @@ import os
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from integration.support.spark_cluster import StandaloneCluster, built_wheel
+from integration.support.spark_cluster import StandaloneCluster
 from spark_kafka_sink.testing import embedded_broker, read_topic
 from tests.documents import FENCE, ROOT
 from tests.spark_session import JVM
@@ -25,6 +24,7 @@ QUIET_AND_SMALL = {
     "spark.ui.enabled": "false",
     "spark.log.level": "ERROR",
     "spark.executor.memory": "512m",
+    "spark.cores.max": "1",  # one executor: what it gets, any other would get as well
     "spark.driver.extraJavaOptions": JVM,
     "spark.executor.extraJavaOptions": JVM,
 }
@@ -74,11 +74,11 @@ class Machines:
         lines: list[str] = [line for line in said.splitlines() if line.startswith("WORKER ")]
         return lines[0].split()[1:]
 
-    def run(self, block: str, python: dict[str, str]) -> str:
-        """What the commands print; with this wheel and this cluster put in."""
+    def run(self, block: str, more: dict[str, str]) -> str:
+        """What the commands print; with this wheel and this cluster put in. `more`: of the environment."""
         environment = {name: value for name, value in self.cluster.environment.items() if name != "PYTHONPATH"}
         first = f"{self.cluster.environment['SPARK_HOME']}/bin:{Path(sys.executable).parent}"
-        environment |= {"PATH": f"{first}:{os.environ['PATH']}", "SPARK_CONF_DIR": str(self.folder / "conf")} | python
+        environment |= {"PATH": f"{first}:{os.environ['PATH']}", "SPARK_CONF_DIR": str(self.folder / "conf")} | more
         block = block.replace("WHEEL", str(self.wheel)).replace("spark://master:7077", self.cluster.master)
         done = subprocess.run(
             ["bash", "-ec", block], cwd=self.folder, env=environment, capture_output=True, text=True, check=False
@@ -88,7 +88,7 @@ class Machines:
 
 
 @pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+def machines(standalone: StandaloneCluster, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Machines:
     folder = tmp_path_factory.mktemp("submit")
     (folder / "conf").mkdir()
     settings = "".join(f"{name} {value}\n" for name, value in QUIET_AND_SMALL.items())
@@ -96,14 +96,12 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     (folder / "job.py").write_text(JOB)
     bare = folder / "bare" / "bin" / "python"
     venv.create(folder / "bare", with_pip=False)
-    cluster = StandaloneCluster(tmp_path_factory.mktemp("spark-cluster"), bare)
-    made = Machines(cluster, folder, built_wheel(folder), bare)
+    made = Machines(standalone, folder, wheel, bare)
     make, _ = commands("A whole environment")
     # Compressing an archive that goes no further than this machine would take longest of all.
-    made.run(make.replace("--output", "--compress-level 0 --output"), {})
+    made.run(make.replace("--output", "--compress-level 0 --output"), {"PIP_NO_COMPILE": "1"})
     give_arrow(folder / "bare", folder / "environment")
-    with cluster:
-        yield made
+    return made
 
 
 def give_arrow(folder: Path, other: Path) -> None:

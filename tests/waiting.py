@@ -10,17 +10,20 @@ import time
 from collections.abc import Callable
 
 PATIENCE_SECONDS = 600.0
-PAUSE_SECONDS = 0.02
+PAUSE_SECONDS = 0.01
+LONGEST_PAUSE_SECONDS = 0.2
+"""A look may go through all processes of the machine, or read a topic: looks come less often the longer one waits."""
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
     """Whether it comes to hold; other threads get all the time that they need."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    pause = threading.Event()
+    pause, seconds = threading.Event(), PAUSE_SECONDS
     while not holds():
         if time.monotonic() > deadline:
             return False
-        pause.wait(PAUSE_SECONDS)
+        pause.wait(seconds)
+        seconds = min(1.2 * seconds, LONGEST_PAUSE_SECONDS)
     return True
 
 

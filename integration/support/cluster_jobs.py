@@ -109,6 +109,16 @@ def side_by_side(folder: Path, rows_per_task: int) -> Callable[[Batches], Batche
     return passed
 
 
+def failing_at_first(batches: Batches) -> Batches:
+    """The first attempt of one task fails half-way, and the first two of another."""
+    context = TaskContext.get()
+    assert context is not None
+    for number, each in enumerate(batches):
+        if context.attemptNumber() < context.partitionId() < STUCK_TASK and number == STUCK_AFTER_BATCHES:
+            raise RuntimeError("a task that fails at first")
+        yield each
+
+
 # --- jobs
 
 
@@ -123,6 +133,10 @@ def write_stuck(spark: SparkSession, rows: int, **where: Any) -> None:
 
 def write_side_by_side(spark: SparkSession, folder: str, rows: int, **where: Any) -> None:
     _write(_numbered(spark, rows, where).mapInArrow(side_by_side(Path(folder), rows // TASKS), "id LONG"), **where)
+
+
+def write_with_failures(spark: SparkSession, rows: int, **where: Any) -> None:
+    _write(_numbered(spark, rows, where).mapInArrow(failing_at_first, "id LONG"), **where)
 
 
 def print_threads(spark: SparkSession) -> None:
@@ -156,7 +170,8 @@ def _write(frame: DataFrame, topic: str, options: Mapping[str, str]) -> None:
 
 
 JOBS: dict[str, Callable[..., None]] = {
-    each.__name__: each for each in (write_behind_gate, write_stuck, write_side_by_side, print_threads)
+    each.__name__: each
+    for each in (write_behind_gate, write_stuck, write_side_by_side, write_with_failures, print_threads)
 }
 
 

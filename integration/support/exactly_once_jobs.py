@@ -1,18 +1,15 @@
-"""Spark jobs that are killed, with `deliveryGuarantee`, in processes of their own.
+"""Streams whose driver is killed, with `deliveryGuarantee`, in a process of its own.
 
 `python -m integration.support.exactly_once_jobs streams BOOTSTRAP FOLDER {"TOPIC": {"OPTION": "VALUE"}}`
-`python -m integration.support.exactly_once_jobs retries BOOTSTRAP TOPIC ROWS`
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -23,7 +20,6 @@ ROWS_PER_BATCH = 200
 KEYS = 10
 BATCH_MILLISECONDS = 100
 TASKS = 2
-FAILS_AFTER_BATCHES = 12
 QUIET = {"spark.log.level": "ERROR", "spark.python.worker.reuse": "true"}
 
 
@@ -61,26 +57,5 @@ def streams(bootstrap: str, folder: str, queries: str) -> None:
                 del running[topic]
 
 
-def retries(bootstrap: str, topic: str, rows: str) -> None:
-    """The first attempts of two tasks fail half-way, and a second time of one of them."""
-    spark = start_spark(QUIET | {"spark.sql.execution.arrow.maxRecordsPerBatch": "500"}, "local[2,4]")
-
-    def unlucky(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        assert context is not None
-        for number, each in enumerate(batches):
-            if context.attemptNumber() < context.partitionId() and number == FAILS_AFTER_BATCHES:
-                raise RuntimeError("a task that fails at first")
-            yield each
-
-    numbered = spark.range(0, int(rows), 1, 3).mapInArrow(unlucky, "id LONG")
-    frame = numbered.selectExpr(f"CAST(id % {KEYS} AS STRING) AS key", "CAST(id AS STRING) AS value")
-    writer = frame.write.format("pykafka").option("kafka.bootstrap.servers", bootstrap).option("topic", topic)
-    writer.option("deliveryGuarantee", "exactly-once").save()
-    spark.stop()
-
-
-JOBS: dict[str, Callable[..., None]] = {"streams": streams, "retries": retries}
-
 if __name__ == "__main__":
-    JOBS[sys.argv[1]](*sys.argv[2:])
+    streams(*sys.argv[2:])

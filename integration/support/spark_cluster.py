@@ -27,31 +27,31 @@ def built_wheel(folder: Path) -> Path:
     return wheel
 
 
-def wheel_environment(folder: Path) -> Path:
+def wheel_environment(folder: Path, wheel: Path) -> Path:
     """The interpreter of an environment with the wheel and what the wheel depends on; not even pyspark."""
-    wheel = built_wheel(folder)
-    venv.create(folder / "environment", with_pip=False)
-    python = folder / "environment" / "bin" / "python"
-    subprocess.run([*PIP, "--python", str(python), "install", str(wheel)], check=True)
+    venv.create(folder, with_pip=False)
+    python = folder / "bin" / "python"
+    subprocess.run([*PIP, "--python", str(python), "install", "--no-compile", str(wheel)], check=True)
     return python
 
 
 class StandaloneCluster:
-    """A master and two workers with one core each, as processes of their own, on free loopback ports."""
+    """A master and two workers with one core each, as processes of their own, on free loopback ports.
 
-    def __init__(self, folder: Path, python: Path) -> None:
-        """`python` is the interpreter of the executors."""
+    They know no Python: each driver brings the path of the one that its executors are to run.
+    """
+
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.master = ""
         home = Path(pyspark.__file__).parent
         self._spark_class = str(home / "bin" / "spark-class")
-        self.environment = os.environ | {
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")} | {
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "192m",
             "SPARK_DAEMON_JAVA_OPTS": JVM,
             "SPARK_NO_DAEMONIZE": "1",
-            "PYSPARK_PYTHON": str(python),
         }
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -90,13 +90,15 @@ class StandaloneCluster:
 class ClusterDriver:
     """A driver on the cluster, which does what integration/support/cluster_jobs.py knows, one job after the other."""
 
-    def __init__(self, cluster: StandaloneCluster, bootstrap: str) -> None:
+    def __init__(self, cluster: StandaloneCluster, bootstrap: str, python: Path) -> None:
+        """`python` is the interpreter of the executors."""
         self._log = cluster.folder / "driver.log"
         self._asked = 0
         command = [sys.executable, "-m", "integration.support.cluster_jobs", bootstrap, cluster.master]
+        environment = cluster.environment | {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": sys.executable}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log, env=cluster.environment
+                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment
             )
 
     def __enter__(self) -> ClusterDriver:
