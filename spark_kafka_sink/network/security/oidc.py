@@ -84,19 +84,20 @@ class TokenSource:
         with self._lock:
             now_s = self._now_s()
             if now_s >= self._renew_s:
+                left_s = self._end_s - now_s
                 try:
-                    self._obtain()
+                    # A connection waits for this, and with it all that its thread does.
+                    self._obtain(attempts_max=1 if left_s > 0 else ATTEMPTS_MAX)
                 except AuthenticationError as error:
-                    left_s = self._end_s - now_s
                     if left_s <= 0:
                         raise
                     _log.warning("The present token is used for another %.0f s at most. %s", left_s, error)
                     self._renew_s = now_s + left_s / 2
             return self._token
 
-    def _obtain(self) -> None:
+    def _obtain(self, attempts_max: int) -> None:
         asked_s = self._now_s()
-        answer = self._ask_until_answered()
+        answer = self._ask_until_answered(attempts_max)
         token = answer.get("access_token")
         if not isinstance(token, str) or not token:
             raise AuthenticationError("OAUTHBEARER: the token endpoint's answer has no access_token")
@@ -115,14 +116,14 @@ class TokenSource:
             return 0.0  # opaque to us, which is allowed
         return max(0.0, expires_s - asked_s) if expires_s is not None else 0.0
 
-    def _ask_until_answered(self) -> dict[str, object]:
+    def _ask_until_answered(self, attempts_max: int) -> dict[str, object]:
         """A missing server or a server's error is tried again; a refusal is final."""
         backoff_ms = self._config.retry_backoff_ms
-        for attempt in range(1, ATTEMPTS_MAX + 1):
+        for attempt in range(1, attempts_max + 1):
             try:
                 return _ask(self._config, self._context)
             except (OSError, http.client.HTTPException, _ServerBusy) as error:
-                if attempt == ATTEMPTS_MAX or isinstance(error, ssl.SSLCertVerificationError):
+                if attempt == attempts_max or isinstance(error, ssl.SSLCertVerificationError):
                     # Not `from error`: a traceback would repeat what came in place of HTTP.
                     raise AuthenticationError(
                         f"OAUTHBEARER: no token from the endpoint: {type(error).__name__}"
