@@ -109,7 +109,7 @@ class TransactionalProducer:
             self._transactions.manager.batch_failed(error, has_sequence=False)
 
     def _ensure_can_send(self) -> None:
-        if self._transactions is not None:
+        if self._transactions is not None and not self._closed:
             self._ensure_same_process()
             self._transactions.manager.ensure_can_send()
         self._ensure_usable()

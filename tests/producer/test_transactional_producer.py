@@ -8,6 +8,7 @@ import pytest
 from spark_kafka_sink.broker.transactions import TransactionState
 from spark_kafka_sink.errors import (
     IllegalStateError,
+    ProducerClosedError,
     TransactionAbortedError,
     TransactionTimeoutError,
 )
@@ -353,3 +354,12 @@ def test_close_does_not_wait_for_ever_for_a_coordinator_that_is_gone() -> None:
     started = cluster.system.now()
     producer.close()
     assert cluster.system.now() - started < 5000
+
+
+def test_a_producer_that_was_closed_says_so_also_where_its_last_transaction_has_no_known_end() -> None:
+    cluster, producer = begun(2, max_block_ms=1000)
+    sent(producer, b"1")
+    cluster.control.when(api=ApiKey.END_TXN, times=None).never_answer()
+    producer.close()
+    with pytest.raises(ProducerClosedError, match="was closed"):
+        send(producer, b"2")
