@@ -12,7 +12,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -72,16 +74,13 @@ def cutting(columns: RecordColumns, rows: int) -> Callable[[], object]:
     return lambda: plan_of(columns, slices, 16_384)
 
 
-def thousand_partitions(columns: RecordColumns) -> Callable[[], object]:
-    plan = [BatchSlice(i, i * 10, i * 10 + 10) for i in range(ROWS // 10)]
-    return lambda: encode(columns, plan, NOW)
-
-
-def in_partitions(columns: RecordColumns) -> Callable[[], object]:
-    """The last batch of each partition is smaller than the others."""
-    slices = [PartitionSlice(start, start + ROWS // 12) for start in range(0, ROWS // 12 * 12, ROWS // 12)]
-    plan = plan_of(columns, slices, 16_384)
-    return lambda: encode(columns, plan, NOW)
+def in_partitions(columns: RecordColumns, partitions: int) -> Callable[[], object]:
+    """Rows that come in no order, encoded in that of their partitions."""
+    partition_of = np.random.default_rng(1).integers(0, partitions, ROWS)
+    order = partition_of.argsort(kind="stable").astype(np.int32)
+    stops = np.bincount(partition_of).cumsum().tolist()
+    plan = plan_of(columns.take(order), [PartitionSlice(*cut) for cut in pairwise([0, *stops])], 16_384)
+    return lambda: encode(columns, plan, NOW, order)
 
 
 def decoding(columns: RecordColumns) -> Callable[[], object]:
@@ -100,8 +99,8 @@ def variants() -> dict[str, Callable[[], object]]:
         "real rows, batches of 512 kB": encoding(real, 512 << 10),
         "even rows": encoding(even),
         "even rows, batches of 512 kB": encoding(even, 512 << 10),
-        "real rows, twelve partitions": in_partitions(real),
-        "real rows, 1,000 partitions": thousand_partitions(real),
+        "real rows, twelve partitions, in no order": in_partitions(real, 12),
+        "real rows, 1,000 partitions, in no order": in_partitions(real, 1_000),
         "real rows without keys": encoding(RecordColumns(real.value)),
         "real rows, timestamps that vary": encoding(RecordColumns(real.value, real.key, timestamp=times)),
         "real rows, two headers": encoding(RecordColumns(real.value, real.key, headers())),
