@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.formats.fields import Field, constant_field, masked_field, packed
+from spark_kafka_sink.formats.fields import Field, masked_field, packed
 from spark_kafka_sink.formats.pieces import as_binary, constant, constant_rows, either, join
 from spark_kafka_sink.records.arrays import null_mask, numbers_of
 
@@ -114,8 +114,3 @@ def bool_values(column: pa.Array) -> NDArray[np.uint8]:
     """1 for true; 0 for false and null."""
     values: NDArray[np.uint8] = numbers_of(column.cast(pa.uint8()))
     return values
-
-
-def constant_piece(data: bytes, rows: int) -> Piece:
-    """A piece with the same bytes in every row."""
-    return constant_field(data) if len(data) <= 8 else constant_rows(data, rows)

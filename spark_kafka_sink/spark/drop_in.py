@@ -28,11 +28,14 @@ from spark_kafka_sink.spark.plain_errors import in_plain_words
 from spark_kafka_sink.spark.recorded_writer import record
 from spark_kafka_sink.spark.save_and_start import in_active_session, saving, starting
 
-_SECRET_NAMES = r"(?:kafka\.(?:sasl|ssl)|schema\.registry\.(?:basic|bearer|ssl))\."
-# Options by their names; and in the text of a request to Connect, names and values together.
+# Parts of names: options that are passed over or misspelt have secrets, too. In the text of a request to Connect names
+# and values stand together.
+_SECRET_NAMES = "sasl|ssl|auth|password|secret|token"
 _REDACTION = {
     "spark.sql.redaction.options.regex": f"(?i){_SECRET_NAMES}",
-    "spark.sql.redaction.string.regex": r'(?i)key: "' + _SECRET_NAMES + r'[^"]*"\s+value: "(?:[^"\\]++|\\.)*+"',
+    "spark.sql.redaction.string.regex": r'(?i)key: "[^"]*(?:'
+    + _SECRET_NAMES
+    + r')[^"]*"\s+value: "(?:[^"\\]++|\\.)*+"',
 }
 _OURS = "_pykafka_drop_in"
 

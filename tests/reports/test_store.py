@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -135,6 +136,15 @@ def test_the_report_of_a_batch_is_found_while_it_is_new(tmp_path: Path, name: st
     assert find_report(path, "6d2a/9") is None or name == "folder/"
     assert find_report(path, "other/29") is None
     assert find_report(f"{tmp_path}/missing", "6d2a/29") is None
+
+
+def test_the_report_of_a_batch_is_found_in_a_folder_without_a_look_at_each_file(tmp_path: Path) -> None:
+    """A listener looks for each micro-batch: with sizes and times of fifty thousand files that took two seconds."""
+    kept(f"{tmp_path}/", 1, 2, 3)
+    with patch("pyarrow.fs.FileSelector", side_effect=AssertionError):
+        found = find_report(f"{tmp_path}/", report(2).batch)
+    assert found is not None
+    assert found.rows == 12
 
 
 def test_the_end_of_a_large_file_is_enough_to_find_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,11 @@ SECRETS = {
     "kafka.ssl.truststore.password": f"{SECRET}-3",
     # Its name does not look like that of a secret, and its value neither.
     "kafka.ssl.keystore.key": f"{SECRET}-4",
+    # Of a registry that this write does not use: jobs keep one dictionary for all directions.
+    "basic.auth.user.info": f"alice:{SECRET}-5",
+    "apicurio.auth.client.secret": f"{SECRET}-6",
 }
+MISTAKEN = {"tpoic": "t", "sasl.jaas.config": f"{SECRET}-7", "kafka.sasl_plain_password": f"{SECRET}-8"}
 UNREACHABLE = {
     "kafka.bootstrap.servers": "127.0.0.1:1",
     "kafka.max.block.ms": "500",
@@ -66,10 +70,10 @@ def write(spark: SparkSession, folder: Path) -> None:
     options = UNREACHABLE | SECRETS
     rows = spark.range(5).selectExpr("CAST(id AS STRING) AS value")
     _show("batch job", lambda: rows.write.format("pykafka").options(**options).save())
-    _show("misspelt option", lambda: rows.write.format("pykafka").options(**options).option("tpoic", "t").save())
+    _show("misspelt option", lambda: rows.write.format("pykafka").options(**options, **MISTAKEN).save())
 
     ticks = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
-    _show("stream with a misspelt option", lambda: _run(ticks, folder / "misspelt", options | {"tpoic": "t"}))
+    _show("stream with a misspelt option", lambda: _run(ticks, folder / "misspelt", options | MISTAKEN))
     _show("stream that fails", lambda: _run(ticks, folder / "failing", options))
     _show("stream without rows", lambda: _run(ticks.where("value = 'none'"), folder / "empty", options))
     (folder / "words").mkdir(parents=True)

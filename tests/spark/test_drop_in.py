@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
 
-from spark_kafka_sink.spark.drop_in import _warn_of_another_python
+from spark_kafka_sink.network.security_config import SECURITY_OPTIONS
+from spark_kafka_sink.spark.drop_in import _REDACTION, _warn_of_another_python
+from spark_kafka_sink.spark.registry_options import REGISTRY_OPTIONS
 
 
 def test_a_local_spark_whose_workers_run_another_python_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
@@ -21,3 +24,31 @@ def test_the_same_python_and_that_of_a_cluster_are_nothing_to_warn_of(
 ) -> None:
     _warn_of_another_python(master, python)
     assert caplog.text == ""
+
+
+SECRETS = [name for name, option in SECURITY_OPTIONS.items() if option.secret]
+REGISTRY_SECRETS = [name for name, _, meaning in REGISTRY_OPTIONS if "**Secret.**" in meaning]
+OF_OTHERS = [
+    "basic.auth.user.info",
+    "bearer.auth.token",
+    "apicurio.auth.client.secret",
+    "apicurio.registry.auth.password",
+]
+MISTAKEN = ["sasl_plain_password", "kafka.sasl.password", "kafka.sasl.jaas.confg", "kafka.ssl_password"]
+
+
+@pytest.mark.parametrize("name", [*SECRETS, *REGISTRY_SECRETS, *OF_OTHERS, *MISTAKEN])
+@pytest.mark.parametrize("prefix", ["", "kafka.", "KAFKA."])
+def test_spark_hides_what_may_be_a_secret_also_of_options_that_are_passed_over_or_refused(
+    name: str, prefix: str
+) -> None:
+    """They are in the request that Spark Connect writes down before the driver looks at them."""
+    assert re.search(_REDACTION["spark.sql.redaction.options.regex"], prefix + name)
+    of_java = _REDACTION["spark.sql.redaction.string.regex"].replace("++", "+").replace("*+", "*")
+    request = (
+        f'options {{\n key: "{prefix}{name}"\n value: "hush \\" hush"\n}}\noptions {{ key: "topic" value: "orders" }}'
+    )
+    assert "hush" in request
+    shown = re.sub(of_java, "", request)
+    assert "hush" not in shown
+    assert '"orders"' in shown

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,7 @@ from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.schema_registry import schema_registry
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.datasource import KafkaDataSource
-from spark_kafka_sink.spark.drop_in import _REDACTION
 from spark_kafka_sink.spark.options import parse_options
-from spark_kafka_sink.spark.registry_options import REGISTRY_OPTIONS
 from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.words import START
 from tests.formats.fake_registry import FakeRegistry, fake_registry
@@ -238,10 +235,3 @@ def test_no_secret_is_in_the_repr_of_the_options() -> None:
     options = parse_options(NEEDED | given | {name: value for name, value in secret.items() if "basic" in name})
     assert "s3cret" not in repr(options)
     assert "s3cret" not in faults(**given, **secret)
-
-
-def test_spark_hides_every_secret_of_a_registry() -> None:
-    hidden = re.compile(_REDACTION["spark.sql.redaction.options.regex"])
-    secrets = [name for name, _, meaning in REGISTRY_OPTIONS if "**Secret.**" in meaning]
-    assert len(secrets) == 6
-    assert all(hidden.search(name) for name in secrets)
