@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -125,3 +126,23 @@ def test_archives_brings_a_whole_environment_by_venv_pack(machines: Machines) ->
     work = str(machines.cluster.folder)
     assert module.startswith(work), "unpacked beside the executor"
     assert worker.startswith(work)
+
+
+def test_the_steps_of_the_image_install_the_wheel_into_a_bare_python(machines: Machines, tmp_path: Path) -> None:
+    """What its base brings, Spark and an operating system, is not tested."""
+    lines = (ROOT / "docs" / "deploying" / "Dockerfile").read_text().splitlines()
+    (copied,) = (line.split()[2] for line in lines if line.startswith("COPY dist/*.whl "))
+    (step,) = (line.removeprefix("RUN ") for line in lines if line.startswith("RUN "))
+    places = tmp_path / "image"
+    places.mkdir()
+    shutil.copy(machines.wheel, places)
+    python = machines.folder / "environment" / "bin"
+    block = f"""
+        export PATH={python}:$PATH
+        python3 -m pip uninstall --quiet --yes spark-kafka-sink
+        {step.replace(copied, f"{places}/")}
+        python3 -c "import spark_kafka_sink, crc32c, lz4; print(spark_kafka_sink.__file__)"
+    """
+    said = machines.run(block, {})
+    assert said.splitlines()[-1].startswith(str(machines.folder / "environment"))
+    assert list(places.iterdir()) == [], "the wheel itself does not stay"

@@ -97,7 +97,8 @@ def _schema_choice(own: Mapping[str, str], side: str, name: str, faults: list[st
             data = Path(path).read_bytes()
             text = base64.b64encode(data).decode() if name in WITH_DESCRIPTOR else data.decode()
         except (OSError, ValueError) as error:
-            faults.append(f"Option '{side}SchemaFile': {path} cannot be read on the driver: {error}.")
+            reason = getattr(error, "strerror", None) or error
+            faults.append(f"Option '{side}SchemaFile': {path} cannot be read on the driver: {reason}.")
     return SchemaChoice(text or None, own.get(f"{side}schemaname", "").strip() or None)
 
 

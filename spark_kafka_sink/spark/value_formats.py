@@ -21,6 +21,7 @@ from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.format_options import FormatOptions
 from spark_kafka_sink.spark.registry_options import RegistryOptions
 from spark_kafka_sink.spark.sink_options import SinkOptions
+from spark_kafka_sink.spark.words import no_such_column
 
 ROLES = ("key", "topic", "partition", "headers", "timestamp")
 """Columns that say where a record goes; they are no part of its value unless `valueColumns` names them."""
@@ -86,7 +87,9 @@ def _parent(options: FormatOptions, schema: StructType, faults: list[str]) -> in
     name, names = options.columns[0].removesuffix(".*"), schema.fieldNames()
     if names.count(name) == 1 and isinstance(schema[name].dataType, StructType):
         return names.index(name)
-    faults.append(f"Option '{options.side}Columns': there is no struct column '{name}'.{_near(name, names)}")
+    structs = [field.name for field in schema if isinstance(field.dataType, StructType)]
+    there = no_such_column(name, structs, "struct columns")
+    faults.append(f"Option '{options.side}Columns': there is no struct column '{name}'. {there}")
     return None
 
 
@@ -107,12 +110,7 @@ def _chosen(options: FormatOptions, schema: StructType, faults: list[str]) -> li
         )
     for name in dict.fromkeys(columns):
         if name not in names:
-            faults.append(f"Option '{options.side}Columns': there is no column '{name}'.{_near(name, names)}")
+            faults.append(f"Option '{options.side}Columns': there is no column '{name}'. {no_such_column(name, names)}")
         elif names.count(name) > 1 or columns.count(name) > 1:
             faults.append(f"Option '{options.side}Columns': the column '{name}' is there more than once.")
     return [names.index(name) for name in columns if name in names]
-
-
-def _near(name: str, names: Sequence[str]) -> str:
-    found = next((other for other in names if other.lower() == name.lower()), None)
-    return f" There is '{found}', but the names of columns are case-sensitive." if found else ""

@@ -24,15 +24,29 @@ _CASTS = {"key": "STRING", "value": "STRING", "topic": "STRING", "partition": "I
 _CASTABLE = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN", "DATE", "STRING")
 
 
+def no_such_column(name: str, names: Sequence[str], kind: str = "columns") -> str:
+    """Which columns there are, and which one may be meant."""
+    for other in names:
+        if other.lower() == name.lower():
+            return f"There is '{cleaned(other, _NAME_CHARACTERS_MAX)}', but the names of columns are case-sensitive."
+    near = get_close_matches(name, names, 1)
+    return _listed(names, kind) + (f" Is '{cleaned(near[0], _NAME_CHARACTERS_MAX)}' meant?" if near else "")
+
+
 def no_value_column(names: Sequence[str]) -> str:
     """Which columns there are, which one may be meant, and what to write where there is none."""
     shown = [cleaned(name, _NAME_CHARACTERS_MAX) for name in names]
-    more = f" and {len(names) - _COLUMNS_NAMED_MAX} more" if len(names) > _COLUMNS_NAMED_MAX else ""
-    listed = f"The columns are {', '.join(shown[:_COLUMNS_NAMED_MAX])}{more}." if names else "There are no columns."
+    listed = _listed(names)
     meant = next(iter(get_close_matches("value", [name.lower() for name in names], 1)), None)
     for name in (name for name in shown if name.lower() == meant):
         return f'. {listed} Is \'{name}\' meant? Then: .withColumnRenamed("{name}", "value")'
     return f'. {listed} Make one, for instance of all of them: .selectExpr("to_json(struct(*)) AS value")'
+
+
+def _listed(names: Sequence[str], kind: str = "columns") -> str:
+    shown = ", ".join(cleaned(name, _NAME_CHARACTERS_MAX) for name in names[:_COLUMNS_NAMED_MAX])
+    more = f" and {len(names) - _COLUMNS_NAMED_MAX} more" if len(names) > _COLUMNS_NAMED_MAX else ""
+    return f"The {kind} are {shown}{more}." if names else f"There are no {kind}."
 
 
 def cast_of(name: str, kind: str) -> str:

@@ -27,7 +27,7 @@ def assert_topic_equals(expected: DataFrame, topic: KafkaTopic, *, in_order: boo
     bigint with milliseconds. With `in_order` rows are compared in the order of partition and offset.
     """
     try:
-        from chispa import assert_df_equality
+        from chispa import DataFramesNotEqualError, assert_df_equality
     except ImportError as error:
         raise MissingDependencyError(
             'assert_topic_equals needs chispa: pip install "spark-kafka-sink[testing]"'
@@ -43,13 +43,16 @@ def assert_topic_equals(expected: DataFrame, topic: KafkaTopic, *, in_order: boo
     if in_order:
         stored = stored.orderBy("partition", "offset")
     fields = expected.schema.fields
-    assert_df_equality(
-        stored.select(*(_comparable(_stored_as(field), field).alias(field.name) for field in fields)),
-        expected.select(*(_comparable(functions.col(field.name), field).alias(field.name) for field in fields)),
-        ignore_row_order=not in_order,
-        ignore_nullable=True,
-        ignore_metadata=True,
-    )
+    try:
+        assert_df_equality(
+            stored.select(*(_comparable(_stored_as(field), field).alias(field.name) for field in fields)),
+            expected.select(*(_comparable(functions.col(field.name), field).alias(field.name) for field in fields)),
+            ignore_row_order=not in_order,
+            ignore_nullable=True,
+            ignore_metadata=True,
+        )
+    except DataFramesNotEqualError as error:
+        raise DataFramesNotEqualError(f"df1: what {topic.name} has; df2: what was expected\n{error}") from None
 
 
 def _stored_as(field: StructField) -> Column:

@@ -72,7 +72,7 @@ def test_a_row_too_few_too_many_or_other_is_found(
     spark: SparkSession, kafka_topic: KafkaTopic, wrong: list[str | None]
 ) -> None:
     write(spark.createDataFrame([("a",), ("b",)], "value STRING"), kafka_topic)
-    with pytest.raises(DataFramesNotEqualError):
+    with pytest.raises(DataFramesNotEqualError, match=f"df1: what {kafka_topic.name} has; df2: what was expected"):
         assert_topic_equals(spark.createDataFrame([(value,) for value in wrong], "value STRING"), kafka_topic)
 
 

@@ -94,6 +94,12 @@ def test_a_plan_can_be_pickled_to_the_tasks() -> None:
         ({"valueFormat": "json", "keyFormat": "json"}, "Option 'keyFormat' needs 'keyColumns'"),
         ({"valueFormat": "json", "valueColumns": "idd"}, "there is no column 'idd'."),
         ({"valueFormat": "json", "valueColumns": "ID"}, "There is 'id', but the names of columns are case-sensitive."),
+        ({"valueFormat": "json", "valueColumns": "idd"}, "there is no column 'idd'. The columns are "),
+        ({"valueFormat": "json", "valueColumns": "idd"}, " Is 'id' meant?"),
+        (
+            {"valueFormat": "avro", "valueSchemaFile": "/no/x"},
+            "/no/x cannot be read on the driver: No such file or directory.",
+        ),
         ({"valueFormat": "json", "valueColumns": "id, id"}, "the column 'id' is there more than once"),
         ({"valueFormat": "json", "valueColumns": "name.*"}, "there is no struct column 'name'"),
         ({"valueFormat": "json", "valueColumns": "id,,name"}, "is no list of columns such as 'id, name'"),

@@ -26,7 +26,7 @@ from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import broker_error, error_code
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
-from spark_kafka_sink.words import cleaned
+from spark_kafka_sink.words import cleaned, counted
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.sending.deliveries import SentBatches
@@ -153,7 +153,8 @@ def timeout_error(batch: ProducerBatch, last: Exception | None, *, in_doubt: boo
     if last is not None:
         why += f" The last attempt: {_sentence(last)}" if batch.ever_sent else f" {_sentence(last)}"
     doubt = f" {_DOUBT}" if in_doubt else ""
-    words = f"{where}: {batch.record_count} records were not acknowledged within {limit_ms:.0f} ms.{why}{doubt}"
+    records = f"{counted(batch.record_count, 'record')} {'was' if batch.record_count == 1 else 'were'}"
+    words = f"{where}: {records} not acknowledged within {limit_ms:.0f} ms.{why}{doubt}"
     return _because(DeliveryTimeoutError(words), last)
 
 
