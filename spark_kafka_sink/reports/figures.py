@@ -11,7 +11,7 @@ from html import escape
 from spark_kafka_sink.producer.windows import bucket_end_ms
 from spark_kafka_sink.reports.charts import Bar, Line, column_chart, line_chart, row_chart
 from spark_kafka_sink.reports.numbers import milliseconds, share, short
-from spark_kafka_sink.reports.write_report import FAILED, TaskSummary, WriteReport, latencies_of, ranges_of
+from spark_kafka_sink.reports.write_report import FAILED, TaskSummary, WriteReport, errors_of, latencies_of, ranges_of
 from spark_kafka_sink.words import counted
 
 _ROWS_MAX = 24
@@ -98,10 +98,7 @@ def _retries(reports: Sequence[WriteReport], labels: Sequence[str]) -> Figure:
     retries = sum(report.retries for report in reports)
     if not retries:
         bars = []
-    errors: dict[str, int] = {}
-    for report in reports:
-        for name, number in report.errors.items():
-            errors[name] = errors.get(name, 0) + number
+    errors = errors_of(report.errors for report in reports)
     letters = ", ".join(f"{number:,} {name}" for name, number in sorted(errors.items()))
     again = f"{counted(retries, 'record')} sent again. " if retries else "No record was sent again. "
     sentence = again + (f"Dead letters: {letters}." if letters else "No record became a dead letter.")

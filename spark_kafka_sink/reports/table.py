@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from spark_kafka_sink.reports.numbers import milliseconds, ratio, short
-from spark_kafka_sink.reports.write_report import FAILED, WriteReport, job_of, latencies_of, ranges_of
+from spark_kafka_sink.reports.write_report import FAILED, WriteReport, errors_of, job_of, latencies_of, ranges_of
 from spark_kafka_sink.words import cleaned, counted, sized
 
 _HEAD = ("started (UTC)", "rows", "bytes", "rows/s", "ratio", "p50", "p95", "p99", "again", "dead", "blocked", "batch")
@@ -25,10 +25,7 @@ def lines(reports: Sequence[WriteReport]) -> Iterator[str]:
     yield from _aligned([_HEAD, *rows, _sum(reports)], text=(0, len(_HEAD) - 1))
     yield ""
     yield from _partitions(reports)
-    errors: dict[str, int] = {}
-    for report in reports:
-        for name, number in report.errors.items():
-            errors[name] = errors.get(name, 0) + number
+    errors = errors_of(report.errors for report in reports)
     if errors:
         yield "dead letters: " + ", ".join(f"{number:,} {name}" for name, number in sorted(errors.items()))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
@@ -178,6 +179,14 @@ def added_up(several: Iterable[Partitions]) -> Partitions:
             for partition, written in of_topic.items():
                 known[partition] = known[partition] + written if partition in known else written
     return partitions
+
+
+def errors_of(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Dead letters by the name of their error, added up."""
+    errors: Counter[str] = Counter()
+    for one in several:
+        errors.update(one)
+    return dict(errors)
 
 
 def latencies_of(reports: Iterable[WriteReport]) -> Latencies:

@@ -78,13 +78,11 @@ class TaskReport(WriterCommitMessage):
 
 def add_up(reports: Sequence[TaskReport], batch: str | None = None, status: str = "committed") -> WriteReport:
     """The report of a write: the sum of its tasks' reports. Called on the driver."""
-    from spark_kafka_sink.reports.write_report import TASKS_MAX, TaskSummary, WriteReport, added_up
+    from spark_kafka_sink.reports.write_report import TASKS_MAX, TaskSummary, WriteReport, added_up, errors_of
 
-    latencies, errors = Latencies(), dict[str, int]()
+    latencies = Latencies()
     for report in reports:
         latencies.merge(Latencies(report.latency_counts))
-        for name, count in report.errors.items():
-            errors[name] = errors.get(name, 0) + count
     started_ms = min((report.started_ms for report in reports), default=0)
     longest = sorted(reports, key=lambda report: report.duration_ms, reverse=True)
     return WriteReport(
@@ -101,7 +99,7 @@ def add_up(reports: Sequence[TaskReport], batch: str | None = None, status: str 
         retries=sum(report.retries for report in reports),
         dead_letters=sum(report.dead_letters for report in reports),
         dead_letters_cut=sum(report.dead_letters_cut for report in reports),
-        errors=errors,
+        errors=errors_of(report.errors for report in reports),
         blocked_ms=round(sum(report.blocked_ms for report in reports)),
         longest_task_ms=longest[0].duration_ms if longest else 0,
         latencies=latencies,
