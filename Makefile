@@ -71,8 +71,9 @@ UNIT_TESTS := pytest tests --ignore tests/spark --numprocesses auto --maxprocess
 test: setup ## everything that must hold: unit, Spark (newest and oldest), real Kafka
 	$(BIN)/python -m tests.parts
 
+# The examples of the documents run on the newest only: what they use of Spark is in the other tests.
 OLDEST_TESTS = PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(OLDEST)/bin/python \
-	$(OLDEST)/bin/python -m pytest tests/spark
+	$(OLDEST)/bin/python -m pytest tests/spark --ignore tests/spark/test_examples.py --ignore tests/spark/test_documented_examples.py
 
 .PHONY: test-oldest-spark
 test-oldest-spark: $(OLDEST)/.up-to-date ## the Spark tests on the oldest pyspark (and Python 3.10, where there is one)
