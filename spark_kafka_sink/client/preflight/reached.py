@@ -28,6 +28,7 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataResponseTopic
 
 NAMES = "names"
 VERSIONS = "versions"
+DOES_NOT_EXIST = "does not exist"
 _NO_ADDRESS = "has no address"
 _ADDRESS_IN_FRONT = r"^{}( \([^)]*\))?: "
 _FEATURES_SHOWN = frozenset({"metadata.version", "transaction.version"})
@@ -65,13 +66,15 @@ def names_check(nodes: Iterable[Node], system: System) -> Check:
             addresses = [str(address.sockaddr[0]) for address in system.resolve(node.host, node.port)]
         except NetworkError:
             addresses = []
-        shown[node.host] = f"{node.host} {_named(addresses)}"
+        shown[node.host] = f"{node.host} {_named(node.host, addresses)}"
     outcome = Outcome.WARNING if any(words.endswith(_NO_ADDRESS) for words in shown.values()) else Outcome.PASSED
     more = f"; and {len(shown) - FAULTS_SHOWN_MAX} more" if len(shown) > FAULTS_SHOWN_MAX else ""
     return Check(NAMES, outcome, "; ".join([*shown.values()][:FAULTS_SHOWN_MAX]) + more)
 
 
-def _named(addresses: Iterable[str]) -> str:
+def _named(host: str, addresses: Iterable[str]) -> str:
+    if addresses == [host]:
+        return "needs no look-up"
     return f"is {', '.join(dict.fromkeys(addresses))}" if addresses else _NO_ADDRESS
 
 
@@ -176,7 +179,7 @@ def topic_check(topic: MetadataResponseTopic, nodes: Iterable[int]) -> Check:
             "Correct its name or create it: brokers create topics by themselves only with auto.create.topics.enable, "
             "and only for users with the right Create."
         )
-        return Check(name, Outcome.FAILED, "does not exist", remedy)
+        return Check(name, Outcome.FAILED, DOES_NOT_EXIST, remedy)
     if topic.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED:
         remedy = "Grant the user the rights Describe and Write on the topic."
         return Check(name, Outcome.FAILED, "this user may not see it (TOPIC_AUTHORIZATION_FAILED)", remedy)

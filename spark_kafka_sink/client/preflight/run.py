@@ -52,6 +52,8 @@ def preflight(
             checks = [names_check(places, system), *checks, *_certificates(places, config, system, patience)]
         if probe.answer is not None:
             checks += _answers(probe, patience, thorough=thorough)
+        if thorough and probe.answer is not None:
+            checks = _with_names_meant(checks, probe, patience)
         return checks
 
 
@@ -59,6 +61,12 @@ def _certificates(nodes: list[Node], config: ClientConfig, system: System, patie
     from spark_kafka_sink.client.preflight.certificates import certificate_checks
 
     return list(certificate_checks(config, nodes, system, patience.silence_ms))
+
+
+def _with_names_meant(checks: list[Check], probe: Probe, patience: Patience) -> list[Check]:
+    from spark_kafka_sink.client.preflight.meant import with_names_meant
+
+    return with_names_meant(checks, probe, patience.silence_ms)
 
 
 def _answers(probe: Probe, patience: Patience, *, thorough: bool) -> list[Check]:
