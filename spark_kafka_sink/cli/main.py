@@ -64,10 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(
-        prog="pykafka", description="Kafka from Python: look into topics, write to them; a broker for tests."
+        prog="pykafka",
+        description="Kafka from Python: look into topics, write to them; a broker for tests.",
+        epilog="To begin with: pykafka doctor --bootstrap-server HOST:PORT. Each command has --help.",
     )
     whole.add_argument("--version", action="version", version=f"pykafka {__version__}")
     commands = whole.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
-        command.add_arguments(commands.add_parser(name, help=command.HELP, description=f"{command.HELP}."))
+        about = f"{command.HELP[0].upper()}{command.HELP[1:]}."
+        command.add_arguments(commands.add_parser(name, help=command.HELP, description=about))
     return whole

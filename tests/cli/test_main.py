@@ -35,6 +35,7 @@ def test_help_has_a_line_for_each_command(capsys: pytest.CaptureFixture[str]) ->
     assert [
         name for name, command in COMMANDS.items() if name not in shown or command.HELP.split()[0] not in shown
     ] == []
+    assert "pykafka doctor --bootstrap-server" in " ".join(shown.split()), "where to begin"
 
 
 @pytest.mark.parametrize(
