@@ -43,6 +43,7 @@ class TransactionSchedule:
         self._control = cluster.control
         self._ids = ids
         self._partitions = partitions
+        self._is_healed = False
         self.fences_senders = False
         """Requests for a producer id, or for partitions in version 1, may be carried out so late that their sender is
         fenced: by itself, or because a transaction has begun of which it does not know."""
@@ -66,6 +67,8 @@ class TransactionSchedule:
             self._cluster.system.after(self._random.uniform(0, 6000), self._pull_lever)
 
     def heal(self) -> None:
+        """From now on nothing fails, and no lever is pulled that was set for later."""
+        self._is_healed = True
         self._control.clear()
         for node in self._cluster.core.nodes.values():
             if not node.up:
@@ -102,6 +105,8 @@ class TransactionSchedule:
             rule.throttle(random.randint(1, 800))
 
     def _pull_lever(self) -> None:
+        if self._is_healed:
+            return
         levers = (self._move_coordinator, self._move_coordinator, self._move_leader, self._bounce, self._hide)
         self._random.choice((*levers, self._upgrade))()
 
