@@ -44,7 +44,6 @@ SETTINGS = {
     "spark.speculation.interval": "100ms",
     "spark.speculation.quantile": "0.5",
     "spark.speculation.multiplier": "1.1",
-    "spark.speculation.minTaskRuntime": "10s",  # of tasks that are stuck, not of those that a busy machine slows down
     "spark.kafka.producer.cache.timeout": "1s",
 }
 

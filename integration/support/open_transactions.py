@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from integration.support.kafka_cluster import KafkaCluster
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
+from spark_kafka_sink.exactly_once.transactions_client import ONGOING, TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 from tests.waiting import wait_until
 
@@ -20,4 +20,4 @@ def wait_until_ended(kafka: KafkaCluster, prefix: str) -> None:
     """Until no transaction of such an id is open, as our own client sees it: each start of the tool takes seconds."""
     config = ProducerConfig.parse({"bootstrap.servers": kafka.bootstrap()}).client_config()
     with TransactionsClient(config) as client:
-        wait_until(lambda: not client.open_ids(lambda name: name.startswith(prefix)))
+        wait_until(lambda: not client.ids(lambda name: name.startswith(prefix), ONGOING))

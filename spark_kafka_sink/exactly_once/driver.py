@@ -92,7 +92,7 @@ class Driver:
             _log.info("prefix %s: %s is decided and not done; it is finished now", entry.prefix, entry.batch)
             self._commit_all(entry)
             entry = entry.done()
-        self._prefix.abort(self._prefix.open_transactions())
+        self._prefix.abort(self._prefix.leftovers())
         if entry.drivers[-1:] != (name,):
             entry = entry.begun(name, self._delivery.checkpoint, timeout_ms)
         self._prefix.write(driver, entry)
@@ -140,7 +140,7 @@ class Driver:
             losers: list[TransactionDescription] = []
             with _warned_of(entry):
                 # Listed before it is noted that the batch is done: until then no newer driver lets tasks begin.
-                losers = self._prefix.open_transactions()
+                losers = self._prefix.leftovers()
             if delivery.is_forgotten:
                 with _warned_of(entry):
                     writer.forget()
@@ -195,7 +195,7 @@ class Driver:
         is_ours = entry.drivers[-1:] == (name,) and entry.state is not EntryState.DECIDED
         if is_ours:
             ours = entry.generation % GENERATIONS
-            found = ((task_of(entry.prefix, each.transactional_id), each) for each in self._prefix.open_transactions())
+            found = ((task_of(entry.prefix, each.transactional_id), each) for each in self._prefix.leftovers())
             self._prefix.abort([each for task, each in found if task is not None and task.generation == ours])
         steps.after(steps.ABORT)
         return is_ours
@@ -208,7 +208,7 @@ class Driver:
             return False
         prepared = [each.prepared(start.prefix) for each in transactions]
         self._client.abort({each.transactional_id: each.id_and_epoch for each in prepared})
-        self._prefix.abort(self._prefix.open_transactions())
+        self._prefix.abort(self._prefix.leftovers())
         return True
 
     def _still_drives(self, start: BatchStart) -> bool:

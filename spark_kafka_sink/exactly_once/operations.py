@@ -15,7 +15,7 @@ from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
 from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC, OWN_PREFIX, checked_prefix, split_id, task_id
 from spark_kafka_sink.exactly_once.prefix import Prefix
-from spark_kafka_sink.exactly_once.transactions_client import TransactionDescription, TransactionsClient
+from spark_kafka_sink.exactly_once.transactions_client import ONGOING, TransactionDescription, TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 
 
@@ -58,7 +58,7 @@ def survey(
     with TransactionsClient(config) as client:
         log = DecisionLog(config, topic, client.blocking)
         entries = dict(log.glance()) if log.exists() else {}
-        found = client.describe(client.open_ids(lambda name: _is_ours(name, entries, prefix))).values()
+        found = client.describe(client.ids(lambda name: _is_ours(name, entries, prefix), ONGOING)).values()
         open_by_prefix: dict[str, list[TransactionDescription]] = {}
         for each in found:
             split = split_id(each.transactional_id)
@@ -90,9 +90,9 @@ def abort(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOP
                 f"{entry.batch} (prefix {prefix}) is decided: its transactions are to be committed, and some may be so "
                 "already. Finish it; if that is not possible any more, give it up."
             )
-        found = held.open_transactions()
+        found = held.leftovers()
         held.abort(found)
-        return found
+        return [each for each in found if each.is_open]
 
 
 def _finished(held: Prefix, *, give_up: bool) -> Finished | None:

@@ -10,7 +10,7 @@ from spark_kafka_sink.errors import BrokerError
 from spark_kafka_sink.exactly_once.decision_log import DRIVER_TIMEOUT_MS, DecisionLog
 from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.names import driver_id, task_of
-from spark_kafka_sink.exactly_once.transactions_client import TransactionDescription, TransactionsClient
+from spark_kafka_sink.exactly_once.transactions_client import EMPTY, ONGOING, TransactionDescription, TransactionsClient
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
@@ -47,17 +47,18 @@ class Prefix:
     def of(self, entries: Mapping[str, Entry]) -> Entry:
         return entries.get(self.name, Entry(self.name))
 
-    def open_transactions(self) -> list[TransactionDescription]:
-        """The open transactions of tasks."""
-        ids = self.client.open_ids(lambda name: task_of(self.name, name) is not None)
-        return [each for each in self.client.describe(ids).values() if each.is_open]
+    def leftovers(self) -> list[TransactionDescription]:
+        """What tasks have open, and the ids under which they have begun nothing yet, but still can."""
+        ids = self.client.ids(lambda name: task_of(self.name, name) is not None, ONGOING, EMPTY)
+        return [each for each in self.client.describe(ids).values() if each.state in (ONGOING, EMPTY)]
 
     def commit(self, entry: Entry) -> dict[str, BrokerError]:
         """Commit all transactions of a decided batch. Returns what was refused."""
         return self.client.end([each.prepared(self.name) for each in entry.transactions], commit=True)
 
-    def abort(self, transactions: Sequence[TransactionDescription]) -> None:
-        self.client.abort({each.transactional_id: each.id_and_epoch for each in transactions})
+    def abort(self, leftovers: Sequence[TransactionDescription]) -> None:
+        """Abort what is open, and let nothing begin under the epochs of the others."""
+        self.client.abort({each.transactional_id: each.id_and_epoch for each in leftovers})
 
     def write(self, driver: ProducerIdAndEpoch, entry: Entry) -> None:
         """Write the entry, which uses up the epoch. ProducerFencedError if another process has fenced this one."""

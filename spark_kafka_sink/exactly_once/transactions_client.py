@@ -36,7 +36,8 @@ from spark_kafka_sink.protocol.messages.list_transactions import ListTransaction
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.reader.blocking_client import BlockingClient, Question
 
-ONGOING = "Ongoing"
+ONGOING, EMPTY = "Ongoing", "Empty"
+"""States of a transactional id. Empty: a producer has asked for it, and has begun nothing since."""
 TRANSACTION_VERSION = "transaction.version"
 TIMEOUT_MS = 120_000.0
 """The longest time without any progress."""
@@ -147,10 +148,10 @@ class TransactionsClient:
                 raise broker_error(code, f"transactional id {name}: the attempt to describe it was refused")
         return found
 
-    def open_ids(self, wanted: Callable[[str], bool]) -> list[str]:
-        """The transactional ids, of those that are wanted, that have an open transaction. All brokers are asked."""
-        patience = self.blocking.patience("the list of open transactions")
-        message = ListTransactionsRequest(state_filters=[ONGOING])
+    def ids(self, wanted: Callable[[str], bool], *states: str) -> list[str]:
+        """The transactional ids, of those that are wanted, that are in one of these states. All brokers are asked."""
+        patience = self.blocking.patience("the list of transactions")
+        message = ListTransactionsRequest(state_filters=list(states))
         listed: dict[int, list[str]] = {}
         while True:
             nodes = [node for node in self._all_nodes() if node.id not in listed]

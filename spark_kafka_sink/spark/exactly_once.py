@@ -22,7 +22,7 @@ from spark_kafka_sink.errors import ConfigurationError, DeliveryError
 from spark_kafka_sink.exactly_once import steps
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
 from spark_kafka_sink.exactly_once.entries import Batch, TaskTransaction
-from spark_kafka_sink.exactly_once.late_attempts import abort_if_late
+from spark_kafka_sink.exactly_once.late_attempts import refused_if_late
 from spark_kafka_sink.exactly_once.names import OWN_PREFIX, checkpoint_name, prefix_of
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.spark.delivery_options import DeliveryOptions
@@ -74,7 +74,8 @@ class ExactlyOnce:
         steps.before(steps.WRITE)
         try:
             # Anew for each batch: the driver has ended the last one, which has changed the epoch.
-            producer.init_transactions(self.start.task_id(task.partition_id, task.attempt_number))
+            with refused_if_late(self.start, self.delivery.options):
+                producer.init_transactions(self.start.task_id(task.partition_id, task.attempt_number))
             producer.begin_transaction()
             yield
             prepared = producer.prepare_transaction()
@@ -82,7 +83,6 @@ class ExactlyOnce:
             producer.close(_CLOSE_SECONDS)  # aborts, so that no reader has to wait for the transaction's timeout
             raise
         if prepared is not None:
-            abort_if_late(self.start, prepared, self.delivery.options)
             report.transaction = self.start.transaction(task.partition_id, task.attempt_number, prepared)
             # The process that commits a job has the start itself, with the keys of a hundred jobs before.
             report.start = self.start.for_message() if self.is_stream else None

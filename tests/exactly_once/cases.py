@@ -15,7 +15,7 @@ from spark_kafka_sink.exactly_once.decision_writer import DecisionWriter
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, TaskTransaction
 from spark_kafka_sink.exactly_once.names import task_of
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
+from spark_kafka_sink.exactly_once.transactions_client import ONGOING, TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
@@ -69,9 +69,7 @@ class Query:
 
     def write(self, start: BatchStart, partition: int, *values: str, attempt: int = 0) -> TaskTransaction:
         """Run a task of the query that ends well."""
-        own = {"transactional.id": start.prefix, "transaction.timeout.ms": str(start.entry.timeout_ms)}
-        producer = KafkaProducer({**self.delivery.options, "linger.ms": "0", **own})
-        producer.init_transactions(start.task_id(partition, attempt))
+        producer = self.attempt(start, partition, attempt)
         producer.begin_transaction()
         for value in values:
             producer.send(ProducerRecord(self.data, value, partition=partition))
@@ -79,6 +77,13 @@ class Query:
         assert prepared is not None
         producer.close(timeout=0)
         return start.transaction(partition, attempt, prepared)
+
+    def attempt(self, start: BatchStart, partition: int, attempt: int) -> KafkaProducer:
+        """The producer of an attempt that has its transactional id and has begun nothing under it."""
+        own = {"transactional.id": start.prefix, "transaction.timeout.ms": str(start.entry.timeout_ms)}
+        producer = KafkaProducer({**self.delivery.options, "linger.ms": "0", **own})
+        producer.init_transactions(start.task_id(partition, attempt))
+        return producer
 
     def write_both(self, start: BatchStart, number: int) -> list[TaskTransaction]:
         return [self.write(start, partition, f"{number}/{partition}") for partition in range(2)]
@@ -127,7 +132,7 @@ def client_of(broker: EmbeddedBroker, topic: str = TOPIC) -> Iterator[Transactio
 
 def open_ids(broker: EmbeddedBroker, prefix: str = PREFIX, topic: str = TOPIC) -> list[str]:
     with client_of(broker, topic) as client:
-        return client.open_ids(lambda name: task_of(prefix, name) is not None)
+        return client.ids(lambda name: task_of(prefix, name) is not None, ONGOING)
 
 
 @contextmanager

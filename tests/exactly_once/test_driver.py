@@ -181,16 +181,16 @@ def test_a_driver_that_takes_over_during_an_abort_without_reports_keeps_its_tran
     query.write_both(query.begin(), 0)
     newer = query.again()
     of_newer: list[tuple[BatchStart, list[TaskTransaction]]] = []
-    whole = Prefix.open_transactions
+    whole = Prefix.leftovers
 
-    def open_transactions(prefix: Prefix) -> list[TransactionDescription]:
+    def leftovers(prefix: Prefix) -> list[TransactionDescription]:
         if not of_newer:
-            with patch.object(Prefix, "open_transactions", whole):
+            with patch.object(Prefix, "leftovers", whole):
                 start = newer.begin()
                 of_newer.append((start, newer.write_both(start, 0)))
         return whole(prefix)
 
-    with patch.object(Prefix, "open_transactions", open_transactions):
+    with patch.object(Prefix, "leftovers", leftovers):
         query.abort_unreported()
     newer.commit(of_newer[0][0], 0, of_newer[0][1])
     assert seen(query.broker) == rows(0)
@@ -230,7 +230,7 @@ def test_attempts_that_lost_are_aborted_after_the_commit(query: Query) -> None:
     assert seen(query.broker) == rows(0)
 
 
-@pytest.mark.parametrize("step", ["open_transactions", "abort"])
+@pytest.mark.parametrize("step", ["leftovers", "abort"])
 def test_a_batch_is_committed_though_attempts_that_lost_cannot_be_aborted(
     query: Query, step: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.errors import KafkaSinkError, NetworkError, ProducerFencedError
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
+from spark_kafka_sink.exactly_once.transactions_client import ONGOING, TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
@@ -92,7 +92,7 @@ def test_open_transactions_that_move_to_a_broker_that_has_answered_are_listed(
     broker.control.when(api=ApiKey.LIST_TRANSACTIONS, node=1).fail(error_codes.COORDINATOR_NOT_AVAILABLE)
     with client_of(broker) as client:
         monkeypatch.setattr(client.blocking, "pause", move)
-        assert client.open_ids(lambda name: name in ids(written)) == ids(written)
+        assert client.ids(lambda name: name in ids(written), ONGOING) == ids(written)
 
 
 def test_coordinators_that_move_between_two_questions_are_found_again(
