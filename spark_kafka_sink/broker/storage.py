@@ -1,6 +1,7 @@
 """What an embedded broker keeps in a directory, so that it finds it again when it is started anew.
 
     DIR/cluster.json          topics, ids and settings; transactional ids; committed offsets
+    DIR/in-use                locked while a broker uses the directory
     DIR/t-0.log               the batches of partition 0 of topic t, one after the other, as they are on the wire
 
 A batch that was cut off by a crash is cut away. Transactions that were open are aborted, and their producers fenced:
@@ -12,11 +13,13 @@ so that thousands of partitions hold no descriptors.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import logging
 import math
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -30,6 +33,24 @@ from spark_kafka_sink.records.decoder import check_batches
 from spark_kafka_sink.records.header import HEADER_BYTES, parse_header
 
 _log = logging.getLogger(__name__)
+
+
+@contextmanager
+def sole_use_of(directory: Path) -> Iterator[None]:
+    """ConfigurationError if another broker uses the directory. A process that ends by whatever gives it back."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "in-use").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigurationError(
+                f"{directory} is used by another broker, and two would write over each other's records. Stop that one, "
+                "or name another directory."
+            ) from None
+        try:
+            yield
+        finally:
+            fcntl.flock(lock, fcntl.LOCK_UN)  # a forked child may have it open, too
 
 
 class ClusterFiles:

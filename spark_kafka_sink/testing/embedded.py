@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -12,7 +13,7 @@ from spark_kafka_sink.broker.listener_security import ListenerSecurity
 from spark_kafka_sink.broker.listening import Listening
 from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.broker.socket_server import SocketServer
-from spark_kafka_sink.broker.storage import ClusterFiles
+from spark_kafka_sink.broker.storage import ClusterFiles, sole_use_of
 from spark_kafka_sink.errors import ConfigurationError, IllegalStateError
 from spark_kafka_sink.network.system import PORT_MAX
 from spark_kafka_sink.testing.faults import Faults
@@ -33,14 +34,16 @@ class EmbeddedBroker:
         client_options: Mapping[str, object] | None = None,
     ) -> None:
         """`client_options`: what a client needs besides the address, to be let in."""
-        self.cluster = _cluster(config, topics, data)
-        self.control = Control(self.cluster, config.seed)
-        """Faults on demand, request by request, and the levers of the cluster."""
-        self.faults = Faults(self.control)
-        """The faults that tests of jobs ask for most, by their names."""
-        self._client_options = client_options or {}
-        self._server = SocketServer(self.cluster, self.control, listening)
-        self._server.start_threads()
+        with contextlib.ExitStack() as held:
+            self.cluster = _cluster(config, topics, data, held)
+            self.control = Control(self.cluster, config.seed)
+            """Faults on demand, request by request, and the levers of the cluster."""
+            self.faults = Faults(self.control)
+            """The faults that tests of jobs ask for most, by their names."""
+            self._client_options = client_options or {}
+            self._server = SocketServer(self.cluster, self.control, listening)
+            self._server.start_threads()
+            self._held = held.pop_all()
 
     def __repr__(self) -> str:
         return f"<EmbeddedBroker {self.bootstrap_servers} {len(self.cluster.topics)} topics>"
@@ -80,7 +83,8 @@ class EmbeddedBroker:
 
     def close(self) -> None:
         """End all threads and close all sockets. IllegalStateError, if the broker had failed before."""
-        self._server.close()
+        with self._held:
+            self._server.close()
         if self.failure is not None:
             raise IllegalStateError(
                 f"the embedded broker failed: {type(self.failure).__name__}: {self.failure}"
@@ -145,8 +149,14 @@ def embedded_broker(  # noqa: PLR0913 - the settings of a broker, each by its na
         return EmbeddedBroker(config, listening, topics=topics, data=data, client_options=made.client_options)
 
 
-def _cluster(config: ClusterConfig, topics: Mapping[str, int] | None, data: Path | None) -> EmbeddedCluster:
+def _cluster(
+    config: ClusterConfig, topics: Mapping[str, int] | None, data: Path | None, held: contextlib.ExitStack
+) -> EmbeddedCluster:
+    """`held`: what is to be given back when the broker is closed."""
     try:
-        return EmbeddedCluster(config, topics=topics, store=None if data is None else ClusterFiles(data))
+        if data is None:
+            return EmbeddedCluster(config, topics=topics)
+        held.enter_context(sole_use_of(data))
+        return EmbeddedCluster(config, topics=topics, store=ClusterFiles(data))
     except (OSError, Refusal) as error:
         raise ConfigurationError(f"{data} cannot be used as the broker's directory: {error}") from error

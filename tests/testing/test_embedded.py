@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink import KafkaProducer, cli
+from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 from tests.broker.loopback import LoopbackClient
 from tests.broker.wire import batch, produce, result
@@ -56,6 +57,17 @@ def test_a_discarding_broker_counts_what_it_throws_away() -> None:
         log = broker.cluster.log("t", 0)
         assert (offsets, log.records_appended, log.bytes_appended) == ([0, 3, 6], 9, 3 * len(data))
         assert read_topic(broker.bootstrap_servers, "t").num_rows == 0
+
+
+def test_a_directory_is_one_brokers_until_it_is_closed(tmp_path: Path) -> None:
+    with embedded_broker({"t": 1}, data=tmp_path) as broker:
+        with pytest.raises(ConfigurationError, match="is used by another broker"):
+            embedded_broker({"t": 1}, data=tmp_path)
+        assert write(broker.bootstrap_servers, "t", b"a") == 0
+    with pytest.raises(OSError, match="Cannot assign requested address"):
+        embedded_broker(data=tmp_path, host="192.0.2.1")
+    with embedded_broker(data=tmp_path) as broker:
+        assert broker.topic("t").read().column("value").to_pylist() == [b"a"]
 
 
 def test_testing_does_not_import_spark() -> None:
