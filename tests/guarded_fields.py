@@ -85,7 +85,7 @@ GUARDS = [
         _names("_queues _incomplete stages _taken _shared _failed"),
         exempt=_names("topics some_failed resume_interrupted"),
     ),
-    Guard(TokenSource, "_lock", _names("_token _renew_s")),
+    Guard(TokenSource, "_lock", _names("_token _renew_s _renewing")),
     Guard(WriteCollector, "_lock", _names("_jobs")),
     Guard(NetworkClient, "_life_lock", _names(""), _names("_life")),
     Guard(ProducerPool, "_changed", _names("_idle"), _names("_evictor"), _names("begin_anew")),

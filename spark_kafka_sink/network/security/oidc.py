@@ -1,7 +1,7 @@
 """Tokens for OAUTHBEARER by the client-credentials grant (RFC 6749, section 4.4), and how long they are kept.
 
-A token is fetched when a connection authenticates and no token is at hand that still has a good part of its life. If
-that fails, the token at hand is used until its end. Only https is spoken, plain http to the loopback interface alone;
+A token is fetched when a connection authenticates and none is at hand. One that has lived for most of its life is used
+on, and a thread of its own fetches the next one: whoever authenticates sends records, too, and must not wait. Only https is spoken, plain http to the loopback interface alone;
 redirects are not followed; the answer is bounded; what an endpoint says in an error is never repeated beyond its
 standard error code.
 """
@@ -61,8 +61,18 @@ def check_endpoint_url(url: str) -> None:
         raise ConfigurationError("sasl.oauthbearer.token.endpoint.url must have no user, password or blanks in it.")
 
 
+@dataclass(frozen=True)
+class _Fetched:
+    token: str = field(repr=False)
+    expires_in: object
+
+
+def _start_thread(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="pykafka-token", daemon=True).start()
+
+
 class TokenSource:
-    """One token for all connections of a configuration. The lock guards it; others wait while it is obtained."""
+    """One token for all connections of a configuration. The lock guards it; all wait while there is none."""
 
     def __init__(
         self,
@@ -71,47 +81,64 @@ class TokenSource:
         context: ssl.SSLContext | None = None,
         now_s: Callable[[], float] = time.time,
         wait_s: Callable[[float], None] = time.sleep,
+        in_background: Callable[[Callable[[], None]], None] = _start_thread,
     ) -> None:
         self._config = config
         self._context = context
         self._now_s = now_s
         self._wait_s = wait_s
+        self._in_background = in_background
         self._lock = threading.Lock()
         self._token = ""
         self._renew_s = self._end_s = 0.0
+        self._renewing = False
 
     def token(self) -> str:
         with self._lock:
             now_s = self._now_s()
-            if now_s >= self._renew_s:
-                left_s = self._end_s - now_s
-                try:
-                    # A connection waits for this, and with it all that its thread does.
-                    self._obtain(attempts_max=1 if left_s > 0 else ATTEMPTS_MAX)
-                except AuthenticationError as error:
-                    if left_s <= 0:
-                        raise
-                    _log.warning("The present token is used for another %.0f s at most. %s", left_s, error)
-                    self._renew_s = now_s + left_s / 2
+            if now_s >= self._end_s:
+                self._keep(self._fetch(ATTEMPTS_MAX), now_s)
+            elif now_s >= self._renew_s and not self._renewing:
+                with contextlib.suppress(RuntimeError):  # no thread can start, as when the process ends
+                    self._in_background(self._renew)
+                    self._renewing = True
             return self._token
 
-    def _obtain(self, attempts_max: int) -> None:
+    def _renew(self) -> None:
         asked_s = self._now_s()
+        fetched: _Fetched | None = None
+        try:
+            fetched = self._fetch(attempts_max=1)
+        except AuthenticationError as error:
+            left_s = self._end_s - asked_s
+            _log.warning("The present token is used for another %.0f s at most. %s", left_s, error)
+        finally:
+            with self._lock:
+                self._renewing = False
+                if fetched is None:
+                    self._renew_s = asked_s + (self._end_s - asked_s) / 2
+                else:
+                    self._keep(fetched, asked_s)
+
+    def _keep(self, fetched: _Fetched, asked_s: float) -> None:
+        life_s = self._life_s(fetched, asked_s)
+        self._token, self._end_s = fetched.token, asked_s + life_s
+        self._renew_s = asked_s + life_s * self._config.refresh_window_factor
+
+    def _fetch(self, attempts_max: int) -> _Fetched:
         answer = self._ask_until_answered(attempts_max)
         token = answer.get("access_token")
         if not isinstance(token, str) or not token:
             raise AuthenticationError("OAUTHBEARER: the token endpoint's answer has no access_token")
-        life_s = self._life_s(token, answer, asked_s)
-        self._token, self._end_s = token, asked_s + life_s
-        self._renew_s = asked_s + life_s * self._config.refresh_window_factor
+        return _Fetched(token, answer.get("expires_in"))
 
-    def _life_s(self, token: str, answer: dict[str, object], asked_s: float) -> float:
+    def _life_s(self, fetched: _Fetched, asked_s: float) -> float:
         """By the answer, or by the token itself; a token that does not say is fetched each time."""
-        life_s = answer.get("expires_in")
+        life_s = fetched.expires_in
         if isinstance(life_s, int | float) and not isinstance(life_s, bool) and life_s > 0:
             return float(min(life_s, 10 * 365 * 86400))
         try:
-            expires_s = token_expiry_s(token_part(token, 1))
+            expires_s = token_expiry_s(token_part(fetched.token, 1))
         except AuthenticationError:
             return 0.0  # opaque to us, which is allowed
         return max(0.0, expires_s - asked_s) if expires_s is not None else 0.0

@@ -7,7 +7,7 @@ import http.client
 import json
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -18,6 +18,7 @@ from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.security.oidc import ANSWER_BYTES_MAX, ATTEMPTS_MAX, OidcConfig, TokenSource
 from spark_kafka_sink.network.security_config import security_config
 from spark_kafka_sink.sasl.oauthbearer import unsecured_token
+from tests.waiting import wait_until
 
 
 @dataclass
@@ -73,10 +74,17 @@ class Clock:
         self.waits.append(seconds)
 
 
+    later: list[Callable[[], None]] = field(default_factory=list)
+    """What a thread of its own does."""
+
+    def run_thread(self) -> None:
+        self.later.pop()()
+
+
 def source(endpoint: Endpoint, clock: Clock | None = None, **changed: Any) -> TokenSource:
     clock = clock or Clock()
-    config = OidcConfig(endpoint.url, "me", "hush:1", "kafka produce")
-    return TokenSource(replace(config, **changed), now_s=clock.now_s, wait_s=clock.wait_s)
+    config = replace(OidcConfig(endpoint.url, "me", "hush:1", "kafka produce"), **changed)
+    return TokenSource(config, now_s=clock.now_s, wait_s=clock.wait_s, in_background=clock.later.append)
 
 
 def test_the_client_credentials_grant_is_asked_for(endpoint: Endpoint) -> None:
@@ -96,7 +104,7 @@ def test_id_and_secret_can_be_url_encoded_first(endpoint: Endpoint) -> None:
     assert body == "grant_type=client_credentials"
 
 
-def test_a_token_is_kept_for_most_of_its_life_and_then_renewed(endpoint: Endpoint) -> None:
+def test_a_token_is_kept_for_most_of_its_life_and_then_renewed_while_it_is_used(endpoint: Endpoint) -> None:
     clock = Clock()
     endpoint.answer({"access_token": "first", "expires_in": 100})
     endpoint.answer({"access_token": "second", "expires_in": 100})
@@ -105,8 +113,46 @@ def test_a_token_is_kept_for_most_of_its_life_and_then_renewed(endpoint: Endpoin
     clock.seconds += 79
     assert tokens.token() == "first"
     clock.seconds += 2
+    assert [tokens.token() for _ in range(3)] == ["first"] * 3
+    assert len(endpoint.asked) == 1, "whoever authenticates does not wait for the endpoint"
+    clock.run_thread()
     assert tokens.token() == "second"
-    assert len(endpoint.asked) == 2
+    assert (len(endpoint.asked), clock.later) == (2, [])
+
+
+def test_a_token_is_renewed_on_a_thread_of_its_own(endpoint: Endpoint) -> None:
+    clock, asking, answered = Clock(), threading.Event(), threading.Event()
+    endpoint.answer({"access_token": "first", "expires_in": 100})
+    endpoint.answer({"access_token": "second", "expires_in": 100})
+    config = OidcConfig(endpoint.url, "me", "hush:1")
+
+    def now_s() -> float:
+        if threading.current_thread() is not threading.main_thread():
+            asking.set()
+            answered.wait()
+        return clock.seconds
+
+    tokens = TokenSource(config, now_s=now_s)
+    tokens.token()
+    clock.seconds += 80
+    assert tokens.token() == "first"
+    asking.wait()
+    assert tokens.token() == "first", "the endpoint does not answer"
+    answered.set()
+    wait_until(lambda: tokens.token() == "second")
+
+
+def test_a_token_whose_renewal_never_answers_is_fetched_at_its_end(endpoint: Endpoint) -> None:
+    clock = Clock()
+    endpoint.answer({"access_token": "first", "expires_in": 100})
+    endpoint.answer({"access_token": "second", "expires_in": 100})
+    tokens = source(endpoint, clock)
+    tokens.token()
+    clock.seconds += 80
+    tokens.token()
+    assert len(clock.later) == 1
+    clock.seconds += 20
+    assert tokens.token() == "second"
 
 
 def test_a_token_that_cannot_be_renewed_is_used_until_its_end_and_not_longer(
@@ -118,11 +164,14 @@ def test_a_token_that_cannot_be_renewed_is_used_until_its_end_and_not_longer(
     tokens = source(endpoint, clock)
     tokens.token()
     clock.seconds += 80
+    tokens.token()
+    clock.run_thread()
     assert [tokens.token() for _ in range(3)] == ["first"] * 3
     assert len(endpoint.asked) == 2, "neither for each connection nor several times"
     assert "used for another 20 s at most. OAUTHBEARER: no token from the endpoint" in caplog.text
     clock.seconds += 11
     tokens.token()
+    clock.run_thread()
     assert len(endpoint.asked) == 3
     clock.seconds += 10
     with pytest.raises(AuthenticationError, match="status 503"):
