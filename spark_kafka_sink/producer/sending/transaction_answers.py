@@ -140,4 +140,5 @@ def judge(kind: Kind, answers: Mapping[str, int]) -> tuple[Verdict, str, int]:
     verdicts = [(verdict(kind, code), where, code) for where, code in answers.items()]
     # Partitions that were not looked at say nothing of the reason; another one of the same request has it.
     verdicts = [row for row in verdicts if row[2] != codes.OPERATION_NOT_ATTEMPTED] or verdicts
-    return max(verdicts, key=lambda row: row[0], default=(Verdict.DONE, "", codes.NONE))
+    # An answer that names nothing of what was asked for is no answer.
+    return max(verdicts, key=lambda row: row[0], default=(Verdict.RETRY, "", codes.UNKNOWN_SERVER_ERROR))

@@ -16,6 +16,9 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.producer.sending.transaction_calls import Operation
 from spark_kafka_sink.producer.sending.transaction_requests import GroupMetadata, Kind
 from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
+from spark_kafka_sink.protocol.messages.txn_offset_commit import TxnOffsetCommitResponse
 from tests.producer.sending.transaction_cases import (
     OFFSETS,
     PAUSE_MS,
@@ -53,6 +56,22 @@ def test_what_is_retriable_is_asked_again_after_a_pause(kind: Kind, code: int) -
     talk.wait(1)
     assert talk.due().kind is kind
     assert talk.state() is state
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [(Kind.ADD_PARTITIONS, AddPartitionsToTxnResponse()), (Kind.COMMIT_OFFSETS, TxnOffsetCommitResponse())],
+)
+def test_an_answer_that_names_nothing_is_asked_for_again_after_a_pause(kind: Kind, message: Message) -> None:
+    talk = about_to(kind)
+    if talk.due().kind is Kind.FIND_COORDINATOR:
+        talk.answer(Kind.FIND_COORDINATOR)
+    talk.manager.answered(talk.send(kind), message, talk.now)
+    assert talk.next() is None
+    assert talk.manager.next_delay_ms(talk.now) == PAUSE_MS
+    talk.wait(PAUSE_MS)
+    talk.answer(kind)
+    assert talk.state() is S.IN_TRANSACTION
 
 
 @pytest.mark.parametrize("kind", COORDINATED)
