@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.errors import ConfigurationError, NetworkError
@@ -34,7 +34,6 @@ class Option:
     parse: Parser
     meaning: str
     """The sentence that a user reads; docs/options.md is compared with it."""
-    importance: Literal["high", "medium", "low"] = "low"
     refused: str = ""
     """Why another value than the default is refused; empty for an option that is honoured."""
 

@@ -67,30 +67,25 @@ class ClientConfig:
 
 
 CONNECTION_OPTIONS = (
-    Option("bootstrap.servers", (), names, "host:port of a few brokers; the others are learnt from them", "high"),
-    Option(
-        "client.id", "", sent_text, "the name in the brokers' logs and quotas; producer-<number> if not set", "medium"
-    ),
+    Option("bootstrap.servers", (), names, "host:port of a few brokers; the others are learnt from them"),
+    Option("client.id", "", sent_text, "the name in the brokers' logs and quotas; producer-<number> if not set"),
     Option(
         "client.dns.lookup",
         ClientConfig.client_dns_lookup,
         one_of(USE_ALL_DNS_IPS, RESOLVE_CANONICAL),
         "use_all_dns_ips tries every address of a name; the other value expands bootstrap names to canonical ones",
-        "medium",
     ),
     Option(
         "send.buffer.bytes",
         ClientConfig.send_buffer_bytes,
         whole(-1, INT_MAX),
         "SO_SNDBUF; -1 leaves it to the system",
-        "medium",
     ),
     Option(
         "receive.buffer.bytes",
         ClientConfig.receive_buffer_bytes,
         whole(-1, INT_MAX),
         "SO_RCVBUF; -1 leaves it to the system",
-        "medium",
     ),
     Option(
         "reconnect.backoff.ms",
@@ -109,21 +104,18 @@ CONNECTION_OPTIONS = (
         ClientConfig.socket_connection_setup_timeout_ms,
         natural_long,
         "the first time allowed for a connection",
-        "medium",
     ),
     Option(
         "socket.connection.setup.timeout.max.ms",
         ClientConfig.socket_connection_setup_timeout_max_ms,
         natural_long,
         "the time allowed doubles up to this",
-        "medium",
     ),
     Option(
         "connections.max.idle.ms",
         ClientConfig.connections_max_idle_ms,
         whole(-1, LONG_MAX),
         "an idle connection is closed after this",
-        "medium",
     ),
     Option(
         "metadata.max.age.ms",
@@ -166,7 +158,6 @@ _REQUEST_OPTIONS = (
         ClientConfig.request_timeout_ms,
         natural_int,
         "a connection that does not answer for this long is closed",
-        "medium",
     ),
     Option(
         "max.in.flight.requests.per.connection",

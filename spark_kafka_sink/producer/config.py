@@ -69,13 +69,12 @@ def _partitioner(value: object) -> str:
 _NO_SERIALIZER = "it names a Java class; pass key_serializer= and value_serializer= to KafkaProducer instead"
 
 _DELIVERY = (
-    Option("acks", -1, _acks, "all: stored by all in-sync replicas; 1: by the leader; 0: not even answered", "low"),
+    Option("acks", -1, _acks, "all: stored by all in-sync replicas; 1: by the leader; 0: not even answered"),
     Option(
         "retries",
         INT_MAX,
         natural_int,
         "how often a batch is sent again; delivery.timeout.ms is the better limit",
-        "high",
     ),
     CLIENT_OPTIONS["retry.backoff.ms"],
     CLIENT_OPTIONS["retry.backoff.max.ms"],
@@ -85,14 +84,12 @@ _DELIVERY = (
         120_000,
         natural_int,
         "a record is acknowledged or has failed after this, retries included",
-        "medium",
     ),
     Option(
         "max.block.ms",
         60_000,
         natural_long,
         "how long send waits for metadata and for memory before it gives up",
-        "medium",
     ),
     CLIENT_OPTIONS["max.in.flight.requests.per.connection"],
     Option(
@@ -121,42 +118,36 @@ _DELIVERY = (
 )
 
 _BATCHING = (
-    Option(
-        "batch.size", 16_384, natural_int, "records of one partition travel together up to this many bytes", "medium"
-    ),
-    Option("linger.ms", 5, natural_long, "how long a batch that is not full waits for more records", "medium"),
+    Option("batch.size", 16_384, natural_int, "records of one partition travel together up to this many bytes"),
+    Option("linger.ms", 5, natural_long, "how long a batch that is not full waits for more records"),
     Option(
         "buffer.memory",
         33_554_432,
         natural_long,
         "bytes held from send to acknowledgement; send waits when it is full",
-        "high",
     ),
     Option(
         "max.request.size",
         1_048_576,
         natural_int,
         "the largest request, and the largest record before compression",
-        "medium",
     ),
     Option(
         "compression.type",
         "none",
         one_of("none", "gzip", "snappy", "lz4", "zstd"),
         "batches are compressed as a whole",
-        "high",
     ),
-    Option("compression.gzip.level", -1, _gzip_level, "1 (fast) to 9 (small); -1 is gzip's own default", "medium"),
-    Option("compression.lz4.level", 9, whole(1, 17), "1 to 17; 9 is the fast default as in Java", "medium"),
-    Option("compression.zstd.level", 3, whole(-131_072, 22), "negative (fastest) to 22 (smallest)", "medium"),
+    Option("compression.gzip.level", -1, _gzip_level, "1 (fast) to 9 (small); -1 is gzip's own default"),
+    Option("compression.lz4.level", 9, whole(1, 17), "1 to 17; 9 is the fast default as in Java"),
+    Option("compression.zstd.level", 3, whole(-131_072, 22), "negative (fastest) to 22 (smallest)"),
     Option(
         "partitioner.class",
         "",
         _partitioner,
         "of the Java partitioners: DefaultPartitioner, UniformStickyPartitioner or RoundRobinPartitioner",
-        "medium",
     ),
-    Option("partitioner.ignore.keys", False, boolean, "true: keys do not decide about the partition", "medium"),
+    Option("partitioner.ignore.keys", False, boolean, "true: keys do not decide about the partition"),
     Option(
         "partitioner.adaptive.partitioning.enable",
         True,
