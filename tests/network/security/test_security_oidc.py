@@ -66,16 +66,14 @@ def endpoint() -> Iterator[Endpoint]:
 class Clock:
     seconds: float = 1_800_000_000.0
     waits: list[float] = field(default_factory=list)
+    later: list[Callable[[], None]] = field(default_factory=list)
+    """What a thread of its own does."""
 
     def now_s(self) -> float:
         return self.seconds
 
     def wait_s(self, seconds: float) -> None:
         self.waits.append(seconds)
-
-
-    later: list[Callable[[], None]] = field(default_factory=list)
-    """What a thread of its own does."""
 
     def run_thread(self) -> None:
         self.later.pop()()
