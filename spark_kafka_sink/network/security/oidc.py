@@ -1,7 +1,7 @@
 """Tokens for OAUTHBEARER by the client-credentials grant (RFC 6749, section 4.4), and how long they are kept.
 
 A token is fetched when a connection authenticates and none is at hand. One that has lived for most of its life is used
-on, and a thread of its own fetches the next one: whoever authenticates sends records, too, and must not wait. Only
+on, and a thread of its own fetches the next one: the thread that authenticates also sends records. Only
 https is spoken, plain http to the loopback interface alone; redirects are not followed; the answer is bounded; what an
 endpoint says in an error is never repeated beyond its standard error code.
 """

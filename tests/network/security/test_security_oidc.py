@@ -112,7 +112,7 @@ def test_a_token_is_kept_for_most_of_its_life_and_then_renewed_while_it_is_used(
     assert tokens.token() == "first"
     clock.seconds += 2
     assert [tokens.token() for _ in range(3)] == ["first"] * 3
-    assert len(endpoint.asked) == 1, "whoever authenticates does not wait for the endpoint"
+    assert len(endpoint.asked) == 1, "a thread that authenticates does not wait for the endpoint"
     clock.run_thread()
     assert tokens.token() == "second"
     assert (len(endpoint.asked), clock.later) == (2, [])
