@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import DecodeError
-from spark_kafka_sink.records.arrays import number_array
+from spark_kafka_sink.records.arrays import bytes_array, number_array
 from spark_kafka_sink.records.compression import Codec, decompress
 from spark_kafka_sink.records.header import CRC_END, HEADER_BYTES, BatchHeader, crc32c, parse_header
 
@@ -74,9 +74,15 @@ def decode_batches(
         yield DecodedBatch(header, decode_body(header, batch[HEADER_BYTES:], bytes_max=bytes_max))
 
 
-def decode_body(header: BatchHeader, body: Buffer, *, bytes_max: int = BYTES_MAX) -> pa.RecordBatch:
-    """The records of one batch; `body` is what follows the header, compressed as the header says."""
-    return _reader(header, body, bytes_max).read(header)
+def decode_body(
+    header: BatchHeader, body: Buffer, *, bytes_max: int = BYTES_MAX, keys_as_written: bool = False
+) -> pa.RecordBatch:
+    """The records of one batch; `body` is what follows the header, compressed as the header says.
+
+    Brokers take any bytes as the key of a header. Those that are not UTF-8 are read as Java reads them, with U+FFFD in
+    their place, or, with `keys_as_written`, left as they are: to be written again, for Arrow's text may not have them.
+    """
+    return _reader(header, body, bytes_max).read(header, keys_as_written=keys_as_written)
 
 
 def check_body(header: BatchHeader, body: Buffer, *, bytes_max: int = BYTES_MAX) -> Positions:
@@ -203,14 +209,14 @@ class _Reader:
         self.ends = ends
 
     def check(self, header: BatchHeader) -> Positions:
-        fields = self._fields(header)
-        self._header_keys(fields.header_places)
-        return np.flatnonzero(fields.key[1] < 0)
+        return np.flatnonzero(self._fields(header).key[1] < 0)
 
-    def read(self, header: BatchHeader) -> pa.RecordBatch:
+    def read(self, header: BatchHeader, *, keys_as_written: bool) -> pa.RecordBatch:
         timestamp, offset, key_places, value_places, header_offsets, header_places = self._fields(header)
         key, value = take_bytes(self.data, *key_places), take_bytes(self.data, *value_places)
-        headers = self._header_array(header_offsets, header_places)
+        header_keys = take_bytes(self.data, header_places[0], header_places[1])
+        header_keys = header_keys.view(pa.string()) if keys_as_written else _as_text(header_keys)
+        headers = self._header_array(header_offsets, header_keys, header_places)
         if header.log_append_time:
             timestamp = np.full(len(timestamp), header.max_timestamp, np.int64)
         else:
@@ -298,18 +304,20 @@ class _Reader:
         places[:, slot:stop] = np.frombuffer(found, np.int64).reshape(-1, 4).T
         self.at[row] = at
 
-    def _header_keys(self, places: NDArray[np.int64]) -> pa.Array:
-        try:
-            return take_bytes(self.data, places[0], places[1]).cast(pa.string())
-        except pa.ArrowInvalid as error:
-            raise DecodeError("the key of a header is not text") from error
-
-    def _header_array(self, offsets: Positions, places: NDArray[np.int64]) -> pa.Array:
-        keys = self._header_keys(places)
+    def _header_array(self, offsets: Positions, keys: pa.Array, places: NDArray[np.int64]) -> pa.Array:
         values = take_bytes(self.data, places[2], places[3])
         fields = [HEADERS_TYPE.value_type.field(i) for i in range(2)]
         structs = pa.StructArray.from_arrays([keys, values], fields=fields)
         return pa.ListArray.from_arrays(number_array(offsets.astype(np.int32)), structs, type=HEADERS_TYPE)
+
+
+def _as_text(keys: pa.Array) -> pa.Array:
+    try:
+        return keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        coded = keys.dictionary_encode()
+        names = [name.decode(errors="replace").encode() for name in coded.dictionary.to_pylist()]
+        return bytes_array(names, pa.string()).take(coded.indices)
 
 
 def read_varints(data: NDArray[np.uint8], at: Positions, bytes_max: int) -> tuple[Positions, Positions]:

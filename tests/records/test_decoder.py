@@ -21,7 +21,7 @@ from spark_kafka_sink.records import decoder
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, cut_batches, record_size_bounds, times_of
-from spark_kafka_sink.records.decoder import _RUN_AFTER, SCHEMA, check_batches, decode_batches, decode_body
+from spark_kafka_sink.records.decoder import _RUN_AFTER, SCHEMA, check_batches, check_body, decode_batches, decode_body
 from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import HEADER_BYTES, parse_header, patch_header
 from tests.records.column_strategies import NOW, arrow_columns, even_rows, mixed_rows
@@ -159,7 +159,6 @@ BAD_BODIES = {
     "too many headers": (slow_varint(8) + b"\0\0\0\1\1" + slow_varint(1 << 30), 1),
     "negative headers": (slow_varint(6) + b"\0\0\0\1\1" + slow_varint(-1), 1),
     "a header without a key": (slow_varint(8) + b"\0\0\0\1\1\2\1\1", 1),
-    "a header key that is not text": (slow_varint(9) + b"\0\0\0\1\1\2\2\xff\1", 1),
     "a header value beyond the record": (slow_varint(8) + b"\0\0\0\1\1\2\0\x7e", 1),
     "bytes left in the record": (slow_varint(8) + b"\0\0\0\1\1\0\0\0", 1),
     "offset beyond the batch": (slow_record(Row(b"a"), 5, 0), 1),
@@ -204,10 +203,25 @@ def test_a_count_of_headers_that_the_record_cannot_hold_is_refused_before_there_
 
 @pytest.mark.parametrize("rows", [1, 40])
 def test_bad_headers_are_refused_in_few_records_and_in_many(rows: int) -> None:
-    for tail in (b"\2\1\1", b"\2\2\xff\1", b"\2\0\x7e", b"\2\2k\x7e", b"\4\0\0", b"\2\x01\x01"):
+    for tail in (b"\2\1\1", b"\2\0\x7e", b"\2\2k\x7e", b"\4\0\0", b"\2\x01\x01"):
         body = b"".join(slow_varint(5 + len(tail)) + b"\0\0" + slow_varint(i) + b"\1\1" + tail for i in range(rows))
         with pytest.raises(DecodeError):
             list(decode_batches(batch_of(body, rows)))
+
+
+def test_a_header_key_that_is_not_text_is_taken_and_read_as_kafkas_consumer_reads_it() -> None:
+    """Clients in C write any bytes there, and brokers take them."""
+    kind = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
+    keys = [b"plain", b"\xff\xfe", b"caf\xc3", "größe".encode()]
+    headers = pa.array([[{"key": key, "value": b"x"} for key in keys], None, [{"key": b"\x80", "value": None}]], kind)
+    columns = RecordColumns(pa.array([b"v"] * 3), headers=headers)
+    (piece,) = encode(columns, [BatchSlice(0, 0, 3)], NOW)
+    header = parse_header(batch_of(bytes(piece.segment), 3))
+    check_body(header, piece.segment)
+    table = pa.Table.from_batches([decode_body(header, piece.segment)])
+    table.validate(full=True)
+    shown = [[header["key"] for header in row] for row in table["headers"].to_pylist()]
+    assert shown == [["plain", "\ufffd\ufffd", "caf\ufffd", "größe"], [], ["\ufffd"]]
 
 
 def test_a_compressed_bomb_is_refused_at_the_limit() -> None:

@@ -22,7 +22,7 @@ OWN_BYTES_MAX = 1 << 40
 def split_batch(batch: ProducerBatch, batch_bytes_max: int, level: int | None = None) -> list[ProducerBatch]:
     """At least two batches of at most `batch_bytes_max` before compression, where the records allow it."""
     header, *body = batch.wire_segments()
-    rows = decode_body(parse_header(header), b"".join(body), bytes_max=OWN_BYTES_MAX)
+    rows = decode_body(parse_header(header), b"".join(body), bytes_max=OWN_BYTES_MAX, keys_as_written=True)
     columns = RecordColumns(rows["value"], rows["key"], rows["headers"], rows["timestamp"])
     sizes = record_size_bounds(columns)
     times = times_of(columns, batch.max_timestamp)

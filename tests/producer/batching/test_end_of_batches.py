@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.producer.batching.batch import BatchState, ProducerBatch
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.compression import decompress
+from spark_kafka_sink.records.cutting import record_size_bounds
 from tests.producer.batching.accumulator_harness import (
     BATCH_ROWS,
     ERROR,
     FOREVER,
+    TOPIC,
     Harness,
     values_of,
 )
@@ -44,6 +50,21 @@ def test_a_batch_that_is_too_large_is_split_with_its_sequences_and_its_age(compr
         h.acknowledge(child)
     assert h.pool.free_bytes == h.pool.bytes_max
     assert not h.accumulator.has_incomplete()
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_header_keys_that_are_not_text_survive_a_split(compression: str) -> None:
+    h = Harness(linger_ms=0, compression_type=compression)
+    kind = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
+    headers = pa.array([[{"key": b"caf\xe9", "value": b"x"}]] * 2, kind)
+    columns = RecordColumns(pa.array([b"a", b"b"]), headers=headers)
+    sizes, rows = record_size_bounds(columns), np.arange(2)
+    h.accumulator.append_columns(TOPIC, columns, sizes, np.zeros(2, np.int32), rows, "call")
+    (batch,) = h.take()
+    batch.off_wire()
+    children = h.accumulator.split_and_reenqueue(batch, h.clock.now)
+    bodies = [decompress(child.codec, b"".join(child.segments), 1 << 20) for child in children]
+    assert [body.count(b"\x08caf\xe9\x02x") for body in map(bytes, bodies)] == [1, 1]
 
 
 def test_splitting_again_and_again_ends_with_single_records() -> None:
