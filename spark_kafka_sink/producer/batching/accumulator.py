@@ -159,10 +159,12 @@ class RecordAccumulator:
         except BaseException:
             self._take_back(topic, entry, reserved)
             raise
-        if full:
-            self._filler.fill(topic, only_full=True)
-        if full or first:  # there is something to send, or a new linger to wait for
-            self._wakeup()
+        try:
+            if full:
+                self._filler.fill(topic, only_full=True)
+        finally:  # also after Ctrl-C: the rows that it has struck fail, and batches that it held may go
+            if full or first:  # there is something to send, or a new linger to wait for
+                self._wakeup()
 
     def _wanted(self, encoded: int, staged: int) -> int:
         """Bytes for both forms, and with compression for the compressed one in the place of the staged one."""
@@ -339,12 +341,14 @@ class RecordAccumulator:
                 self._lock.release()
         if not self._pool.can_be_locked(self._seconds_until(deadline_ms)):
             return False
-        for topic in self._filler.topics():
-            if not self._filler.fill(topic, self._seconds_until(deadline_ms)):
-                return False
-        with self._lock:
-            self._incomplete.arm(flush)
-        self._wakeup()
+        try:
+            for topic in self._filler.topics():
+                if not self._filler.fill(topic, self._seconds_until(deadline_ms)):
+                    return False
+            with self._lock:
+                self._incomplete.arm(flush)
+        finally:
+            self._wakeup()
         return True
 
     def _end_flush(self, flush: threading.Event) -> None:

@@ -148,6 +148,22 @@ def test_an_abort_reports_single_records_that_cannot_become_columns(monkeypatch:
     assert h.pool.free_bytes == h.pool.bytes_max
 
 
+@pytest.mark.parametrize("action", [lambda h: h.append(0, 30, call="struck"), lambda h: h.begin_flush()])
+def test_an_interruption_of_the_filling_wakes_the_sender_which_reports_the_rows_of_other_calls(
+    action: Callable[[Harness], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    h = Harness()
+    h.append(0, 1, call="before")
+    wakeups = h.wakeups
+    monkeypatch.setattr(
+        "spark_kafka_sink.producer.batching.batch_filler.encode", failing(lambda *_: None, KeyboardInterrupt)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        action(h)
+    assert h.wakeups > wakeups
+    assert ("before", 0) in rows_of(h.accumulator.failed_batches())
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("step", ["add", "is_full"])
 def test_rows_of_a_call_that_raises_before_or_after_they_are_staged_are_not_sent_and_their_memory_returns(
