@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.records.arrays import data_nbytes, null_mask, number_array, numbers_of
+from spark_kafka_sink.records.arrays import byte_lengths, data_nbytes, null_mask, number_array, numbers_of
 
 ArrowColumn: TypeAlias = "pa.Array | pa.ChunkedArray"
 
@@ -182,15 +182,30 @@ def _byte_column(name: str, column: ArrowColumn) -> ArrowColumn:
     if kind is None:
         raise SchemaError(f"column {name} is a {type(column).__name__}, not an Arrow array: write pa.array(...)")
     if pa.types.is_dictionary(kind):
-        column = column.cast(kind.value_type)
-        kind = column.type
+        kind = kind.value_type
+        if _is_offset_type(kind) or _is_view(kind):
+            column = _decoded(column)
+            kind = column.type
     if pa.types.is_null(kind):
         return column.cast(pa.binary())
     if _is_narrow(kind) or pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
         return column
-    if pa.types.is_binary_view(kind) or pa.types.is_string_view(kind):
+    if _is_view(kind):
         return column.cast(pa.large_binary())
     raise SchemaError(f"column {name} must be a string or binary column, not {kind}: cast it, or serialize it first")
+
+
+def _decoded(column: ArrowColumn) -> ArrowColumn:
+    """The rows of a dictionary, with 64-bit offsets if 32 bits might not be enough: each may be the longest word."""
+    kind, pieces = column.type.value_type, pieces_of(column)
+    if not _is_narrow(kind) or any(_longest(piece.dictionary) * len(piece) >= _TAKE_BYTES_MAX for piece in pieces):
+        kind = pa.large_binary()
+    taken = [pc.take(piece.dictionary.cast(kind), piece.indices) for piece in pieces]
+    return taken[0] if isinstance(column, pa.Array) else pa.chunked_array(taken, kind)
+
+
+def _longest(words: pa.Array) -> int:
+    return int(np.maximum.reduce(byte_lengths(words), initial=0))
 
 
 def _header_column(column: ArrowColumn) -> ArrowColumn | None:
@@ -256,6 +271,10 @@ def _concat(columns: list[ArrowColumn | None], parts: Sequence[RecordColumns]) -
 
 def _is_narrow(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary_view(kind) or pa.types.is_string_view(kind))
 
 
 def _is_offset_type(kind: pa.DataType) -> bool:

@@ -55,8 +55,21 @@ def test_text_and_bytes_are_kept_as_they_are(kind: pa.DataType) -> None:
 
 
 def test_views_and_dictionaries_become_plain_columns() -> None:
-    for value in (pa.array(["a", None], pa.string_view()), pa.array(["a", None]).dictionary_encode()):
+    words = pa.array(["unused", "a", None], pa.string_view())
+    for value in (
+        words.slice(1),
+        pa.array(["a", None]).dictionary_encode(),
+        pa.DictionaryArray.from_arrays(pa.array([0, 1, 2]), words).slice(1),
+        pa.DictionaryArray.from_arrays(pa.array([0, 1, None], pa.uint32()), words.cast(pa.large_string())).slice(1),
+    ):
         assert RecordColumns(value).take([1, 0]).value.cast(pa.string()).to_pylist() == [None, "a"]
+        chunks = RecordColumns(pa.chunked_array([value, value])).value
+        assert chunks.cast(pa.string()).to_pylist() == ["a", None, "a", None]
+
+
+def test_a_dictionary_of_anything_else_is_refused_by_what_is_in_it() -> None:
+    with pytest.raises(SchemaError, match="column value must be a string or binary column, not int64"):
+        RecordColumns(pa.array([1, 2]).dictionary_encode())
 
 
 def test_nulls_are_absent_keys_headers_and_timestamps() -> None:
@@ -113,6 +126,7 @@ def test_columns_that_may_outgrow_32_bit_offsets_get_wider_ones(monkeypatch: pyt
     for wide in (
         RecordColumns(value).take([1, 0, 1]).value,
         RecordColumns(pa.chunked_array([value, value])).contiguous().value,
+        RecordColumns(pa.array([b"x" * 60] * 2).dictionary_encode()).value,
     ):
         assert wide.type == pa.large_binary()
     assert RecordColumns(value).take([1, 0]).value.to_pylist() == [b"y" * 60, b"x" * 60]
