@@ -57,11 +57,12 @@ def serialize_plain(topic: str, value: object) -> bytes | None:
 
 
 def serialize_json(topic: str, value: object) -> bytes | None:
-    """JSON in UTF-8 without spaces; None as null, which is a tombstone and not the JSON text null."""
+    """JSON in UTF-8 without spaces; None as null, which is a tombstone and not the JSON text null. NaN and infinities,
+    for which JSON has no numbers, are an error."""
     if value is None:
         return None
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError) as error:
         raise InvalidRecordError(f"Topic {topic}: the object cannot be written as JSON: {error}") from error
 

@@ -97,6 +97,12 @@ def test_json_is_compact_and_none_is_a_tombstone() -> None:
         serialize_json("t", {"k": object()})
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_json_does_not_have_is_an_error_and_no_text_that_readers_refuse(number: float) -> None:
+    with pytest.raises(InvalidRecordError, match="Topic t: the object cannot be written as JSON"):
+        serialize_json("t", {"price": [number]})
+
+
 def test_a_serializer_that_raises_or_returns_no_bytes_is_one_clear_error() -> None:
     def broken(topic: str, value: object) -> bytes:
         raise ZeroDivisionError("oops")
