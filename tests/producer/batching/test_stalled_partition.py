@@ -73,6 +73,26 @@ def test_nothing_is_copied_while_there_is_memory(monkeypatch: pytest.MonkeyPatch
         assert write_together(h)
 
 
+@pytest.mark.parametrize("rows", [1, 100])
+def test_no_batch_departs_while_a_call_that_is_short_of_memory_moves_its_records(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records of a closed batch are moved under the lock: half of it done, the batch must not leave and return."""
+    h = Harness(linger_ms=0)
+    locked: list[bool] = []
+    depart = ProducerBatch.depart
+
+    def departs(batch: ProducerBatch, now: float) -> None:
+        locked.append(h.accumulator._lock.locked())
+        depart(batch, now)
+
+    monkeypatch.setattr(ProducerBatch, "depart", departs)
+    h.append(HEALTHY, rows)
+    acknowledge_all(h)
+    assert locked
+    assert all(locked)
+
+
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 def test_with_compression_a_full_batch_that_waits_holds_its_own_bytes_alone(codec: str) -> None:
     h = stalled(batch_size=1000, compression_type=codec)
