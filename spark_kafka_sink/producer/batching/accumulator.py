@@ -241,9 +241,8 @@ class RecordAccumulator:
             unfinished = [batch for batch in itertools.chain.from_iterable(drained.values()) if batch.state is PINNED]
         for batch in unfinished:
             self._filler.close_batch(batch)
-        with self._lock:  # a call that is short of memory moves the records of batches that are CLOSED
-            for batch in itertools.chain.from_iterable(drained.values()):
-                batch.depart(now)
+        for batch in itertools.chain.from_iterable(drained.values()):
+            batch.depart(now)
         return drained
 
     def recheck(self, topic_partition: TopicPartition | None = None) -> None:

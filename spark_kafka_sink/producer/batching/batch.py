@@ -15,8 +15,9 @@ once stamped it stays byte for byte equal for every retry, unless the sequence i
 `MOVES` is this table; a move that is not in it raises. Being done and being off the wire are different facts: a batch
 that expires in flight is done while the socket may still read its bytes. Its memory returns to the pool when both hold.
 
-Only the methods of this class change its fields. They are guarded by the accumulator's lock while the batch is OPEN or
-CLOSED, belong to the thread that pinned it while PINNED, and to the sender's thread while IN_FLIGHT.
+Only the methods of this class change its fields. They are guarded by the accumulator's lock while the batch is in its
+queue, OPEN or CLOSED; belong to the thread that pinned it while PINNED; and to the sender's thread since it has left
+its queue.
 """
 
 from __future__ import annotations

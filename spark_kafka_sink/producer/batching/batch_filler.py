@@ -26,7 +26,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from spark_kafka_sink.producer.batching.batch import CLOSED, OPEN, PINNED, ProducerBatch
+from spark_kafka_sink.producer.batching.batch import PINNED, ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
 from spark_kafka_sink.producer.batching.failed_rows import reason_of, rows_without_bytes
 from spark_kafka_sink.producer.batching.grouping import compatible, group, in_columns
@@ -115,7 +115,7 @@ class BatchFiller:
         """Copy the last few batches of a buffer out of it, so that its memory returns (buffer_pool.py)."""
         for lease in [lease for lease in self._shared if lease.is_sparse]:
             for batch in lease.holders:
-                if isinstance(batch, ProducerBatch) and batch.state in (OPEN, CLOSED):
+                if isinstance(batch, ProducerBatch) and self._queues.is_waiting(batch):
                     batch.move_to_own_memory()
 
     # -- without the lock ---------------------------------------------------------------------------------------------

@@ -219,6 +219,11 @@ class PartitionQueues:
             queue.batches.remove(batch)
             self.place(queue, now)
 
+    def is_waiting(self, batch: ProducerBatch) -> bool:
+        """Is it in its queue, with no thread at work on it? One that was taken out is the sender's, in every state: it
+        may be sent, or fail, at any moment, without the lock."""
+        return batch.state is not PINNED and batch in self.get(batch.topic_partition).batches
+
     def sendable_nodes(self) -> frozenset[int]:
         return frozenset([node for node, queues in self._sendable.items() if queues and node is not None])
 

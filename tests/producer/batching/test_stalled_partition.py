@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
 from spark_kafka_sink.errors import DeliveryTimeoutError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
-from tests.producer.batching.accumulator_harness import Harness
+from tests.producer.batching.accumulator_harness import VALUE, Harness, cluster
 
 BUFFER_BYTES = 200_000
 STALLED, HEALTHY = 0, 1
@@ -73,24 +76,50 @@ def test_nothing_is_copied_while_there_is_memory(monkeypatch: pytest.MonkeyPatch
         assert write_together(h)
 
 
-@pytest.mark.parametrize("rows", [1, 100])
-def test_no_batch_departs_while_a_call_that_is_short_of_memory_moves_its_records(
-    rows: int, monkeypatch: pytest.MonkeyPatch
+def drained(h: Harness) -> ProducerBatch:
+    h.snapshot = cluster((0, 0))
+    (batch,) = h.drain(*h.ready().ready_node_ids)
+    return batch
+
+
+def expired(h: Harness) -> ProducerBatch:
+    h.clock.now += 60_000
+    (batch,) = h.accumulator.expired_batches(h.clock.now)
+    batch.fail(DeliveryTimeoutError("too late"))
+    return batch
+
+
+def split(h: Harness) -> ProducerBatch:
+    batch = drained(h)
+    batch.off_wire()
+    return h.accumulator.split_and_reenqueue(batch, h.clock.now)[0]
+
+
+@pytest.mark.parametrize(
+    ("step", "taken_by_the_sender"), [("depart", drained), ("fail", expired), ("part", split), ("close", split)]
+)
+def test_a_call_that_is_short_of_memory_leaves_batches_alone_that_the_sender_has_taken_from_their_queue(
+    step: str, taken_by_the_sender: Callable[[Harness], ProducerBatch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The records of a closed batch are moved under the lock: half of it done, the batch must not leave and return."""
-    h = Harness(linger_ms=0)
-    locked: list[bool] = []
-    depart = ProducerBatch.depart
-
-    def departs(batch: ProducerBatch, now: float) -> None:
-        locked.append(h.accumulator._lock.locked())
-        depart(batch, now)
-
-    monkeypatch.setattr(ProducerBatch, "depart", departs)
-    h.append(HEALTHY, rows)
+    """It would move their memory while the sender lets go of it, and nothing that it took would come back."""
+    h = stalled(batch_size=100_000)
+    h.append_rows([VALUE] * 40, [STALLED] * 2 + [HEALTHY] * 38)
     acknowledge_all(h)
-    assert locked
-    assert all(locked)
+    usual = getattr(ProducerBatch, step)
+    moved: list[ProducerBatch] = []
+
+    def meanwhile(batch: ProducerBatch, *given: Any, **named: Any) -> Any:
+        with h.accumulator._lock:
+            h.accumulator._filler.free_sparse_memory()
+        return usual(batch, *given, **named)
+
+    monkeypatch.setattr(ProducerBatch, "move_to_own_memory", lambda batch: moved.append(batch))
+    with h.accumulator._lock:
+        h.accumulator._filler.free_sparse_memory()
+    assert len(moved) == 1  # while it waits
+    monkeypatch.setattr(ProducerBatch, step, meanwhile)
+    assert taken_by_the_sender(h)
+    assert len(moved) == 1
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
