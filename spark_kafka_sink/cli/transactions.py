@@ -122,7 +122,8 @@ def _list(found: Sequence[PrefixSurvey], *, as_json: bool) -> None:
 
 
 def _decision(survey: PrefixSurvey) -> str:
-    return "none" if survey.entry is None else f"{survey.entry.batch}: {survey.entry.state.value}"
+    entry = survey.entry
+    return "none" if entry is None or entry.last_decided is None else f"{entry.last_decided}: {entry.state.value}"
 
 
 def _rows(survey: PrefixSurvey) -> list[tuple[object, ...]]:
@@ -149,7 +150,7 @@ def _as_json(survey: PrefixSurvey) -> dict[str, object]:
     return {
         "prefix": survey.prefix,
         "state": None if survey.entry is None else survey.entry.state.value,
-        "batch": None if survey.entry is None else str(survey.entry.batch),
+        "batch": None if survey.entry is None or survey.entry.last_decided is None else str(survey.entry.last_decided),
         "decided": list(survey.decided),
         "open": [
             {

@@ -75,6 +75,10 @@ class Entry:
     keys: tuple[str, ...] = ()
     """Of jobs that are committed, the newest at the end."""
 
+    @property
+    def last_decided(self) -> Batch | None:
+        return None if self.state is EntryState.OPEN else self.batch
+
     def begun(self, driver: str, checkpoint: str, timeout_ms: int) -> Entry:
         """A new driver has the prefix."""
         return dataclasses.replace(

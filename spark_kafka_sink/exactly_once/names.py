@@ -27,6 +27,8 @@ PREFIX_CHARACTERS_MAX = 200
 _PREFIX = re.compile(r"[A-Za-z0-9._-]+")
 _TASK_ID = re.compile(r"([A-Za-z0-9._-]+)-(\d{1,9})-(\d{1,9})-(\d{1,9})")
 _DIGEST_CHARACTERS = 16
+_LOCATION = re.compile(r"(?:([A-Za-z][\w+.-]*):)?(?://([^/]*))?(.*)", re.DOTALL)
+"""Scheme, authority and path; it matches whatever it is given."""
 
 
 class TaskName(NamedTuple):
@@ -65,10 +67,15 @@ def prefix_of(kind: str, identity: str) -> str:
 def checkpoint_name(location: str) -> str:
     """A checkpoint's location, written one way and without credentials: the decision log and errors show it.
 
-    Spark takes /a/b, /a/b/ and file:///a/b for the same.
+    Spark takes /a/b, /a//b, /a/b/ and file:///a/b for the same, and so dbfs:/a and dbfs:///a.
     """
-    path = re.sub(r"^file:/*(?=/)", "", location.strip()).rstrip("/") or "/"
-    return re.sub(r"^([a-z0-9+.-]+://)[^/]*@", r"\1", path, flags=re.IGNORECASE)
+    found = _LOCATION.fullmatch(location.strip())
+    assert found is not None
+    scheme, authority, path = found.groups(default="")
+    path = re.sub("/+", "/", path).rstrip("/") or ("" if authority else "/")
+    # A name without a password stays: that before the @ of abfss: is the container's.
+    host = re.sub("^[^@:]*:.*@", "", authority)
+    return path if scheme.lower() == "file" else f"{scheme and scheme + ':'}{host and '//' + host}{path}"
 
 
 def prefix_fault(prefix: str) -> str | None:

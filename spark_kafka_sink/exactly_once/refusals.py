@@ -65,7 +65,8 @@ def other_checkpoint(entry: Entry, checkpoint: str) -> ExactlyOnceError:
     return ExactlyOnceError(
         f"transactionalIdPrefix {entry.prefix} is in use by a query with the checkpoint {entry.checkpoint}, and the "
         f"checkpoint of this one is {checkpoint}. Nothing was written. Give each query a prefix of its own. One whose "
-        "checkpoint was moved gets a new prefix; it is known by its query id."
+        "checkpoint was moved gets a new prefix; it is known by its query id. If both are one place, write it "
+        "as before."
     )
 
 

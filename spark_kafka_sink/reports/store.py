@@ -21,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.reports.write_report import WriteReport, from_json
+from spark_kafka_sink.words import cleaned
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -43,7 +44,11 @@ _REMEDIES = {
         "Credentials come from the environment, ~/.aws or the machine's role, and not from Spark's fs.s3a settings; "
         "region and another endpoint from the path: ?region=...&endpoint_override=host:port&scheme=http."
     ),
-    "hdfs": "The driver's environment needs JAVA_HOME, HADOOP_HOME and CLASSPATH=$(hadoop classpath --glob).",
+    "hdfs": (
+        "The driver's environment needs JAVA_HOME, HADOOP_HOME with lib/native/libhdfs.so in it (or ARROW_LIBHDFS_DIR, "
+        "the folder of libhdfs.so) and CLASSPATH=$(hadoop classpath --glob), all set before the driver starts. Without "
+        "Hadoop there, the option reportTopic keeps reports in Kafka."
+    ),
     "gs": "Credentials are those of GOOGLE_APPLICATION_CREDENTIALS, or of the machine.",
     "abfs": "Credentials are those of Azure's environment variables, or of the machine.",
 }
@@ -211,4 +216,7 @@ def _open(path: str) -> tuple[FileSystem, str]:
 
 def _error(path: str, what: str, error: Exception) -> ConfigurationError:
     remedy = _REMEDIES.get(_ARROWS_SCHEMES.get(_scheme(path), ""), "")
-    return ConfigurationError(f"{path} {what}: {error}{'' if str(error).endswith('.') else '.'} {remedy}".rstrip())
+    # Where Arrow finds no JVM, it lists each place where it has looked for one.
+    lines = (line for line in str(error).splitlines() if not line.startswith("dlopen("))
+    reason = cleaned(" ".join(lines))
+    return ConfigurationError(f"{path} {what}: {reason}{'' if reason.endswith('.') else '.'} {remedy}".rstrip())

@@ -59,6 +59,15 @@ def test_the_list_shows_what_is_decided_and_what_is_open(capsys: Output, query: 
     assert [each["transactional_id"] for each in shown["open"]] == decided
 
 
+def test_of_a_query_that_has_only_begun_the_list_shows_no_decision(capsys: Output, query: Query) -> None:
+    query.write_both(query.begin(), 0)
+    assert transactions(query.broker) == 0
+    assert capsys.readouterr().out.splitlines()[2].split()[:3] == [PREFIX, "none", f"{PREFIX}-1-0-0"]
+    assert transactions(query.broker, "--json") == 0
+    (shown,) = json.loads(capsys.readouterr().out)
+    assert (shown["state"], shown["batch"]) == ("open", None)
+
+
 @pytest.mark.parametrize("words", ["n\n", "\n", ""])
 def test_nothing_is_done_without_a_yes(
     capsys: Output, monkeypatch: pytest.MonkeyPatch, query: Query, words: str

@@ -33,19 +33,31 @@ def test_a_prefix_is_the_same_for_the_same_and_another_for_another() -> None:
     assert len({prefix_of(kind, identity) for kind in ("stream", "key") for identity in ("/a", "/b")}) == 4
 
 
-@pytest.mark.parametrize("location", ["/a/b", "/a/b/", "file:/a/b", "file:///a/b", " /a/b "])
+@pytest.mark.parametrize("location", ["/a/b", "/a/b/", "/a//b", "file:/a/b", "file:///a/b", " /a/b "])
 def test_a_checkpoint_has_one_name_however_it_is_written(location: str) -> None:
     assert checkpoint_name(location) == "/a/b"
 
 
 @pytest.mark.parametrize("location", ["s3://bucket/a", "hdfs://node:8020/a"])
-def test_a_checkpoint_elsewhere_keeps_its_name(location: str) -> None:
+@pytest.mark.parametrize("slashes", ["/", "//"])
+def test_a_checkpoint_elsewhere_keeps_its_name(location: str, slashes: str) -> None:
     assert checkpoint_name(f"{location}/") == location
+    assert checkpoint_name(f"{location}{slashes}b") == f"{location}/b"
+
+
+def test_a_checkpoint_of_a_file_system_without_hosts_has_one_name() -> None:
+    assert {checkpoint_name(f"dbfs:{slashes}a/b") for slashes in ("/", "///")} == {"dbfs:/a/b"}
 
 
 def test_credentials_in_a_checkpoints_location_are_not_part_of_its_name() -> None:
     assert checkpoint_name("s3a://key:secret@bucket/a") == "s3a://bucket/a"
-    assert checkpoint_name("/a/b@c") == "/a/b@c"
+    assert checkpoint_name("/a:b/b@c") == "/a:b/b@c"
+
+
+def test_the_container_of_an_azure_account_is_part_of_a_checkpoints_name() -> None:
+    """Two containers of one account are two places."""
+    ones, others = ("abfss://" + container + "@account.dfs.core.windows.net/a" for container in ("ones", "others"))
+    assert (checkpoint_name(ones), checkpoint_name(others)) == (ones, others)
 
 
 @pytest.mark.parametrize("prefix", ["", "a b", "a/b", "x" * 201, "ä"])

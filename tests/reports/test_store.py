@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -21,6 +23,11 @@ def kept(path: str, *batch_ids: int) -> list[int]:
     for batch_id in batch_ids:
         keep(path, report(batch_id, rows=10 + batch_id))
     return [one.rows for one in read_reports(path)]
+
+
+def arrow_that_says(words: str) -> AbstractContextManager[object]:
+    """An Arrow that cannot open any file system."""
+    return patch("pyarrow.fs.FileSystem", Mock(from_uri=Mock(side_effect=OSError(words))))
 
 
 def test_a_file_gets_a_line_for_each_report(tmp_path: Path) -> None:
@@ -120,10 +127,30 @@ def test_what_is_not_there_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_without_hadoop_the_error_says_what_its_file_system_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HADOOP_HOME", "ARROW_LIBHDFS_DIR"):
+    for name in ("JAVA_HOME", "HADOOP_HOME", "ARROW_LIBHDFS_DIR"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ConfigurationError, match="needs JAVA_HOME, HADOOP_HOME and CLASSPATH"):
+    with pytest.raises(ConfigurationError, match=r"load lib.*needs JAVA_HOME.*lib/native/libhdfs\.so.*and CLASSPATH"):
         prepare("hdfs://127.0.0.1:1/reports")
+
+
+def test_the_places_where_arrow_has_looked_for_java_are_not_listed() -> None:
+    """There are about ninety."""
+    looked = "".join(f"\ndlopen(/usr/{at}/libjvm.so) failed: no such file" for at in range(90))
+    with (
+        arrow_that_says(f"Unable to load libjvm{looked}"),
+        pytest.raises(ConfigurationError, match=r"Unable to load libjvm\. The driver's environment needs") as raised,
+    ):
+        prepare("hdfs://name:8020/reports")
+    assert "dlopen" not in str(raised.value)
+
+
+@pytest.mark.parametrize("use", [prepare, read_reports])
+def test_what_a_file_system_says_is_shown_on_one_line_and_not_beyond_bounds(use: Callable[[str], object]) -> None:
+    with arrow_that_says("first\n" + 10_000 * "x"), pytest.raises(ConfigurationError, match=r"first x{100}") as raised:
+        use("s3://bucket/reports")
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 1000
+    assert str(raised.value).endswith("&scheme=http.")
 
 
 @pytest.mark.parametrize("name", ["reports.jsonl", "folder/"])
