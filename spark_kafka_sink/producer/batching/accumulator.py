@@ -261,10 +261,11 @@ class RecordAccumulator:
     def split_and_reenqueue(self, batch: ProducerBatch, now: float) -> list[ProducerBatch]:
         """Replace a batch that was refused as too large by smaller ones, from which its rows get their results."""
         self._filler.forget_ratio(batch)
-        limit = batch.uncompressed_bytes // 2 if batch.is_split else self._config.batch_size
         from spark_kafka_sink.producer.batching.split import split_batch  # rare, and it needs the decoder
 
-        children = split_batch(batch, limit, self._config.compression_level)
+        children = split_batch(batch, batch.uncompressed_bytes // 2 if batch.is_split else self._config.batch_size)
+        for child in children:
+            self._filler.close_batch(child)
         with self._lock:
             for child in children:
                 self._incomplete.add(child)

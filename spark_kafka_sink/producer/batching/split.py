@@ -19,8 +19,8 @@ OWN_BYTES_MAX = 1 << 40
 """The decoder's limit is for bytes of strangers; this batch is the producer's own."""
 
 
-def split_batch(batch: ProducerBatch, batch_bytes_max: int, level: int | None = None) -> list[ProducerBatch]:
-    """At least two batches of at most `batch_bytes_max` before compression, where the records allow it."""
+def split_batch(batch: ProducerBatch, batch_bytes_max: int) -> list[ProducerBatch]:
+    """At least two open batches of at most `batch_bytes_max` before compression, where the records allow it."""
     header, *body = batch.wire_segments()
     rows = decode_body(parse_header(header), b"".join(body), bytes_max=OWN_BYTES_MAX, keys_as_written=True)
     columns = RecordColumns(rows["value"], rows["key"], rows["headers"], rows["timestamp"])
@@ -30,9 +30,5 @@ def split_batch(batch: ProducerBatch, batch_bytes_max: int, level: int | None = 
     if len(plan) == 1 < columns.num_rows:
         middle = int(np.searchsorted(np.cumsum(sizes), sizes.sum() // 2, "right"))
         plan = [BatchSlice(0, 0, max(1, middle)), BatchSlice(0, max(1, middle), columns.num_rows)]
-    children: list[ProducerBatch] = []
-    for cut, piece in zip(plan, encode(columns, plan, batch.max_timestamp), strict=True):
-        child = batch.part(piece, cut.start, cut.stop)
-        child.close(batch.codec, level)
-        children.append(child)
-    return children
+    pieces = encode(columns, plan, batch.max_timestamp)
+    return [batch.part(piece, cut.start, cut.stop) for cut, piece in zip(plan, pieces, strict=True)]

@@ -43,6 +43,7 @@ from spark_kafka_sink.producer.sending.delivery_errors import (
     decide,
     final_error,
     record_errors,
+    split_error,
     with_doubt,
 )
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
@@ -214,7 +215,11 @@ class Deliveries:
         self._accumulator.reenqueue(batch, now, error)
 
     def _split(self, batch: ProducerBatch, now: float) -> None:
-        children = self._accumulator.split_and_reenqueue(batch, now)
+        try:
+            children = self._accumulator.split_and_reenqueue(batch, now)
+        except Exception as error:  # as a rule for want of memory: its records are decoded, and encoded again
+            self.fail(batch, split_error(batch, error), now, in_doubt=False)
+            return
         self._idempotence.split(batch, children)
         self._metrics.batch_split(now)
 

@@ -173,6 +173,11 @@ def encoding_error(batch: ProducerBatch) -> KafkaSinkError:
     return _because(DeliveryError(words), batch.error)
 
 
+def split_error(batch: ProducerBatch, error: Exception) -> KafkaSinkError:
+    words = f"{batch.topic_partition}: a batch that was refused as too large could not be split: {error!r}"
+    return _because(DeliveryError(words), error)
+
+
 def with_doubt(error: KafkaSinkError) -> KafkaSinkError:
     """A copy of the error for records that were sent before: it adds that they may be stored."""
     doubtful = copy(error)

@@ -221,6 +221,8 @@ def test_a_split_keeps_codec_headers_keys_timestamps_and_nulls(codec: Codec) -> 
     batch.off_wire()
     children = split_batch(batch, 200)
     batch.split_up()
+    for child in children:
+        child.close(codec)
     assert len(children) > 2
     rows = [next(decode_batches(b"".join(c.wire_segments()), bytes_max=1 << 20)).columns for c in children]
     for name in ("key", "value", "headers", "timestamp"):

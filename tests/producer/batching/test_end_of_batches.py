@@ -10,13 +10,14 @@ import pytest
 
 from spark_kafka_sink.producer.batching.batch import BatchState, ProducerBatch
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.compression import decompress
+from spark_kafka_sink.records.compression import Codec, decompress
 from spark_kafka_sink.records.cutting import record_size_bounds
 from tests.producer.batching.accumulator_harness import (
     BATCH_ROWS,
     ERROR,
     FOREVER,
     TOPIC,
+    VALUE,
     Harness,
     values_of,
 )
@@ -65,6 +66,22 @@ def test_header_keys_that_are_not_text_survive_a_split(compression: str) -> None
     children = h.accumulator.split_and_reenqueue(batch, h.clock.now)
     bodies = [decompress(child.codec, b"".join(child.segments), 1 << 20) for child in children]
     assert [body.count(b"\x08caf\xe9\x02x") for body in map(bytes, bodies)] == [1, 1]
+
+
+def test_the_parts_of_a_batch_that_cannot_be_compressed_are_sent_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: object) -> None:
+        raise MemoryError("at a bad moment")
+
+    h = Harness(linger_ms=0, compression_type="gzip")
+    h.append(0, 2)
+    (batch,) = h.take()
+    batch.off_wire()
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch.compress", no_memory)
+    children = h.accumulator.split_and_reenqueue(batch, h.clock.now)
+    assert [(child.codec, values_of(child)) for child in children] == [(Codec.NONE, [VALUE])] * 2
+    for child in h.take() + h.take():
+        h.acknowledge(child)
+    assert h.pool.free_bytes == h.pool.bytes_max
 
 
 def test_splitting_again_and_again_ends_with_single_records() -> None:

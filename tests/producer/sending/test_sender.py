@@ -143,6 +143,22 @@ def test_a_batch_that_is_too_large_is_split_and_a_single_record_fails() -> None:
     assert isinstance(send_each(producer, b"single")[0], RecordTooLargeError)
 
 
+def test_a_batch_for_whose_split_there_is_no_memory_fails_and_does_not_end_the_producer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_memory(*_: object) -> None:
+        raise MemoryError("at a bad moment")
+
+    cluster, producer = simulated(linger_ms=5)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.MESSAGE_TOO_LARGE)
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.split.encode", no_memory)
+    (failure,) = outcome(producer, producer.send_columns("t", RecordColumns(pa.array([b"1", b"2"])))).failures
+    assert "t-0: a batch that was refused as too large could not be split: MemoryError" in str(failure.error)
+    assert "stored" not in str(failure.error)
+    assert send_each(producer, b"3") == [None]
+    assert producer._pool.free_bytes == producer._pool.bytes_max
+
+
 def test_a_refused_producer_id_fails_everything_at_once_with_the_reason() -> None:
     cluster, producer = simulated()
     cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).fail(codes.INVALID_REQUEST)
