@@ -79,9 +79,14 @@ OLDEST_TESTS = PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python PYSPARK_DRIVER_PYTH
 test-oldest-spark: $(OLDEST)/.up-to-date ## the Spark tests on the oldest pyspark (and Python 3.10, where there is one)
 	$(OLDEST_TESTS)
 
-$(OLDEST)/.up-to-date: pyproject.toml
+# All but pyspark is what .venv has, and where the Python is .venv's, it is found there.
+$(OLDEST)/.up-to-date: pyproject.toml $(VENV)/.up-to-date
 	test -x $(OLDEST)/bin/python || $(OLDEST_PYTHON) -m venv $(OLDEST)
-	$(OLDEST)/bin/python -m $(INSTALL) --editable '.[dev-spark]' 'pyspark==$(OLDEST_SPARK)'
+	$(OLDEST)/bin/python -m $(INSTALL) 'pyspark==$(OLDEST_SPARK)'
+	packages=$$($(OLDEST)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	shared=$(CURDIR)/$(VENV)/lib/$$(basename $$(dirname $$packages))/site-packages; \
+	if [ -d $$shared ]; then echo "import site; site.addsitedir('$$shared')" > $$packages/shared.pth; \
+	else $(OLDEST)/bin/python -m $(INSTALL) --editable '.[dev-spark]' 'pyspark==$(OLDEST_SPARK)'; fi
 	touch $@
 
 # The lowest versions are read from pyproject.toml, so that what is declared is what is tested.
