@@ -281,11 +281,11 @@ class BatchFiller:
         for _, same in groupby(zip(pieces, cuts, strict=True), lambda pair: id(pair[0].segment.obj)):
             pairs = list(same)
             encoded = sum(len(piece.segment) for piece, _ in pairs)
-            rows = pairs[-1][1].stop - pairs[0][1].start
+            rows_bytes = origins.nbytes(pairs[0][1].start, pairs[-1][1].stop)
             lease = staged.sibling()
             lease.hold(stage, 0)
             stage.leases.append(lease)
-            staged.move(encoded * (2 if self._compresses else 1) + rows * origins.row_bytes, lease)
+            staged.move(encoded * (2 if self._compresses else 1) + rows_bytes, lease)
             leases += [lease] * len(pairs)
         return leases
 

@@ -26,16 +26,22 @@ class RowOrigins:
     list of their futures, and `rows` are places in that list.
     """
 
-    __slots__ = ("_calls", "_starts", "only_call", "row_bytes", "rows")
+    __slots__ = ("_calls", "_has_singles", "_starts", "only_call", "rows")
 
     def __init__(self, rows: NDArray[np.int64], calls: Sequence[object], starts: Sequence[int] = (0,)) -> None:
         """`rows` are places in the calls; from row starts[i] on, until the next start, the call is calls[i]."""
         self.rows = rows
-        singles = list in map(type, calls)
-        self.row_bytes = rows.itemsize + (FUTURE_BYTES if singles else 0)  # charged to buffer.memory for each row
+        self._has_singles = list in map(type, calls)
         self._calls = calls
         self.only_call = calls[0] if len(calls) == 1 else None
         self._starts = [*starts, len(rows)]
+
+    def nbytes(self, start: int, stop: int) -> int:
+        """What the rows in [start, stop) are charged for to buffer.memory besides their records."""
+        singles = 0
+        if self._has_singles:
+            singles = sum([end - first for call, first, end in self.shares(start, stop) if isinstance(call, list)])
+        return (stop - start) * self.rows.itemsize + singles * FUTURE_BYTES
 
     def shares(self, start: int, stop: int) -> list[tuple[object, int, int]]:
         """The calls that have rows in [start, stop), and which rows: call, first row, row after the last."""
@@ -66,7 +72,7 @@ class BatchRows(NamedTuple):
     @property
     def nbytes(self) -> int:
         """What these rows take besides their records."""
-        return (self.stop - self.start) * self.origins.row_bytes
+        return self.origins.nbytes(self.start, self.stop)
 
     def by_call(self) -> list[tuple[object, NDArray[np.int64], int]]:
         """For each call: the call, places of rows in it, and the number of the first of them in the batch."""

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
+from spark_kafka_sink.producer.batching.row_origins import FUTURE_BYTES, BatchRows, RowOrigins
 
 LENGTHS = st.lists(st.integers(1, 5), min_size=1, max_size=8)
 
@@ -27,6 +27,15 @@ def test_shares_equal_those_found_row_by_row(lengths: list[int], data: st.DataOb
     assert [(call, rows.tolist(), first) for call, rows, first in found] == [
         (call, [10 * row for row in rows], rows[0] - start + 4) for call, rows in slow
     ]
+
+
+def test_single_records_are_charged_for_their_futures_and_the_rows_beside_them_are_not() -> None:
+    origins = RowOrigins(np.arange(9), ["columns", ["a", "future", "each"], "columns"], [0, 2, 5])
+    place_bytes = origins.rows.itemsize
+    assert origins.nbytes(0, 2) == 2 * place_bytes
+    assert origins.nbytes(1, 4) == 3 * place_bytes + 2 * FUTURE_BYTES
+    assert BatchRows(origins, 0, 9, 0).nbytes == 9 * place_bytes + 3 * FUTURE_BYTES
+    assert RowOrigins(np.arange(2), [["a", "b"]]).nbytes(0, 2) == 2 * (place_bytes + FUTURE_BYTES)
 
 
 @settings(max_examples=100, deadline=None)

@@ -66,6 +66,20 @@ def test_a_stalled_partition_takes_the_memory_of_its_own_rows_alone_when_memory_
     assert write_together(h)
 
 
+@pytest.mark.parametrize("singles", [0, 1])
+def test_what_a_stalled_partition_holds_is_charged_where_single_records_are_among_the_rows(singles: int) -> None:
+    h = Harness(leaders=(0, None), linger_ms=0, batch_size=MIB, max_block_ms=0)
+    for _ in range(10):
+        for _ in range(singles):
+            h.append_record(0)
+        h.append_rows([b"v" * 20] * 16_000, [0] * 9_000 + [1] * 7_000)
+        for batch in h.take():
+            h.acknowledge(batch)
+    waiting = sum(batch.size_bytes for queue in h.accumulator._queues for batch in queue.batches)
+    assert waiting > MIB
+    assert held(h) >= waiting
+
+
 def test_nothing_is_copied_while_there_is_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def copied(batch: ProducerBatch) -> None:
         raise AssertionError(batch)
