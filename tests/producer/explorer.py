@@ -19,7 +19,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
 from random import Random
@@ -36,6 +36,8 @@ from tests.fake_system import WALL_MS, FakeSystem
 from tests.producer.schedules import TOPIC, Schedule
 from tests.producer.virtual_time import loop_of, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
+
+RUNS_PER_LINE = 1_000
 
 
 class Run:
@@ -196,13 +198,17 @@ def command(explore: Callable[[int], None], description: str | None) -> int:
     logging.disable(logging.NOTSET if options.seed is not None else logging.CRITICAL)
     start, stop = (options.seed, options.seed + 1) if options.seed is not None else map(int, options.seeds.split(":"))
     judge = partial(survives, explore, explain=options.seed is not None)
-    if options.processes > 1:
-        with multiprocessing.Pool(options.processes) as pool:
-            survived = pool.map(judge, range(start, stop), chunksize=20)
-    else:
-        survived = [judge(seed) for seed in range(start, stop)]
-    failed = [seed for seed, well in zip(range(start, stop), survived, strict=True) if not well]
-    print(f"{stop - start} runs, {len(failed)} failed: {failed[:20]}")
+    failed: list[int] = []
+    with contextlib.ExitStack() as stack:
+        survived: Iterable[bool] = map(judge, range(start, stop))
+        if options.processes > 1:
+            pool = stack.enter_context(multiprocessing.Pool(options.processes))
+            survived = pool.imap(judge, range(start, stop), chunksize=20)
+        for seed, well in enumerate(survived, start):
+            if not well:
+                failed.append(seed)
+            if (seed + 1) % RUNS_PER_LINE == 0 or seed + 1 == stop:
+                print(f"{seed + 1 - start} runs, {len(failed)} failed: {failed[:20]}", flush=True)
     return 1 if failed else 0
 
 
