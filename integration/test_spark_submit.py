@@ -146,3 +146,7 @@ def test_the_steps_of_the_image_install_the_wheel_into_a_bare_python(machines: M
     said = machines.run(block, {})
     assert said.splitlines()[-1].startswith(str(machines.folder / "environment"))
     assert list(places.iterdir()) == [], "the wheel itself does not stay"
+    image = {"PYSPARK_PYTHON": str(python / "python3"), "PYSPARK_DRIVER_PYTHON": str(python / "python3")}
+    module, worker = machines.submit("spark-submit --master spark://master:7077 job.py", image, codec="lz4")
+    assert module.startswith(str(machines.folder / "environment"))
+    assert Path(worker).parent == python

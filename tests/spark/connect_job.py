@@ -10,6 +10,8 @@ from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_kafka_sink.errors import KafkaSinkError
 from tests.spark_session import connect_session
@@ -38,9 +40,19 @@ def write_streams(frame: DataFrame, options: dict[str, str], folder: Path) -> No
     ):
         stream = rows.writeStream.format("pykafka").options(**options | {"topic": topic}).outputMode(mode)
         stream = stream.option("checkpointLocation", f"{folder}/checkpoint-{mode}")
-        stream.trigger(availableNow=True).start().awaitTermination()
+        started(stream.trigger(availableNow=True)).awaitTermination()
     stream = files.writeStream.format("pykafka").options(**options).trigger(continuous="1 second")
     print(f"continuous: {refusal(stream.option('checkpointLocation', f'{folder}/never').start)}")
+
+
+def started(stream: DataStreamWriter, again: int = 5) -> StreamingQuery:
+    """Spark gives a new worker, which foreachBatch needs, ten seconds to connect. A busy machine may take longer."""
+    try:
+        return stream.start()
+    except PySparkException as error:
+        if not again or "failed to connect back" not in str(error):
+            raise
+    return started(stream, again - 1)
 
 
 def refuse_behind_a_shuffle(spark: SparkSession, options: dict[str, str], ran: Path) -> None:
