@@ -63,7 +63,9 @@ class Driver:
         """Begin under a prefix that no other driver has: there is nothing to take over."""
         timeout_ms = self._granted_timeout_ms()
         entry = Entry(self._delivery.prefix, timeout_ms=timeout_ms)
-        return BatchStart(entry, self._prefix.fence())
+        driver = self._prefix.fence()
+        self._client.describe([self._prefix.driver_id])  # brokers that cannot would be found out by the tasks
+        return BatchStart(entry, driver)
 
     def _take_turn(self, name: str) -> BatchStart:
         self._refuse(self._prefix.of(self._log.glance()), name)  # the driver that has the prefix now is not harmed
