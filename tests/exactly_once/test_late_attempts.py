@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_kafka_sink.errors import ProducerFencedError, TransactionAbortableError
+from spark_kafka_sink.errors import ExactlyOnceError, ProducerFencedError, TransactionAbortableError
 from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.late_attempts import refused_if_late
@@ -57,6 +57,24 @@ def test_an_attempt_that_has_begun_nothing_when_its_batch_ends_cannot_begin(
     assert open_ids(broker) == []
     assert seen(broker) == (rows(0) if end is commit else [])
     late.close(timeout=0)
+
+
+@pytest.mark.parametrize("end", [commit, abort, take_over, abort_by_hand])
+def test_an_attempt_whose_batch_ends_before_it_has_its_id_writes_nothing(
+    broker: EmbeddedBroker, end: Callable[[Query, BatchStart], None]
+) -> None:
+    """The driver has looked for what is left over, and found nothing of this attempt."""
+    query = Query(broker)
+    start = query.begin()
+
+    def get_the_id_too_late() -> None:
+        with refused_if_late(start, query.delivery.options):
+            end(query, start)
+            query.attempt(start, 1, attempt=1).close()
+
+    with pytest.raises(ExactlyOnceError, match="This attempt came too late"):
+        get_the_id_too_late()
+    assert open_ids(broker) == []
 
 
 def test_an_id_under_which_nothing_has_begun_is_not_shown_as_open(broker: EmbeddedBroker) -> None:
