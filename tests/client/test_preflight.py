@@ -136,6 +136,23 @@ def test_an_address_that_a_broker_advertises_and_that_leads_nowhere_is_named_as_
     assert "broker 0" not in words(checks)
 
 
+@pytest.mark.parametrize("faults_ms", range(500, 3_000, 20))
+def test_brokers_that_all_advertise_what_leads_nowhere_are_named_whenever_patience_ends(faults_ms: int) -> None:
+    """The client forgets such brokers from time to time, and begins again with the bootstrap servers."""
+    cluster = SimulatedCluster(FakeSystem(latency_ms=100), nodes=2, topics={"t": 2})
+    cluster.system.names |= {"entry": ["broker0"], "broker0": [], "broker1": []}
+    found = preflight(
+        client_config({"bootstrap.servers": "entry:9092"}),
+        Target(("t",)),
+        patience=Patience(faults_ms=faults_ms),
+        system=cluster.system,
+    )
+    checks = {check.name: check for check in found}
+    failed = {name for name, outcome in outcomes(checks).items() if outcome == "failed"}
+    assert failed == {"broker 0 (broker0:9092)", "broker 1 (broker1:9093)"}
+    assert checks["topic t"].outcome is Outcome.PASSED
+
+
 def test_a_leader_that_swallows_connections_is_named() -> None:
     cluster = simulated()
     cluster.system.swallow("broker1", 9093)

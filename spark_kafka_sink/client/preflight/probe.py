@@ -46,8 +46,9 @@ class Probe:
         """Why there is no answer, as far as that is known."""
         self.is_settled = False
         """Nothing more was waited for: all is well, or will not become so."""
-        self.metadata = Metadata(nodes, config, system=system, allow_auto_topic_creation=False)
-        self.client = new_network_client(config, self.metadata, system=system)
+        self._metadata = Metadata(nodes, config, system=system, allow_auto_topic_creation=False)
+        self._brokers: dict[int, Node] = {}
+        self.client = new_network_client(config, self._metadata, system=system)
         self._system = system
         self._is_asking = False
         self._ask_at_ms = 0.0
@@ -133,7 +134,7 @@ class Probe:
         topics = [topic for topic in self.answer.topics if topic.error_code not in _FINAL_TOPIC_ERRORS]
         if len(topics) < len(self.answer.topics) and not self.target.every_broker:
             return True
-        known = self.metadata.snapshot.nodes
+        known = self.brokers
         has_leaders = all(
             topic.error_code == error_codes.NONE and all(part.leader_id in known for part in topic.partitions)
             for topic in topics
@@ -156,12 +157,20 @@ class Probe:
         connecting = any(node.id not in self.reached and not self.client.connection_failed(node.id) for node in missing)
         return connecting or (self.answer is None and bool(self.reached) and self.ready_node() is not None)
 
+    @property
+    def brokers(self) -> dict[int, Node]:
+        """All brokers of the cluster, by their ids. The client forgets them when it can reach none, and asks the
+        bootstrap servers once more; here they stay until there is another answer."""
+        snapshot = self._metadata.snapshot
+        if not snapshot.is_bootstrap:
+            self._brokers = dict(snapshot.nodes)
+        return self._brokers
+
     def leaders(self) -> list[Node]:
         """The brokers that the records may go to."""
-        known = self.metadata.snapshot
-        if self.answer is None or known.is_bootstrap:
+        if self.answer is None:
             return []
         if self.target.every_broker:
-            return list(known.nodes.values())
+            return list(self.brokers.values())
         leaders = {part.leader_id for topic in self.answer.topics for part in topic.partitions}
-        return [node for node_id, node in sorted(known.nodes.items()) if node_id in leaders]
+        return [node for node_id, node in sorted(self.brokers.items()) if node_id in leaders]

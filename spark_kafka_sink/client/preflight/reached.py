@@ -142,7 +142,7 @@ def _versions_checks(probe: Probe) -> list[Check]:
 def _topic_check(probe: Probe, topic: str) -> Check:
     for answered in probe.answer.topics if probe.answer is not None else ():
         if answered.name == topic:
-            return topic_check(answered, probe.metadata.snapshot.nodes)
+            return topic_check(answered, probe.brokers)
     return Check(topic_name(topic), Outcome.SKIPPED, "no metadata")
 
 
