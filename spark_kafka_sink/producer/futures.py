@@ -202,11 +202,16 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
         _resolve(self, outcome)
 
 
-def _resolve(future: Future[RecordMetadata], outcome: RecordMetadata | Exception) -> None:
-    if isinstance(outcome, Exception):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
+def _resolve(future: Future[T], outcome: T | Exception) -> None:
+    """Whatever that raises, for instance because a user has resolved the future, is logged: on the sender's thread it
+    would end all other records."""
+    try:
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+    except BaseException:
+        _log.exception("A future could not be completed; the other records go on.")
 
 
 def _call(callback: Callback, metadata: RecordMetadata, error: Exception | None) -> BaseException | None:
@@ -261,7 +266,7 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
 
     def _resolve(self) -> None:
         """Complete the future: all rows have their result, so the fields do not change any more."""
-        self.set_result(ColumnsResult(self._topic, tuple(self._failures), self._stored))
+        _resolve(self, ColumnsResult(self._topic, tuple(self._failures), self._stored))
 
 
 def complete_futures(batches: Iterable[ProducerBatch]) -> None:

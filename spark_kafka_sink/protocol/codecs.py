@@ -49,15 +49,10 @@ class _Prefixed:
     """What the types of variable length have in common: a prefix, and a null that is allowed or not."""
 
     def __init__(self, prefix: Prefix, nullable: bool) -> None:
-        self._nullable = nullable
         self._pack_length = prefix.pack
         self._read_length = prefix.read
+        self._null_length = -1 if nullable else None  # the reader refuses all other negative lengths
         self.bytes_min = prefix.bytes_min
-
-    def _check_null(self, reader: Reader, length: int) -> None:
-        """A negative length is null, or nonsense."""
-        if length != -1 or not self._nullable:
-            raise DecodeError(f"length {length} before byte {reader.position}")
 
 
 class ScalarCodec:
@@ -113,8 +108,7 @@ class StringCodec(_Prefixed):
 
     def read(self, reader: Reader) -> str | None:
         length = self._read_length(reader)
-        if length < 0:
-            self._check_null(reader, length)
+        if length == self._null_length:
             return None
         data = reader.take(length)
         try:
@@ -133,10 +127,7 @@ class BytesCodec(_Prefixed):
 
     def read(self, reader: Reader) -> bytes | None:
         length = self._read_length(reader)
-        if length < 0:
-            self._check_null(reader, length)
-            return None
-        return bytes(reader.take(length))
+        return None if length == self._null_length else bytes(reader.take(length))
 
 
 class RecordsCodec(_Prefixed):
@@ -150,10 +141,7 @@ class RecordsCodec(_Prefixed):
 
     def read(self, reader: Reader) -> memoryview | None:
         length = self._read_length(reader)
-        if length < 0:
-            self._check_null(reader, length)
-            return None
-        return reader.take(length)
+        return None if length == self._null_length else reader.take(length)
 
 
 class ArrayCodec(_Prefixed):
@@ -174,8 +162,7 @@ class ArrayCodec(_Prefixed):
         count = self._read_length(reader)
         if count == 0:
             return []
-        if count < 0:
-            self._check_null(reader, count)
+        if count == self._null_length:
             return None
         reader.count(count, self._element.bytes_min)
         read = self._element.read
@@ -199,8 +186,7 @@ class FixedArrayCodec(_Prefixed):
 
     def read(self, reader: Reader) -> list[Any] | None:
         count = self._read_length(reader)
-        if count < 0:
-            self._check_null(reader, count)
+        if count == self._null_length:
             return None
         reader.count(count, self._element_bytes)
         return list(struct.unpack(f">{count}{self._letter}", reader.take(count * self._element_bytes)))

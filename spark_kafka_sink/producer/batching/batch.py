@@ -307,7 +307,7 @@ class ProducerBatch:
         """Note that the request has ended, by an answer or with its connection: no socket reads the bytes any more."""
         self.on_wire = False
         if self.state is DONE:
-            self._let_go()
+            self._let_go_if_off_wire()
 
     def requeue(self, *, backoff_until_ms: float, error: Exception) -> None:
         """IN_FLIGHT -> CLOSED: to be sent again. `error` is why the last attempt failed."""
@@ -350,10 +350,8 @@ class ProducerBatch:
         return self.base_offset + index if self.base_offset >= 0 else -1
 
     def _let_go_if_off_wire(self) -> None:
-        if not self.on_wire:
-            self._let_go()
-
-    def _let_go(self) -> None:
+        if self.on_wire:
+            return
         leases, self.leases, self.segments = self.leases, (), ()
         for lease in leases:
             lease.let_go(self)

@@ -3,12 +3,12 @@
 For each batch whose request has ended, in this order:
 
     batch.off_wire          no socket reads its bytes any more: memory may return (rule 5)
-    idempotence.off_wire    its place among the partition's open requests is free
+    idempotence             it is stored; or its place among the partition's open requests is free
     delivery_errors.decide  Done | Retry | Split | Fail
     batch.complete          or reenqueue, split, fail; nothing of it if the batch has expired or was aborted before
 
-`fail` is the one way in which a batch fails, whatever the reason. The futures and callbacks of a batch's records are
-called for each batch by itself: whatever a user's code raises there, the other batches are still completed or failed.
+`fail` is the one way in which a batch fails, whatever the reason. Futures and callbacks are a user's code: whatever one
+of them raises, those of all other records are still called.
 
 Sender thread only.
 """
@@ -152,14 +152,12 @@ class Deliveries:
         connection = self._idempotence.connection(response.request.node_id)
         fatal: KafkaSinkError | None = None
         completed: list[ProducerBatch] = []
-        answers = list(answers_of(response, sent, self._config.acks))
-        self._metrics.batches_stored([one for one, answer in answers if answer.code in SUCCESSES and not one.done], now)
-        for batch, answer in answers:
+        for batch, answer in answers_of(response, sent, self._config.acks):
             outcome = self._outcome(batch, answer, connection, now)
             if batch.done:
                 self._answered_late(batch, outcome)
             elif isinstance(outcome, Done):
-                self._complete(batch, answer, outcome)
+                batch.complete(-1 if outcome.duplicate else answer.base_offset, answer.log_append_time)
                 completed.append(batch)
             elif isinstance(outcome, Retry):
                 self._send_again(batch, answer, outcome, now)
@@ -168,17 +166,20 @@ class Deliveries:
             else:
                 error = self._give_up(batch, answer, outcome, now)
                 fatal = error if outcome.fatal else fatal
-        self._accumulator.finish(*completed)
+        if completed:
+            self._metrics.batches_stored(completed, now)  # before their futures: callers see the count
+            complete_futures(completed)
+            self._accumulator.finish(*completed)
         return fatal
 
     def _outcome(self, batch: ProducerBatch, answer: Answer, connection: object, now: float) -> Outcome:
         batch.off_wire()
         success = SUCCESSES.get(answer.code)
-        self._idempotence.off_wire(batch, in_doubt=success is None and error_code(answer.code).in_doubt)
-        if success is None:
-            return decide(self._facts(batch, now), answer.code, answer.log_start_offset)
-        self._idempotence.stored(batch, connection)
-        return success
+        if success is not None:
+            self._idempotence.stored(batch, connection)
+            return success
+        self._idempotence.off_wire(batch, in_doubt=error_code(answer.code).in_doubt)
+        return decide(self._facts(batch, now), answer.code, answer.log_start_offset)
 
     def _facts(self, batch: ProducerBatch, now: float) -> BatchFacts:
         return BatchFacts(
@@ -197,13 +198,6 @@ class Deliveries:
         if not isinstance(outcome, Done):
             self._idempotence.answered_late(batch)
         self._accumulator.recheck(batch.topic_partition)
-
-    def _complete(self, batch: ProducerBatch, answer: Answer, outcome: Done) -> None:
-        batch.complete(-1 if outcome.duplicate else answer.base_offset, answer.log_append_time)
-        try:
-            complete_futures([batch])
-        except BaseException:  # of a user's code
-            _log_users_error(batch)
 
     def _send_again(self, batch: ProducerBatch, answer: Answer, outcome: Retry, now: float) -> None:
         error = attempt_error(batch, answer)
@@ -255,10 +249,7 @@ class Deliveries:
             batch.fail(error)
         self._idempotence.failed(batch, in_doubt=in_doubt)
         self._metrics.records_failed(batch.topic_partition.topic, batch.record_count, now)
-        try:
-            fail_futures(batch, error, by_record)
-        except BaseException:  # of a user's code
-            _log_users_error(batch)
+        fail_futures(batch, error, by_record)
         self._accumulator.finish(batch)
 
     def fail_all(self, batches: list[ProducerBatch], error: KafkaSinkError, now: float) -> None:
@@ -280,7 +271,3 @@ class Deliveries:
         if hints:
             nodes = [Node(one.node_id, one.host, one.port, one.rack) for one in message.node_endpoints]
             self._metadata.update_leaders(hints, nodes)
-
-
-def _log_users_error(batch: ProducerBatch) -> None:
-    _log.exception("A callback or a future of %s raised; the other records go on.", batch.topic_partition)

@@ -72,7 +72,7 @@ def answers_of(response: ClientResponse, sent: SentBatches, acks: int) -> Iterat
 def answer_of(row: PartitionProduceResponse) -> Answer:
     errors = row.record_errors
     named = {one.batch_index: cleaned(one.batch_index_error_message) for one in errors} if errors else {}
-    words = cleaned(row.error_message)
+    words = cleaned(row.error_message) if row.error_message else ""
     return Answer(row.error_code, row.base_offset, row.log_append_time_ms, row.log_start_offset, words, named)
 
 

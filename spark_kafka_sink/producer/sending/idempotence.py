@@ -179,15 +179,17 @@ class Idempotence:
         return iter(self._partitions.values())
 
     def off_wire(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
-        """A batch's request has ended. One of the methods below must follow."""
+        """A batch's request has ended without a success. One of the methods below `stored` must follow."""
         state = self._partitions[batch.topic_partition]
         state.on_wire.pop(batch, None)
         if in_doubt and (batch in state.pending or not self.enabled):
             state.in_doubt.add(batch)
 
     def stored(self, batch: ProducerBatch, connection: object) -> None:
-        """The broker at the other end of `connection` has the batch. It may have failed before: expired, in flight."""
+        """A batch's request has ended: the broker at the other end of `connection` has the batch. It may have failed
+        before: expired, in flight."""
         state = self._partitions[batch.topic_partition]
+        state.on_wire.pop(batch, None)
         state.remove(batch)
         if not self.enabled:
             return

@@ -1,45 +1,45 @@
-"""Deliveries: whatever a user's code raises for one batch, the other batches are still completed or failed."""
+"""Deliveries: whatever a user's code raises for one record, the others are still completed or failed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import BrokerError, DeliveryTimeoutError, ProducerClosedError
-from spark_kafka_sink.producer.batching.batch import ProducerBatch
+from spark_kafka_sink.producer.futures import RecordMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.sending import deliveries
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.records.columns import RecordColumns
 from tests.producer.sending.sender_cases import Sent, established, send, simulated, wait
 from tests.producer.virtual_time import loop_of, outcome
 from tests.simulated_cluster import SimulatedCluster
 
 RAISED = [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError]
+Partitions = tuple[int, int, int]
+TOGETHER: list[Partitions] = [(0, 1, 2), (0, 0, 0)]
+"""Three batches, and one batch."""
 
 
-def raise_for_partition_1(monkeypatch: pytest.MonkeyPatch, name: str, raised: type[BaseException]) -> list[int]:
-    """Let the function that completes or fails futures raise for batches of partition 1; returns the time of each."""
-    original: Callable[..., None] = getattr(deliveries, name)
-    raised_for: list[int] = []
+def three_at_once(
+    producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch, raised: type[BaseException], partitions: Partitions
+) -> tuple[Sent, list[object], Sent]:
+    """Three records. The future of the second raises when it is completed, as it would if a user had resolved it;
+    what it is completed with is returned in its place."""
+    first, second, third = (producer.send(ProducerRecord("t", b"v", partition=partition)) for partition in partitions)
+    assert not second.done()  # looked at, so that it has an end to be called
+    ends: list[object] = []
 
-    def tell(first: Any, *others: Any) -> None:
-        (batch,) = [first] if isinstance(first, ProducerBatch) else first
-        if batch.topic_partition.partition == 1:
-            raised_for.append(1)
-            raise raised("from a user's code")
-        original(first, *others)
+    def leave(end: object) -> None:
+        ends.append(end)
+        raise raised("from a user's code")
 
-    monkeypatch.setattr(deliveries, name, tell)
-    return raised_for
-
-
-def three_at_once(producer: KafkaProducer) -> list[Sent]:
-    return [producer.send(ProducerRecord("t", b"v", partition=partition)) for partition in range(3)]
+    monkeypatch.setattr(second, "set_result", leave)
+    monkeypatch.setattr(second, "set_exception", leave)
+    return first, ends, third
 
 
 def goes_on(cluster: SimulatedCluster, producer: KafkaProducer) -> None:
@@ -51,63 +51,77 @@ def goes_on(cluster: SimulatedCluster, producer: KafkaProducer) -> None:
 
 
 @pytest.mark.parametrize("raised", RAISED)
-def test_batches_of_the_same_answer_are_complete_when_one_of_them_raises(
-    raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("partitions", TOGETHER)
+def test_records_of_the_same_answer_are_complete_when_the_future_of_one_raises(
+    partitions: Partitions, raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, producer = simulated(partitions=3)
     established(producer, 0, 1, 2)
-    raised_for = raise_for_partition_1(monkeypatch, "complete_futures", raised)
-    first, _, third = three_at_once(producer)
+    first, ends, third = three_at_once(producer, monkeypatch, raised, partitions)
     wait(producer, first, third)
-    assert (first.result(0).offset, third.result(0).offset, raised_for) == (1, 1, [1])
+    in_one_batch = partitions[0] == partitions[2]
+    assert (first.result(0).offset, third.result(0).offset) == (1, 3 if in_one_batch else 1)
+    assert [type(end) for end in ends] == [RecordMetadata]
     goes_on(cluster, producer)
 
 
 @pytest.mark.parametrize("raised", RAISED)
-def test_batches_of_the_same_answer_fail_when_one_of_them_raises(
-    raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("partitions", TOGETHER)
+def test_records_of_the_same_answer_fail_when_the_future_of_one_raises(
+    partitions: Partitions, raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, producer = simulated(partitions=3)
     established(producer, 0, 1, 2)
-    raised_for = raise_for_partition_1(monkeypatch, "fail_futures", raised)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.POLICY_VIOLATION)
-    first, _, third = three_at_once(producer)
+    first, ends, third = three_at_once(producer, monkeypatch, raised, partitions)
     wait(producer, first, third)
-    assert isinstance(first.exception(0), BrokerError)
-    assert isinstance(third.exception(0), BrokerError)
-    assert raised_for == [1]
+    assert [type(end) for end in (first.exception(0), *ends, third.exception(0))] == [BrokerError] * 3
     goes_on(cluster, producer)
 
 
 @pytest.mark.parametrize("raised", RAISED)
-def test_batches_that_expire_together_fail_when_one_of_them_raises(
-    raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("partitions", TOGETHER)
+def test_records_that_expire_together_fail_when_the_future_of_one_raises(
+    partitions: Partitions, raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, producer = simulated(partitions=3, request_timeout_ms=500, delivery_timeout_ms=800)
     established(producer, 0, 1, 2)
-    raised_for = raise_for_partition_1(monkeypatch, "fail_futures", raised)
     rule = cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
-    first, _, third = three_at_once(producer)
+    first, ends, third = three_at_once(producer, monkeypatch, raised, partitions)
     wait(producer, first, third)
-    assert isinstance(first.exception(0), DeliveryTimeoutError)
-    assert isinstance(third.exception(0), DeliveryTimeoutError)
-    assert raised_for == [1]
+    assert [type(end) for end in (first.exception(0), *ends, third.exception(0))] == [DeliveryTimeoutError] * 3
     rule.remove()
     goes_on(cluster, producer)
 
 
 @pytest.mark.parametrize("raised", RAISED)
-def test_the_end_of_the_producer_fails_what_is_left_when_one_of_it_raises(
-    raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("partitions", TOGETHER)
+def test_the_end_of_the_producer_fails_what_is_left_when_the_future_of_one_raises(
+    partitions: Partitions, raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, producer = simulated(partitions=3)
     established(producer, 0, 1, 2)
-    raise_for_partition_1(monkeypatch, "fail_futures", raised)
     cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
-    first, _, third = three_at_once(producer)
+    first, ends, third = three_at_once(producer, monkeypatch, raised, partitions)
     loop_of(producer).run_until(lambda: False, 10)
     producer.close(timeout=0)
-    assert isinstance(first.exception(0), ProducerClosedError)
-    assert isinstance(third.exception(0), ProducerClosedError)
+    assert [type(end) for end in (first.exception(0), *ends, third.exception(0))] == [ProducerClosedError] * 3
     assert producer._pool.free_bytes == producer._pool.bytes_max
     assert not cluster.system.open_sockets
+
+
+def test_calls_that_complete_together_are_complete_when_the_future_of_one_raises(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, producer = simulated(partitions=3)
+    established(producer, 0, 1, 2)
+    calls = [producer.send_columns("t", RecordColumns(pa.array([b"a", b"b"])), 0) for _ in range(3)]
+
+    def leave(end: object) -> None:
+        raise SystemExit("from a user's code")
+
+    monkeypatch.setattr(calls[1], "set_result", leave)
+    outcome(producer, calls[0])
+    outcome(producer, calls[2])
+    assert [call.result(0).rows_written for call in (calls[0], calls[2])] == [2, 2]
+    goes_on(cluster, producer)

@@ -306,7 +306,13 @@ def test_rule_5_memory_is_kept_until_the_request_has_left_the_socket_layer() -> 
 
 
 def test_without_rule_5_memory_is_free_while_the_request_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ProducerBatch, "_let_go_if_off_wire", ProducerBatch._let_go)
+    let_go_if_off_wire = ProducerBatch._let_go_if_off_wire
+
+    def let_go(batch: ProducerBatch) -> None:
+        batch.on_wire = False
+        let_go_if_off_wire(batch)
+
+    monkeypatch.setattr(ProducerBatch, "_let_go_if_off_wire", let_go)
     assert free_bytes_while_an_expired_batch_is_in_flight()[0]
 
 
