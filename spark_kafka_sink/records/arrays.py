@@ -86,6 +86,7 @@ EMPTY = bytes_array([b""])[0]
 
 
 _BINARY = pa.binary()
+_NULL = pa.null().id
 _SMALL, _LARGE = np.dtype(np.int32), np.dtype(np.int64)
 _LARGE_TYPES = (pa.large_binary().id, pa.large_string().id)
 
@@ -105,7 +106,10 @@ class ByteColumn:
     @property
     def lengths(self) -> NDArray[np.int32]:
         """Kafka's, with -1 for null."""
-        return _lengths(self.offsets, self.nulls)
+        lengths: NDArray[np.int32] = self.offsets[1:] - self.offsets[:-1]
+        if self.nulls is not None:
+            lengths[self.nulls] = -1
+        return lengths
 
     def fixed_length(self) -> int | None:
         """The length that all rows have (-1: all are null), or None."""
@@ -118,12 +122,6 @@ class ByteColumn:
             return None
         # It is the average: unless all have it, one has more.
         return first if np.maximum.reduce(offsets[1:] - offsets[:-1]) == first else None
-
-    @property
-    def sizes(self) -> NDArray[np.int32]:
-        """The bytes of each row, none for null."""
-        sizes: NDArray[np.int32] = self.offsets[1:] - self.offsets[:-1]
-        return sizes
 
     def array(self) -> pa.Array:
         """The payload as a binary array without nulls."""
@@ -140,7 +138,7 @@ class ByteColumn:
 
 def byte_column(array: pa.Array) -> ByteColumn:
     """Read a binary or string column (32- or 64-bit offsets). The rows must have less than 2 GiB together."""
-    if pa.types.is_null(array.type):
+    if array.type.id == _NULL:
         array = array.cast(_BINARY)
     offsets, data = _stored(array)
     nulls = null_mask(array) if array.null_count else None
@@ -155,27 +153,23 @@ def byte_column(array: pa.Array) -> ByteColumn:
     return ByteColumn(offsets, data, nulls)
 
 
-def byte_lengths(array: pa.Array) -> NDArray[np.int64]:
-    """Kafka's lengths of a binary, string or null column, -1 for null. The rows may be of any size."""
-    if pa.types.is_null(array.type):
-        return np.full(len(array), -1, np.int64)
-    lengths = _lengths(_stored(array)[0], null_mask(array) if array.null_count else None)
-    return lengths.astype(np.int64)
+def byte_sizes(array: pa.Array) -> NDArray[np.int64]:
+    """The bytes of each row of a binary, string or null column, none for null. The rows may be of any size."""
+    if array.type.id == _NULL:
+        return np.zeros(len(array), np.int64)
+    offsets, _ = _stored(array)
+    sizes: NDArray[np.int64] = (offsets[1:] - offsets[:-1]).astype(np.int64)
+    if array.null_count:
+        sizes[null_mask(array)] = 0
+    return sizes
 
 
 def data_nbytes(array: pa.Array) -> int:
     """The bytes of all rows of a binary, string or null column together, without its offsets."""
-    if pa.types.is_null(array.type):
+    if array.type.id == _NULL:
         return 0
     offsets, _ = _stored(array)
     return int(offsets[-1]) - int(offsets[0])
-
-
-def _lengths(offsets: NDArray[Any], nulls: NDArray[np.bool_] | None) -> NDArray[Any]:
-    lengths: NDArray[Any] = offsets[1:] - offsets[:-1]
-    if nulls is not None:
-        lengths[nulls] = -1
-    return lengths
 
 
 def _stored(array: pa.Array) -> tuple[NDArray[Any], pa.Buffer | None]:
@@ -223,8 +217,10 @@ def encode_varint(value: int) -> bytes:
 
 def zigzag_column(values: NDArray[Any]) -> NDArray[Any]:
     """The zigzag codes of signed integers, as unsigned integers of their size."""
-    bits = 8 * values.itemsize
-    return ((values << 1) ^ (values >> (bits - 1))).view(f"u{values.itemsize}")
+    codes = values << 1
+    if np.minimum.reduce(values, initial=0) < 0:
+        codes ^= values >> (8 * values.itemsize - 1)
+    return codes.view(f"u{values.itemsize}")
 
 
 def varint_widths(coded: NDArray[Any]) -> NDArray[np.int32]:

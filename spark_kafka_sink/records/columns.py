@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.records.arrays import byte_lengths, data_nbytes, null_mask, number_array, numbers_of
+from spark_kafka_sink.records.arrays import byte_sizes, data_nbytes, null_mask, number_array, numbers_of
 
 ArrowColumn: TypeAlias = "pa.Array | pa.ChunkedArray"
 
@@ -87,7 +87,7 @@ class RecordColumns:
     def nbytes(self) -> int:
         """The bytes of these rows alone, also where the arrays are slices of larger ones."""
         if self._nbytes < 0:
-            self._nbytes = sum(column.nbytes for _, column in self._named() if column is not None)
+            self._nbytes = sum([column.nbytes for _, column in self._named() if column is not None])
         return self._nbytes
 
     @property
@@ -102,15 +102,15 @@ class RecordColumns:
     @property
     def memory_nbytes(self) -> int:
         """All memory that the arrays point into, also outside of their slices. No row has more; known at once."""
-        return sum(column.get_total_buffer_size() for _, column in self._named() if column is not None)
+        return sum([column.get_total_buffer_size() for _, column in self._named() if column is not None])
 
     def slice(self, offset: int, length: int | None = None) -> RecordColumns:
-        return self._checked(*(None if c is None else c.slice(offset, length) for _, c in self._named()))
+        return self._checked(*[None if c is None else c.slice(offset, length) for _, c in self._named()])
 
     def take(self, indices: Any) -> RecordColumns:
         """The rows at these positions, in this order (copied)."""
         positions = numbers_of(indices) if isinstance(indices, pa.Array) else np.asarray(indices, np.int64)
-        return self._checked(*(None if c is None else _take(one_array(c), positions) for _, c in self._named()))
+        return self._checked(*[None if c is None else _take(one_array(c), positions) for _, c in self._named()])
 
     def chunks(self, rows_max: int) -> Iterator[RecordColumns]:
         """Runs of at most `rows_max` rows, whose columns are plain arrays (chunks of the input are joined)."""
@@ -122,7 +122,7 @@ class RecordColumns:
 
     def contiguous(self) -> RecordColumns:
         """The rows with each column as one plain array. Only columns in several pieces are copied."""
-        return self._checked(*(None if c is None else one_array(c) for _, c in self._named()))
+        return self._checked(*[None if c is None else one_array(c) for _, c in self._named()])
 
     @classmethod
     def concat(cls, parts: Sequence[RecordColumns]) -> RecordColumns:
@@ -130,7 +130,7 @@ class RecordColumns:
         if len(parts) == 1:
             return parts[0]
         names = ("value", "key", "headers", "timestamp")
-        return cls._checked(*(_concat([getattr(part, name) for part in parts], parts) for name in names))
+        return cls._checked(*[_concat([getattr(part, name) for part in parts], parts) for name in names])
 
     def _named(self) -> tuple[tuple[str, Any], ...]:
         return (
@@ -205,7 +205,7 @@ def _decoded(column: ArrowColumn) -> ArrowColumn:
 
 
 def _longest(words: pa.Array) -> int:
-    return int(np.maximum.reduce(byte_lengths(words), initial=0))
+    return int(np.maximum.reduce(byte_sizes(words), initial=0))
 
 
 def _header_column(column: ArrowColumn) -> ArrowColumn | None:

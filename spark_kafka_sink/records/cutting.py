@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import byte_lengths, encode_varint, numbers_of
+from spark_kafka_sink.records.arrays import byte_sizes, encode_varint, numbers_of
 from spark_kafka_sink.records.columns import NO_TIMESTAMP, ROWS_AT_A_TIME, ArrowColumn, RecordColumns, one_array
 from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.joined_rows import JOINED_BYTES_MAX, header_column, rows_with_bad_headers
@@ -72,32 +72,39 @@ def record_size_bounds(columns: RecordColumns) -> NDArray[np.int64]:
     exact widths would cost more than all the rest of the cutting.
     """
     deltas = OFFSET_DELTA_BYTES + _timestamp_delta_bytes(columns.timestamp)
-    bounds = [_size_bounds(chunk) + deltas for chunk in columns.chunks(ROWS_AT_A_TIME)]
+    bounds = [_size_bounds(chunk, deltas) for chunk in columns.chunks(ROWS_AT_A_TIME)]
     return bounds[0] if len(bounds) == 1 else np.concatenate([np.empty(0, np.int64), *bounds])
 
 
-def _size_bounds(chunk: RecordColumns) -> NDArray[np.int64]:
-    """For each record the bytes of all but its two deltas (offset and timestamp), at most."""
-    sizes = _ATTRIBUTES_BYTES + _sizes_with_length(chunk.value)
-    sizes += 1 if chunk.key is None else _sizes_with_length(chunk.key)
-    sizes += 1 if chunk.headers is None else _header_bytes(chunk.headers)
-    deltas_max = OFFSET_DELTA_BYTES + _TIMESTAMP_DELTA_BYTES_WORST
-    sizes += len(encode_varint(int(np.maximum.reduce(sizes, initial=0)) + deltas_max))
+def _size_bounds(chunk: RecordColumns, deltas: int) -> NDArray[np.int64]:
+    """For each record its bytes at most, of which both its deltas (offset and timestamp) are `deltas`."""
+    sizes = byte_sizes(chunk.value)
+    beside = _ATTRIBUTES_BYTES + _width_of_longest(sizes)
+    if chunk.key is None:
+        beside += 1
+    else:
+        keys = byte_sizes(chunk.key)
+        beside += _width_of_longest(keys)
+        sizes += keys
+    if chunk.headers is None:
+        beside += 1
+    else:
+        sizes += _header_bytes(chunk.headers)
+    largest = int(np.maximum.reduce(sizes, initial=0)) + beside + OFFSET_DELTA_BYTES + _TIMESTAMP_DELTA_BYTES_WORST
+    sizes += beside + deltas + len(encode_varint(largest))
     return sizes
 
 
-def _sizes_with_length(array: pa.Array) -> NDArray[np.int64]:
-    sizes = np.maximum(byte_lengths(array), 0)
-    sizes += len(encode_varint(int(np.maximum.reduce(sizes, initial=0))))
-    return sizes
+def _width_of_longest(numbers: NDArray[np.int64]) -> int:
+    return len(encode_varint(int(np.maximum.reduce(numbers, initial=0))))
 
 
 def _header_bytes(array: pa.Array) -> NDArray[np.int64]:
     headers = header_column(array)
-    each = _sizes_with_length(headers.keys) + _sizes_with_length(headers.values)
+    keys, values = byte_sizes(headers.keys), byte_sizes(headers.values)
+    each = keys + values + (_width_of_longest(keys) + _width_of_longest(values))
     before: NDArray[np.int64] = np.concatenate([np.zeros(1, np.int64), np.cumsum(each)])
-    counts = len(encode_varint(int(np.maximum.reduce(headers.counts, initial=0))))
-    return counts + before[headers.starts[1:]] - before[headers.starts[:-1]]
+    return _width_of_longest(headers.counts) + before[headers.starts[1:]] - before[headers.starts[:-1]]
 
 
 def _timestamp_delta_bytes(timestamp: ArrowColumn | None) -> int:
@@ -173,26 +180,26 @@ def cut_batches(
         return []
     ends = _ends(sizes, slices, batch_bytes_max, times)
     room = batch_bytes_max - HEADER_BYTES
-    cuts: list[tuple[int, int, int, int, int | None]] = []
+    cuts: list[BatchSlice] = []
     for index, (row, stop, open_records, open_bytes, base) in enumerate(slices):
         if open_records:
             end = bisect_right(ends, ends[row] + batch_bytes_max - open_bytes, row, stop + 1) - 1
             if end > row:
-                cuts.append((index, row, end, open_records, base))
+                cuts.append(BatchSlice(index, row, end, open_records, base))
                 row = end
         while row < stop:
             end = max(row + 1, bisect_right(ends, ends[row] + room, row, stop + 1) - 1)
-            cuts.append((index, row, end, 0, None))
+            cuts.append(BatchSlice(index, row, end))
             row = end
-    return list(map(BatchSlice._make, cuts))
+    return cuts
 
 
 def _ends(sizes: NDArray[np.int64], slices: Sequence[PartitionSlice], batch_bytes_max: int, times: Times) -> memoryview:
     """For each row the bytes before it, and those of all: sums of the sizes, with the deltas of these rows."""
     counted = OFFSET_DELTA_BYTES + TIMESTAMP_DELTA_BYTES
     smallest = int(np.minimum.reduce(sizes)) - counted + 2
-    rows_max = max(stop - start for start, stop, *_ in slices)
-    last = max(part.open_records for part in slices) + min(rows_max, batch_bytes_max // smallest + 1)
+    rows_max = max([stop - start for start, stop, *_ in slices])
+    last = max([part.open_records for part in slices]) + min(rows_max, batch_bytes_max // smallest + 1)
     deltas = len(encode_varint(last)) + _widest_timestamp_delta_bytes(slices, times)
     ends = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes + (deltas - counted), out=ends[1:])
@@ -204,4 +211,4 @@ def _widest_timestamp_delta_bytes(slices: Sequence[PartitionSlice], times: Times
     bases = [base for *_, base in slices if base is not None]
     furthest = times.highest - min(bases, default=times.lowest), times.lowest - max(bases, default=times.highest)
     apart = times.highest - times.lowest
-    return max(len(encode_varint(delta)) for delta in (*furthest, apart, -apart))
+    return max([len(encode_varint(delta)) for delta in (*furthest, apart, -apart)])

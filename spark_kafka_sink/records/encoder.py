@@ -91,7 +91,7 @@ def _times(column: ArrowColumn | None, rows: int, now_ms: int, order: NDArray[np
     if column is None:
         return np.full(rows, now_ms)
     times = numbers_of(one_array(column), null=now_ms)
-    return times if order is None else times[order]
+    return times if order is None else times.take(order)
 
 
 def _joined_rows(
@@ -110,7 +110,7 @@ def _joined_rows(
     if headers is None or not len(headers.keys):
         records.add_constant(_NO_HEADERS)
     else:
-        records.add_numbers(headers.counts if order is None else headers.counts[order])
+        records.add_numbers(headers.counts if order is None else headers.counts.take(order))
         records.add_payloads([headers.encoded()])
     records.add_length_in_front()
     return records

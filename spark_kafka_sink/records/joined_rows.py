@@ -103,20 +103,16 @@ class JoinedRows:
 
     def add_payloads(self, pieces: Sequence[ByteColumn]) -> None:
         """Add the bytes of a column, which may lie in pieces, without their lengths; null adds nothing."""
-        first = self._next_place
-        for piece in pieces:
-            self._add_array(piece.array())
-        places = np.arange(first, self._next_place, dtype=np.int32) if self._order is None else self._order + first
-        self._columns.append(places)
-        self._sizes += self._in_order([piece.sizes for piece in pieces])
+        self._add_payloads(pieces, self._lengths_of(pieces))
 
     def add_bytes(self, pieces: Sequence[ByteColumn] | None) -> None:
         """Add lengths and bytes, as Kafka writes keys and values. The length of null is -1. None: every row is null."""
         if pieces is None:
             self.add_constant(encode_varint(-1))
         else:
-            self.add_numbers(self._in_order([piece.lengths for piece in pieces]))
-            self.add_payloads(pieces)
+            lengths = self._lengths_of(pieces)
+            self.add_numbers(lengths)
+            self._add_payloads(pieces, lengths)
 
     def add_length_in_front(self) -> None:
         """Put in front of each row the length that it has so far."""
@@ -161,16 +157,25 @@ class JoinedRows:
         if empty > 0:
             self._arrays.append(_EMPTY.slice(0, min(empty, _EMPTY_MAX)))
 
-    def _in_order(self, pieces: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
-        numbers = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-        return numbers if self._order is None else numbers[self._order]
+    def _add_payloads(self, pieces: Sequence[ByteColumn], lengths: NDArray[np.int32]) -> None:
+        """`lengths` are in the order of the rows."""
+        first = self._next_place
+        for piece in pieces:
+            self._add_array(piece.array())
+        places = np.arange(first, self._next_place, dtype=np.int32) if self._order is None else self._order + first
+        self._columns.append(places)
+        self._sizes += np.maximum(lengths, 0)
+
+    def _lengths_of(self, pieces: Sequence[ByteColumn]) -> NDArray[np.int32]:
+        lengths = pieces[0].lengths if len(pieces) == 1 else np.concatenate([piece.lengths for piece in pieces])
+        return lengths if self._order is None else lengths.take(self._order)
 
     def _varints(self, values: Numbers) -> tuple[NDArray[Any], NDArray[np.int32]]:
         """Their places and their widths."""
         coded = zigzag_column(values)
         widths = varint_widths(coded)
         if int(np.maximum.reduce(coded, initial=0)) < _SMALL_CODES:
-            return coded, widths
+            return coded.view(values.dtype), widths
         first = self._add_array(varint_array(coded))
         return np.arange(first, self._next_place, dtype=np.int32), widths
 

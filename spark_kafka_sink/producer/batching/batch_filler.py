@@ -280,7 +280,7 @@ class BatchFiller:
         staged = stage.leases[0]
         for _, same in groupby(zip(pieces, cuts, strict=True), lambda pair: id(pair[0].segment.obj)):
             pairs = list(same)
-            encoded = sum(len(piece.segment) for piece, _ in pairs)
+            encoded = memoryview(pairs[0][0].segment.obj).nbytes
             rows_bytes = origins.nbytes(pairs[0][1].start, pairs[-1][1].stop)
             lease = staged.sibling()
             lease.hold(stage, 0)

@@ -95,15 +95,16 @@ def group(staged: Sequence[StagedRows]) -> GroupedRows:
     starts = [0, *counts[hit].cumsum().tolist()]
     entry_of = order = None
     if len(staged) > 1:
-        entry_of = np.repeat(np.arange(len(staged)), [len(rows.rows) for rows in staged])
+        entry_of = np.repeat(np.arange(len(staged), dtype=np.int32), [len(rows.rows) for rows in staged])
     if len(hit) > 1 and not _in_order(partitions):
-        order = _narrow(partitions, len(counts)).argsort(kind="stable").astype(np.int32)
-        sizes, places = sizes[order], places[order]
-        entry_of = None if entry_of is None else entry_of[order]
+        by_partition = _narrow(partitions, len(counts)).argsort(kind="stable")
+        sizes, places = sizes.take(by_partition), places.take(by_partition)
+        entry_of = None if entry_of is None else entry_of.take(by_partition)
+        order = by_partition.astype(np.int32)
     return GroupedRows(columns, order, sizes, hit.tolist(), starts, _origins(staged, places, entry_of))
 
 
-def _origins(staged: Sequence[StagedRows], places: NDArray[np.int64], entry_of: NDArray[np.int64] | None) -> RowOrigins:
+def _origins(staged: Sequence[StagedRows], places: NDArray[np.int64], entry_of: NDArray[np.int32] | None) -> RowOrigins:
     """`entry_of` says which of `staged` each row comes from; None if there is only one."""
     if entry_of is None:
         return RowOrigins(places, [staged[0].call])
