@@ -231,13 +231,14 @@ def varint_widths(coded: NDArray[Any]) -> NDArray[np.int32]:
     return width
 
 
-def varint_array(coded: NDArray[Any]) -> pa.Array:
-    """A binary array with the varint of each number, from its zigzag code."""
-    groups = _groups(coded)
-    table = np.empty((len(coded), groups), np.uint8)
-    used = np.ones((len(coded), groups), np.bool_)
+def varint_array(coded: NDArray[Any], front: bytes = b"") -> pa.Array:
+    """A binary array with the varint of each number, from its zigzag code, and `front` before each."""
+    first, groups = len(front), _groups(coded)
+    table = np.empty((len(coded), first + groups), np.uint8)
+    used = np.ones((len(coded), first + groups), np.bool_)
+    table[:, :first] = np.frombuffer(front, np.uint8)
     rest = coded
-    for group in range(groups):
+    for group in range(first, first + groups):
         more = rest > 0x7F
         table[:, group] = rest & 0x7F
         table[:, group] |= more.view(np.uint8) << _GROUP_BITS

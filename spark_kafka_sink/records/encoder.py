@@ -68,9 +68,9 @@ def encode(
     segments: list[memoryview] = []
     chunks = _chunks(columns, slices)
     for chunk, (data, edges) in zip(chunks, records.join([chunk[-1].stop for chunk in chunks]), strict=True):
-        ends = edges[[part.stop - chunk[0].start for part in chunk]].tolist()
+        bounds = edges[[0, *[part.stop - chunk[0].start for part in chunk]]].tolist()
         view = memoryview(data)
-        segments += [view[start:stop] for start, stop in pairwise([0, *ends])]
+        segments += [view[start:stop] for start, stop in pairwise(bounds)]
     highest = np.maximum.reduceat(times, starts).tolist()
     return list(named_rows(EncodedSlice, segments, counts.tolist(), base, highest))
 

@@ -7,14 +7,19 @@ rows. Two rows of a length and a value:
     array   varint 0, varint -1, varint 1, ... | value 0, value 1
     places  length 0, value 0, length 1, value 1
 
-The array begins with the varints of all small numbers, in the order of their zigzag codes: such a number's place is its
-code. Larger numbers are encoded into an array of their own.
+The varints of small numbers stand in the array once each, in the order of their zigzag codes. Larger numbers have an
+element for each row.
+
+To take a single byte costs as much as to take a value. So bytes that are the same in all rows are taken together with
+the number behind them: its varints have these bytes in front. Bytes at the end of all rows are taken with the length at
+the beginning of the next row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -42,16 +47,15 @@ from spark_kafka_sink.records.arrays import (
 Numbers: TypeAlias = "NDArray[np.int64] | NDArray[np.int32]"
 
 _SMALL_CODES = 1 << 14
-_SMALL_VARINTS = varint_array(np.arange(_SMALL_CODES, dtype=np.uint32))
-"""All varints of one and two bytes."""
+"""All codes whose varints have one or two bytes."""
 _RESERVE = 0.98
 """A mean length that is a little too high costs nothing; one that is too low makes `take` grow its memory, and copy."""
 _EMPTY_MAX = 1 << 17
 _EMPTY = pa.Array.from_buffers(
     pa.binary(), _EMPTY_MAX, [None, pa.py_buffer(np.zeros(_EMPTY_MAX + 1, np.int32)), pa.py_buffer(b"")]
 )
-JOINED_BYTES_MAX = OFFSETS_MAX - (1 << 16)
-"""What rows may have together: beside them, the varints above must fit into an array with 32-bit offsets."""
+JOINED_BYTES_MAX = OFFSETS_MAX - (1 << 20)
+"""What rows may have together: beside them, the varints of small numbers must fit into an array with 32-bit offsets."""
 _POOL = pa.jemalloc_memory_pool() if "jemalloc" in pa.supported_memory_backends() else pa.system_memory_pool()
 """Where encoded records lie, and their pieces for a moment. Records are written on one thread and freed on another, the
 sender's. mimalloc, Arrow's usual allocator, keeps memory apart for each thread: it held 20 to 30 MB more for records,
@@ -68,6 +72,12 @@ def reuse_freed_memory() -> None:
     np.empty(4 << 20, np.uint8)
 
 
+@lru_cache(16)
+def _small_varints(front: bytes, bits: int) -> pa.Array:
+    """The varints of all codes of at most `bits` bits, with `front` before each."""
+    return varint_array(np.arange(1 << bits, dtype=np.uint32), front)
+
+
 class JoinedRows:
     """One row or more. Each column that is added stands behind the columns before it, in every row.
 
@@ -78,9 +88,10 @@ class JoinedRows:
     def __init__(self, rows: int, order: NDArray[np.int32] | None = None) -> None:
         self._rows = rows
         self._order = order
-        self._arrays: list[pa.Array] = [_SMALL_VARINTS]
-        self._next_place = _SMALL_CODES
+        self._arrays: list[pa.Array] = []
+        self._next_place = 0
         self._columns: list[NDArray[Any] | bytes] = []  # places, or bytes that are the same in all rows
+        self._end = b""  # the same at the end of all rows: each row but the first begins with that of the row before
         self._sizes: NDArray[Any] = np.zeros(rows, np.int32)
 
     def add_constant(self, data: bytes) -> None:
@@ -97,7 +108,7 @@ class JoinedRows:
         if lowest == np.maximum.reduce(values):
             self.add_constant(encode_varint(lowest))
             return
-        places, widths = self._varints(values)
+        places, widths = self._varints(values, self._pop_constant())
         self._columns.append(places)
         self._sizes += widths
 
@@ -116,12 +127,13 @@ class JoinedRows:
 
     def add_length_in_front(self) -> None:
         """Put in front of each row the length that it has so far."""
-        places, widths = self._varints(self._sizes)
+        self._end = self._pop_constant()
+        places, widths = self._varints(self._sizes, self._end)
         self._columns.insert(0, places)
         self._sizes += widths
 
     def join(self, stops: Sequence[int]) -> Iterator[tuple[pa.Buffer, NDArray[np.int32]]]:
-        """The bytes of the rows up to each stop, and where in them each row begins and the last one ends."""
+        """Bytes that have the rows up to each stop, and where in them each row begins and the last one ends."""
         total = int(np.add.reduce(self._sizes, dtype=np.int64))
         if total > JOINED_BYTES_MAX:
             raise RecordTooLargeError(
@@ -133,16 +145,19 @@ class JoinedRows:
             else column
             for column in self._columns
         ]
+        end = self._add_array(bytes_array([self._end]))
         self._add_empty(self._rows * len(columns), total)
         pieces = pa.concat_arrays(self._arrays, memory_pool=_POOL)
         self._arrays.clear()
         for first, stop in pairwise([0, *stops]):
-            places = np.empty((stop - first, len(columns)), np.int32)
+            places = np.empty((stop - first) * len(columns) + 1, np.int32)
+            table = places[:-1].reshape(-1, len(columns))
             for index, column in enumerate(columns):
-                places[:, index] = column[first:stop]
-            joined = pc.take(pieces, number_array(places.reshape(-1)), boundscheck=False, memory_pool=_POOL)
+                table[:, index] = column[first:stop]
+            places[-1] = end
+            joined = pc.take(pieces, number_array(places), boundscheck=False, memory_pool=_POOL)
             _, offsets, data = joined.buffers()
-            yield data, np.frombuffer(offsets, np.int32, places.size + 1)[:: len(columns)]
+            yield data, np.frombuffer(offsets, np.int32, len(places))[:: len(columns)] + len(self._end)
 
     def _add_empty(self, taken: int, total_bytes: int) -> None:
         """Add empty elements, as many as make the mean length of all that of the elements that are taken.
@@ -170,13 +185,22 @@ class JoinedRows:
         lengths = pieces[0].lengths if len(pieces) == 1 else np.concatenate([piece.lengths for piece in pieces])
         return lengths if self._order is None else lengths.take(self._order)
 
-    def _varints(self, values: Numbers) -> tuple[NDArray[Any], NDArray[np.int32]]:
-        """Their places and their widths."""
+    def _pop_constant(self) -> bytes:
+        """Take the last column away if its bytes are the same in all rows: those bytes."""
+        last = self._columns[-1] if self._columns else b""
+        if not isinstance(last, bytes):
+            return b""
+        del self._columns[-1:]
+        return last
+
+    def _varints(self, values: Numbers, front: bytes) -> tuple[NDArray[Any], NDArray[np.int32]]:
+        """The places of their varints with `front` before each, and the widths of the varints alone."""
         coded = zigzag_column(values)
         widths = varint_widths(coded)
-        if int(np.maximum.reduce(coded, initial=0)) < _SMALL_CODES:
-            return coded.view(values.dtype), widths
-        first = self._add_array(varint_array(coded))
+        highest = int(np.maximum.reduce(coded, initial=0))
+        if highest < _SMALL_CODES:
+            return coded.view(values.dtype) + self._add_array(_small_varints(front, highest.bit_length())), widths
+        first = self._add_array(varint_array(coded, front))
         return np.arange(first, self._next_place, dtype=np.int32), widths
 
     def _add_array(self, array: pa.Array) -> int:
