@@ -149,9 +149,21 @@ class Deliveries:
         if isinstance(message, ProduceResponse):
             self._metrics.request_answered(response.latency_ms, message.throttle_time_ms, now)
             self._take_leader_hints(message, sent)
+        completed: list[ProducerBatch] = []
+        try:
+            return self._carry_out(response, sent, now, completed)
+        finally:  # what is stored is reported, whatever becomes of the others
+            if completed:
+                self._metrics.batches_stored(completed, now)  # before their futures: callers see the count
+                complete_futures(completed)
+                self._accumulator.finish(*completed)
+
+    def _carry_out(
+        self, response: ClientResponse, sent: SentBatches, now: float, completed: list[ProducerBatch]
+    ) -> KafkaSinkError | None:
+        """Batches that are complete are added to `completed`, the others are sent again, split or failed."""
         connection = self._idempotence.connection(response.request.node_id)
         fatal: KafkaSinkError | None = None
-        completed: list[ProducerBatch] = []
         for batch, answer in answers_of(response, sent, self._config.acks):
             outcome = self._outcome(batch, answer, connection, now)
             if batch.done:
@@ -166,10 +178,6 @@ class Deliveries:
             else:
                 error = self._give_up(batch, answer, outcome, now)
                 fatal = error if outcome.fatal else fatal
-        if completed:
-            self._metrics.batches_stored(completed, now)  # before their futures: callers see the count
-            complete_futures(completed)
-            self._accumulator.finish(*completed)
         return fatal
 
     def _outcome(self, batch: ProducerBatch, answer: Answer, connection: object, now: float) -> Outcome:

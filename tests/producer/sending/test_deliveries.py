@@ -11,6 +11,7 @@ from spark_kafka_sink.errors import BrokerError, DeliveryTimeoutError, ProducerC
 from spark_kafka_sink.producer.futures import RecordMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.sending import deliveries
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns
@@ -108,6 +109,26 @@ def test_the_end_of_the_producer_fails_what_is_left_when_the_future_of_one_raise
     assert [type(end) for end in (first.exception(0), *ends, third.exception(0))] == [ProducerClosedError] * 3
     assert producer._pool.free_bytes == producer._pool.bytes_max
     assert not cluster.system.open_sockets
+
+
+def test_what_is_stored_is_reported_though_the_sender_ends_with_another_batch_of_the_same_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, producer = simulated(partitions=3)
+    established(producer, 0, 1, 2)
+    cluster.control.when(api=ApiKey.PRODUCE, topic="t", partition=1).fail(codes.POLICY_VIOLATION)
+
+    def end(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(deliveries, "decide", end)
+    stored = producer.send(ProducerRecord("t", b"v", partition=0))
+    refused = producer.send(ProducerRecord("t", b"v", partition=1))
+    with pytest.raises(MemoryError):
+        wait(producer, stored, refused)
+    assert stored.result(0).offset == 1
+    producer.close(timeout=0)
+    assert isinstance(refused.exception(0), ProducerClosedError)
 
 
 def test_calls_that_complete_together_are_complete_when_the_future_of_one_raises(
