@@ -15,8 +15,10 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import isroutine
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -181,14 +183,17 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
     def stored(self, offset: int, log_append_time: int) -> None:
         timestamp_ms = log_append_time if log_append_time >= 0 else self._timestamp_ms
         metadata = RecordMetadata(self._topic, self._partition, offset, timestamp_ms, *self._sizes)
-        self._call_back(metadata, None)
-        self._end(metadata)
+        try:
+            self._call_back(metadata, None)
+        finally:
+            self._end(metadata)
 
     def failed(self, error: Exception) -> BaseException | None:
         """Returns what a callback has raised that is more than an Exception, for a caller whose own thread this is."""
-        raised = self._call_back(RecordMetadata(self._topic, self._partition, -1, -1), error)
-        self._end(error)
-        return raised
+        try:
+            return self._call_back(RecordMetadata(self._topic, self._partition, -1, -1), error)
+        finally:
+            self._end(error)
 
     def _call_back(self, metadata: RecordMetadata, error: Exception | None) -> BaseException | None:
         raised = [_call(callback, metadata, error) for callback in self._callbacks]
@@ -203,15 +208,10 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
 
 
 def _resolve(future: Future[T], outcome: T | Exception) -> None:
-    """Whatever that raises, for instance because a user has resolved the future, is logged: on the sender's thread it
-    would end all other records."""
-    try:
-        if isinstance(outcome, Exception):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
-    except BaseException:
-        _log.exception("A future could not be completed; the other records go on.")
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
 
 
 def _call(callback: Callback, metadata: RecordMetadata, error: Exception | None) -> BaseException | None:
@@ -220,7 +220,7 @@ def _call(callback: Callback, metadata: RecordMetadata, error: Exception | None)
     try:
         callback(metadata, error)
     except BaseException as raised:
-        name = getattr(callback, "__qualname__", repr(callback))
+        name = callback.__qualname__ if isroutine(callback) else type(callback).__qualname__
         _log.exception("%s failed for a record of topic %s; the others go on.", name, metadata.topic)
         return None if isinstance(raised, Exception) else raised
     return None
@@ -273,22 +273,27 @@ def complete_futures(batches: Iterable[ProducerBatch]) -> None:
     """Complete the futures of acknowledged batches; those of columns once, however many of the batches are theirs."""
     stored: defaultdict[ColumnsFuture, list[int]] = defaultdict(list)
     for batch in batches:
-        _, partition = batch.topic_partition
-        base_offset = batch.base_offset
-        for origins, start, stop, first_index in batch.rows:
-            if isinstance(origins.only_call, ColumnsFuture):  # of many rows, mostly
-                offset = base_offset + first_index if base_offset >= 0 else -1
-                stored[origins.only_call] += (partition, offset, stop - start)
-                continue
-            shift = first_index - start
-            for call, first, last in origins.shares(start, stop):
-                if isinstance(call, ColumnsFuture):
-                    stored[call] += (partition, base_offset + first + shift if base_offset >= 0 else -1, last - first)
-                elif isinstance(call, list):
-                    for index, row in enumerate(origins.rows[first:last].tolist(), first + shift):
-                        call[row].stored(batch.offset_of(index), batch.log_append_time)
+        _complete_records(batch, stored)
     for call, numbers in stored.items():
-        call.stored(numbers)
+        _by_itself(call.stored, numbers)
+
+
+def _complete_records(batch: ProducerBatch, stored: defaultdict[ColumnsFuture, list[int]]) -> None:
+    """Complete the futures of single records, and note in `stored` what each call has in the batch."""
+    _, partition = batch.topic_partition
+    base_offset = batch.base_offset
+    for origins, start, stop, first_index in batch.rows:
+        if isinstance(origins.only_call, ColumnsFuture):  # of many rows, mostly
+            offset = base_offset + first_index if base_offset >= 0 else -1
+            stored[origins.only_call] += (partition, offset, stop - start)
+            continue
+        shift = first_index - start
+        for call, first, last in origins.shares(start, stop):
+            if isinstance(call, ColumnsFuture):
+                stored[call] += (partition, base_offset + first + shift if base_offset >= 0 else -1, last - first)
+            elif isinstance(call, list):
+                for index, row in enumerate(origins.rows[first:last].tolist(), first + shift):
+                    _by_itself(call[row].stored, batch.offset_of(index), batch.log_append_time)
 
 
 def fail_futures(
@@ -298,10 +303,20 @@ def fail_futures(
     named = by_record or {}
     for call, rows, first_index in batch.rows_by_call():
         if isinstance(call, ColumnsFuture):
-            _columns_failed(call, batch.topic_partition.partition, rows, first_index, error, named)
+            _by_itself(_columns_failed, call, batch.topic_partition.partition, rows, first_index, error, named)
         elif isinstance(call, list):
             for index, row in enumerate(rows.tolist(), first_index):
-                call[row].failed(named.get(index, error))
+                _by_itself(call[row].failed, named.get(index, error))
+
+
+def _by_itself(complete: Callable[..., object], *arguments: Any) -> None:
+    """Complete one future on the sender's thread. Whatever a user's code raises there, its log handlers included, the
+    futures of all other records are still completed."""
+    try:
+        complete(*arguments)
+    except BaseException:
+        with suppress(BaseException):
+            _log.exception("A callback or a future raised; the other records go on.")
 
 
 def _columns_failed(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.client.options import client_config
-from spark_kafka_sink.client.preflight import Check, Outcome, Patience, Target, failure, preflight
+from spark_kafka_sink.client.preflight import HASTE, Check, Outcome, Patience, Target, failure, preflight
 from spark_kafka_sink.client.preflight.reached import topic_check
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
@@ -151,6 +151,25 @@ def test_brokers_that_all_advertise_what_leads_nowhere_are_named_whenever_patien
     failed = {name for name, outcome in outcomes(checks).items() if outcome == "failed"}
     assert failed == {"broker 0 (broker0:9092)", "broker 1 (broker1:9093)"}
     assert checks["topic t"].outcome is Outcome.PASSED
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("delay_ms", range(700, 4_700, 150))
+@pytest.mark.parametrize("topics", [("t",), ()])
+def test_they_are_named_though_metadata_came_late_and_another_bootstrap_server_refuses(
+    topics: tuple[str, ...], delay_ms: int, nth: int
+) -> None:
+    cluster = simulated()
+    cluster.system.names |= {"entry": ["broker0"], "broker0": [], "broker1": []}
+    cluster.control.when(api=ApiKey.METADATA, nth=nth).delay(delay_ms)
+    found = preflight(
+        client_config({"bootstrap.servers": "entry:9092,broker7:9092"}),
+        Target(topics, every_broker=not topics),
+        patience=HASTE,
+        system=cluster.system,
+    )
+    failed = {check.name for check in found if check.outcome is Outcome.FAILED}
+    assert failed == {"broker 0 (broker0:9092)", "broker 1 (broker1:9093)"}
 
 
 def test_a_leader_that_swallows_connections_is_named() -> None:

@@ -131,6 +131,35 @@ def test_a_call_s_future_is_done_and_its_other_callbacks_run_when_one_raises(rai
     assert call.result(0).rows_failed == 3
 
 
+def interrupted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the moment in which a future is completed."""
+    set_result = Future.set_result
+
+    def interrupted(self: Future[object], result: object) -> None:
+        monkeypatch.setattr(Future, "set_result", set_result)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Future, "set_result", interrupted)
+
+
+def test_after_ctrl_c_in_the_first_look_at_a_future_the_second_look_finds_its_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = future()
+    one.stored(17, -1)
+    interrupted_once(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        one.result(0)
+    assert one.result(0) == STORED
+
+
+def test_ctrl_c_while_a_call_refuses_its_rows_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = ColumnsFuture("t", 3)
+    interrupted_once(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        call.failed(np.arange(3), 0, DeliveryError("no"))
+
+
 @pytest.mark.parametrize("raised", MORE_THAN_EXCEPTIONS)
 def test_what_a_callback_raises_in_the_thread_that_adds_it_to_a_done_future_is_that_thread_s(
     raised: type[BaseException],
@@ -198,3 +227,18 @@ def test_a_call_whose_rows_begin_within_a_batch_gets_their_offsets_or_none_if_th
 def test_ranges_of_one_partition_add_up_from_its_first_record_on() -> None:
     assert OffsetRange(0, 4, 5) + OffsetRange(5, 9, 5) == OffsetRange(0, 9, 10)
     assert OffsetRange(5, 9, 5) + OffsetRange(-1, -1, 1) + OffsetRange(0, 4, 5) == OffsetRange(0, 9, 11)
+
+
+def test_callbacks_behind_one_that_raises_and_cannot_be_named_are_called() -> None:
+    class CannotBeShown:
+        def __call__(self, metadata: RecordMetadata, error: Exception | None) -> None:
+            raise ValueError("from a user's code")
+
+        def __repr__(self) -> str:
+            raise RuntimeError("from a user's code")
+
+    seen: list[RecordMetadata] = []
+    one = future(CannotBeShown(), lambda metadata, error: seen.append(metadata))
+    one.stored(17, -1)
+    assert seen == [STORED]
+    assert one.result(0) == STORED

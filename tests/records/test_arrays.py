@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_sink.records import arrays
-from spark_kafka_sink.records.arrays import EMPTY, bytes_array, null_mask, number_array, numbers_of
+from spark_kafka_sink.records.arrays import EMPTY, byte_sizes, bytes_array, null_mask, number_array, numbers_of
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
@@ -54,3 +54,13 @@ def test_columns_without_any_memory_are_read_too() -> None:
     without_offsets = pa.Array.from_buffers(pa.list_(pa.int8()), 0, [None, None], children=[pa.nulls(0, pa.int8())])
     assert numbers_of(without_offsets.offsets).tolist() == [0]
     assert EMPTY.as_py() == b""
+
+
+def test_bytes_under_a_null_are_none_of_its_row() -> None:
+    """Arrow allows them."""
+    offsets, data = number_array(np.array([0, 2, 5, 6], np.int32)), pa.py_buffer(b"aabbbc")
+    validity = pa.py_buffer(np.packbits([True, False, True], bitorder="little"))
+    array = pa.Array.from_buffers(pa.binary(), 3, [validity, offsets.buffers()[1], data])
+    assert byte_sizes(array).tolist() == [2, 0, 1]
+    assert byte_sizes(array.slice(1)).tolist() == [0, 1]
+    assert byte_sizes(pa.nulls(2)).tolist() == [0, 0]

@@ -46,9 +46,11 @@ class Probe:
         """Why there is no answer, as far as that is known."""
         self.is_settled = False
         """Nothing more was waited for: all is well, or will not become so."""
-        self._metadata = Metadata(nodes, config, system=system, allow_auto_topic_creation=False)
-        self._brokers: dict[int, Node] = {}
-        self.client = new_network_client(config, self._metadata, system=system)
+        metadata = Metadata(nodes, config, system=system, allow_auto_topic_creation=False)
+        self.brokers: dict[int, Node] = {}
+        """All brokers of the cluster, by their ids, as the last answer has them. The client forgets them when it can
+        reach none, and asks the bootstrap servers once more."""
+        self.client = new_network_client(config, metadata, system=system)
         self._system = system
         self._is_asking = False
         self._ask_at_ms = 0.0
@@ -125,6 +127,8 @@ class Probe:
         self._ask_at_ms = now + _ASK_AGAIN_MS
         if isinstance(response.message, MetadataResponse):
             self.answer = response.message
+            named = [Node(one.node_id, one.host, one.port, one.rack) for one in response.message.brokers]
+            self.brokers = {node.id: node for node in named} or self.brokers
         else:
             self.no_answer = response.reason
 
@@ -156,15 +160,6 @@ class Probe:
         missing = self.bootstrap if self.answer is None and not self.reached else self.leaders()
         connecting = any(node.id not in self.reached and not self.client.connection_failed(node.id) for node in missing)
         return connecting or (self.answer is None and bool(self.reached) and self.ready_node() is not None)
-
-    @property
-    def brokers(self) -> dict[int, Node]:
-        """All brokers of the cluster, by their ids. The client forgets them when it can reach none, and asks the
-        bootstrap servers once more; here they stay until there is another answer."""
-        snapshot = self._metadata.snapshot
-        if not snapshot.is_bootstrap:
-            self._brokers = dict(snapshot.nodes)
-        return self._brokers
 
     def leaders(self) -> list[Node]:
         """The brokers that the records may go to."""

@@ -154,9 +154,14 @@ class Deliveries:
             return self._carry_out(response, sent, now, completed)
         finally:  # what is stored is reported, whatever becomes of the others
             if completed:
-                self._metrics.batches_stored(completed, now)  # before their futures: callers see the count
-                complete_futures(completed)
-                self._accumulator.finish(*completed)
+                self._complete(completed, now)
+
+    def _complete(self, batches: list[ProducerBatch], now: float) -> None:
+        try:
+            self._metrics.batches_stored(batches, now)  # before their futures: callers see the count
+        finally:
+            complete_futures(batches)
+            self._accumulator.finish(*batches)  # behind them: a flush returns when futures are complete
 
     def _carry_out(
         self, response: ClientResponse, sent: SentBatches, now: float, completed: list[ProducerBatch]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from concurrent.futures import Future
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import BrokerError, DeliveryTimeoutError, ProducerClosedError
-from spark_kafka_sink.producer.futures import RecordMetadata
+from spark_kafka_sink.producer.futures import Callback, RecordMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.sending import deliveries
@@ -109,6 +112,66 @@ def test_the_end_of_the_producer_fails_what_is_left_when_the_future_of_one_raise
     assert [type(end) for end in (first.exception(0), *ends, third.exception(0))] == [ProducerClosedError] * 3
     assert producer._pool.free_bytes == producer._pool.bytes_max
     assert not cluster.system.open_sockets
+
+
+class CannotBeShown:
+    """A callback that raises, and raises again where it is named."""
+
+    def __call__(self, metadata: RecordMetadata, error: Exception | None) -> None:
+        raise ValueError("from a user's code")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("from a user's code")
+
+    def __getattr__(self, name: str) -> object:
+        raise RuntimeError("from a user's code")
+
+
+class Raises(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        raise RuntimeError("from a user's code")
+
+
+@pytest.mark.parametrize("code", [codes.NONE, codes.POLICY_VIOLATION])
+@pytest.mark.parametrize("handler", [logging.NullHandler(), Raises()], ids=["log", "log that raises"])
+@pytest.mark.parametrize("method", [False, True])
+def test_a_callback_that_raises_however_it_is_logged_leaves_no_future_open(
+    method: bool, handler: logging.Handler, code: int
+) -> None:
+    callback: Callback = CannotBeShown().__call__ if method else CannotBeShown()
+    cluster, producer = simulated(partitions=3)
+    established(producer, 0, 1, 2)
+    if code:
+        cluster.control.when(api=ApiKey.PRODUCE).fail(code)
+    futures: list[Future[Any]] = [
+        producer.send_columns("t", RecordColumns(pa.array([b"a", b"b"])), 0),
+        producer.send(ProducerRecord("t", b"v", partition=1), callback),
+        producer.send(ProducerRecord("t", b"v", partition=1)),
+        producer.send_columns("t", RecordColumns(pa.array([b"a", b"b"])), 2),
+    ]
+    log = logging.getLogger("spark_kafka_sink")
+    log.addHandler(handler)
+    try:
+        producer.flush(10)
+    finally:
+        log.removeHandler(handler)
+    assert [future.done() for future in futures] == [True] * 4
+    goes_on(cluster, producer)
+
+
+def test_when_a_future_completes_its_records_are_counted_and_no_flush_has_returned() -> None:
+    _, producer = simulated(partitions=3)
+    established(producer, 0, 1, 2)
+    before = producer._metrics.totals(0).records
+    seen: list[tuple[int, bool]] = []
+
+    def look(_: object) -> None:
+        seen.append((producer._metrics.totals(0).records - before, producer._accumulator.has_incomplete()))
+
+    call = producer.send_columns("t", RecordColumns(pa.array([b"a", b"b"])), 0)
+    call.add_done_callback(look)
+    outcome(producer, call)
+    assert seen == [(2, True)]
 
 
 def test_what_is_stored_is_reported_though_the_sender_ends_with_another_batch_of_the_same_answer(
