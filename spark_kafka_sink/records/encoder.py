@@ -14,7 +14,7 @@ A record in a batch:
     headers         for each: keyLength, key, valueLength, value
 
 All records are encoded one after the other (joined_rows.py), in the order of their batches; a batch is a slice of them.
-Some megabytes of them lie in one buffer, which ends where a batch ends.
+Some thousand of them lie in one buffer, which ends where a batch ends.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_kafka_sink.records.arrays import ByteColumn, byte_column, encode_varint, named_rows, numbers_of
-from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, one_array, pieces_of
+from spark_kafka_sink.records.columns import ROWS_AT_A_TIME, ArrowColumn, RecordColumns, one_array, pieces_of
 from spark_kafka_sink.records.cutting import BatchSlice
 from spark_kafka_sink.records.joined_rows import JoinedRows, header_column
 
 BYTES_AT_A_TIME = 4 << 20
-"""About as much lies in one buffer. It returns to the pool only when all of its batches have gone."""
+"""A buffer of large records has fewer of them: it returns to the pool only when all of its batches have gone. With
+three times as many small ones in a buffer, records cost 3 % less, and memory grew over its bound."""
 _ATTRIBUTES = b"\0"
 _NO_HEADERS = encode_varint(0)
 
@@ -75,7 +76,7 @@ def encode(
 
 def _chunks(columns: RecordColumns, slices: Sequence[BatchSlice]) -> list[Sequence[BatchSlice]]:
     """Neighbouring slices with about as many rows as go into one buffer. A slice is never cut."""
-    rows_max = BYTES_AT_A_TIME * columns.num_rows // max(1, columns.nbytes)
+    rows_max = min(ROWS_AT_A_TIME, BYTES_AT_A_TIME * columns.num_rows // max(1, columns.nbytes))
     chunks: list[Sequence[BatchSlice]] = []
     begin, first = 0, 0
     for index, part in enumerate(slices):

@@ -78,7 +78,7 @@ def test_rows_cut_into_small_chunks_give_the_same_bytes(data: st.DataObject, row
     columns = data.draw(arrow_columns(rows))
     plan = data.draw(plans(len(rows)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoder, "BYTES_AT_A_TIME", 3)
+        patch.setattr(encoder, "ROWS_AT_A_TIME", 3)
         assert_equal(encode(columns, plan, NOW), rows, plan)
 
 
