@@ -7,9 +7,8 @@ process, one after the other, and the whole row of them several times; the table
 length come first, even rows second (rows.py). 16 kB, 64 kB, 512 kB and 1 MB are the batch.size: Java's default, one
 between, that of our Spark sink, and librdkafka's default.
 The other of their defaults that counts, send.buffer.bytes, is Java's 128 kB with 16 kB, and librdkafka's with the
-others: the system's choice. With 512 kB, linger.ms is that of our Spark sink, too: with 5 ms, batches have 300 kB.
-CPU is user + system time of the contender's process alone, from the first record to the last acknowledgement; for Java
-it is that of the whole JVM, its start included, so that only its records/s are compared.
+others: the system's choice. CPU is user + system time of the contender's process alone, from the first record to the
+last acknowledgement; for Java it is that of the whole JVM, its start included, so that only its records/s are compared.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ TOPICS = {"one": 1, "t": 12, "thousand": 1_000}
 Options = dict[str, object]
 JAVAS: Options = {"batch.size": 16_384}
 BETWEEN: Options = {"batch.size": 65_536, "send.buffer.bytes": -1}
-SPARK_SINKS: Options = {"batch.size": 524_288, "linger.ms": 100, "send.buffer.bytes": -1}
+SPARK_SINKS: Options = {"batch.size": 524_288, "send.buffer.bytes": -1}
 LIBRDKAFKAS: Options = {"batch.size": 1_000_000, "send.buffer.bytes": -1}
 """The defaults of Java, of our Spark sink and of librdkafka, and what is usual for topics with much traffic.
 All producers are compared under each of them.

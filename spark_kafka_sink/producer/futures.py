@@ -207,7 +207,7 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
         _resolve(self, outcome)
 
 
-def _resolve(future: Future[T], outcome: T | Exception) -> None:
+def _resolve(future: Future[RecordMetadata], outcome: RecordMetadata | Exception) -> None:
     if isinstance(outcome, Exception):
         future.set_exception(outcome)
     else:
@@ -266,7 +266,7 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
 
     def _resolve(self) -> None:
         """Complete the future: all rows have their result, so the fields do not change any more."""
-        _resolve(self, ColumnsResult(self._topic, tuple(self._failures), self._stored))
+        self.set_result(ColumnsResult(self._topic, tuple(self._failures), self._stored))
 
 
 def complete_futures(batches: Iterable[ProducerBatch]) -> None:
