@@ -54,7 +54,7 @@ _EMPTY_MAX = 1 << 17
 _EMPTY = pa.Array.from_buffers(
     pa.binary(), _EMPTY_MAX, [None, pa.py_buffer(np.zeros(_EMPTY_MAX + 1, np.int32)), pa.py_buffer(b"")]
 )
-JOINED_BYTES_MAX = OFFSETS_MAX - (1 << 20)
+JOINED_BYTES_MAX = OFFSETS_MAX - (1 << 21)
 """What rows may have together: beside them, the varints of small numbers must fit into an array with 32-bit offsets."""
 _POOL = pa.jemalloc_memory_pool() if "jemalloc" in pa.supported_memory_backends() else pa.system_memory_pool()
 """Where encoded records lie, and their pieces for a moment. Records are written on one thread and freed on another, the

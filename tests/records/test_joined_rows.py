@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spark_kafka_sink.records.arrays import byte_column, encode_varint
+from spark_kafka_sink.records.arrays import OFFSETS_MAX, byte_column, encode_varint
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.cutting import BatchSlice
 from spark_kafka_sink.records.encoder import encode
-from spark_kafka_sink.records.joined_rows import JoinedRows
+from spark_kafka_sink.records.joined_rows import _SMALL_CODES, JOINED_BYTES_MAX, JoinedRows, _small_varints
 
 ROWS = 40
 HIGHEST = [0, 1, 63, 64, 8_191, 8_192, 2**31 - 1, 2**62]
@@ -84,3 +84,9 @@ def test_what_is_the_same_in_all_records_is_not_taken_by_itself(monkeypatch: pyt
     columns = RecordColumns(pa.array(values), pa.array(keys))
     assert encode(columns, [BatchSlice(0, 0, 100)], 0)
     assert taken == [6 * 100 + 1]
+
+
+def test_the_varints_of_small_numbers_fit_beside_the_largest_rows() -> None:
+    """Six columns of a record and its headers may each have all of them, behind a few bytes that are the same."""
+    tables = 6 * _small_varints(b"\0" * 12, (_SMALL_CODES - 1).bit_length()).buffers()[2].size
+    assert JOINED_BYTES_MAX + tables <= OFFSETS_MAX
