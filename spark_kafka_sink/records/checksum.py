@@ -33,8 +33,9 @@ logging.getLogger(__name__).warning(
 )
 
 
-def crc32c(data: Any, checksum: int = 0) -> int:
-    """The CRC-32C of `data`, continued from `checksum`, which is that of the bytes before. Equals crc32c.crc32c."""
+def crc32c(data: Any, checksum: int = 0, _gil_release_mode: int = -1) -> int:
+    """The CRC-32C of `data`, continued from `checksum`, which is that of the bytes before. Equals crc32c.crc32c, whose
+    third parameter means nothing here: numpy releases the interpreter's lock by itself."""
     message = np.frombuffer(data, np.uint8)
     state = checksum ^ _ALL_ONES
     head = len(message) % _BLOCK_BYTES

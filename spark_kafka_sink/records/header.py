@@ -38,6 +38,9 @@ HEADER_BYTES = 61
 LENGTH_PREFIX_BYTES = 12
 """baseOffset and batchLength, which the length does not count."""
 _LENGTH_OF_NOTHING = HEADER_BYTES - LENGTH_PREFIX_BYTES
+_KEEP_INTERPRETER_LOCK = 0
+"""Above 32 kB the package crc32c releases it. But the checksum of 300 kB takes 20 us, and the sender's thread, which
+computes it, then waits until a caller's thread returns the lock. Records in large batches cost 3 to 9 % less CPU so."""
 CRC_END = 21
 
 CODEC_MASK = 0x07
@@ -108,7 +111,7 @@ def stamp_header(header: BatchHeader, segments: Sequence[Buffer]) -> bytes:
     checksum = crc32c(tail)
     length = _LENGTH_OF_NOTHING
     for segment in segments:
-        checksum = crc32c(segment, checksum)
+        checksum = crc32c(segment, checksum, _KEEP_INTERPRETER_LOCK)
         length += len(segment)
     return _HEAD.pack(header.base_offset, length, header.partition_leader_epoch, header.magic, checksum) + tail
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import sys
+import threading
 
 import crc32c
 import pytest
@@ -102,3 +104,28 @@ def test_a_batch_shorter_than_its_own_header_is_refused(length: int) -> None:
         parse_header(batch)
     with pytest.raises(DecodeError, match="61 bytes"):
         parse_header(batch[:60])
+
+
+def test_no_other_thread_runs_while_a_large_batch_is_stamped() -> None:
+    """To give the interpreter's lock away and to wait for it costs more than the checksum of a batch."""
+    may_run, ran = threading.Lock(), []
+
+    def other() -> None:
+        with may_run:
+            ran.append(True)
+
+    interval = sys.getswitchinterval()
+    records = [memoryview(bytes(32 << 20))]
+    may_run.acquire()
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        sys.setswitchinterval(1_000)  # from here on a thread runs when another one gives the lock away, and only then
+        may_run.release()
+        stamped(records, 1)
+        ran_meanwhile = bool(ran)
+    finally:
+        sys.setswitchinterval(interval)
+    thread.join()
+    assert not ran_meanwhile
+    assert ran
