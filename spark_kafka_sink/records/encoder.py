@@ -58,9 +58,13 @@ def encode(
         return []
     _, starts, stops, first_deltas, bases = zip(*slices, strict=True)
     counts: NDArray[np.int64] = np.subtract(stops, starts)
-    times = _times(columns.timestamp, columns.num_rows, now_ms, order)
-    base = [first if base is None else base for first, base in zip(times[[*starts]].tolist(), bases, strict=True)]
-    timestamp_deltas = times - np.repeat(base, counts)
+    if columns.timestamp is None:
+        base, highest = [now_ms if base is None else base for base in bases], [now_ms] * len(bases)
+        timestamp_deltas = np.subtract(now_ms, base).repeat(counts)
+    else:
+        times = _times(columns.timestamp, now_ms, order)
+        base = [first if base is None else base for first, base in zip(times[[*starts]].tolist(), bases, strict=True)]
+        timestamp_deltas, highest = times - np.repeat(base, counts), np.maximum.reduceat(times, starts).tolist()
     offset_deltas = np.arange(columns.num_rows, dtype=np.int32)
     offset_deltas -= np.repeat(np.subtract(starts, first_deltas).astype(np.int32), counts)
     records = _joined_rows(columns, timestamp_deltas, offset_deltas, order)
@@ -70,7 +74,6 @@ def encode(
         bounds = edges[[0, *[part.stop - chunk[0].start for part in chunk]]].tolist()
         view = memoryview(data)
         segments += [view[start:stop] for start, stop in pairwise(bounds)]
-    highest = np.maximum.reduceat(times, starts).tolist()
     return list(named_rows(EncodedSlice, segments, counts.tolist(), base, highest))
 
 
@@ -86,9 +89,7 @@ def _chunks(columns: RecordColumns, slices: Sequence[BatchSlice]) -> list[Sequen
     return [*chunks, slices[begin:]]
 
 
-def _times(column: ArrowColumn | None, rows: int, now_ms: int, order: NDArray[np.int32] | None) -> NDArray[np.int64]:
-    if column is None:
-        return np.full(rows, now_ms)
+def _times(column: ArrowColumn, now_ms: int, order: NDArray[np.int32] | None) -> NDArray[np.int64]:
     times = numbers_of(one_array(column), null=now_ms)
     return times if order is None else times.take(order)
 
