@@ -157,7 +157,8 @@ class JoinedRows:
             places[-1] = end
             joined = pc.take(pieces, number_array(places), boundscheck=False, memory_pool=_POOL)
             _, offsets, data = joined.buffers()
-            yield data, np.frombuffer(offsets, np.int32, len(places))[:: len(columns)] + len(self._end)
+            # The first row begins with the end of a row that does not exist.
+            yield data.slice(len(self._end)), np.frombuffer(offsets, np.int32, len(places))[:: len(columns)]
 
     def _add_empty(self, taken: int, total_bytes: int) -> None:
         """Add empty elements, as many as make the mean length of all that of the elements that are taken.
