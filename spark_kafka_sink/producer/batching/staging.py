@@ -33,8 +33,9 @@ from spark_kafka_sink.records.joined_rows import JOINED_BYTES_MAX
 
 Headers = Sequence[tuple[str, "bytes | None"]]
 
-RECORD_BYTES_OVER = 30
-"""By how much the size of a StagedRecord may exceed what it is encoded to: all of its numbers are one byte long."""
+_RECORD_BYTES_OVER = 36
+"""By how much the size of a StagedRecord without headers exceeds what it is encoded to if all its numbers are one byte
+long."""
 _ROW_BYTES_OVER = 8
 """By how much the size of a row of columns may exceed what it is encoded to (records/cutting.py)."""
 GROUPED_BYTES_MAX = JOINED_BYTES_MAX // 2
@@ -147,7 +148,7 @@ class Stage:
     def _count_record(self, record: StagedRecord) -> None:
         partition = record.partition
         self._reach(partition + 1)
-        size = int(self._staged_bytes[partition]) + record.size - RECORD_BYTES_OVER
+        size = int(self._staged_bytes[partition]) + record.size - _RECORD_BYTES_OVER
         self._staged_bytes[partition] = size
         self.fullest_bytes = max(self.fullest_bytes, size)
         self.bytes += record.size

@@ -12,7 +12,10 @@ from spark_kafka_sink.producer.batching import staging
 from spark_kafka_sink.producer.batching.grouping import rows_of_records
 from spark_kafka_sink.producer.batching.row_origins import FUTURE_BYTES
 from spark_kafka_sink.producer.batching.staging import Stage, StagedRecord, StagedRows, chunks
+from spark_kafka_sink.producer.record import RECORD_SIZE_MAX, header_bytes
 from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.cutting import BatchSlice
+from spark_kafka_sink.records.encoder import encode
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -34,11 +37,27 @@ def record(partition: int, size: int) -> StagedRecord:
 
 def test_a_stage_counts_what_it_holds() -> None:
     stage = Stage("t", 5, 32 * MIB)
-    stage.add(record(2, 1_030), [2_000])
+    stage.add(record(2, 1_036), [2_000])
     stage.add(rows_of([208, 108, 108], [0, 9, 9]), [900])
-    stage.add(record(2, 1_030), [2_000])
-    assert (stage.bytes, stage.fullest_bytes, stage.oldest_ms) == (2 * 1_030 + 424, 2_000, 5)
+    stage.add(record(2, 1_036), [2_000])
+    assert (stage.bytes, stage.fullest_bytes, stage.oldest_ms) == (2 * 1_036 + 424, 2_000, 5)
     assert [reserved for _, reserved in stage.entries] == [2_000, 900, 2_000]
+
+
+@pytest.mark.parametrize("key", [None, b"", b"key", bytes(63), bytes(9_000)])
+@pytest.mark.parametrize("value", [None, b"", b"value", bytes(63), bytes(64), bytes(70_000)])
+def test_a_stage_is_not_full_before_its_records_are_as_many_bytes_as_a_batch(
+    key: bytes | None, value: bytes | None
+) -> None:
+    """A batch that is filled a little too early lingers, and is sent with the next rows."""
+    size = RECORD_SIZE_MAX + header_bytes(None) + sum(-1 if part is None else len(part) for part in (key, value))
+    staged = StagedRecord(0, key, value, None, 1, size, "future")
+    stage = Stage("t", 5, 32 * MIB)
+    stage.add(staged, [1])
+    (encoded,) = encode(rows_of_records([staged]).columns, [BatchSlice(0, 0, 1)], 1)
+    shortest = max(len(part or b"") for part in (key, value)) < 29  # in which all numbers have one byte
+    assert stage.fullest_bytes <= len(encoded.segment) <= size
+    assert stage.fullest_bytes == len(encoded.segment) or not shortest or None in (key, value)
 
 
 def test_however_much_memory_there_is_rows_that_are_grouped_at_once_fit_one_array(
