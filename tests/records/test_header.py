@@ -118,9 +118,9 @@ def test_no_other_thread_runs_while_a_large_batch_is_stamped() -> None:
     records = [memoryview(bytes(32 << 20))]
     may_run.acquire()
     thread = threading.Thread(target=other)
-    thread.start()
     try:
         sys.setswitchinterval(1_000)  # from here on a thread runs when another one gives the lock away, and only then
+        thread.start()
         may_run.release()
         stamped(records, 1)
         ran_meanwhile = bool(ran)

@@ -19,7 +19,7 @@ from spark_kafka_sink.producer.batching.row_origins import RowOrigins
 from spark_kafka_sink.producer.batching.staging import GROUPED_BYTES_MAX, Entry, Headers, StagedRecord, StagedRows
 from spark_kafka_sink.records.arrays import bytes_array, number_array
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import PartitionSlice
+from spark_kafka_sink.records.cutting import PartitionSlice, record_size_bounds
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -90,42 +90,31 @@ def group(staged: Sequence[StagedRows]) -> GroupedRows:
     sizes = _joined([rows.sizes for rows in staged])
     partitions = _joined([rows.partitions for rows in staged])
     places = _joined([rows.rows for rows in staged])
-    counts = _counts(staged)
-    rows_of = counts.sum(axis=0)
-    hit = rows_of.nonzero()[0]
-    order = None
+    counts = staged[0].counts if len(staged) == 1 else np.bincount(partitions)
+    hit = counts.nonzero()[0]
+    starts = [0, *counts[hit].cumsum().tolist()]
+    entry_of = order = None
+    if len(staged) > 1:
+        entry_of = np.repeat(np.arange(len(staged), dtype=np.int32), [len(rows.rows) for rows in staged])
     if len(hit) > 1 and not _in_order(partitions):
-        by_partition = _narrow(partitions, len(rows_of)).argsort(kind="stable")
+        by_partition = _narrow(partitions, len(counts)).argsort(kind="stable")
         sizes, places = sizes.take(by_partition), places.take(by_partition)
+        entry_of = None if entry_of is None else entry_of.take(by_partition)
         order = by_partition.astype(np.int32)
-    starts = [0, *rows_of[hit].cumsum().tolist()]
-    return GroupedRows(columns, order, sizes, hit.tolist(), starts, _origins(staged, places, counts))
+    return GroupedRows(columns, order, sizes, hit.tolist(), starts, _origins(staged, places, entry_of))
 
 
-def _counts(staged: Sequence[StagedRows]) -> NDArray[np.int64]:
-    """For each entry and each partition the number of rows."""
-    if len(staged) == 1:
-        return staged[0].counts.reshape(1, -1)
-    counts = np.zeros((len(staged), max([len(rows.counts) for rows in staged])), np.int64)
-    for entry, rows in enumerate(staged):
-        counts[entry, : len(rows.counts)] = rows.counts
-    return counts
-
-
-def _origins(staged: Sequence[StagedRows], places: NDArray[np.int64], counts: NDArray[np.int64]) -> RowOrigins:
-    """The rows of a partition stand entry after entry, since rows keep their order."""
-    if len(staged) == 1:
+def _origins(staged: Sequence[StagedRows], places: NDArray[np.int64], entry_of: NDArray[np.int32] | None) -> RowOrigins:
+    """`entry_of` says which of `staged` each row comes from; None if there is only one."""
+    if entry_of is None:
         return RowOrigins(places, [staged[0].call])
-    shares = counts.T.ravel()
-    present = shares.nonzero()[0]
-    entries = (present % len(staged)).tolist()
-    starts = [0, *shares[present].cumsum()[:-1].tolist()]
-    return RowOrigins(places, [staged[entry].call for entry in entries], starts)
+    changes = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(entry_of[1:] != entry_of[:-1]) + 1])
+    return RowOrigins(places, [staged[entry].call for entry in entry_of[changes].tolist()], changes.tolist())
 
 
 def rows_of_records(records: Sequence[StagedRecord]) -> StagedRows:
-    """Single records as columns."""
-    partitions, keys, values, headers, timestamps, sizes, futures = zip(*records, strict=True)
+    """Single records as columns, whose sizes are tighter: a single one's counts each number as wide as it can be."""
+    partitions, keys, values, headers, timestamps, _, futures = zip(*records, strict=True)
     count = len(records)
     columns = RecordColumns(
         value=bytes_array(values),
@@ -136,7 +125,7 @@ def rows_of_records(records: Sequence[StagedRecord]) -> StagedRows:
     in_order = np.fromiter(partitions, np.int32, count)
     return StagedRows(
         columns,
-        np.fromiter(sizes, np.int64, count),
+        record_size_bounds(columns),
         in_order,
         np.bincount(in_order),
         np.arange(count, dtype=np.int64),

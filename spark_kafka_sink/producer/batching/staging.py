@@ -34,8 +34,7 @@ from spark_kafka_sink.records.joined_rows import JOINED_BYTES_MAX
 Headers = Sequence[tuple[str, "bytes | None"]]
 
 _RECORD_BYTES_OVER = 36
-"""By how much the size of a StagedRecord without headers exceeds what it is encoded to if all its numbers are one byte
-long."""
+"""By how much the size of a StagedRecord without headers may exceed what it is encoded to. With headers it is more."""
 _ROW_BYTES_OVER = 8
 """By how much the size of a row of columns may exceed what it is encoded to (records/cutting.py)."""
 GROUPED_BYTES_MAX = JOINED_BYTES_MAX // 2
@@ -120,7 +119,7 @@ class Stage:
         self._splits = 0  # how often rows have left before these
         self.entries: list[tuple[Entry, int]] = []  # each with the bytes that are reserved for it
         self.bytes = 0  # upper bound of the encoded form of all rows
-        self.fullest_bytes = 0  # lower bound of what the partition with the most rows has
+        self.fullest_bytes = 0  # what the partition with the most rows has; a lower bound, but for records with headers
         self._staged_bytes = np.zeros(0, np.int64)  # by partition, lower bounds
         self.leases: list[MemoryLease] = []  # what is charged for its rows, since it was taken
 

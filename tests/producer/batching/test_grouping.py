@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -13,6 +15,7 @@ from spark_kafka_sink.producer.batching.grouping import GroupedRows, compatible,
 from spark_kafka_sink.producer.batching.row_origins import BatchRows
 from spark_kafka_sink.producer.batching.staging import StagedRecord, StagedRows
 from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.cutting import record_size_bounds
 
 
 def staged(values: list[bytes], partitions: list[int], call: object, headers: pa.Array | None = None) -> StagedRows:
@@ -87,7 +90,8 @@ def test_single_records_become_columns_with_all_their_futures() -> None:
     assert rows.columns.value.to_pylist() == [b"v", None]
     assert rows.columns.timestamp.to_pylist() == [5, 6]
     assert rows.columns.headers.to_pylist()[0] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
-    assert (rows.partitions.tolist(), rows.counts.tolist(), rows.sizes.tolist()) == ([3, 1], [0, 1, 0, 1], [20, 10])
+    assert (rows.partitions.tolist(), rows.counts.tolist()) == ([3, 1], [0, 1, 0, 1])
+    assert rows.sizes.tolist() == record_size_bounds(rows.columns).tolist()
     assert rows.call == ["first", "second"]
 
 
@@ -145,3 +149,15 @@ def test_one_row_out_of_its_partitions_order_is_noticed_wherever_it_is(at: int) 
     partitions[at] = 1 - partitions[at]
     grouped = group([staged([b"%d" % partition for partition in partitions], partitions, "c")])
     assert in_order(grouped) == [b"0"] * partitions.count(0) + [b"1"] * partitions.count(1)
+
+
+def test_what_grouping_takes_follows_the_rows_however_many_calls_and_partitions_there_are() -> None:
+    calls = [staged([b"row"], [number % 1_000], number) for number in range(2_000)]
+    group([staged([b"row"], [0], "first")])  # what is made once for the process
+    tracemalloc.start()
+    try:
+        group(calls)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2_000 * len(calls)

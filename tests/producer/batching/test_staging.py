@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kafka_sink.producer.batching import staging
-from spark_kafka_sink.producer.batching.grouping import rows_of_records
+from spark_kafka_sink.producer.batching.grouping import group, rows_of_records
 from spark_kafka_sink.producer.batching.row_origins import FUTURE_BYTES
 from spark_kafka_sink.producer.batching.staging import Stage, StagedRecord, StagedRows, chunks
 from spark_kafka_sink.producer.record import RECORD_SIZE_MAX, header_bytes
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import BatchSlice
+from spark_kafka_sink.records.cutting import BatchSlice, cut_batches, times_of
 from spark_kafka_sink.records.encoder import encode
+from spark_kafka_sink.records.header import HEADER_BYTES
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -58,6 +59,19 @@ def test_a_stage_is_not_full_before_its_records_are_as_many_bytes_as_a_batch(
     shortest = max(len(part or b"") for part in (key, value)) < 29  # in which all numbers have one byte
     assert stage.fullest_bytes <= len(encoded.segment) <= size
     assert stage.fullest_bytes == len(encoded.segment) or not shortest or None in (key, value)
+
+
+@pytest.mark.parametrize("length", [0, 10, 100, 1_000])
+def test_a_full_stage_of_single_records_fills_a_batch(length: int) -> None:
+    stage, records, batch_bytes = Stage("t", 5, 32 * MIB), [], 16 * KIB
+    while not stage.is_full(batch_bytes - HEADER_BYTES):
+        size = RECORD_SIZE_MAX + 8 + length + header_bytes(None)
+        records.append(StagedRecord(0, bytes(8), bytes(length), None, 1_700_000_000_000, size, "future"))
+        stage.add(records[-1], [1])
+    grouped = group([rows_of_records(records)])
+    cuts = cut_batches(grouped.sizes, grouped.slices([None]), batch_bytes, times_of(grouped.columns, 0))
+    first, *_ = encode(grouped.columns, cuts, 0, grouped.order)
+    assert 0.94 * batch_bytes < HEADER_BYTES + len(first.segment) <= batch_bytes
 
 
 def test_however_much_memory_there_is_rows_that_are_grouped_at_once_fit_one_array(
@@ -166,13 +180,15 @@ def test_all_rows_leave_when_they_fill_memory_or_the_others_are_not_thin_or_have
 
 
 def test_single_records_and_their_futures_share_what_was_reserved_by_bytes_and_by_count() -> None:
-    rows = rows_of_records([record(0, 100), record(1, 100), record(1, 800)])
+    lengths = [(0, 50), (1, 50), (1, 700)]
+    rows = rows_of_records([StagedRecord(to, None, bytes(length), None, 1, 800, "future") for to, length in lengths])
+    small, _, large = rows.sizes.tolist()
     leaves, stays = rows.split(np.array([False, True]))
     assert leaves is not None
     assert stays is not None
-    reserved = 2 * 1_000 + 3 * FUTURE_BYTES
-    assert rows.share_of(leaves, reserved) == 2 * 900 + 2 * FUTURE_BYTES
-    assert rows.share_of(stays, reserved) == 2 * 100 + FUTURE_BYTES
+    reserved = 2 * (2 * small + large) + 3 * FUTURE_BYTES
+    assert rows.share_of(leaves, reserved) == 2 * (small + large) + 2 * FUTURE_BYTES
+    assert rows.share_of(stays, reserved) == 2 * small + FUTURE_BYTES
 
 
 @settings(max_examples=60, deadline=None)
