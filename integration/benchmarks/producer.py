@@ -112,6 +112,7 @@ CONTENDERS: dict[str, Callable[[str, str, int, Options, str], None]] = {
 }
 SETTINGS = {"16 kB": JAVAS, "64 kB": BETWEEN, "512 kB": SPARK_SINKS, "1 MB": LIBRDKAFKAS}
 FULL_BATCHES = "full 512 kB"
+"""With 5 ms these producers send most batches before they have 512 kB."""
 CPU_MAX = {"16 kB": "at most 0.35", "64 kB": "at most 0.25", "512 kB": "at most 0.25", "1 MB": "at most 0.25"}
 
 
@@ -129,10 +130,16 @@ Ratio = tuple[str, str, str, str, str]
 """What is measured, of which row, to which row, by which name, and the target."""
 
 
+def both(label: str, options: Options) -> list[Row]:
+    return [
+        Row(f"`send_columns`, {label}", "columns", "t", options),
+        Row(f"confluent-kafka `produce()`, {label}", "librdkafka", "t", options),
+    ]
+
+
 def rows_with(size: str, options: Options) -> list[Row]:
     return [
-        Row(f"`send_columns`, {size}", "columns", "t", options),
-        Row(f"confluent-kafka `produce()`, {size}", "librdkafka", "t", options),
+        *both(size, options),
         Row(f"`send_columns`, {size}, even rows", "columns", "t", options, "even"),
         Row(f"confluent-kafka `produce()`, {size}, even rows", "librdkafka", "t", options, "even"),
         Row(f"Java ProducerPerformance, {size}", "java", "t", options),
@@ -151,27 +158,10 @@ def ratios_with(size: str) -> list[Ratio]:
     ]
 
 
-def rows_of_full_batches(label: str, options: Options) -> list[Row]:
-    """`linger.ms` of the Spark sink, too. With 5 ms these producers send most batches before they have 512 kB."""
-    settled = {**options, "linger.ms": 100}
-    return [
-        Row(f"`send_columns`, {label}", "columns", "t", settled),
-        Row(f"confluent-kafka `produce()`, {label}", "librdkafka", "t", settled),
-    ]
-
-
-def rows_packed(codec: str) -> list[Row]:
-    options = {**LIBRDKAFKAS, "compression.type": codec}
-    return [
-        Row(f"`send_columns`, 1 MB, {codec}", "columns", "t", options),
-        Row(f"confluent-kafka `produce()`, 1 MB, {codec}", "librdkafka", "t", options),
-    ]
-
-
 ROWS_OF_TABLE: list[Row] = [
     *(row for size, options in SETTINGS.items() for row in rows_with(size, options)),
-    *rows_of_full_batches(FULL_BATCHES, SPARK_SINKS),
-    *(row for codec in ("lz4", "zstd") for row in rows_packed(codec)),
+    *both(FULL_BATCHES, {**SPARK_SINKS, "linger.ms": 100}),
+    *(row for codec in ("lz4", "zstd") for row in both(f"1 MB, {codec}", {**LIBRDKAFKAS, "compression.type": codec})),
     Row("`send`, 16 kB", "send", "t", JAVAS),
     Row("kafka-python `send`, 16 kB", "kafka-python", "t", JAVAS),
 ]
