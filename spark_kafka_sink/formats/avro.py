@@ -34,9 +34,8 @@ from spark_kafka_sink.formats.binary_pieces import (
     rows_of_elements,
     valid_mask,
 )
-from spark_kafka_sink.formats.fields import Field, constant_field, zigzag_fields
 from spark_kafka_sink.formats.pieces import is_text
-from spark_kafka_sink.records.arrays import encode_varint
+from spark_kafka_sink.records.fields import Field, constant_field, encode_varint, zigzag_fields
 
 Writer = Callable[[pa.Array, Mask], list[Piece]]
 """The pieces of a column. The mask says which rows matter: where a struct is null, the nulls of its fields do not."""

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.formats.binary_pieces import Mask, Piece, bool_values, bytes_of
-from spark_kafka_sink.formats.fields import Field, fixed_field, zigzag_fields
 from spark_kafka_sink.formats.java_numbers import float_values
 from spark_kafka_sink.formats.pieces import is_bytes, is_text
 from spark_kafka_sink.records.arrays import bytes_array, numbers_of
+from spark_kafka_sink.records.fields import Field, fixed_field, zigzag_fields
 
 Writer = Callable[[pa.Array, Mask], list[Piece]]
 
@@ -168,8 +168,10 @@ def _fewest_bytes(low: NDArray[np.uint64], high: NDArray[np.int64]) -> NDArray[n
 def _big_endian(low: NDArray[np.uint64], high: NDArray[np.int64], widths: NDArray[np.int64]) -> list[Piece]:
     upper = np.maximum(widths - 8, 0)
     lower = np.minimum(widths, 8)
-    fields = [Field(_first_bytes(low, lower), lower, 8)]
-    return [Field(_first_bytes(high.view(np.uint64), upper), upper, 8), *fields] if upper.any() else list(fields)
+    field = Field(_first_bytes(low, lower), lower.astype(np.uint8), 8)
+    if not upper.any():
+        return [field]
+    return [Field(_first_bytes(high.view(np.uint64), upper), upper.astype(np.uint8), 8), field]
 
 
 def _first_bytes(words: NDArray[np.uint64], widths: NDArray[np.int64]) -> NDArray[np.uint64]:

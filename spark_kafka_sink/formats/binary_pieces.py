@@ -1,21 +1,22 @@
 """Rows of bytes for binary formats: numbers as fields, bytes as arrays, and how they are put together.
 
-A piece is a `Field` (up to 8 bytes of each row in a number, see `fields.py`) or a binary array without nulls.
+A piece is a `Field` (up to 8 bytes of each row in a number, see `records/fields.py`) or a binary array without nulls.
 The pieces of a column follow each other in every row. A row that must not appear has length 0 in all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.formats.fields import Field, masked_field, packed
-from spark_kafka_sink.formats.pieces import as_binary, constant, constant_rows, either, join
-from spark_kafka_sink.records.arrays import null_mask, numbers_of
+from spark_kafka_sink.formats.pieces import as_binary, constant, constant_rows, either
+from spark_kafka_sink.records.arrays import byte_column, null_mask, numbers_of
+from spark_kafka_sink.records.fields import Field, masked_field
+from spark_kafka_sink.records.joined_rows import JoinedRows
 
 Piece: TypeAlias = "Field | pa.Array"
 Mask: TypeAlias = "NDArray[np.bool_] | None"
@@ -23,22 +24,17 @@ Mask: TypeAlias = "NDArray[np.bool_] | None"
 
 
 def joined(pieces: Sequence[Piece], rows: int, header: bytes = b"") -> pa.Array:
-    """One binary array: `header` and then the pieces of each row. Neighbouring fields are packed together first."""
-    arrays: list[Any] = [constant(header)] if header else []
-    fields: list[Field] = []
+    """One binary array: `header` and then the pieces of each row."""
+    if not rows or not (pieces or header):
+        return constant_rows(b"", rows)
+    result = JoinedRows(rows)
+    result.add_constant(header)
     for piece in pieces:
         if isinstance(piece, Field):
-            fields.append(piece)
-            continue
-        if fields:
-            arrays.append(packed(fields, rows))
-            fields = []
-        arrays.append(piece)
-    if fields:
-        arrays.append(packed(fields, rows))
-    if all(isinstance(array, pa.Scalar) for array in arrays):
-        return constant_rows(header, rows)
-    return arrays[0] if len(arrays) == 1 else join(*arrays)
+            result.add_fields([piece])
+        else:
+            result.add_payloads([byte_column(piece)])
+    return result.array()
 
 
 def masked(pieces: Sequence[Piece], mask: Mask) -> list[Piece]:

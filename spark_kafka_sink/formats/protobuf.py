@@ -31,12 +31,12 @@ from spark_kafka_sink.formats.binary_pieces import (
     rows_of_elements,
     valid_mask,
 )
-from spark_kafka_sink.formats.fields import constant_field, fixed_field, varint_fields, zigzag_fields
 from spark_kafka_sink.formats.java_numbers import float_values
 from spark_kafka_sink.formats.java_times import date_text, time_text, timestamp_text
 from spark_kafka_sink.formats.pieces import is_bytes, is_text, text_of
 from spark_kafka_sink.formats.protobuf_plan import FieldPlan
 from spark_kafka_sink.records.arrays import bytes_array, number_array, numbers_of
+from spark_kafka_sink.records.fields import constant_field, fixed_field, varint_fields, zigzag_fields
 
 _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
 _WIRE_TYPES = {

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.errors import MissingDependencyError, SchemaError
 from spark_kafka_sink.formats.protobuf_plan import TIMESTAMP, FieldPlan, check_fit
-from spark_kafka_sink.records.arrays import encode_varint
+from spark_kafka_sink.records.fields import encode_varint
 
 _WELL_KNOWN = "google/protobuf/"
 

@@ -18,8 +18,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import byte_sizes, encode_varint, numbers_of
+from spark_kafka_sink.records.arrays import byte_sizes, numbers_of
 from spark_kafka_sink.records.columns import NO_TIMESTAMP, ROWS_AT_A_TIME, ArrowColumn, RecordColumns, one_array
+from spark_kafka_sink.records.fields import encode_varint
 from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.joined_rows import JOINED_BYTES_MAX, header_column, rows_with_bad_headers
 

@@ -1,25 +1,26 @@
-"""Rows of bytes, put together column by column: records, and the headers inside of them.
+"""Rows of bytes, put together column by column: records, the headers inside of them, values in Avro and Protobuf.
 
-The bytes of an Arrow binary array are its elements one after the other. So all pieces that rows are made of, varints
-and payloads, are put into one array; then one `take` lays them out row after row, and the bytes of its result are the
-rows. Two rows of a length and a value:
+A row is a few fields (numbers as bytes, fields.py) and a few payloads (Arrow's bytes of keys, values and headers).
+Arrow has a type for such rows, the view: 16 bytes that say how long an element is, and where its bytes are.
 
-    array   varint 0, varint -1, varint 1, ... | value 0, value 1
-    places  length 0, value 0, length 1, value 1
+    up to 12 bytes   length (4 bytes), and the bytes themselves
+    longer           length (4 bytes), its first bytes (4), the number of a buffer (4), and the place in it (4)
 
-The varints of small numbers stand in the array once each, in the order of their zigzag codes. Larger numbers have an
-element for each row.
+So a table of views is made with the elements of each row side by side, and one call of Arrow writes their bytes one
+after the other. Two rows of a length and a value:
 
-To take a single byte costs as much as to take a value. So bytes that are the same in all rows are taken together with
-the number behind them: its varints have these bytes in front. Bytes at the end of all rows are taken with the length at
-the beginning of the next row.
+    views     length 0, value 0, length 1, value 1
+    written   the rows
+
+Payloads stay where they are until then: what is ordered is their views. A view costs as much as a short value, so
+neighbouring fields share one, and a field at the end of all rows shares that of the length at the beginning of the
+next row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -33,33 +34,30 @@ from spark_kafka_sink.records.arrays import (
     OFFSETS_MAX,
     ByteColumn,
     byte_column,
-    bytes_array,
-    data_nbytes,
-    encode_varint,
     null_mask,
     number_array,
     numbers_of,
-    varint_array,
-    varint_widths,
-    zigzag_column,
+)
+from spark_kafka_sink.records.fields import (
+    Field,
+    constant_field,
+    constant_fields,
+    encode_varint,
+    merged_fields,
+    zigzag_fields,
 )
 
 Numbers: TypeAlias = "NDArray[np.int64] | NDArray[np.int32]"
 
-_SMALL_CODES = 1 << 14
-"""All codes whose varints have one or two bytes."""
-_RESERVE = 0.98
-"""A mean length that is a little too high costs nothing; one that is too low makes `take` grow its memory, and copy."""
-_EMPTY_MAX = 1 << 17
-_EMPTY = pa.Array.from_buffers(
-    pa.binary(), _EMPTY_MAX, [None, pa.py_buffer(np.zeros(_EMPTY_MAX + 1, np.int32)), pa.py_buffer(b"")]
-)
-JOINED_BYTES_MAX = OFFSETS_MAX - (1 << 21)
-"""What rows may have together: beside them, the varints of small numbers must fit into an array with 32-bit offsets."""
+JOINED_BYTES_MAX = OFFSETS_MAX - 8
+"""What rows may have together: they become one array with 32-bit offsets. In front of them is the end of a row."""
+_BINARY, _VIEW = pa.binary(), pa.binary_view()
+_VIEW_BYTES = np.dtype("V16")
+_SHORT_VIEW = np.dtype({"names": ["length", "bytes"], "formats": ["<u4", "<u8"], "offsets": [0, 4], "itemsize": 16})
 _POOL = pa.jemalloc_memory_pool() if "jemalloc" in pa.supported_memory_backends() else pa.system_memory_pool()
-"""Where encoded records lie, and their pieces for a moment. Records are written on one thread and freed on another, the
-sender's. mimalloc, Arrow's usual allocator, keeps memory apart for each thread: it held 20 to 30 MB more for records,
-and 20 MB more for pieces. The system's mixes them with what lives for a moment only, and held 15 MB more."""
+"""Where encoded records lie. They are written on one thread and freed on another, the sender's. mimalloc, Arrow's usual
+allocator, keeps memory apart for each thread: it held 20 to 30 MB more. The system's mixes them with what lives for a
+moment only, and held 15 MB more."""
 
 
 def reuse_freed_memory() -> None:
@@ -72,45 +70,36 @@ def reuse_freed_memory() -> None:
     np.empty(4 << 20, np.uint8)
 
 
-@lru_cache(16)
-def _small_varints(front: bytes, bits: int) -> pa.Array:
-    """The varints of all codes of at most `bits` bits, with `front` before each."""
-    return varint_array(np.arange(1 << bits, dtype=np.uint32), front)
-
-
 class JoinedRows:
-    """One row or more. Each column that is added stands behind the columns before it, in every row.
+    """One row or more. What is added stands behind what was added before, in every row.
 
-    `order` has for each row the place of its bytes in the columns that are added; None: they stand in order. Numbers
+    `order` has for each row the place of its payloads in the columns that are added; None: they stand in order. Numbers
     come in the order of the rows.
     """
 
     def __init__(self, rows: int, order: NDArray[np.int32] | None = None) -> None:
         self._rows = rows
         self._order = order
-        self._arrays: list[pa.Array] = []
-        self._next_place = 0
-        self._columns: list[NDArray[Any] | bytes] = []  # places, or bytes that are the same in all rows
-        self._end = b""  # the same at the end of all rows: each row but the first begins with that of the row before
-        self._sizes: NDArray[Any] = np.zeros(rows, np.int32)
+        self._columns: list[Field | int] = []  # fields, and numbers of payloads
+        self._payloads: list[pa.Array] = []  # the pieces of all of them
+        self._payload_count = 0
+        self._payload_bytes = 0
+        self._end = constant_field(b"")  # the same at the end of all rows: each row but the first begins with it
+        self._sizes: NDArray[np.int32] = np.zeros(rows, np.int32)
 
     def add_constant(self, data: bytes) -> None:
-        """Add a column with these bytes in every row."""
-        self._sizes += len(data)
-        if self._columns and isinstance(self._columns[-1], bytes):
-            self._columns[-1] += data
-        else:
-            self._columns.append(data)
+        """Add these bytes to every row."""
+        self.add_fields(constant_fields(data))
 
     def add_numbers(self, values: Numbers) -> None:
-        """Add a column with a varint in each row."""
-        lowest = int(np.minimum.reduce(values))
-        if lowest == np.maximum.reduce(values):
-            self.add_constant(encode_varint(lowest))
-            return
-        places, widths = self._varints(values, self._pop_constant())
-        self._columns.append(places)
-        self._sizes += widths
+        """Add a varint to each row."""
+        self.add_fields(zigzag_fields(values))
+
+    def add_fields(self, fields: Sequence[Field]) -> None:
+        """Add numbers that are bytes already."""
+        self._columns += fields
+        for field in fields:
+            self._sizes += field.width
 
     def add_payloads(self, pieces: Sequence[ByteColumn]) -> None:
         """Add the bytes of a column, which may lie in pieces, without their lengths; null adds nothing."""
@@ -127,89 +116,77 @@ class JoinedRows:
 
     def add_length_in_front(self) -> None:
         """Put in front of each row the length that it has so far."""
-        self._end = self._pop_constant()
-        places, widths = self._varints(self._sizes, self._end)
-        self._columns.insert(0, places)
-        self._sizes += widths
+        last = self._columns[-1]
+        if isinstance(last, Field) and isinstance(last.word, int) and isinstance(last.width, int):
+            self._end = last
+            del self._columns[-1]
+        lengths = zigzag_fields(self._sizes)
+        self._columns[:0] = [self._end, *lengths]
+        for length in lengths:
+            self._sizes += length.width
 
     def join(self, stops: Sequence[int]) -> Iterator[tuple[pa.Buffer, NDArray[np.int32]]]:
         """Bytes that have the rows up to each stop, and where in them each row begins and the last one ends."""
+        self._check_size()
+        columns = merged_fields(self._columns)
+        payloads, buffers = self._views_of_payloads()
+        order = self._order
+        for first, stop in pairwise([0, *stops]):
+            views = np.empty((stop - first) * len(columns) + 1, _VIEW_BYTES)
+            table = views[:-1].reshape(-1, len(columns))
+            short = table.view(_SHORT_VIEW)
+            for index, column in enumerate(columns):
+                if isinstance(column, Field):
+                    short["bytes"][:, index], short["length"][:, index], _ = column.of_rows(first, stop)
+                else:
+                    table[:, index] = (
+                        payloads[column, first:stop] if order is None else payloads[column].take(order[first:stop])
+                    )
+            views.view(_SHORT_VIEW)[-1] = self._end.width, self._end.word
+            shown = pa.Array.from_buffers(_VIEW, len(views), [None, pa.py_buffer(views), *buffers])
+            _, offsets, data = pc.cast(shown, _BINARY, memory_pool=_POOL).buffers()
+            # The first row begins with the end of a row that does not exist.
+            yield data.slice(self._end.width_max), np.frombuffer(offsets, np.int32, len(views))[:: len(columns)]
+
+    def array(self) -> pa.Array:
+        """All rows as a binary array."""
+        ((data, edges),) = self.join([self._rows])
+        return pa.BinaryArray.from_buffers(_BINARY, self._rows, [None, pa.py_buffer(edges.copy()), data], null_count=0)
+
+    def _check_size(self) -> None:
+        fields_bytes = self._rows * sum([column.width_max for column in self._columns if isinstance(column, Field)])
+        if self._payload_bytes + fields_bytes <= JOINED_BYTES_MAX:
+            return
         total = int(np.add.reduce(self._sizes, dtype=np.int64))
         if total > JOINED_BYTES_MAX:
-            raise RecordTooLargeError(
-                f"{self._rows} records of {total} bytes cannot be one batch: it holds less than 2 GiB"
-            )
-        columns = [
-            np.broadcast_to(np.int32(self._add_array(bytes_array([column]))), self._rows)
-            if isinstance(column, bytes)
-            else column
-            for column in self._columns
-        ]
-        end = self._add_array(bytes_array([self._end]))
-        self._add_empty(self._rows * len(columns), total)
-        pieces = pa.concat_arrays(self._arrays, memory_pool=_POOL)
-        self._arrays.clear()
-        for first, stop in pairwise([0, *stops]):
-            places = np.empty((stop - first) * len(columns) + 1, np.int32)
-            table = places[:-1].reshape(-1, len(columns))
-            for index, column in enumerate(columns):
-                table[:, index] = column[first:stop]
-            places[-1] = end
-            joined = pc.take(pieces, number_array(places), boundscheck=False, memory_pool=_POOL)
-            _, offsets, data = joined.buffers()
-            # The first row begins with the end of a row that does not exist.
-            yield data.slice(len(self._end)), np.frombuffer(offsets, np.int32, len(places))[:: len(columns)]
+            raise _too_large(self._rows, total)
 
-    def _add_empty(self, taken: int, total_bytes: int) -> None:
-        """Add empty elements, as many as make the mean length of all that of the elements that are taken.
-
-        `take` reserves the mean length for each element that it takes. Short varints are taken many times, the rest
-        once: so it reserved twice what it needed, and the holes that this left between the records of two calls held
-        20 MB more than the records did.
-        """
-        elements = self._next_place
-        data_bytes = sum([data_nbytes(array) for array in self._arrays])
-        empty = int(_RESERVE * data_bytes * taken / max(total_bytes, 1)) - elements
-        if empty > 0:
-            self._arrays.append(_EMPTY.slice(0, min(empty, _EMPTY_MAX)))
+    def _views_of_payloads(self) -> tuple[NDArray[Any], list[pa.Buffer]]:
+        """The views of each payload, and the buffers that they count."""
+        if not self._payloads:
+            return np.empty((0, 0), _VIEW_BYTES), []
+        pieces = pa.chunked_array(self._payloads, _BINARY).cast(_VIEW).chunks
+        self._payloads.clear()
+        _, views, *buffers = pa.concat_arrays(pieces).buffers()
+        return np.frombuffer(views, _VIEW_BYTES, self._payload_count * self._rows).reshape(-1, self._rows), buffers
 
     def _add_payloads(self, pieces: Sequence[ByteColumn], lengths: NDArray[np.int32]) -> None:
         """`lengths` are in the order of the rows."""
-        first = self._next_place
-        for piece in pieces:
-            self._add_array(piece.array())
-        places = np.arange(first, self._next_place, dtype=np.int32) if self._order is None else self._order + first
-        self._columns.append(places)
+        self._payload_bytes += sum([piece.nbytes for piece in pieces])
+        if self._payload_bytes > JOINED_BYTES_MAX:
+            raise _too_large(self._rows, self._payload_bytes)
+        self._payloads += [piece.array() for piece in pieces]
+        self._columns.append(self._payload_count)
+        self._payload_count += 1
         self._sizes += np.maximum(lengths, 0)
 
     def _lengths_of(self, pieces: Sequence[ByteColumn]) -> NDArray[np.int32]:
         lengths = pieces[0].lengths if len(pieces) == 1 else np.concatenate([piece.lengths for piece in pieces])
         return lengths if self._order is None else lengths.take(self._order)
 
-    def _pop_constant(self) -> bytes:
-        """Take the last column away if its bytes are the same in all rows: those bytes."""
-        last = self._columns[-1] if self._columns else b""
-        if not isinstance(last, bytes):
-            return b""
-        del self._columns[-1:]
-        return last
 
-    def _varints(self, values: Numbers, front: bytes) -> tuple[NDArray[Any], NDArray[np.int32]]:
-        """The places of their varints with `front` before each, and the widths of the varints alone."""
-        coded = zigzag_column(values)
-        widths = varint_widths(coded)
-        highest = int(np.maximum.reduce(coded, initial=0))
-        if highest < _SMALL_CODES:
-            return coded.view(values.dtype) + self._add_array(_small_varints(front, highest.bit_length())), widths
-        first = self._add_array(varint_array(coded, front))
-        return np.arange(first, self._next_place, dtype=np.int32), widths
-
-    def _add_array(self, array: pa.Array) -> int:
-        """The place of its first element."""
-        first = self._next_place
-        self._arrays.append(array)
-        self._next_place += len(array)
-        return first
+def _too_large(rows: int, total: int) -> RecordTooLargeError:
+    return RecordTooLargeError(f"{rows} records of {total} bytes cannot be one batch: it holds less than 2 GiB")
 
 
 # The headers of a chunk's records: a count for each row, and `key length, key, value length, value` for each header.

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_kafka_sink.errors import IllegalStateError
+from spark_kafka_sink.errors import DeliveryError, IllegalStateError
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
 from spark_kafka_sink.producer.batching.row_origins import BatchRows
 from spark_kafka_sink.records import sequences
@@ -145,12 +145,12 @@ class ProducerBatch:
     # -- filling ------------------------------------------------------------------------------------------------------
 
     @classmethod
-    def failed(cls, topic_partition: TopicPartition, rows: BatchRows, error: Exception) -> ProducerBatch:
+    def failed(cls, topic_partition: TopicPartition, rows: BatchRows, error: BaseException) -> ProducerBatch:
         """Rows that could not be encoded, as a batch without bytes: their calls get the error like those of others."""
         batch = cls(topic_partition, created_ms=0, deadline_ms=float("inf"))
         batch.record_count = rows.stop - rows.start
         batch.rows = (rows,)
-        batch.fail(error)
+        batch.fail(error if isinstance(error, Exception) else DeliveryError(f"Interrupted by {type(error).__name__}."))
         return batch
 
     def append(self, piece: EncodedSlice, rows: BatchRows, lease: MemoryLease) -> None:

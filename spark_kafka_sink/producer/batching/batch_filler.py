@@ -28,7 +28,6 @@ from itertools import groupby
 
 from spark_kafka_sink.producer.batching.batch import PINNED, ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
-from spark_kafka_sink.producer.batching.failed_rows import reason_of, rows_without_bytes
 from spark_kafka_sink.producer.batching.grouping import compatible, group, in_columns
 from spark_kafka_sink.producer.batching.incomplete import IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue, PartitionQueues
@@ -372,11 +371,10 @@ class BatchFiller:
             for holder in lease.holders:
                 if isinstance(holder, ProducerBatch) and lease not in holder.leases:
                     lease.let_go(holder)
-        reason = reason_of(error)
         for cut in cuts:
             if cut.start not in appended:
                 rows = BatchRows(origins, cut.start, cut.stop, 0)
-                batch = ProducerBatch.failed(queues[cut.partition_index].topic_partition, rows, reason)
+                batch = ProducerBatch.failed(queues[cut.partition_index].topic_partition, rows, error)
                 self._incomplete.add(batch)
                 self._failed.append(batch)
 
@@ -392,7 +390,7 @@ class BatchFiller:
                 for batch in queue.batches:
                     if batch.state is PINNED:
                         batch.unpin()
-            failed = rows_without_bytes(stage, reason_of(error))
+            failed = stage.failed_batches(error)
             for batch in failed:
                 self._incomplete.add(batch)
             self._place(queues)

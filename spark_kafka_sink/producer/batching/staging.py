@@ -4,8 +4,8 @@ Ten thousand rows over a thousand partitions are ten rows for each, and a batch 
 one that gets a thousand. So rows are not sorted into their partitions when they arrive. They wait, as Arrow columns
 beside a column of partition numbers, until their stage is due:
 
-    full          the rows of a partition fill its batch, or all rows fill the processor's cache or a part of
-                  buffer.memory: at once, on the thread of the caller that filled it
+    full          the rows of a partition fill its batch, or all rows have 4 MB or fill a part of buffer.memory: at
+                  once, on the thread of the caller that filled it
     lingered      linger.ms has passed, or memory is short: on the sender's thread
     hurried       a flush or the close is under way: at once
 
@@ -26,8 +26,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
-from spark_kafka_sink.producer.batching.row_origins import FUTURE_BYTES
+from spark_kafka_sink.producer.batching.row_origins import FUTURE_BYTES, rows_of_call
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.joined_rows import JOINED_BYTES_MAX
 
@@ -39,10 +40,10 @@ _ROW_BYTES_OVER = 8
 """By how much the size of a row of columns may exceed what it is encoded to (records/cutting.py)."""
 GROUPED_BYTES_MAX = JOINED_BYTES_MAX // 2
 """Rows that are grouped at once become one array, with 32-bit offsets. The rest is for rows that come meanwhile."""
-_CACHED_BYTES = 3 << 20
+_FULL_BYTES = 4 << 20
 _BYTES_PER_PARTITION = 64 << 10
-"""Rows are ordered in half the time, or less, while all are in the processor's cache. So a stage is full with that many
-bytes, unless a partition's share would be small: each share costs what some hundred rows cost."""
+"""A stage is full with that many bytes: with twice as many a row costs no less. But not if a partition's share would be
+small: each share costs what some hundred rows cost."""
 _SPLITS_MAX = 64
 """Each split looks at all entries of the stage; with a long linger.ms there would be more and more of them."""
 
@@ -171,7 +172,7 @@ class Stage:
         if self.fullest_bytes >= batch_bytes or self.bytes >= self._bytes_max:
             return True
         partitions = int(np.count_nonzero(self._staged_bytes))
-        return self.bytes >= max(_CACHED_BYTES, _BYTES_PER_PARTITION * partitions)
+        return self.bytes >= max(_FULL_BYTES, _BYTES_PER_PARTITION * partitions)
 
     def leaving(self, batch_bytes: int) -> NDArray[np.bool_] | None:
         """By partition, whether its rows fill a batch, if no others should leave a full stage. None: all should."""
@@ -205,6 +206,22 @@ class Stage:
         self.fullest_bytes = int(self._staged_bytes.max(initial=0))
         self.bytes += later.bytes
         self.entries += later.entries
+
+    def failed_batches(self, error: BaseException) -> list[ProducerBatch]:
+        """All rows, as batches without bytes that have failed."""
+        batches: list[ProducerBatch] = []
+        records = [entry for entry, _ in self.entries if isinstance(entry, StagedRecord)]
+        found: list[tuple[NDArray[np.int32], NDArray[np.int64], object]] = [
+            (entry.partitions, entry.rows, entry.call) for entry, _ in self.entries if isinstance(entry, StagedRows)
+        ]
+        if records:
+            partitions = np.array([record.partition for record in records], np.int32)
+            found.append((partitions, np.arange(len(records)), [record.future for record in records]))
+        for partitions, rows, call in found:
+            for partition in np.flatnonzero(np.bincount(partitions)).tolist():
+                its_rows = rows_of_call(call, rows[partitions == partition])
+                batches.append(ProducerBatch.failed(TopicPartition(self.topic, partition), its_rows, error))
+        return batches
 
 
 def chunks(sizes: NDArray[np.int64], rows_max: int, bytes_max: int) -> Iterator[tuple[int, int, int]]:

@@ -108,7 +108,7 @@ def test_a_stage_is_full_when_one_partition_has_a_batch_of_rows_however_thin_the
 @pytest.mark.parametrize(
     ("batch_size", "memory", "partitions", "enough"),
     [
-        pytest.param(MIB, 32 * MIB, 12, 3 * MIB, id="what the processor's cache holds"),
+        pytest.param(MIB, 32 * MIB, 12, 4 * MIB, id="as much as costs least for a row"),
         pytest.param(MIB, 64 * MIB, 100, 100 * 64 * KIB, id="enough for each partition"),
         pytest.param(MIB, 8 * MIB, 1_000, 8 * MIB, id="its part of the memory"),
     ],

@@ -1,0 +1,118 @@
+"""Fields: columns of numbers as bytes, against one number after the other; and varints read back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_kafka_sink.errors import DecodeError
+from spark_kafka_sink.records.decoder import read_varints
+from spark_kafka_sink.records.fields import (
+    Field,
+    constant_fields,
+    encode_varint,
+    fixed_field,
+    masked_field,
+    merged_fields,
+    varint_fields,
+    zigzag_fields,
+)
+from tests.records.slow_encoder import slow_varint
+
+borders = [sign * (1 << bits) + off for bits in range(0, 63, 7) for off in (-1, 0, 1) for sign in (1, -1)]
+extremes = [*borders, *(b // 2 for b in borders), (1 << 63) - 1, -(1 << 63), (1 << 62), (1 << 62) - 1, -(1 << 62)]
+numbers = st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-70, 70), st.sampled_from(extremes))
+
+
+def bytes_of(fields: Sequence[Field], rows: int) -> list[bytes]:
+    """The fields of each row; whatever does not count must be 0, and no width above the highest."""
+    written = [b""] * rows
+    for field in fields:
+        words = np.broadcast_to(np.asarray(field.word, np.uint64), rows).tolist()
+        widths = np.broadcast_to(field.width, rows).tolist()
+        assert max(widths, default=0) <= field.width_max <= 8
+        written = [
+            row + word.to_bytes(width, "little") for row, word, width in zip(written, words, widths, strict=True)
+        ]
+    return written
+
+
+@given(st.lists(numbers, max_size=50))
+@settings(max_examples=200, deadline=None)
+def test_a_column_of_numbers_equals_one_number_after_the_other(column: list[int]) -> None:
+    expected = [slow_varint(value) for value in column]
+    assert bytes_of(zigzag_fields(np.array(column, np.int64)), len(column)) == expected
+    assert [encode_varint(value) for value in column] == expected
+
+
+@given(st.lists(numbers.filter(lambda value: -(1 << 31) <= value < 1 << 31), max_size=50))
+@settings(max_examples=100, deadline=None)
+def test_numbers_of_32_bits_are_the_same_numbers(column: list[int]) -> None:
+    expected = [slow_varint(value) for value in column]
+    assert bytes_of(zigzag_fields(np.array(column, np.int32)), len(column)) == expected
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int16, np.uint8, np.uint16, np.uint32])
+def test_other_numbers_are_the_same_numbers(kind: type[np.integer]) -> None:
+    column = [int(np.iinfo(kind).min), 0, 1, 100, int(np.iinfo(kind).max)]
+    assert bytes_of(zigzag_fields(np.array(column, kind)), 5) == [slow_varint(value) for value in column]
+
+
+@given(st.lists(numbers.map(lambda value: value + (1 << 63)), max_size=50))
+@settings(max_examples=100, deadline=None)
+def test_unsigned_numbers_have_no_zigzag(column: list[int]) -> None:
+    expected = [slow_varint(code >> 1 if code % 2 == 0 else -(code >> 1) - 1) for code in column]
+    assert bytes_of(varint_fields(np.array(column, np.uint64)), len(column)) == expected
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_merged_fields_have_the_bytes_of_all(seed: int) -> None:
+    chance = Random(seed)
+    rows = chance.choice([1, 5])
+    fields: list[Field] = []
+    for _ in range(chance.randrange(1, 8)):
+        kind = chance.choice(["constant", "fixed", "varint", "masked"])
+        if kind == "constant":
+            fields += constant_fields(chance.choice([b"", b"\0", chance.randbytes(chance.randrange(11))]))
+        elif kind == "fixed":
+            fields.append(fixed_field(np.frombuffer(chance.randbytes(4 * rows), np.int32)))
+        else:
+            bits = chance.choice([6, 13, 30, 62])
+            values = np.array([chance.randrange(1 << bits) for _ in range(rows)], chance.choice([np.int64, np.uint64]))
+            found = zigzag_fields(values.view(np.int64))
+            mask = np.array([chance.random() < 0.5 for _ in range(rows)])
+            fields += [masked_field(field, mask) for field in found] if kind == "masked" else found
+    merged = merged_fields(fields)
+    assert bytes_of(merged, rows) == bytes_of(fields, rows)
+    assert all(first.width_max + second.width_max > 8 for first, second in pairwise(merged))
+
+
+def test_what_is_no_field_keeps_its_place() -> None:
+    one, two = constant_fields(b"a"), constant_fields(b"b")
+    merged = merged_fields([*one, *two, "places", *two])
+    assert [column if isinstance(column, str) else bytes_of([column], 1) for column in merged] == [
+        [b"ab"],
+        "places",
+        [b"b"],
+    ]
+
+
+@given(st.lists(numbers, min_size=1, max_size=50))
+@settings(max_examples=100, deadline=None)
+def test_a_column_is_read_back_to_the_same_numbers(column: list[int]) -> None:
+    coded = [slow_varint(value) for value in column]
+    at = np.cumsum([0, *(len(c) for c in coded)])
+    values, after = read_varints(np.frombuffer(b"".join(coded), np.uint8), at[:-1], 10)
+    assert values.tolist() == column
+    assert after.tolist() == at[1:].tolist()
+
+
+def test_a_varint_without_an_end_is_refused() -> None:
+    with pytest.raises(DecodeError, match="no end"):
+        read_varints(np.full(40, 0xFF, np.uint8), np.array([0, 3]), 5)
