@@ -30,12 +30,27 @@ def encoded(schema: str, batch: pa.RecordBatch) -> list[bytes | None]:
     return rows
 
 
+def with_maps(value: Any, kind: pa.DataType) -> Any:
+    """What Arrow makes of a map is a list of tuples; pyarrow 19 has no option for that."""
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        return {key: with_maps(item, kind.item_type) for key, item in value}
+    if pa.types.is_list(kind):
+        return [with_maps(item, kind.value_type) for item in value]
+    if pa.types.is_struct(kind):
+        return {part.name: with_maps(value[part.name], part.type) for part in kind}
+    return value
+
+
 def by_fastavro(schema: str, batch: pa.RecordBatch) -> list[bytes]:
     parsed = fastavro.parse_schema(json.loads(schema))
     rows = []
-    for row in batch.to_pylist(maps_as_pydicts="strict"):
+    for row in batch.to_pylist():
         out = io.BytesIO()
-        fastavro.schemaless_writer(out, parsed, row)
+        fastavro.schemaless_writer(
+            out, parsed, {part.name: with_maps(row[part.name], part.type) for part in batch.schema}
+        )
         rows.append(out.getvalue())
     return rows
 
