@@ -2,8 +2,8 @@
 
 A record is its fields one after the other without names. Numbers are zigzag varints, as in Kafka's own records; floats
 are little-endian; text and bytes have their length in front; an array or map is its count, its elements and a 0, or the
-0 alone; a union is the number of its branch and the value. So every number of a column is a `Field`, and all fields
-that stand side by side are packed at once.
+0 alone; a union is the number of its branch and the value. So every number of a column is a `Field`, and
+fields that stand side by side are merged while they fit into 8 bytes.
 
 What is written is planned from the schema and the types of the columns: a function for each column, which makes its
 pieces. The plan fails with SchemaError where a column does not fit; the driver makes one to find that out.

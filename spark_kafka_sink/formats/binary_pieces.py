@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_kafka_sink.formats.pieces import as_binary, constant, constant_rows, either
-from spark_kafka_sink.records.arrays import byte_column, null_mask, numbers_of
+from spark_kafka_sink.records.arrays import byte_column, null_mask, number_array, numbers_of
 from spark_kafka_sink.records.fields import Field, masked_field
 from spark_kafka_sink.records.joined_rows import JoinedRows
 
@@ -59,7 +59,7 @@ def bytes_of(column: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
     if array.null_count:
         nulls = null_mask(array)
         if lengths[nulls].any():
-            return bytes_of(array.take(pa.array(np.arange(len(array)))))
+            return bytes_of(array.take(number_array(np.arange(len(array)))))
         lengths[nulls] = 0
         array = pa.BinaryArray.from_buffers(pa.binary(), len(array), [None, *array.buffers()[1:]], 0, array.offset)
     return lengths, array

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from spark_kafka_sink.errors import RecordTooLargeError
 from spark_kafka_sink.formats.pieces import with_nulls_of
 
 _BYTES_MAX = 32 << 20
@@ -53,7 +54,7 @@ class ColumnsEncoder:
             return self._in_halves(batch)
         try:
             return [self._rows(batch)]
-        except pa.lib.ArrowCapacityError:
+        except (pa.lib.ArrowCapacityError, RecordTooLargeError):
             if batch.num_rows <= 1:
                 raise
             return self._in_halves(batch)

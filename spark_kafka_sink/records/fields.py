@@ -83,10 +83,10 @@ def zigzag_fields(values: NDArray[Any]) -> list[Field]:
     """Signed numbers as zigzag varints."""
     if not len(values):
         return []
-    lowest, highest = int(np.minimum.reduce(values)), int(np.maximum.reduce(values))
+    numbers = values if values.dtype in (np.int32, np.int64) else values.astype(np.int64)
+    lowest, highest = int(np.minimum.reduce(numbers)), int(np.maximum.reduce(numbers))
     if lowest == highest:
         return [*constant_fields(encode_varint(lowest))]
-    numbers = values if values.dtype in (np.int32, np.int64) else values.astype(np.int64)
     codes = numbers << 1
     if lowest < 0:
         codes ^= numbers >> (8 * numbers.itemsize - 1)

@@ -50,12 +50,13 @@ from spark_kafka_sink.records.fields import (
 Numbers: TypeAlias = "NDArray[np.int64] | NDArray[np.int32]"
 
 JOINED_BYTES_MAX = OFFSETS_MAX - 8
-"""What rows may have together: they become one array with 32-bit offsets. In front of them is the end of a row."""
+"""What rows may have together: they become one array with 32-bit offsets. In front of them is the end of a row. Some
+versions of Arrow do not notice that rows have more."""
 _BINARY, _VIEW = pa.binary(), pa.binary_view()
 _VIEW_BYTES = np.dtype("V16")
 _SHORT_VIEW = np.dtype({"names": ["length", "bytes"], "formats": ["<u4", "<u8"], "offsets": [0, 4], "itemsize": 16})
 _POOL = pa.jemalloc_memory_pool() if "jemalloc" in pa.supported_memory_backends() else pa.system_memory_pool()
-"""Where encoded records lie. They are written on one thread and freed on another, the sender's. mimalloc, Arrow's usual
+"""Where joined rows lie. Records are written on one thread and freed on another, the sender's. mimalloc, Arrow's usual
 allocator, keeps memory apart for each thread: it held 20 to 30 MB more. The system's mixes them with what lives for a
 moment only, and held 15 MB more."""
 
@@ -154,10 +155,11 @@ class JoinedRows:
         return pa.BinaryArray.from_buffers(_BINARY, self._rows, [None, pa.py_buffer(edges.copy()), data], null_count=0)
 
     def _check_size(self) -> None:
-        fields_bytes = self._rows * sum([column.width_max for column in self._columns if isinstance(column, Field)])
-        if self._payload_bytes + fields_bytes <= JOINED_BYTES_MAX:
+        fields = [column for column in self._columns if isinstance(column, Field)]
+        if self._payload_bytes + self._rows * sum([field.width_max for field in fields]) <= JOINED_BYTES_MAX:
             return
-        total = int(np.add.reduce(self._sizes, dtype=np.int64))
+        widths = [np.broadcast_to(field.width, self._rows) for field in fields]
+        total = self._payload_bytes + sum([int(np.add.reduce(width, dtype=np.int64)) for width in widths])
         if total > JOINED_BYTES_MAX:
             raise _too_large(self._rows, total)
 

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.errors import InvalidRecordError, SchemaError
+from spark_kafka_sink.errors import InvalidRecordError, RecordTooLargeError, SchemaError
 from spark_kafka_sink.formats.avro import AvroFormat, record_writer
 from spark_kafka_sink.formats.avro_schema import derived_schema, record_name
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
+from spark_kafka_sink.records import joined_rows
 from tests.formats.arrow_strategies import batches
 
 AVRO_NAMES = st.lists(st.sampled_from(["a", "b", "_c", "d1", "Ee"]), min_size=1, max_size=4, unique=True)
@@ -258,3 +259,14 @@ def test_a_name_that_avro_does_not_allow_is_refused() -> None:
         derived_schema([pa.field("a b", pa.int32())], None, null_first=False)
     with pytest.raises(SchemaError, match=r"column m of type .* has no type in Avro"):
         derived_schema([pa.field("m", pa.map_(pa.int32(), pa.int32()))], None, null_first=False)
+
+
+def test_rows_that_need_more_than_an_array_can_hold_are_encoded_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = pa.record_batch({"a": [f"value {number}" for number in range(7)]})
+    schema = derived_schema(list(batch.schema), None, null_first=False)
+    wanted = encoded(schema, batch)
+    monkeypatch.setattr(joined_rows, "JOINED_BYTES_MAX", 3 * len(wanted[0] or b""))
+    assert encoded(schema, batch) == wanted
+    monkeypatch.setattr(joined_rows, "JOINED_BYTES_MAX", len(wanted[0] or b"") - 1)
+    with pytest.raises(RecordTooLargeError):
+        encoded(schema, batch)

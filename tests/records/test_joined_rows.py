@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spark_kafka_sink.records.arrays import byte_column
+from spark_kafka_sink.errors import RecordTooLargeError
+from spark_kafka_sink.records.arrays import OFFSETS_MAX, ByteColumn, byte_column
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.cutting import BatchSlice
 from spark_kafka_sink.records.encoder import encode
@@ -85,3 +86,14 @@ def test_neighbouring_numbers_are_written_together(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(pc, "cast", cast)
     assert encode(columns, [BatchSlice(0, 0, 100)], 0)
     assert written[-1] == 4 * 100 + 1
+
+
+def test_a_row_that_is_above_two_gibibytes_with_its_numbers_is_refused() -> None:
+    """Arrow's newest versions do not look, and 32-bit sizes would be negative."""
+    data = pa.py_buffer(np.zeros(OFFSETS_MAX - 9, np.uint8))  # pages that are never touched
+    rows = JoinedRows(1)
+    rows.add_constant(b"\0" * 7)
+    rows.add_bytes([ByteColumn(np.array([0, OFFSETS_MAX - 9], np.int32), data)])
+    rows.add_length_in_front()
+    with pytest.raises(RecordTooLargeError, match="2 GiB"):
+        next(rows.join([1]))

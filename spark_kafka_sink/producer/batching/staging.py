@@ -42,8 +42,8 @@ GROUPED_BYTES_MAX = JOINED_BYTES_MAX // 2
 """Rows that are grouped at once become one array, with 32-bit offsets. The rest is for rows that come meanwhile."""
 _FULL_BYTES = 4 << 20
 _BYTES_PER_PARTITION = 64 << 10
-"""A stage is full with that many bytes: with twice as many a row costs no less. But not if a partition's share would be
-small: each share costs what some hundred rows cost."""
+"""A stage is full with that many bytes, as with twice as many a row costs no less. With many partitions it takes more,
+since each partition's share costs what some hundred rows cost."""
 _SPLITS_MAX = 64
 """Each split looks at all entries of the stage; with a long linger.ms there would be more and more of them."""
 
