@@ -23,7 +23,7 @@ _INTEGERS = {
     kind: np.dtype(str(kind))
     for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
 }
-"""What `to_pandas_dtype` says; it imports pandas in pyarrow 18."""
+"""What `to_pandas_dtype` says, which imported pandas in pyarrow 18."""
 
 
 def numbers_of(array: pa.Array, null: int = 0) -> NDArray[Any]:

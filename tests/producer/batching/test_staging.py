@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.batching import staging
 from spark_kafka_sink.producer.batching.grouping import group, rows_of_records
 from spark_kafka_sink.producer.batching.row_origins import FUTURE_BYTES
@@ -202,3 +203,19 @@ def test_a_call_is_staged_in_chunks_of_bounded_rows_and_bytes(sizes: list[int], 
         assert stop - start == 1 or (stop - start <= rows_max and size <= bytes_max)
         # Nothing more would have fitted in.
         assert stop == len(sizes) or stop - start == rows_max or size + sizes[stop] > bytes_max
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"), [(KeyboardInterrupt(), DeliveryError), (MemoryError("no memory"), MemoryError)]
+)
+def test_rows_that_are_given_up_become_a_failed_batch_for_each_partition(
+    error: BaseException, expected: type[Exception]
+) -> None:
+    """A future takes an Exception: what has struck the thread itself, as Ctrl-C does, is named in one."""
+    stage = Stage("t", 0, MIB)
+    stage.add(rows_of([10, 10, 10], [2, 5, 2]), [1])
+    stage.add(StagedRecord(5, None, b"v", None, 1, 30, "future"), [1])
+    batches = stage.failed_batches(error)
+    assert [(batch.topic_partition.partition, batch.record_count) for batch in batches] == [(2, 2), (5, 1), (5, 1)]
+    assert all(batch.done and type(batch.error) is expected for batch in batches)
+    assert batches[2].rows[0].origins.only_call == ["future"]
