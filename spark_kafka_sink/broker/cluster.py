@@ -164,8 +164,15 @@ class EmbeddedCluster:
         with self.lock:
             return self._topics_by_id.get(topic_id)
 
+    def partition(self, topic: str, index: int) -> Partition:
+        with self.lock:
+            partitions = self.topic(topic).partitions
+            if not 0 <= index < len(partitions):
+                raise KeyError(f"topic {topic} has no partition {index}; it has {len(partitions)}, numbered from 0")
+            return partitions[index]
+
     def log(self, topic: str, partition: int) -> PartitionLog:
-        return self.topic(topic).partitions[partition].log
+        return self.partition(topic, partition).log
 
     def create_topic(
         self,
@@ -195,7 +202,8 @@ class EmbeddedCluster:
 
     def delete_topic(self, name: str) -> None:
         with self.lock:
-            topic = self.topics.pop(name)
+            topic = self.topic(name)
+            del self.topics[name]
             try:
                 self.save()
             except Refusal:
@@ -208,7 +216,7 @@ class EmbeddedCluster:
 
     def add_partitions(self, name: str, total: int) -> None:
         with self.lock:
-            topic = self.topics[name]
+            topic = self.topic(name)
             _check_room(total - len(topic.partitions), self.partitions_left(), self.config.partitions_max)
             self._add_partitions(topic, total)
             self.save()
@@ -252,24 +260,27 @@ class EmbeddedCluster:
 
     # --- nodes and leaders
 
+    def node(self, number: int) -> BrokerNode:
+        if number not in self.nodes:
+            raise KeyError(f"the embedded broker has no node {number}; it has {sorted(self.nodes)}")
+        return self.nodes[number]
+
     def in_sync(self, topic: Topic, partition: Partition) -> tuple[int, ...]:
         running = tuple(node for node in partition.replicas if self.nodes[node].up)
         return running if topic.in_sync_max is None else running[: topic.in_sync_max]
 
     def set_in_sync(self, name: str, at_most: int | None) -> None:
         with self.lock:
-            self.topics[name].in_sync_max = at_most
+            self.topic(name).in_sync_max = at_most
 
     def move_leader(self, name: str, index: int, node: int) -> None:
         with self.lock:
-            if node not in self.nodes:
-                raise KeyError(f"there is no node {node}, only {sorted(self.nodes)}")
-            self._lead(self.topics[name].partitions[index], node)
+            self._lead(self.partition(name, index), self.node(node).id)
         self.note_progress()
 
     def stop_node(self, node: int) -> None:
         with self.lock:
-            self.nodes[node].up = False
+            self.node(node).up = False
             for partition in self._partitions():
                 if partition.leader == node:
                     self._lead(partition, next((n for n in partition.replicas if self.nodes[n].up), None))
@@ -278,7 +289,7 @@ class EmbeddedCluster:
 
     def start_node(self, node: int) -> None:
         with self.lock:
-            self.nodes[node].up = True
+            self.node(node).up = True
             for partition in self._partitions():
                 if partition.leader is None:
                     self._lead(partition, node)
@@ -307,7 +318,7 @@ class EmbeddedCluster:
 
     def move_coordinator(self, key: str, node: int) -> None:
         with self.lock:
-            self._coordinators[key] = node
+            self._coordinators[key] = self.node(node).id
 
     def note_transactions(self) -> None:
         """The coordinator's state has changed: keep it, and know when the next one is overdue."""

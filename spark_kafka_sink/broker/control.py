@@ -70,6 +70,8 @@ class Control:
     ) -> FaultFor:
         if partition is not None and topic is None:
             raise ValueError("a rule for a partition needs its topic")
+        if node is not None:
+            self._cluster.node(node)  # a rule for a node that does not exist would never strike
         if isinstance(api, str):
             api = ApiKey(_number_of(api, "request", {key.name: key.value for key in ApiKey}))
         return FaultFor(self, Where(api, node, topic, partition, client_id, matches), nth, times, probability)
@@ -114,10 +116,10 @@ class Control:
 
     def refuse_connections(self, node: int) -> None:
         """Refuse new connections of the node; open ones go on."""
-        self._cluster.ports.refuse(node)
+        self._cluster.ports.refuse(self._cluster.node(node).id)
 
     def accept_connections(self, node: int) -> None:
-        self._cluster.ports.accept(node)
+        self._cluster.ports.accept(self._cluster.node(node).id)
 
     def shrink_in_sync(self, topic: str, to: int = 1) -> None:
         """`to` replicas are in sync: with `min.insync.replicas` above it, acks=all fails with NOT_ENOUGH_REPLICAS."""

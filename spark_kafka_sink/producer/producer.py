@@ -205,7 +205,10 @@ class KafkaProducer(TransactionalProducer):
         self._ensure_can_send()
         check_topic(topic)
         if not isinstance(columns, RecordColumns):
-            raise InvalidRecordError(f"send_columns() takes RecordColumns, not {type(columns).__name__}.")
+            raise InvalidRecordError(
+                f"send_columns() takes RecordColumns, not {type(columns).__name__}: write RecordColumns(value, key), "
+                "whose columns are Arrow arrays."
+            )
         call = ColumnsFuture(topic, columns.num_rows)
         if not columns.num_rows:
             return call

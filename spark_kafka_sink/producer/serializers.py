@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from inspect import signature
 from operator import index
 from struct import Struct
 from typing import Protocol, SupportsFloat, SupportsIndex
@@ -152,12 +153,31 @@ class Serializers:
 def _checked(part: str, serializer: Serializer | HeaderSerializer | None) -> Serializer | HeaderSerializer:
     if serializer is None:
         return serialize_plain
-    if callable(serializer) or callable(getattr(serializer, "serialize", None)):
-        return serializer
-    raise ConfigurationError(
-        f"{part}_serializer is {serializer!r:.100}, but must be a function of (topic, object), or an object with a "
-        "method serialize(topic, headers, data)."
-    )
+    if callable(serializer):
+        _check_arguments(part, serializer)
+    elif not callable(getattr(serializer, "serialize", None)):
+        raise ConfigurationError(
+            f"{part}_serializer is {serializer!r:.100}, but must be a function of (topic, object), or an object with a "
+            "method serialize(topic, headers, data)."
+        )
+    return serializer
+
+
+def _check_arguments(part: str, serializer: Serializer) -> None:
+    """Refuse a function of one argument: json.dumps, and what kafka-python takes."""
+    try:
+        arguments = signature(serializer)
+    except (TypeError, ValueError):
+        return  # some functions that are written in C do not say which they take
+    try:
+        arguments.bind("topic", None)
+    except TypeError:
+        name = getattr(serializer, "__qualname__", type(serializer).__qualname__)
+        raise ConfigurationError(
+            f"{part}_serializer is {name}, which cannot be called with two arguments. A serializer is a function of "
+            f"(topic, object) that returns bytes: for example lambda topic, {part}: json.dumps({part}).encode(), or "
+            "serialize_json of spark_kafka_sink.producer.serializers."
+        ) from None
 
 
 def _apply(
@@ -177,6 +197,7 @@ def _apply(
         raise InvalidRecordError(f"Topic {topic}: the serializer of the {part} failed: {error!r}") from error
     if result is None or isinstance(result, bytes):
         return result
+    advice = " Add .encode() to what it returns." if isinstance(result, str) else ""
     raise InvalidRecordError(
-        f"Topic {topic}: the serializer of the {part} returned {type(result).__name__}, which is not bytes."
+        f"Topic {topic}: the serializer of the {part} returned {type(result).__name__}, which is not bytes.{advice}"
     )

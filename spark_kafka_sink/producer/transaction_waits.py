@@ -15,7 +15,13 @@ from typing import NamedTuple
 from spark_kafka_sink.client.connection_states import ExponentialBackoff
 from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.client.option_parsing import INT_MAX, sent_name
-from spark_kafka_sink.errors import ConfigurationError, IllegalStateError, KafkaSinkError, TransactionTimeoutError
+from spark_kafka_sink.errors import (
+    ConfigurationError,
+    IllegalStateError,
+    KafkaSinkError,
+    TransactionAbortableError,
+    TransactionTimeoutError,
+)
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import TopicPartition
@@ -24,7 +30,7 @@ from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.record import check_topic
 from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
 from spark_kafka_sink.producer.sending.sender import SenderLoop
-from spark_kafka_sink.producer.sending.transaction_calls import Operation
+from spark_kafka_sink.producer.sending.transaction_calls import Operation, advise_no_abort
 from spark_kafka_sink.producer.sending.transaction_requests import GroupMetadata, OffsetAndMetadata, ensure_number
 from spark_kafka_sink.producer.sending.transactions import TransactionManager
 
@@ -103,8 +109,9 @@ class ProducerTransactions:
         try:
             yield
             self.commit()
-        except BaseException:
-            self._abort_if_open()
+        except BaseException as error:
+            if self._abort_if_open() and isinstance(error, TransactionAbortableError):
+                advise_no_abort(error)
             raise
 
     def close(self, timeout: float | None) -> float | None:
@@ -118,13 +125,17 @@ class ProducerTransactions:
             self._await(pending, limit_ms)
         return None if timeout is None else max(0.001, timeout - (self._system.now() - started) / 1000)
 
-    def _abort_if_open(self) -> None:
-        """Abort after an error. An error of the abort is not raised: the caller must see the first one."""
-        if self.manager.is_open:
-            try:
-                self.abort()
-            except KafkaSinkError as error:
-                _log.warning("%r: the transaction could not be aborted: %s", self.manager, error)
+    def _abort_if_open(self) -> bool:
+        """Abort after an error, and return whether that was done. An error of the abort is not raised: the caller must
+        see the first one."""
+        if not self.manager.is_open:
+            return False
+        try:
+            self.abort()
+        except KafkaSinkError as error:
+            _log.warning("%r: the transaction could not be aborted: %s", self.manager, error)
+            return False
+        return True
 
     def _wait(self, begin: Callable[[], Operation], metric: str) -> None:
         self._refuse_in_callback()

@@ -52,8 +52,12 @@ class RecordColumns:
         headers: ArrowColumn | None = None,
         timestamp: ArrowColumn | None = None,
     ) -> None:
-        for name, column in (("value", value), ("key", key), ("headers", headers), ("timestamp", timestamp)):
-            if column is not None and len(column) != len(value):
+        _check_arrow("value", value)
+        for name, column in (("key", key), ("headers", headers), ("timestamp", timestamp)):
+            if column is None:
+                continue
+            _check_arrow(name, column)
+            if len(column) != len(value):
                 raise SchemaError(f"column {name} has {len(column)} rows, column value has {len(value)}")
         self.value = _byte_column("value", value)
         self.key = None if key is None or pa.types.is_null(key.type) else _byte_column("key", key)
@@ -177,10 +181,22 @@ def _roomy(column: ArrowColumn) -> ArrowColumn:
     return column
 
 
+def _check_arrow(name: str, column: object) -> None:
+    if isinstance(column, pa.Array | pa.ChunkedArray):
+        return
+    kind = type(column)
+    library = kind.__module__.partition(".")[0]
+    write = {
+        "polars": f"{name}.to_arrow()",
+        "pandas": f"pa.Array.from_pandas({name})",
+        "pyarrow": f'table.column("{name}") of a table or a batch',
+    }.get(library, f"pa.array({name})")
+    shown = kind.__name__ if library == "builtins" else f"{library}.{kind.__name__}"
+    raise SchemaError(f"column {name} is of type {shown}, not an Arrow array: write {write}")
+
+
 def _byte_column(name: str, column: ArrowColumn) -> ArrowColumn:
-    kind = getattr(column, "type", None)
-    if kind is None:
-        raise SchemaError(f"column {name} is a {type(column).__name__}, not an Arrow array: write pa.array(...)")
+    kind = column.type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
         if _is_offset_type(kind) or _is_view(kind):

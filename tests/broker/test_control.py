@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from spark_kafka_sink.broker.control import HTTP_ANSWER
+from spark_kafka_sink.broker.control import HTTP_ANSWER, Control
 from spark_kafka_sink.broker.reply import Reply
 from spark_kafka_sink.broker.requests import answer
 from spark_kafka_sink.errors import DecodeError
@@ -308,3 +310,59 @@ def test_the_client_says_what_an_enormous_length_is(client: WireClient, cluster:
     assert client.wait() is None
     error = client.selector.disconnected["0"].error
     assert isinstance(error, DecodeError)
+
+
+@pytest.mark.parametrize(
+    "lever",
+    [
+        lambda control: control.stop_node(2),
+        lambda control: control.start_node(2),
+        lambda control: control.refuse_connections(2),
+        lambda control: control.accept_connections(2),
+        lambda control: control.move_leader("t", 0, 2),
+        lambda control: control.move_coordinator("x", 2),
+        lambda control: control.when("PRODUCE", node=2),
+    ],
+)
+def test_a_node_that_does_not_exist_is_refused_with_those_that_do(
+    cluster: SimulatedCluster, lever: Callable[[Control], object]
+) -> None:
+    with pytest.raises(KeyError, match=r"the embedded broker has no node 2; it has \[0, 1\]"):
+        lever(cluster.control)
+
+
+@pytest.mark.parametrize(
+    "lever",
+    [
+        lambda control, topic, partition: control.move_leader(topic, partition, 1),
+        lambda control, topic, partition: control.delete_records(topic, partition, 1),
+        lambda control, topic, partition: control.forget_producers(topic, partition),
+    ],
+)
+@pytest.mark.parametrize("partition", [-1, 2])
+def test_a_partition_that_does_not_exist_is_refused_with_how_many_there_are(
+    cluster: SimulatedCluster, lever: Callable[[Control, str, int], object], partition: int
+) -> None:
+    with pytest.raises(KeyError, match=f"topic t has no partition {partition}; it has 2, numbered from 0"):
+        lever(cluster.control, "t", partition)
+
+
+@pytest.mark.parametrize(
+    "lever",
+    [
+        lambda control: control.move_leader("none", 0, 1),
+        lambda control: control.shrink_in_sync("none"),
+        lambda control: control.restore_in_sync("none"),
+        lambda control: control.delete_topic("none"),
+        lambda control: control.add_partitions("none", 2),
+        lambda control: control.hide_topic("none"),
+        lambda control: control.show_topic("none"),
+        lambda control: control.delete_records("none", 0, 1),
+        lambda control: control.forget_producers("none", 0),
+    ],
+)
+def test_a_topic_that_does_not_exist_is_refused_with_those_that_do(
+    cluster: SimulatedCluster, lever: Callable[[Control], object]
+) -> None:
+    with pytest.raises(KeyError, match=r"the embedded broker has no topic none; it has \['other', 't'\]"):
+        lever(cluster.control)

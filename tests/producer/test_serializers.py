@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -110,7 +112,7 @@ def test_a_serializer_that_raises_or_returns_no_bytes_is_one_clear_error() -> No
     with pytest.raises(InvalidRecordError, match=r"Topic orders: the serializer of the key failed: .*oops") as caught:
         Serializers(key=broken).apply(ProducerRecord("orders", key=1))
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    with pytest.raises(InvalidRecordError, match="the serializer of the value returned str"):
+    with pytest.raises(InvalidRecordError, match=r"the serializer of the value returned str.* Add \.encode\(\)"):
         Serializers(value=lambda topic, value: str(value)).apply(ProducerRecord("orders", 1))  # type: ignore[arg-type, return-value]
     assert Serializers().apply(ProducerRecord("orders", b"v", "k")) == (b"k", b"v", None)
 
@@ -192,3 +194,10 @@ def test_interceptors_run_in_order_and_one_that_raises_is_passed_over(caplog: py
         acknowledgement("m", error)
     assert seen == [("a", "m", error), ("b", "m", error)]
     assert caplog.text.count("Breaks") == 1
+
+
+@pytest.mark.parametrize("function", [json.dumps, lambda value: json.dumps(value).encode()])
+def test_a_serializer_of_one_argument_is_refused_with_what_to_write(function: Callable[..., bytes]) -> None:
+    expected = r"value_serializer is .* two arguments.* lambda topic, value: json\.dumps\(value\)\.encode\(\), or "
+    with pytest.raises(ConfigurationError, match=expected + "serialize_json"):
+        Serializers(None, function)

@@ -9,6 +9,7 @@ from spark_kafka_sink.broker.transactions import TransactionState
 from spark_kafka_sink.errors import (
     IllegalStateError,
     ProducerClosedError,
+    TransactionAbortableError,
     TransactionAbortedError,
     TransactionTimeoutError,
 )
@@ -363,3 +364,32 @@ def test_a_producer_that_was_closed_says_so_also_where_its_last_transaction_has_
     producer.close()
     with pytest.raises(ProducerClosedError, match="was closed"):
         send(producer, b"2")
+
+
+def test_a_transaction_before_init_transactions_says_which_call_is_missing() -> None:
+    producer = producer_of(brokers(2))
+    with pytest.raises(IllegalStateError, match=r"Call init_transactions\(\) first"), producer.transaction():
+        raise AssertionError("the block has begun")
+
+
+@BOTH
+def test_a_block_that_has_aborted_its_transaction_does_not_advise_to_abort_it(version: int) -> None:
+    cluster, producer = initialised(version)
+    cluster.control.when(api=ApiKey.PRODUCE).fail("INVALID_RECORD")
+    with pytest.raises(TransactionAbortableError) as caught, producer.transaction():
+        send(producer, b"1")
+    words = str(caught.value)
+    assert words.endswith("It has been aborted: begin another one.")
+    assert "abort_transaction()" not in words
+    with producer.transaction():
+        send(producer, b"2")
+    assert committed(cluster) == [b"2"]
+
+
+def test_a_block_whose_abort_had_no_answer_advises_to_abort() -> None:
+    cluster, producer = initialised(2, max_block_ms=200)
+    cluster.control.when(api=ApiKey.PRODUCE).fail("INVALID_RECORD")
+    cluster.control.when(api=ApiKey.END_TXN, times=None).never_answer()
+    with pytest.raises(TransactionAbortableError) as caught, producer.transaction():
+        send(producer, b"1")
+    assert str(caught.value).endswith("Call abort_transaction(), then begin another one.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from typing import Any
 
 import numpy as np
@@ -158,9 +159,32 @@ def test_bytes_are_those_of_the_rows_and_not_of_the_memory_behind_them() -> None
     assert 1000 <= RecordColumns(view).slice(10, 10).nbytes <= 1100
 
 
-def test_a_list_is_refused_with_what_to_write() -> None:
-    with pytest.raises(SchemaError, match=r"column value is a list, not an Arrow array: write pa\.array"):
-        RecordColumns(value=[b"a"])
+def series_of(library: str) -> object:
+    """Stands for a library's Series, which need not be installed."""
+    return type("Series", (), {"__module__": f"{library}.series"})()
+
+
+@pytest.mark.parametrize("name", ["value", "key", "headers", "timestamp"])
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([b"a"], "is of type list, not an Arrow array: write pa.array({})"),
+        (7, "is of type int, not an Arrow array: write pa.array({})"),
+        (np.array([b"a"]), "is of type numpy.ndarray, not an Arrow array: write pa.array({})"),
+        (series_of("polars"), "is of type polars.Series, not an Arrow array: write {}.to_arrow()"),
+        (series_of("pandas"), "is of type pandas.Series, not an Arrow array: write pa.Array.from_pandas({})"),
+        (pa.table({"a": [b"a"]}), 'is of type pyarrow.Table, not an Arrow array: write table.column("{}")'),
+    ],
+)
+def test_what_is_no_arrow_array_is_refused_with_what_to_write(name: str, given: object, words: str) -> None:
+    columns = {"value": pa.array([b"a"]), name: given}
+    with pytest.raises(SchemaError, match=re.escape(f"column {name} {words.format(name)}")):
+        RecordColumns(**columns)
+
+
+def test_columns_without_values_are_refused() -> None:
+    with pytest.raises(SchemaError, match="column value is of type NoneType, not an Arrow array"):
+        RecordColumns(None)
 
 
 @pytest.mark.parametrize("is_map", [False, True])

@@ -18,6 +18,9 @@ PREPARE, SEND_OFFSETS = "prepare_transaction", "send_offsets_to_transaction"
 
 _S = TransactionState
 
+_MUST_ABORT = f"Call {ABORT}(), then begin another one."
+_WAS_ABORTED = "It has been aborted: begin another one."
+
 
 class Operation:
     """A call that brokers must answer. It has one outcome; a second one is ignored."""
@@ -48,6 +51,11 @@ def fresh(error: KafkaSinkError) -> KafkaSinkError:
     another = copy(error)
     another.__cause__ = error.__cause__
     return another
+
+
+def advise_no_abort(error: TransactionAbortableError) -> None:
+    """Change the advice of `must_abort` for a caller whose transaction has been aborted already."""
+    error.args = (str(error).removesuffix(_MUST_ABORT) + _WAS_ABORTED,)
 
 
 class TransactionCalls:
@@ -111,8 +119,7 @@ class TransactionCalls:
 
     def must_abort(self, cause: KafkaSinkError) -> TransactionAbortableError:
         error = TransactionAbortableError(
-            f"transactional id {self.transactional_id}: the transaction cannot be committed. {cause} Call "
-            f"{ABORT}(), then begin another one."
+            f"transactional id {self.transactional_id}: the transaction cannot be committed. {cause} {_MUST_ABORT}"
         )
         error.__cause__ = cause
         return error

@@ -47,6 +47,19 @@ ALLOWED_FROM: dict[TransactionState, frozenset[TransactionState]] = {
 }
 """target -> the states from which it may be reached"""
 
+_NEXT_CALL = {
+    _S.UNINITIALIZED: "init_transactions() first",
+    _S.INITIALIZING: "init_transactions() again, to learn how it ended",
+    _S.READY: "begin_transaction() first",
+    _S.IN_TRANSACTION: "commit_transaction() or abort_transaction() first",
+    _S.PREPARED: "commit_transaction() or abort_transaction(), or let another process end the transaction",
+    _S.COMMITTING: "commit_transaction() again, to learn how it ended",
+    _S.ABORTING: "abort_transaction() again, to learn how it ended",
+    _S.ABORTABLE_ERROR: "abort_transaction() first",
+    _S.FATAL_ERROR: "close(), and make another producer",
+}
+"""What a caller can do in each state where a call is refused."""
+
 WRITING = frozenset({_S.IN_TRANSACTION, _S.COMMITTING})
 """Records may join the transaction, or are on their way into it."""
 ENDING = frozenset({_S.COMMITTING, _S.ABORTING})
@@ -56,6 +69,7 @@ def checked_move(source: TransactionState, target: TransactionState, transaction
     """`target`, if the table allows the move."""
     if source not in ALLOWED_FROM[target]:
         raise IllegalStateError(
-            f"transactional id {transactional_id}: the producer cannot go from '{source.value}' to '{target.value}'."
+            f"transactional id {transactional_id}: the producer cannot go from '{source.value}' to '{target.value}'. "
+            f"Call {_NEXT_CALL[source]}."
         )
     return target

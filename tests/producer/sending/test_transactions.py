@@ -345,7 +345,7 @@ def test_an_illegal_call_raises_and_changes_nothing(call: str) -> None:
         "commit": talk.manager.commit,
         "abort": talk.manager.abort,
     }
-    with pytest.raises(IllegalStateError, match="cannot go from 'uninitialized'"):
+    with pytest.raises(IllegalStateError, match=r"cannot go from 'uninitialized' .* Call init_transactions\(\) first"):
         calls[call]()
     assert talk.state() is S.UNINITIALIZED
     talk.init()
@@ -354,7 +354,7 @@ def test_an_illegal_call_raises_and_changes_nothing(call: str) -> None:
 
 def test_a_second_begin_is_refused_and_the_transaction_goes_on() -> None:
     talk = Talk(2).started()
-    with pytest.raises(IllegalStateError):
+    with pytest.raises(IllegalStateError, match=r"Call commit_transaction\(\) or abort_transaction\(\) first"):
         talk.manager.begin(2)
     assert talk.manager.admits(T0, is_retry=False)
 
