@@ -47,6 +47,7 @@ from spark_kafka_sink.producer.record import (
     BadRows,
     ProducerRecord,
     Rows,
+    check_columns,
     check_record,
     check_topic,
     ensure_named,
@@ -204,11 +205,7 @@ class KafkaProducer(TransactionalProducer):
         """Send all rows of the columns. Rows that cannot be written are in the result; the others go on."""
         self._ensure_can_send()
         check_topic(topic)
-        if not isinstance(columns, RecordColumns):
-            raise InvalidRecordError(
-                f"send_columns() takes RecordColumns, not {type(columns).__name__}: write RecordColumns(value, key), "
-                "whose columns are Arrow arrays."
-            )
+        check_columns(columns)
         call = ColumnsFuture(topic, columns.num_rows)
         if not columns.num_rows:
             return call

@@ -83,6 +83,14 @@ def check_topic(topic: object) -> str:
     return topic
 
 
+def check_columns(columns: object) -> None:
+    if not isinstance(columns, RecordColumns):
+        raise InvalidRecordError(
+            f"send_columns() takes RecordColumns, not {type(columns).__name__}: write RecordColumns(value, key), whose "
+            "columns are Arrow arrays."
+        )
+
+
 def check_record(record: object) -> ProducerRecord:
     """The record with headers of its own: the caller's list may change later, and the record must not.
 

@@ -153,14 +153,14 @@ class Serializers:
 def _checked(part: str, serializer: Serializer | HeaderSerializer | None) -> Serializer | HeaderSerializer:
     if serializer is None:
         return serialize_plain
-    if callable(serializer):
-        _check_arguments(part, serializer)
-    elif not callable(getattr(serializer, "serialize", None)):
-        raise ConfigurationError(
-            f"{part}_serializer is {serializer!r:.100}, but must be a function of (topic, object), or an object with a "
-            "method serialize(topic, headers, data)."
-        )
-    return serializer
+    if callable(serializer) or callable(getattr(serializer, "serialize", None)):
+        if callable(serializer):
+            _check_arguments(part, serializer)
+        return serializer
+    raise ConfigurationError(
+        f"{part}_serializer is {serializer!r:.100}, but must be a function of (topic, object), or an object with a "
+        "method serialize(topic, headers, data)."
+    )
 
 
 def _check_arguments(part: str, serializer: Serializer) -> None:
@@ -197,7 +197,12 @@ def _apply(
         raise InvalidRecordError(f"Topic {topic}: the serializer of the {part} failed: {error!r}") from error
     if result is None or isinstance(result, bytes):
         return result
+    raise _not_bytes(topic, part, result)
+
+
+def _not_bytes(topic: str, part: str, result: object) -> InvalidRecordError:
     advice = " Add .encode() to what it returns." if isinstance(result, str) else ""
-    raise InvalidRecordError(
-        f"Topic {topic}: the serializer of the {part} returned {type(result).__name__}, which is not bytes.{advice}"
+    kind = type(result).__name__
+    return InvalidRecordError(
+        f"Topic {topic}: the serializer of the {part} returned {kind}, which is not bytes.{advice}"
     )
