@@ -1,8 +1,11 @@
-"""The table of docs/errors.md, made from the code: `python -m tests.error_document` writes it anew."""
+"""The tables of docs/errors.md: that of Kafka's codes, which `python -m tests.error_document` makes anew from the code,
+and those of sentences, in which a reader looks up what a program has said."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import NamedTuple
 
 from spark_kafka_sink.producer.sending.delivery_errors import BatchFacts, Done, Fail, Retry, Split, decide
 from spark_kafka_sink.protocol.error_codes import ERROR_CODES, ErrorCode
@@ -13,7 +16,32 @@ ORDINARY_BATCH = BatchFacts(
 )
 OF_OTHERS = {22, 25, 30, 61, 62, 66, 82, 88, 104}
 """Consumer groups, delegation tokens that are asked for, and clusters that are compared: a sink meets none of them."""
+SENTENCES = ("<!-- sentences -->\n", "<!-- end of sentences -->\n")
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
+
+
+class Row(NamedTuple):
+    """A row of the tables of sentences; `place` counts from the beginning of the page."""
+
+    place: int
+    sentence: str
+    advice: str
+
+    def explains(self, words: str) -> bool:
+        """The words have the sentence; its dots stand for anything."""
+        pieces = (re.escape(" ".join(piece.split())) for piece in self.sentence.split("…"))
+        return re.search(".*?".join(pieces), " ".join(words.split())) is not None
+
+
+def sentences() -> list[Row]:
+    text = DOCUMENT.read_text().split(SENTENCES[0])[1].split(SENTENCES[1])[0]
+    found = re.findall(r"^\| `([^`]+)` \| (.*) \|$", text, re.MULTILINE)
+    return [Row(place, sentence, advice) for place, (sentence, advice) in enumerate(found)]
+
+
+def rows_that_explain(words: str) -> list[Row]:
+    """What a reader finds who looks up these words."""
+    return [row for row in sentences() if row.explains(words)]
 
 
 def table() -> str:

@@ -34,6 +34,8 @@ RUN_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("docs/formats.md", "python"): (HERE, WITH_SPARK),
     ("docs/index.md", "python"): (WITH_SPARK,),
     ("docs/migrating.md", "diff"): (WITH_SPARK,),
+    ("docs/migrating.md", "python"): ("tests/spark/test_tables.py",),
+    ("docs/migrating.md", "sql"): ("tests/spark/test_tables.py",),
     ("docs/monitoring.md", "json"): (HERE,),
     ("docs/monitoring.md", "python"): ("tests/test_monitoring_document.py", "tests/spark/test_progress.py"),
     ("docs/producer.md", "python"): (HERE,),

@@ -13,9 +13,11 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.spark.checks import CHECK, ask_servers, check_write, outcome_as_schema
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.sink_options import SinkOptions
-from spark_kafka_sink.spark.words import MICRO_BATCH, MODE_NOT_ALLOWED, NAME, START
+from spark_kafka_sink.spark.words import MICRO_BATCH, MODE_NOT_ALLOWED, NAME, OPTIONS_OF_A_TABLE, START
 from spark_kafka_sink.spark.write_task import show_log
 from spark_kafka_sink.spark.writer import KafkaBatchWriter, KafkaStreamWriter
+
+BOOTSTRAP = "kafka.bootstrap.servers"
 
 
 class KafkaDataSource(DataSource):
@@ -61,7 +63,12 @@ class KafkaDataSource(DataSource):
 
     def _plan(self, schema: StructType, start: str | None) -> tuple[SinkOptions, ColumnPlan]:
         show_log()
-        options, plan = check_write(self.options, schema)
+        try:
+            options, plan = check_write(self.options, schema)
+        except ConfigurationError as error:
+            if BOOTSTRAP in self.options:
+                raise
+            raise ConfigurationError([*error.faults, OPTIONS_OF_A_TABLE]) from None
         if self._is_planning:
             plan = ask_servers(options, plan, start)
         return dataclasses.replace(options, registry=None), plan

@@ -3,14 +3,16 @@
 Spark finds the data source by itself through the module `pyspark_pykafka`, and `mode("append")` then works. The rest:
 
 - `save()` without a mode, output mode update, and mistakes that are found before Spark plans: see save_and_start.py.
+  What writes to a table that exists, `insertInto` and `writeTo`, does not say that its format is `pykafka`, so it is
+  Spark that asks for the checks, late; the errors become plain all the same.
 - Threads. Spark looks a data source in Python up in the *active* session, which a thread that did not make the session
   does not have, so that writes from a pool of threads fail with DATA_SOURCE_NOT_FOUND.
 - Some secrets do not look like secrets to Spark: a private key in `kafka.ssl.keystore.key`, for example. Spark 4.1
   prints a stream's options in `query.explain(extended=True)`, less those that its redaction recognises. And Spark
   Connect writes each request with all its options into the event log and the UI, unless configured what to hide.
 
-The first two need another `save` and `start` in the classes of pyspark. They call the original ones, and step in only
-for this data source.
+The first two need other methods in the classes of pyspark. They call the original ones, and step in only for this data
+source.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import logging
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -26,7 +29,13 @@ from pyspark.sql import SparkSession
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.plain_errors import in_plain_words
 from spark_kafka_sink.spark.recorded_writer import record
-from spark_kafka_sink.spark.save_and_start import in_active_session, saving, starting
+from spark_kafka_sink.spark.save_and_start import (
+    in_active_session,
+    saving,
+    saving_as_table,
+    starting,
+    starting_to_table,
+)
 
 # Parts of names: options that are passed over or misspelt have secrets, too. In the text of a request to Connect names
 # and values stand together.
@@ -38,6 +47,7 @@ _REDACTION = {
     + r')[^"]*"\s+value: "(?:[^"\\]++|\\.)*+"',
 }
 _OURS = "_pykafka_drop_in"
+_Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _log = logging.getLogger(__name__)
 
@@ -46,27 +56,40 @@ def register(spark: SparkSession) -> None:
     """Make `format("pykafka")` in this session a drop-in for Spark's own Kafka sink. May be called again."""
     spark.dataSource.register(KafkaDataSource)
     if type(spark).__module__.startswith("pyspark.sql.connect"):
-        # A session of Connect has no threads' own state.
-        from pyspark.sql.connect.readwriter import DataFrameWriter as ConnectWriter
+        from pyspark.sql.connect import readwriter
         from pyspark.sql.connect.streaming.readwriter import DataStreamWriter as ConnectStreamWriter
 
-        _replace(ConnectWriter, "save", lambda original: in_plain_words(saving(original)))
-        _replace(ConnectStreamWriter, "start", lambda original: in_plain_words(starting(original)))
+        _replace_all(readwriter.DataFrameWriter, ConnectStreamWriter, readwriter.DataFrameWriterV2, _as_it_is)
     else:
-        from pyspark.sql.readwriter import DataFrameWriter
+        from pyspark.sql.readwriter import DataFrameWriter, DataFrameWriterV2
         from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-        _replace(DataFrameWriter, "save", lambda original: in_plain_words(in_active_session(saving(original))))
-        _replace(DataStreamWriter, "start", lambda original: in_plain_words(in_active_session(starting(original))))
+        _replace_all(DataFrameWriter, DataStreamWriter, DataFrameWriterV2, in_active_session)
         _warn_of_another_python(str(spark.sparkContext.master), str(spark.sparkContext.pythonExec))
     _redact_secrets(spark)
 
 
-def _replace(writer_class: Any, method: str, wrapped: Any) -> None:
-    record(writer_class)
+def _replace_all(batch: Any, stream: Any, table: Any, active: _Wrapper) -> None:
+    """`active`: what a session of classic Spark needs; one of Connect has no threads' own state."""
+    record(batch)
+    record(stream)
+    _replace(batch, "save", lambda original: active(saving(original)))
+    _replace(batch, "saveAsTable", lambda original: active(saving_as_table(original)))
+    _replace(stream, "start", lambda original: active(starting(original)))
+    _replace(stream, "toTable", lambda original: active(starting_to_table(original)))
+    _replace(batch, "insertInto", _as_it_is)
+    for method in ("create", "replace", "createOrReplace", "append", "overwrite", "overwritePartitions"):
+        _replace(table, method, _as_it_is)
+
+
+def _as_it_is(original: Callable[..., Any]) -> Callable[..., Any]:
+    return original
+
+
+def _replace(writer_class: Any, method: str, wrapped: _Wrapper) -> None:
     original = getattr(writer_class, method)
     if not hasattr(original, _OURS):
-        ours = wrapped(original)
+        ours = in_plain_words(wrapped(original))
         setattr(ours, _OURS, True)
         setattr(writer_class, method, ours)
 

@@ -1,4 +1,4 @@
-"""What `register` puts in the place of `save` and `start`, for writes to `pykafka` alone.
+"""What `register` puts in the place of `save`, `start` and their like for tables, for writes to `pykafka` alone.
 
 Spark asks a data source in Python for its writer when every stage before the write has run, refuses its default save
 mode and output mode update, and hands over every column. So a write is looked at here, before Spark plans it:
@@ -9,6 +9,8 @@ mode and output mode update, and hands over every column. So a write is looked a
    how a table is to be laid out means nothing to Kafka, and is passed over as in Spark's own sink, with a warning.
 
 Output mode update goes through foreachBatch, where each micro-batch is an ordinary write of the rows that have changed.
+
+`saveAsTable` and `toTable` are looked at likewise, but keep their columns, which are those of the table.
 """
 
 from __future__ import annotations
@@ -35,6 +37,10 @@ _CHECKED = {"checkConnection": "false"}
 _OF_THE_STREAM = ("checkpointlocation", "queryname")
 _OF_TABLES = ("partitionBy", "clusterBy")
 _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
+_UPDATE_OF_A_TABLE = (
+    "outputMode('update') cannot be written by toTable(), since Spark refuses it for sinks in Python. Write "
+    ".outputMode('update').start() in its place: the table would hold nothing but its name."
+)
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +73,32 @@ def saving(original: Callable[..., Any]) -> Callable[..., Any]:
     return save
 
 
+def saving_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`saveAsTable` of a batch writer."""
+
+    @functools.wraps(original)
+    def save_as_table(
+        self: Any,
+        name: str,
+        format: str | None = None,
+        mode: str | None = None,
+        partitionBy: str | list[str] | None = None,  # noqa: N803
+        **options: Any,
+    ) -> None:
+        said = record_of(self)
+        if said is None or not _is_ours(self, said, format):
+            original(self, name, format, mode, partitionBy, **options)
+            return
+        self.options(**options)
+        _say(self, mode=mode, partitionBy=partitionBy)
+        _check_mode(said)
+        _warn_of_tables(said)
+        _checked_columns(self, said)
+        original(made_anew(self, frame_of(self), without=_OF_TABLES).format(NAME).options(**_CHECKED), name)
+
+    return save_as_table
+
+
 def starting(original: Callable[..., Any]) -> Callable[..., Any]:
     """`start` of a stream's writer."""
 
@@ -83,13 +115,9 @@ def starting(original: Callable[..., Any]) -> Callable[..., Any]:
         said = record_of(self)
         if said is None or not _is_ours(self, said, format):
             return original(self, path, format, outputMode, partitionBy, queryName, **options)
-        self.options(**options)
-        _say(self, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName)
         if path is not None:
             self.option("path", path)
-        _check_trigger(said)
-        _warn_of_tables(said)
-        _name_query(self, said)
+        _prepare_stream(self, said, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName)
         frame = _checked_frame(self, said)
         more = _CHECKED | {START: uuid.uuid4().hex}
         if _output_mode(said) != "update":
@@ -100,6 +128,32 @@ def starting(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(streamed.options(**kept).foreachBatch(batches))
 
     return start
+
+
+def starting_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`toTable` of a stream's writer."""
+
+    @functools.wraps(original)
+    def to_table(
+        self: Any,
+        tableName: str,  # noqa: N803
+        format: str | None = None,
+        outputMode: str | None = None,  # noqa: N803
+        partitionBy: str | list[str] | None = None,  # noqa: N803
+        queryName: str | None = None,  # noqa: N803
+        **options: Any,
+    ) -> Any:
+        said = record_of(self)
+        if said is None or not _is_ours(self, said, format):
+            return original(self, tableName, format, outputMode, partitionBy, queryName, **options)
+        _prepare_stream(self, said, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName)
+        if _output_mode(said) == "update":
+            raise ConfigurationError(_UPDATE_OF_A_TABLE)
+        _checked_columns(self, said)
+        writer = made_anew(self, frame_of(self), without=_OF_TABLES).format(NAME)
+        return original(writer.options(**_CHECKED | {START: uuid.uuid4().hex}), tableName)
+
+    return to_table
 
 
 def in_active_session(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -128,6 +182,14 @@ class WriteChanges:
 
     def __call__(self, frame: Any, batch_id: int) -> None:
         frame.write.format(NAME).options(**self.options).mode("append").save()
+
+
+def _prepare_stream(writer: Any, said: Record, options: Mapping[str, Any], **settings: Any) -> None:
+    writer.options(**options)
+    _say(writer, **settings)
+    _check_trigger(said)
+    _warn_of_tables(said)
+    _name_query(writer, said)
 
 
 def _say(writer: Any, **settings: Any) -> None:
@@ -191,13 +253,18 @@ def _output_mode(said: Record) -> str:
 
 def _checked_frame(writer: Any, said: Record) -> Any:
     """The rows to be written, without the columns that are none of the sink's. Raises what is wrong with the write."""
+    return _only(frame_of(writer), _checked_columns(writer, said))
+
+
+def _checked_columns(writer: Any, said: Record) -> list[int]:
+    """The positions of the sink's columns. Raises what is wrong with the write."""
     frame = frame_of(writer)
     if _is_connect(writer):
         # What options name, packages and files, is there and perhaps not here.
-        return _only(frame, ask_driver(frame.sparkSession, said.options(), frame.schema))
+        return ask_driver(frame.sparkSession, said.options(), frame.schema)
     options, plan = check_write(said.options(), frame.schema)
     ask_servers(options, plan, said.options().get(START))
-    return _only(frame, plan.positions())
+    return plan.positions()
 
 
 def _is_connect(writer: Any) -> bool:

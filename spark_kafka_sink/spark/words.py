@@ -13,6 +13,11 @@ NO_NAME = (
     "Option 'deliveryGuarantee' is 'exactly-once', which needs a name for this query that stays the same after a "
     "restart. Set the option checkpointLocation, from which it is made, or transactionalIdPrefix."
 )
+OPTIONS_OF_A_TABLE = (
+    "If this writes to a table: Spark does not hand the options of CREATE TABLE to a data source in Python. Give them "
+    "with each write: INSERT INTO the_table WITH ('kafka.bootstrap.servers' = 'host:9092', 'topic' = 'orders') "
+    "SELECT ..., or df.writeTo('the_table').options(**options).append()."
+)
 MICRO_BATCH = "pykafka.microbatch"
 """An option of jobs that are in truth micro-batches of a stream in output mode update; no user's."""
 START = "pykafka.start"

@@ -1,0 +1,194 @@
+"""Tables of the catalog whose format is `pykafka`: a name for the sink, which Spark keeps without its options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_kafka_sink.errors import ConfigurationError, PreflightError
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
+from tests.documents import blocks
+from tests.spark.test_on_the_driver import Upstream, refused
+
+pytestmark = pytest.mark.needs("java")
+
+WITH_EACH_WRITE = (
+    "Spark does not hand the options of CREATE TABLE to a data source in Python. Give them with each write"
+)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded_broker(topics={"t": 1}) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def rows(spark: SparkSession) -> DataFrame:
+    return spark.range(3).selectExpr("CAST(id AS STRING) AS value")
+
+
+@pytest.fixture
+def stream(rows: DataFrame, tmp_path: Path) -> DataFrame:
+    rows.write.parquet(str(tmp_path / "source"))
+    return rows.sparkSession.readStream.schema(rows.schema).parquet(str(tmp_path / "source"))
+
+
+@pytest.fixture
+def table(spark: SparkSession, broker: EmbeddedBroker) -> Iterator[str]:
+    """A table with all options that a write needs."""
+    spark.sql(
+        "CREATE TABLE sink (value STRING) USING pykafka "
+        f"OPTIONS ('kafka.bootstrap.servers' = '{broker.bootstrap_servers}', topic = 't')"
+    )
+    yield "sink"
+    spark.sql("DROP TABLE sink")
+
+
+@pytest.fixture
+def dropped(spark: SparkSession) -> Iterator[str]:
+    """A name for a table that is there after the test, perhaps."""
+    yield "made"
+    spark.sql("DROP TABLE IF EXISTS made")
+
+
+def options(broker: EmbeddedBroker, topic: str) -> dict[str, str]:
+    return {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": topic}
+
+
+def test_threads_that_did_not_make_the_session_can_write_to_tables(
+    rows: DataFrame, stream: DataFrame, broker: EmbeddedBroker, table: str, dropped: str, tmp_path: Path
+) -> None:
+    topic = broker.create_topic("threads")
+    given = options(broker, topic.name)
+
+    def write() -> None:
+        rows.write.format("pykafka").options(**given).saveAsTable(dropped)
+        rows.write.format("pykafka").options(**given).mode("append").saveAsTable(table)
+        writer = stream.writeStream.format("pykafka").options(**given).trigger(availableNow=True)
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).toTable(table).awaitTermination()
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(write).result()
+    assert topic.read().num_rows == 3 * rows.count()
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "words"),
+    [
+        ({"tpoic": "x"}, ConfigurationError, "Did you mean 'topic'?"),
+        ({"topic": "not-there"}, PreflightError, "topic not-there: does not exist"),
+    ],
+)
+def test_a_mistake_is_raised_before_the_table_is_made_and_before_a_task_runs(  # noqa: PLR0913 - a table of cases
+    spark: SparkSession,
+    stream: DataFrame,
+    broker: EmbeddedBroker,
+    tmp_path: Path,
+    change: dict[str, str],
+    kind: type[Exception],
+    words: str,
+) -> None:
+    upstream = Upstream(spark)
+    writer = upstream.frame.write.format("pykafka").options(**options(broker, "t") | change)
+    assert words in str(refused(lambda: writer.saveAsTable("made"), spark))
+    assert upstream.tasks_run == 0
+    stream_writer = stream.writeStream.format("pykafka").options(**options(broker, "t") | change)
+    with pytest.raises(kind, match=words.replace("?", r"\?")):
+        stream_writer.option("checkpointLocation", str(tmp_path / "checkpoint")).toTable("made")
+    assert spark.streams.active == []
+    assert not spark.catalog.tableExists("made")
+
+
+@pytest.mark.parametrize(("mode", "word"), [("overwrite", "Overwrite"), ("ignore", "Ignore")])
+def test_kafka_has_no_tables_to_overwrite_whatever_the_catalog_has(
+    rows: DataFrame, spark: SparkSession, broker: EmbeddedBroker, mode: str, word: str
+) -> None:
+    writer = rows.write.format("pykafka").options(**options(broker, "t"))
+    assert f"Save mode {word} not allowed" in str(refused(lambda: writer.saveAsTable("made", mode=mode), spark))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda writer: writer.outputMode("update"), r"outputMode\('update'\) cannot be written by toTable\(\)"),
+        (lambda writer: writer.trigger(continuous="1 second"), "Use micro-batches"),
+    ],
+    ids=["update", "continuous"],
+)
+def test_what_start_refuses_or_does_by_itself_to_table_refuses(
+    stream: DataFrame, broker: EmbeddedBroker, change: Callable[[Any], Any], words: str
+) -> None:
+    writer = stream.writeStream.format("pykafka").options(**options(broker, "t"))
+    with pytest.raises(ConfigurationError, match=words):
+        change(writer).toTable("made")
+
+
+DOORS: dict[str, Callable[[DataFrame, str], Any]] = {
+    "insertInto": lambda rows, table: rows.write.insertInto(table),
+    "writeTo": lambda rows, table: rows.writeTo(table).append(),
+    "SQL": lambda rows, table: rows.sparkSession.sql(f"INSERT INTO {table} SELECT 'a'"),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_options_of_the_table_do_not_reach_the_sink_and_the_error_says_what_to_write(
+    rows: DataFrame, table: str, door: str
+) -> None:
+    with pytest.raises((ConfigurationError, PySparkException)) as error:
+        DOORS[door](rows, table)
+    assert "bootstrap.servers is not set" in str(error.value)
+    assert WITH_EACH_WRITE in str(error.value)
+    if door != "SQL":
+        assert isinstance(error.value, ConfigurationError)
+        assert "Traceback" not in str(error.value)
+
+
+def test_options_of_the_table_do_not_reach_a_stream_either(stream: DataFrame, table: str, tmp_path: Path) -> None:
+    query = stream.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).toTable(table)
+    with pytest.raises(PySparkException, match=WITH_EACH_WRITE.replace(".", r"\.")):
+        query.awaitTermination()
+
+
+def test_what_the_error_says_to_write_writes(rows: DataFrame, broker: EmbeddedBroker, table: str) -> None:
+    topic = broker.create_topic("with-each-write")
+    given = options(broker, topic.name)
+    rows.writeTo(table).options(**given).append()
+    listed = ", ".join(f"'{name}' = '{value}'" for name, value in given.items())
+    rows.sparkSession.sql(f"INSERT INTO {table} WITH ({listed}) SELECT 'a'")
+    assert topic.read().num_rows == rows.count() + 1
+
+
+def test_the_examples_of_the_page_about_migrating_write(rows: DataFrame, broker: EmbeddedBroker, table: str) -> None:
+    topic = broker.create_topic("orders")
+    (sql,), (python,) = blocks("docs/migrating.md", "sql"), blocks("docs/migrating.md")
+    rows.selectExpr("value AS id").createOrReplaceTempView("orders")
+    rows.sparkSession.sql(sql.replace("broker:9092", broker.bootstrap_servers))
+    exec(python.replace("broker:9092", broker.bootstrap_servers), {"df": rows})
+    assert table in sql
+    assert table in python
+    assert topic.read().num_rows == 2 * rows.count()
+
+
+def test_a_write_without_any_table_is_not_answered_with_words_about_tables(
+    rows: DataFrame, spark: SparkSession
+) -> None:
+    assert WITH_EACH_WRITE not in str(refused(rows.write.format("pykafka").save, spark))
+
+
+def test_tables_of_other_formats_are_left_alone(
+    rows: DataFrame, stream: DataFrame, dropped: str, tmp_path: Path
+) -> None:
+    rows.write.format("parquet").saveAsTable(dropped)
+    with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_ALREADY_EXISTS"):
+        rows.write.format("parquet").saveAsTable(dropped)
+    rows.write.mode("overwrite").saveAsTable(dropped)
+    writer = stream.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer.trigger(availableNow=True).toTable(dropped).awaitTermination()
+    assert rows.sparkSession.table(dropped).count() == rows.count(), "Spark reads what the stream has written"
