@@ -103,7 +103,8 @@ def leader_of(cluster: KafkaCluster, topic: str) -> int:
 def coordinator_of(cluster: KafkaCluster, transactional_id: str) -> int:
     config = ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap()}).client_config()
     with TransactionsClient(config) as client:
-        return client._coordinators_of([transactional_id])[transactional_id].id
+        client.describe([transactional_id])
+        return client._coordinated.coordinators[transactional_id].id
 
 
 def known_coordinator(producer: KafkaProducer) -> int:

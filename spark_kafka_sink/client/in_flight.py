@@ -173,6 +173,11 @@ class InFlightRequests:
     def count(self, node_id: int | None = None) -> int:
         return self._count if node_id is None else len(self._nodes.get(node_id, ()))
 
+    def waiting_since_ms(self, node_id: int) -> float:
+        """When the oldest was sent; inf if there is none."""
+        waiting = self._nodes.get(node_id)
+        return waiting[0].sent_ms if waiting else math.inf
+
     def throttled(self, node_id: int, throttle_ms: float) -> None:
         """All that wait for this node may take so much longer."""
         for in_flight in self._nodes.get(node_id, ()):

@@ -74,6 +74,7 @@ class NetworkClient:
         self._states, self.losses = self._connections.states, self._connections.losses
         self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
         self._unreported: list[ClientResponse] = []  # of requests that ended outside of poll
+        self._heard_ms: dict[int, float] = {}  # when a node last answered, or will have been quiet as it wished
         self._correlation_id = 0
         self._life = _Life.ACTIVE  # guarded by _life_lock
         self._life_lock = threading.Lock()
@@ -103,6 +104,19 @@ class NetworkClient:
 
     def connection_failed(self, node_id: int) -> bool:
         return self._states.has_failed(node_id)
+
+    def silence_ms(self, node_id: int, now: float) -> float:
+        """For how long the node has owed an answer or a connection without any sign of life; 0 if it owes nothing."""
+        if self._states.is_preparing(node_id):
+            since_ms = self._states.last_attempt_ms(node_id)
+        else:
+            since_ms = self._in_flight.waiting_since_ms(node_id)
+        return max(0.0, now - max(since_ms, self._heard_ms.get(node_id, since_ms)))
+
+    def disconnect(self, node_id: int, reason: str, now: float) -> None:
+        """Give up the connection to a node, if there is one. The next poll returns its requests as disconnected."""
+        if self._connections.is_alive(node_id):
+            self._abandon(self._unreported, node_id, Loss(reason, timed_out=True), now)
 
     def authentication_exception(self, node_id: int) -> AuthenticationError | None:
         return self._states.authentication_error(node_id)
@@ -247,6 +261,7 @@ class NetworkClient:
     def _handle_completed_receives(self, responses: list[ClientResponse], now: float) -> None:
         for receive in self._selector.completed_receives:
             node_id = int(receive.channel_id)
+            self._heard_ms[node_id] = now
             try:
                 in_flight, message = self._in_flight.answered(node_id, receive.payload)
             except DecodeError as error:
@@ -345,6 +360,7 @@ class NetworkClient:
         if quiet_ms > 0:
             self._in_flight.throttled(in_flight.request.node_id, quiet_ms)
             self._states.throttle(in_flight.request.node_id, now + quiet_ms)
+            self._heard_ms[in_flight.request.node_id] = now + quiet_ms
 
     def _abandon(self, responses: list[ClientResponse], node_id: int, loss: Loss, now: float) -> None:
         """Give up a connection that still stands."""

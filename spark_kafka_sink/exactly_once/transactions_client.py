@@ -1,8 +1,9 @@
 """TransactionsClient: questions to the coordinators of transactions, each asked until it has an answer.
 
 A coordinator may be unknown, move, start or be busy with a transaction that still ends: then the question is asked
-again after a pause, until `timeout_ms` have passed. What is final comes back as it is: a success, or a refusal that the
-caller must judge.
+again after a pause, until `timeout_ms` have passed without any progress. What is final comes back as it is: a success,
+or a refusal that the caller must judge. All ids of a call are asked about at the same time
+(exactly_once/coordinator_questions.py).
 """
 
 from __future__ import annotations
@@ -10,30 +11,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TypeVar
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.options import ClientConfig
-from spark_kafka_sink.errors import BrokerError, KafkaSinkError, NetworkError, UnsupportedVersionError
+from spark_kafka_sink.errors import BrokerError, KafkaSinkError, NetworkError
+from spark_kafka_sink.exactly_once.coordinator_questions import PAUSE_MS_MAX, About, CoordinatorQuestions, refused
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.sending import transaction_requests as requests
 from spark_kafka_sink.producer.sending.coordinators import COMPLETING_PAUSE_MS
 from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
 from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
-from spark_kafka_sink.producer.sending.transaction_answers import Verdict, verdict
-from spark_kafka_sink.producer.sending.transaction_requests import TRANSACTION, Kind, VersionedMessage
+from spark_kafka_sink.producer.sending.transaction_requests import Kind
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import broker_error
-from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
+    TransactionState,
 )
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnResponse
-from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.reader.blocking_client import BlockingClient, Question
 
 ONGOING, EMPTY = "Ongoing", "Empty"
@@ -41,12 +39,11 @@ ONGOING, EMPTY = "Ongoing", "Empty"
 TRANSACTION_VERSION = "transaction.version"
 TIMEOUT_MS = 120_000.0
 """The longest time without any progress."""
+SILENCE_MS = 3_000.0
+"""A node that owes an answer and says nothing for so long is given up; at first, later it gets more time."""
 _IN_FLIGHT_MAX = 50
-_PAUSE_MS_MAX = 1_000.0
 _ABORT_TIMEOUT_MS = 60_000
 """For an id that is only aborted: its next user says another one."""
-
-AnswerT = TypeVar("AnswerT", bound=Message)
 
 
 @dataclass(frozen=True)
@@ -71,8 +68,8 @@ class TransactionsClient:
 
     def __init__(self, config: ClientConfig, *, timeout_ms: float = TIMEOUT_MS, system: System | None = None) -> None:
         config = replace(config, max_in_flight_requests_per_connection=_IN_FLIGHT_MAX)
-        self.blocking = BlockingClient(config, timeout_ms=timeout_ms, system=system)
-        self._coordinators: dict[str, Node] = {}
+        self.blocking = BlockingClient(config, timeout_ms=timeout_ms, silence_ms=SILENCE_MS, system=system)
+        self._coordinated = CoordinatorQuestions(self.blocking)
 
     def __enter__(self) -> TransactionsClient:
         return self
@@ -95,10 +92,10 @@ class TransactionsClient:
         `expected`: only if the id is still this producer's; else it is refused as fenced.
         """
         question = requests.init(transactional_id, timeout_ms, expected)
-        answers = self._ask(Kind.INIT, InitProducerIdResponse, {transactional_id: question}, _code)
-        answer = answers[transactional_id]
+        about = About(Kind.INIT, InitProducerIdResponse, lambda _: question, _code)
+        answer = self._coordinated.answers(about, [transactional_id])[transactional_id]
         if answer.error_code != error_codes.NONE:
-            raise _refused(Kind.INIT, transactional_id, answer.error_code)
+            raise refused(Kind.INIT, transactional_id, answer.error_code)
         return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 
     def end(self, prepared: Sequence[PreparedTransaction], *, commit: bool) -> dict[str, BrokerError]:
@@ -111,9 +108,11 @@ class TransactionsClient:
             each.transactional_id: requests.end(each.transactional_id, each.id_and_epoch, each.version, commit=commit)
             for each in prepared
         }
-        answers = self._ask(Kind.END, EndTxnResponse, questions, _code)
+        answers = self._coordinated.answers(
+            About(Kind.END, EndTxnResponse, lambda names: questions[names[0]], _code), questions
+        )
         return {
-            name: _refused(Kind.END, name, answer.error_code)
+            name: refused(Kind.END, name, answer.error_code)
             for name, answer in answers.items()
             if answer.error_code != error_codes.NONE
         }
@@ -125,32 +124,31 @@ class TransactionsClient:
         what a task that still lives writes after it would hold readers back for ever with brokers before Kafka 3.6.
         """
         questions = {name: requests.init(name, _ABORT_TIMEOUT_MS, known) for name, known in transactions.items()}
-        self._ask(Kind.INIT, InitProducerIdResponse, questions, _code, enough=error_codes.CONCURRENT_TRANSACTIONS)
+        begun = error_codes.CONCURRENT_TRANSACTIONS
+        about = About(Kind.INIT, InitProducerIdResponse, lambda names: questions[names[0]], _code, enough=begun)
+        self._coordinated.answers(about, questions)
 
     def describe(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
-        """What coordinators know of these ids; those that they do not know are missing."""
-        question = {name: (DescribeTransactionsRequest(transactional_ids=[name]), None) for name in transactional_ids}
-        answers = self._ask(Kind.END, DescribeTransactionsResponse, question, _described_code)
+        """What coordinators know of these ids; those that they do not know are missing. Each is asked about all its
+        ids in one request."""
+        answers = self._coordinated.answers(_DESCRIBE, transactional_ids)
         found: dict[str, TransactionDescription] = {}
         for name, answer in answers.items():
-            code = _described_code(answer)
-            if code == error_codes.NONE:
-                row = answer.transaction_states[0]
-                found[name] = TransactionDescription(
-                    name,
-                    row.transaction_state,
-                    ProducerIdAndEpoch(row.producer_id, row.producer_epoch),
-                    row.transaction_timeout_ms,
-                    row.transaction_start_time_ms,
-                    tuple((topic.topic, index) for topic in row.topics for index in topic.partitions),
-                )
-            elif code != error_codes.TRANSACTIONAL_ID_NOT_FOUND:
-                raise broker_error(code, f"transactional id {name}: the attempt to describe it was refused")
+            row = _rows(answer)[name]
+            if row.error_code == error_codes.NONE:
+                found[name] = _description(row)
+            elif row.error_code != error_codes.TRANSACTIONAL_ID_NOT_FOUND:
+                raise broker_error(row.error_code, f"transactional id {name}: the attempt to describe it was refused")
         return found
+
+    def listed(self, wanted: Callable[[str], bool], *states: str) -> list[TransactionDescription]:
+        """What coordinators know of the ids, of those that are wanted, that are in one of these states."""
+        found = self.describe(self.ids(wanted, *states)).values()
+        return [each for each in found if each.state in states]
 
     def ids(self, wanted: Callable[[str], bool], *states: str) -> list[str]:
         """The transactional ids, of those that are wanted, that are in one of these states. All brokers are asked."""
-        patience = self.blocking.patience("the list of transactions")
+        patience, pause_ms = self.blocking.patience("the list of transactions"), COMPLETING_PAUSE_MS
         message = ListTransactionsRequest(state_filters=list(states))
         listed: dict[int, list[str]] = {}
         while True:
@@ -166,13 +164,14 @@ class TransactionsClient:
                     listed[node.id] = [row.transactional_id for row in answer.transaction_states]
                 else:
                     failure = broker_error(answer.error_code, f"{node}: the attempt to list transactions was refused")
-                    if not error_codes.error_code(answer.error_code).retriable:
+                    if not _may_pass(answer.error_code):
                         raise failure
             if failure is not None or not nodes:
                 # What one of them coordinates may move to one that has answered.
                 listed.clear()
                 self.blocking.metadata.request_update()
-                patience.wait(failure, COMPLETING_PAUSE_MS)
+                patience.wait(failure, pause_ms)
+                pause_ms = min(2 * pause_ms, PAUSE_MS_MAX)
 
     @property
     def transaction_version(self) -> int:
@@ -185,92 +184,38 @@ class TransactionsClient:
         known = self.blocking.metadata.snapshot
         return [] if known.is_bootstrap else list(known.nodes.values())
 
-    def _ask(
-        self,
-        kind: Kind,
-        answer_type: type[AnswerT],
-        questions: Mapping[str, VersionedMessage],
-        code_of: Callable[[AnswerT], int],
-        *,
-        enough: int = error_codes.NONE,
-    ) -> dict[str, AnswerT]:
-        """One question for each transactional id, to its coordinator, until each has a final answer.
 
-        `enough`: an error which says that what was asked for has begun.
-        """
-        done: dict[str, AnswerT] = {}
-        patience = self.blocking.patience(f"the attempt to {kind.value}")
-        pause_ms = COMPLETING_PAUSE_MS
-        while left := [name for name in questions if name not in done]:
-            nodes = self._coordinators_of(left)
-            asked = [Question(nodes[name], *questions[name]) for name in left]
-            failure: KafkaSinkError | None = None
-            for name, answer in zip(left, self.blocking.ask_all(answer_type, asked), strict=True):
-                if isinstance(answer, NetworkError):
-                    self._coordinators.pop(name, None)
-                    failure = answer
-                    continue
-                code = code_of(answer)
-                follows = Verdict.DONE if code == enough else verdict(kind, code)
-                if follows not in (Verdict.RETRY, Verdict.LOOK_UP):
-                    done[name] = answer
-                    continue
-                if follows is Verdict.LOOK_UP:
-                    self._coordinators.pop(name, None)
-                failure = _refused(kind, name, code)
-            if failure is not None:
-                patience.wait(failure, pause_ms)
-                pause_ms = min(2 * pause_ms, _PAUSE_MS_MAX)
-        return done
-
-    def _coordinators_of(self, transactional_ids: Sequence[str]) -> Mapping[str, Node]:
-        patience = self.blocking.patience("the coordinators of transactions")
-        while unknown := [name for name in transactional_ids if name not in self._coordinators]:
-            node = self.blocking.any_node()
-            failure: KafkaSinkError | None = None
-            if node is not None:
-                try:
-                    failure = self._look_up(node, unknown)
-                except NetworkError as error:
-                    failure = error
-            if failure is not None or node is None:
-                patience.wait(failure, COMPLETING_PAUSE_MS)
-        return self._coordinators
-
-    def _look_up(self, node: Node, transactional_ids: Sequence[str]) -> KafkaSinkError | None:
-        """What may pass is returned, what may not is raised."""
-        several = FindCoordinatorRequest(key_type=TRANSACTION, coordinator_keys=list(transactional_ids))
-        try:
-            versions = VersionRange(requests.SEVERAL_KEYS_FROM, FindCoordinatorRequest.VERSIONS.max)
-            answer = self.blocking.ask(node, FindCoordinatorResponse, several, versions=versions)
-            rows = [(row.key, row.error_code, Node(row.node_id, row.host, row.port)) for row in answer.coordinators]
-        except UnsupportedVersionError:
-            rows = [self._look_up_one(node, name) for name in transactional_ids]
-        failure: KafkaSinkError | None = None
-        for name, code, coordinator in rows:
-            if code == error_codes.NONE:
-                self._coordinators[name] = coordinator
-                continue
-            failure = _refused(Kind.FIND_COORDINATOR, name, code)
-            if verdict(Kind.FIND_COORDINATOR, code) is not Verdict.RETRY:
-                raise failure
-        return failure
-
-    def _look_up_one(self, node: Node, name: str) -> tuple[str, int, Node]:
-        """By brokers before Kafka 3.0, which take one key in a request."""
-        message = FindCoordinatorRequest(key_type=TRANSACTION, key=name)
-        versions = VersionRange(TRANSACTION, requests.SEVERAL_KEYS_FROM - 1)
-        answer = self.blocking.ask(node, FindCoordinatorResponse, message, versions=versions)
-        return name, answer.error_code, Node(answer.node_id, answer.host, answer.port)
+def _code(answer: InitProducerIdResponse | EndTxnResponse, names: Sequence[str]) -> Mapping[str, int]:
+    return {names[0]: answer.error_code}
 
 
-def _code(answer: InitProducerIdResponse | EndTxnResponse) -> int:
-    return answer.error_code
+def _may_pass(code: int) -> bool:
+    return code == error_codes.UNKNOWN_SERVER_ERROR or error_codes.error_code(code).retriable
 
 
-def _described_code(answer: DescribeTransactionsResponse) -> int:
-    return answer.transaction_states[0].error_code if answer.transaction_states else error_codes.UNKNOWN_SERVER_ERROR
+def _rows(answer: DescribeTransactionsResponse) -> dict[str, TransactionState]:
+    return {row.transactional_id: row for row in answer.transaction_states}
 
 
-def _refused(kind: Kind, transactional_id: str, code: int) -> BrokerError:
-    return broker_error(code, f"transactional id {transactional_id}: the attempt to {kind.value} was refused")
+def _described_codes(answer: DescribeTransactionsResponse, _: Sequence[str]) -> Mapping[str, int]:
+    return {name: row.error_code for name, row in _rows(answer).items()}
+
+
+def _description(row: TransactionState) -> TransactionDescription:
+    return TransactionDescription(
+        row.transactional_id,
+        row.transaction_state,
+        ProducerIdAndEpoch(row.producer_id, row.producer_epoch),
+        row.transaction_timeout_ms,
+        row.transaction_start_time_ms,
+        tuple((topic.topic, index) for topic in row.topics for index in topic.partitions),
+    )
+
+
+_DESCRIBE = About(
+    Kind.END,
+    DescribeTransactionsResponse,
+    lambda names: (DescribeTransactionsRequest(transactional_ids=list(names)), None),
+    _described_codes,
+    together=True,
+)

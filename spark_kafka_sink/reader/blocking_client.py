@@ -1,17 +1,25 @@
-"""BlockingClient: a NetworkClient for one thread that asks one question at a time and waits for the answer.
+"""BlockingClient: a NetworkClient for one thread that puts questions to nodes and waits for the answers.
 
-For reading topics and asking about transactions: where nothing else is to be done meanwhile. A question that failed may
-be asked again; `patience` says for how long, and ends with everything that is known about why.
+For reading topics and asking about transactions: where nothing else is to be done meanwhile. Questions go out in one
+stream for each node, to all nodes at the same time, and the answers are taken as they come (`start`, `step`). A node
+that cannot be reached fails all its questions after one attempt to connect. A node that says nothing for
+`silence_ms` is given up as well, and gets twice that time when it is asked again; meanwhile the cluster's metadata
+are asked for, and a node that has left the cluster is not waited for any longer.
+
+A question that failed may be asked again; `patience` says for how long, and ends with everything that is known about
+why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 
 from spark_kafka_sink.client.cluster import Node, TopicInfo
-from spark_kafka_sink.client.in_flight import ClientRequest, ClientResponse
+from spark_kafka_sink.client.in_flight import ClientResponse
 from spark_kafka_sink.client.metadata import new_metadata
 from spark_kafka_sink.client.network_client import new_network_client
 from spark_kafka_sink.client.options import ClientConfig
@@ -23,6 +31,10 @@ from spark_kafka_sink.protocol.schema import VersionRange
 
 UNKNOWN_TOPIC_MS_MAX = 5_000.0
 """A topic that was created a moment ago may be unknown to a broker for so long."""
+SUSPICIOUS_MS = 1_000.0
+"""After so much silence of a node, metadata are asked for: the cluster may have elected another."""
+_NO_LIMIT_MS = 2.0**40
+"""Of a single request: the limit is on the silence of its node. It may wait for many others."""
 
 AnswerT = TypeVar("AnswerT", bound=Message)
 
@@ -33,14 +45,59 @@ class Question(NamedTuple):
     versions: VersionRange | None = None
 
 
-class BlockingClient:
-    """A context manager. Used by one thread."""
+@dataclass(eq=False)
+class Asked:
+    """A question on its way. It has ended when it has an answer, or an error."""
 
-    def __init__(self, config: ClientConfig, *, timeout_ms: float = 60_000, system: System | None = None) -> None:
+    question: Question
+    since_ms: float
+    answer: Message | None = None
+    error: KafkaSinkError | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.answer is not None or self.error is not None
+
+    def result(self, answer_type: type[AnswerT]) -> AnswerT:
+        """Return the answer, or raise the error."""
+        if self.error is not None:
+            raise self.error
+        assert isinstance(self.answer, answer_type)
+        return self.answer
+
+
+@dataclass(eq=False)
+class _Line:
+    """The questions to one node that have not ended."""
+
+    node: Node
+    waiting: deque[Asked] = field(default_factory=deque)
+    sent: dict[int, Asked] = field(default_factory=dict)
+    """By correlation id."""
+    tried: bool = False
+    """A connection was there, or was attempted, since the first of these questions was put."""
+    heard_ms: float = 0.0
+
+
+class BlockingClient:
+    """A context manager. Used by one thread. `silence_ms`: request.timeout.ms if it is not given."""
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        timeout_ms: float = 60_000,
+        silence_ms: float | None = None,
+        system: System | None = None,
+    ) -> None:
         self._system = system if system is not None else OperatingSystem()
         self._timeout_ms = timeout_ms
         self._backoff_ms = config.retry_backoff_ms
-        self._arrived: list[ClientResponse] = []  # and not looked at yet
+        self._silence_ms_max = float(config.request_timeout_ms)
+        self._silence_ms = min(self._silence_ms_max, silence_ms or self._silence_ms_max)
+        self._lines: dict[int, _Line] = {}
+        self._ended: list[Asked] = []  # and not returned yet
+        self._times_silent: dict[int, int] = {}  # how often in a row a node was given up because it said nothing
         self.metadata = new_metadata(config, system=self._system, allow_auto_topic_creation=False)
         self._client = new_network_client(config, self.metadata, system=self._system)
 
@@ -83,7 +140,12 @@ class BlockingClient:
         return leader
 
     def any_node(self) -> Node | None:
-        return self._client.least_loaded_node(self._system.now())
+        """A node to ask what every broker knows: one that is connected and answers, if there is one."""
+        now = self._system.now()
+        connected = [node for node in self.metadata.snapshot.nodes.values() if self._client.versions(node.id)]
+        if connected:
+            return min(connected, key=lambda node: (self._client.silence_ms(node.id, now), self._count(node.id)))
+        return self._client.least_loaded_node(now)
 
     def feature(self, name: str) -> int:
         """The level of a feature that the cluster has agreed on; 0 if it has none, or has not been asked yet."""
@@ -93,12 +155,15 @@ class BlockingClient:
         self, node: Node, answer_type: type[AnswerT], message: Message, *, versions: VersionRange | None = None
     ) -> AnswerT:
         """One question. NetworkError if the node cannot be reached or is lost; it may be asked again."""
-        return _answer(self._response(self._send(Question(node, message, versions))), answer_type)
+        asked = self.start(Question(node, message, versions))
+        self._finish([asked])
+        return asked.result(answer_type)
 
     def ask_all(self, answer_type: type[AnswerT], questions: Sequence[Question]) -> list[AnswerT | NetworkError]:
-        """Send all requests without waiting in between. Returns the answer or error of each, in their order."""
-        sent = [self._sent_or_error(question) for question in questions]
-        return [self._answer_or_error(request, answer_type) for request in sent]
+        """Ask all nodes at the same time. Returns the answer or error of each question, in their order."""
+        asked = [self.start(question) for question in questions]
+        self._finish(asked)
+        return [each.error if isinstance(each.error, NetworkError) else each.result(answer_type) for each in asked]
 
     def attempt(
         self, node: Node, answer_type: type[AnswerT], message: Message, *, versions: VersionRange | None = None
@@ -113,6 +178,16 @@ class BlockingClient:
         """Limits the time spent on `what` without any progress."""
         return Patience(self, what, self._timeout_ms)
 
+    def trouble(self) -> str:
+        """What is known of why there is no answer: which nodes say nothing, or could not be reached."""
+        now = self._system.now()
+        silent = [
+            f"{line.node} has said nothing for {self._client.silence_ms(line.node.id, now):.0f} ms"
+            for line in self._lines.values()
+            if (line.waiting or line.sent) and self._client.silence_ms(line.node.id, now) >= SUSPICIOUS_MS
+        ]
+        return ". ".join(silent) + "." if silent else self.metadata.unreachable_words()
+
     def now(self) -> float:
         return self._system.now()
 
@@ -120,63 +195,121 @@ class BlockingClient:
         """Let the client work while there is nothing to ask; news of metadata end the pause."""
         version, until = self.metadata.version, self._system.now() + pause_ms
         while (now := self._system.now()) < until and self.metadata.version == version:
-            self._poll(until - now)
+            self._work(now, until - now)
 
-    def _sent_or_error(self, question: Question) -> ClientRequest | NetworkError:
+    # --- many questions at the same time
+
+    def start(self, question: Question) -> Asked:
+        """Put the question in the line for its node. It is sent, and answered, in the calls of `step` that follow."""
+        line = self._lines.setdefault(question.node.id, _Line(question.node))
+        line.node = question.node  # perhaps at another address by now
+        if not line.waiting and not line.sent:
+            line.tried = False
+        asked = Asked(question, self._system.now())
+        line.waiting.append(asked)
+        return asked
+
+    def step(self, until_ms: float) -> list[Asked]:
+        """Work until a question has ended, or until that time. Returns the questions that have ended."""
+        while not self._ended and (now := self._system.now()) < until_ms:
+            self._work(now, until_ms - now)
+        ended, self._ended = self._ended, []
+        return ended
+
+    def drop(self, questions: Iterable[Asked]) -> None:
+        """Do not send those of these questions that were not sent yet: the caller has given up."""
+        unwanted = {id(each) for each in questions if not each.has_ended}
+        for line in self._lines.values():
+            line.waiting = deque(each for each in line.waiting if id(each) not in unwanted)
+
+    def _finish(self, questions: Sequence[Asked]) -> None:
         try:
-            return self._send(question)
-        except NetworkError as error:
-            return error
+            while not all(each.has_ended for each in questions):
+                self.step(float("inf"))
+        finally:
+            self.drop(questions)
 
-    def _answer_or_error(
-        self, sent: ClientRequest | NetworkError, answer_type: type[AnswerT]
-    ) -> AnswerT | NetworkError:
-        if isinstance(sent, NetworkError):
-            return sent
-        try:
-            return _answer(self._response(sent), answer_type)
-        except NetworkError as error:
-            return error
+    def _work(self, now: float, timeout_ms: float) -> None:
+        for line in self._lines.values():
+            self._send(line, now)
+        if not self._ended:
+            self._poll(max(0.0, min(timeout_ms, self._give_up_silent(now))))
 
-    def _send(self, question: Question) -> ClientRequest:
-        now = self._connect(question.node)
-        request = self._client.new_client_request(question.node.id, question.message, now, versions=question.versions)
-        self._client.send(request, now)
-        return request
+    def _send(self, line: _Line, now: float) -> None:
+        """Send the first that waits; the next one can be sent when this one is written."""
+        if not line.waiting:
+            return
+        node = line.node
+        if self._client.ready(node, now):
+            line.tried = True
+            asked = line.waiting.popleft()
+            _, message, versions = asked.question
+            request = self._client.new_client_request(node.id, message, now, timeout_ms=_NO_LIMIT_MS, versions=versions)
+            line.sent[request.correlation_id] = asked
+            self._client.send(request, now)
+            return
+        failed = self._client.connection_failed(node.id)
+        if failed and line.tried:
+            self._fail(line, f"{node} cannot be reached. {self.metadata.unreachable_words()}")
+        elif now - max(line.heard_ms, line.waiting[0].since_ms) >= self._timeout_ms:
+            self._fail(line, f"{node} was not ready in {self._timeout_ms:.0f} ms. {self.metadata.unreachable_words()}")
+        line.tried = line.tried or not failed
 
-    def _connect(self, node: Node) -> float:
-        """Wait until the node is ready; returns the time at which it is."""
-        deadline = self._system.now() + self._timeout_ms
-        tried = False
-        while not self._client.ready(node, now := self._system.now()):
-            failed = self._client.connection_failed(node.id)
-            if (failed and tried) or now >= deadline:
-                raise DisconnectedError(f"{node} cannot be reached. {self.metadata.unreachable_words()}")
-            tried = tried or not failed
-            self._poll(min(self._backoff_ms, deadline - now))
-        return now
+    def _fail(self, line: _Line, why: str) -> None:
+        """All that waits fails. What was sent fails when its connection is lost."""
+        self._end(line.waiting, DisconnectedError(why))
+        line.waiting = deque()
 
-    def _response(self, request: ClientRequest) -> ClientResponse:
-        while True:
-            for position, response in enumerate(self._arrived):
-                if response.request is request:
-                    return self._arrived.pop(position)
-            self._poll(request.timeout_ms)
+    def _end(self, questions: Iterable[Asked], error: KafkaSinkError) -> None:
+        for each in questions:
+            each.error = error
+            self._ended.append(each)
+
+    def _give_up_silent(self, now: float) -> float:
+        """Leave nodes that have said nothing for too long. Returns how long until this must be looked at again."""
+        known = self.metadata.snapshot
+        look_again_ms = self._backoff_ms if any(line.waiting for line in self._lines.values()) else SUSPICIOUS_MS
+        for node_id in {*self._lines, *known.nodes}:
+            silence_ms = self._client.silence_ms(node_id, now)
+            limit_ms = min(self._silence_ms * 2.0 ** min(self._times_silent.get(node_id, 0), 30), self._silence_ms_max)
+            if silence_ms >= limit_ms:
+                self._times_silent[node_id] = self._times_silent.get(node_id, 0) + 1
+                self._leave(node_id, f"did not answer within {limit_ms:.0f} ms", now)
+            elif silence_ms >= SUSPICIOUS_MS:
+                self.metadata.request_update()
+                if not known.is_bootstrap and node_id not in known.nodes:
+                    self._leave(node_id, "said nothing, and has left the cluster", now)
+            if 0 < silence_ms < limit_ms:
+                look_again_ms = min(look_again_ms, limit_ms - silence_ms)
+        return look_again_ms
+
+    def _leave(self, node_id: int, why: str, now: float) -> None:
+        line = self._lines.get(node_id)
+        name = line.node if line is not None else self.metadata.snapshot.nodes.get(node_id, f"node {node_id}")
+        self._client.disconnect(node_id, f"{name} {why}", now)
+        if line is not None:
+            self._fail(line, f"{name} {why}")
 
     def _poll(self, timeout_ms: float) -> None:
         self.metadata.raise_if_fatal()
-        self._arrived += self._client.poll(timeout_ms, self._system.now())
+        for response in self._client.poll(timeout_ms, self._system.now()):
+            self._take(response)
         self.metadata.raise_if_fatal()
 
+    def _take(self, response: ClientResponse) -> None:
+        line = self._lines[response.request.node_id]
+        asked = line.sent.pop(response.request.correlation_id)
+        if response.message is not None:
+            self._times_silent.pop(line.node.id, None)
+            line.heard_ms, asked.answer = response.received_ms, response.message
+            self._ended.append(asked)
+        else:
+            lost = DisconnectedError(response.reason)
+            self._end([asked], response.version_error or response.authentication_error or lost)
 
-def _answer(response: ClientResponse, answer_type: type[AnswerT]) -> AnswerT:
-    if response.version_error is not None:
-        raise response.version_error
-    if response.authentication_error is not None:
-        raise response.authentication_error
-    if not isinstance(response.message, answer_type):
-        raise DisconnectedError(response.reason)
-    return response.message
+    def _count(self, node_id: int) -> int:
+        line = self._lines.get(node_id)
+        return 0 if line is None else len(line.waiting) + len(line.sent)
 
 
 class Patience:
@@ -196,13 +329,19 @@ class Patience:
         """There was progress."""
         self._since_ms = self._client.now()
 
-    def wait(self, failure: KafkaSinkError | None, pause_ms: float) -> None:
-        """Pause before the next attempt. `failure` is what became of the last one, if it was an error."""
+    @property
+    def until_ms(self) -> float:
+        return self._since_ms + self._timeout_ms
+
+    def check(self, failure: KafkaSinkError | None) -> None:
+        """Raise if there was no progress for too long. `failure` is what became of the last attempt."""
         if self.waited_ms >= self._timeout_ms:
             words = f"{self._what}: nothing within {self._timeout_ms:.0f} ms. "
-            words += (
-                f"The last failure: {failure}" if failure is not None else self._client.metadata.unreachable_words()
-            )
+            words += f"The last failure: {failure}" if failure is not None else self._client.trouble()
             kind = NetworkError if isinstance(failure, NetworkError) else MetadataTimeoutError
             raise kind(words) from failure
+
+    def wait(self, failure: KafkaSinkError | None, pause_ms: float) -> None:
+        """Pause before the next attempt. `failure` is what became of the last one, if it was an error."""
+        self.check(failure)
         self._client.pause(pause_ms)

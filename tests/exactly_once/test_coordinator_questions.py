@@ -1,0 +1,282 @@
+"""Hundreds of ids on three nodes, in virtual time: a node that is dead, silent or not the coordinator any more costs
+its own ids a little time, and the others none."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from spark_kafka_sink.client.options import ClientConfig
+from spark_kafka_sink.errors import AuthorizationError, MetadataTimeoutError
+from spark_kafka_sink.exactly_once.coordinator_questions import About
+from spark_kafka_sink.exactly_once.transactions_client import EMPTY, ONGOING, SILENCE_MS, TransactionsClient
+from spark_kafka_sink.producer.batching.batch import TopicPartition
+from spark_kafka_sink.producer.sending import transaction_requests as requests
+from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
+from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
+from spark_kafka_sink.producer.sending.transaction_requests import Kind
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
+from spark_kafka_sink.protocol.schema import VersionRange
+from spark_kafka_sink.reader.blocking_client import SUSPICIOUS_MS
+from tests.fake_system import FakeSystem, Peer
+from tests.simulated_cluster import SimulatedCluster
+
+IDS = [f"task-{number}" for number in range(300)]
+DEAD = 2
+OF_THE_DEAD = IDS[DEAD::3]
+LATENCY_MS = 1.0
+ELECTION_MS = 5_000.0
+
+
+class Cluster(SimulatedCluster):
+    """Three nodes; each coordinates a third of the ids."""
+
+    def __init__(self, **options: object) -> None:
+        options = {"nodes": 3, "topics": {"t": 1}, "transaction_version": 1, **options}
+        super().__init__(FakeSystem(latency_ms=LATENCY_MS), **options)  # type: ignore[arg-type]
+        self.share(range(3))
+
+    def share(self, nodes: range) -> None:
+        for number, name in enumerate(IDS):
+            self.control.move_coordinator(name, nodes[number % len(nodes)])
+
+    def client(self, **options: object) -> TransactionsClient:
+        config = ClientConfig(tuple(self.bootstrap_servers.split(",")))
+        return TransactionsClient(config, system=self.system, **options)  # type: ignore[arg-type]
+
+    def kill(self, node: int) -> None:
+        """It refuses connections; after a while the other nodes coordinate what it did."""
+        self.refuse(node)
+        self.cut(node)
+        self.system.after(ELECTION_MS, partial(self.elect, node))
+
+    def suspend(self, node: int, *, elects: bool = True) -> None:
+        """It is connected to, and says nothing (SIGSTOP)."""
+        address = self.core.nodes[node]
+        for connection in self.system.connections:
+            if connection.socket.address.host == address.host:
+                connection.stall()
+        self.system.listen(str(address.host), int(address.port), Peer())
+        if elects:
+            self.system.after(ELECTION_MS, partial(self.elect, node))
+
+    def elect(self, node: int) -> None:
+        self.control.stop_node(node)
+        self.share(range(2))
+
+    def counts(self) -> Counter[tuple[int, ApiKey]]:
+        """How many requests of each kind have come to each node."""
+        return Counter((node, ApiKey(*struct.unpack_from(">h", frame))) for _, node, frame in self.requests)
+
+    def total(self, api: ApiKey) -> int:
+        return sum(count for (_, key), count in self.counts().items() if key is api)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+def client(cluster: Cluster) -> Iterator[TransactionsClient]:
+    with cluster.client() as client:
+        yield client
+
+
+@pytest.fixture
+def prepared(cluster: Cluster, client: TransactionsClient) -> list[PreparedTransaction]:
+    """An open transaction under each id. After it the client knows all coordinators, and nothing is counted yet."""
+    made = {name: client.init_producer_id(name, 900_000) for name in IDS}
+    about = About(
+        Kind.ADD_PARTITIONS,
+        AddPartitionsToTxnResponse,
+        lambda names: requests.add_partitions(names[0], made[names[0]], [TopicPartition("t", 0)]),
+        lambda _, names: dict.fromkeys(names, error_codes.NONE),
+    )
+    client._coordinated.answers(about, IDS)
+    cluster.requests.clear()
+    return [PreparedTransaction(name, *made[name], 1) for name in IDS]
+
+
+def elapsed_ms(cluster: Cluster, since: float) -> float:
+    return cluster.system.now() - since
+
+
+def test_all_that_is_asked_goes_out_in_one_stream_for_each_node(
+    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+) -> None:
+    begun = cluster.system.now()
+    assert client.end(prepared, commit=True) == {}
+    # Fifty are in flight at a time, so a hundred for each node take two or three times there and back.
+    assert elapsed_ms(cluster, begun) <= 5 * 2 * LATENCY_MS
+    assert cluster.counts() == {(node, ApiKey.END_TXN): 100 for node in range(3)}
+
+
+def test_coordinators_that_are_not_known_are_looked_up_in_one_request(
+    cluster: Cluster, prepared: list[PreparedTransaction]
+) -> None:
+    with cluster.client() as stranger:
+        assert stranger.end(prepared, commit=True) == {}
+    assert cluster.total(ApiKey.FIND_COORDINATOR) == 1
+    assert cluster.total(ApiKey.END_TXN) == 300
+
+
+def test_each_coordinator_describes_all_its_ids_in_one_answer(
+    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+) -> None:
+    found = client.describe([*IDS, "unknown"])
+    assert {name: each.id_and_epoch for name, each in found.items()} == {
+        each.transactional_id: each.id_and_epoch for each in prepared
+    }
+    assert all(each.is_open for each in found.values())
+    assert cluster.total(ApiKey.DESCRIBE_TRANSACTIONS) <= 4  # the unknown id's coordinator was looked up meanwhile
+
+
+def test_what_is_listed_comes_with_its_epochs(
+    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+) -> None:
+    client.end(prepared[:100], commit=True)
+    client.init_producer_id("another", 60_000)
+    found = client.listed(lambda name: name.startswith("task"), ONGOING, EMPTY)
+    assert {(each.transactional_id, each.id_and_epoch) for each in found} == {
+        (each.transactional_id, each.id_and_epoch) for each in prepared[100:]
+    }
+
+
+def test_a_dead_node_costs_one_attempt_for_all_its_questions_and_delays_no_other(
+    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+) -> None:
+    cluster.kill(DEAD)
+    begun = cluster.system.now()
+    assert client.end(prepared, commit=True) == {}
+    assert ELECTION_MS <= elapsed_ms(cluster, begun) <= ELECTION_MS + 1_100  # the last pause, and the end
+    of_others = [at for at, node, frame in cluster.requests if struct.unpack_from(">h", frame)[0] == ApiKey.END_TXN]
+    assert sum(at <= begun + 10 * LATENCY_MS for at in of_others) == 200
+    assert len(of_others) == 300
+    attempts = [at for at, address in cluster.system.connects if address.host == f"broker{DEAD}" and at > begun]
+    assert len(attempts) <= 15, "not one for each of its hundred questions"
+    assert cluster.total(ApiKey.FIND_COORDINATOR) <= 15
+
+
+def test_a_silent_node_is_left_when_the_cluster_has_elected_another(
+    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+) -> None:
+    cluster.suspend(DEAD)
+    begun = cluster.system.now()
+    assert client.end(prepared, commit=True) == {}
+    assert elapsed_ms(cluster, begun) <= ELECTION_MS + 2 * SUSPICIOUS_MS
+    in_time = [at for at, node, _ in cluster.requests if node != DEAD and at <= begun + 10 * LATENCY_MS]
+    assert len(in_time) >= 200, "the questions to the other nodes were not held up"
+    assert client.describe(IDS)[OF_THE_DEAD[0]].state == "CompleteCommit"
+
+
+def test_a_silent_node_gets_more_time_each_time(cluster: Cluster, prepared: list[PreparedTransaction]) -> None:
+    """Perhaps it has much to do, or the network is slow."""
+    with cluster.client() as client:
+        client.describe(IDS)
+        cluster.suspend(DEAD, elects=False)
+        cluster.system.after(8 * SILENCE_MS, partial(cluster.elect, DEAD))
+        begun = cluster.system.now()
+        client.end(prepared, commit=True)
+        attempts = [at - begun for at, address in cluster.system.connects if address.host == f"broker{DEAD}"]
+        later = [at for at in attempts if at > 0]
+        assert later[0] == pytest.approx(SILENCE_MS, abs=500)
+        assert later[1] == pytest.approx(SILENCE_MS + 2 * SILENCE_MS, abs=1_000)
+        assert len(later) <= 3
+
+
+def test_a_node_that_answers_slowly_but_answers_is_not_left(
+    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+) -> None:
+    cluster.control.when(api=ApiKey.END_TXN, node=DEAD, times=None).delay(1_500)
+    begun = cluster.system.now()
+    assert client.end(prepared, commit=True) == {}
+    assert elapsed_ms(cluster, begun) == pytest.approx(100 * 1_500, rel=0.1), "longer than the patience: 120 s"
+    assert cluster.counts()[DEAD, ApiKey.END_TXN] == 100
+
+
+def test_coordinators_that_have_moved_are_looked_up_together(
+    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+) -> None:
+    for name in OF_THE_DEAD:
+        cluster.control.move_coordinator(name, 0)
+    begun = cluster.system.now()
+    assert client.end(prepared, commit=True) == {}
+    assert elapsed_ms(cluster, begun) <= 100
+    assert cluster.total(ApiKey.FIND_COORDINATOR) <= 3
+    assert cluster.counts()[DEAD, ApiKey.END_TXN] == 100
+    assert cluster.counts()[0, ApiKey.END_TXN] == 200
+
+
+def test_a_silent_node_is_not_the_one_that_is_asked_for_coordinators(
+    cluster: Cluster, prepared: list[PreparedTransaction]
+) -> None:
+    for seed in range(5):
+        with cluster.client() as client:
+            client.describe(IDS[seed : seed + 3])
+            cluster.suspend(DEAD, elects=False)
+            begun = cluster.system.now()
+            found = client.describe([name for name in IDS if name not in OF_THE_DEAD])
+            assert len(found) == 200
+            assert elapsed_ms(cluster, begun) <= SILENCE_MS + 500
+        cluster.accept(DEAD)
+
+
+def test_a_failure_without_a_name_is_no_refusal(
+    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+) -> None:
+    for api in (ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID, ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS):
+        cluster.control.when(api=api, times=2).fail(error_codes.UNKNOWN_SERVER_ERROR)
+    cluster.control.when(api=ApiKey.FIND_COORDINATOR).fail(error_codes.UNKNOWN_SERVER_ERROR)
+    assert client.end(prepared, commit=True) == {}
+    assert len(client.describe(IDS)) == 300
+    assert len(client.ids(IDS.__contains__)) == 300
+    assert client.init_producer_id("new", 60_000).epoch == 0
+
+
+def test_a_failure_that_stays_ends_with_the_patience(cluster: Cluster, prepared: list[PreparedTransaction]) -> None:
+    cluster.control.when(api=ApiKey.END_TXN, times=None).fail(error_codes.UNKNOWN_SERVER_ERROR)
+    with cluster.client(timeout_ms=10_000) as client, pytest.raises(MetadataTimeoutError, match="UNKNOWN_SERVER_ERROR"):
+        client.end(prepared[:3], commit=True)
+
+
+def test_what_was_given_up_is_not_sent_later(cluster: Cluster, prepared: list[PreparedTransaction]) -> None:
+    with cluster.client(timeout_ms=2_000) as client:
+        client.describe(IDS)
+        cluster.suspend(DEAD, elects=False)
+        cluster.requests.clear()
+        with pytest.raises(MetadataTimeoutError, match=r"broker 2.* has said nothing for 2000 ms"):
+            client.end([each for each in prepared if each.transactional_id in OF_THE_DEAD], commit=True)
+        cluster.accept(DEAD)
+        client.describe(IDS)
+    assert cluster.total(ApiKey.END_TXN) == 0
+
+
+def test_a_right_that_is_missing_is_no_reason_to_wait(cluster: Cluster, client: TransactionsClient) -> None:
+    cluster.control.when(api=ApiKey.FIND_COORDINATOR).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    with pytest.raises(AuthorizationError, match="look up a coordinator"):
+        client.describe(IDS)
+
+
+def test_a_task_that_was_fenced_is_named_so_by_old_brokers_too(
+    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+) -> None:
+    cluster.control.when(api=ApiKey.END_TXN).fail(error_codes.INVALID_PRODUCER_EPOCH)
+    assert [error.code for error in client.end(prepared[:1], commit=True).values()] == [error_codes.PRODUCER_FENCED]
+    with pytest.raises(Exception, match="PRODUCER_FENCED"):
+        client.init_producer_id(IDS[0], 60_000, ProducerIdAndEpoch(prepared[0].producer_id, 77))
+
+
+def test_brokers_that_look_up_one_id_at_a_time_are_asked_so() -> None:
+    old = Cluster(version_limits={ApiKey.FIND_COORDINATOR: VersionRange(0, 3)})
+    with old.client() as client:
+        assert [client.init_producer_id(name, 60_000).epoch for name in IDS[:3]] == [0, 0, 0]
+        client._coordinated.coordinators.clear()
+        assert len(client.describe(IDS[:3])) == 3
+    assert old.total(ApiKey.FIND_COORDINATOR) == 6
