@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 
 CHARACTERS_MAX = 300
@@ -20,6 +21,13 @@ def cleaned(words: str | None, characters_max: int = CHARACTERS_MAX) -> str:
         for character in words[:characters_max]
     )
     return shown + "..." if len(words) > characters_max else shown
+
+
+def masked(words: str, secrets: Iterable[str]) -> str:
+    """Without the secrets, where the other end repeats what it was sent."""
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        words = words.replace(secret, "***")
+    return words
 
 
 def host_fault(host: str) -> str | None:

@@ -13,7 +13,9 @@ CLOCKS_AND_SOCKETS = {"asyncio", "http", "sched", "select", "selectors", "socket
 DOORS = {
     "network/system.py",
     "network/transport.py",
+    "network/http_exchange.py",
     "network/security/oidc.py",
+    "formats/schema_registry.py",
     "producer/futures.py",
     "spark/pool.py",
     "spark/publish.py",

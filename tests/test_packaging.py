@@ -75,7 +75,7 @@ def test_the_wheel_says_what_one_looks_for(metadata: Message) -> None:
 def test_a_plain_install_needs_no_spark(metadata: Message) -> None:
     needed = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
     assert sorted(re.split(r"[<>=]", line)[0] for line in needed) == ["crc32c", "lz4", "numpy", "pyarrow"]
-    assert {"spark", "gssapi", "pkcs12", "protobuf", "registry"} <= set(metadata.get_all("Provides-Extra", []))
+    assert {"spark", "gssapi", "pkcs12", "protobuf"} <= set(metadata.get_all("Provides-Extra", []))
 
 
 def test_the_wheel_has_a_command_and_a_plugin_of_pytest(wheel: zipfile.ZipFile) -> None:

@@ -11,7 +11,7 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from spark_kafka_sink.protocol.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse
 from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient
 from spark_kafka_sink.sasl.scram import ScramClient
-from spark_kafka_sink.words import cleaned, host_fault
+from spark_kafka_sink.words import cleaned, host_fault, masked
 
 EVIL = "no\n2026-01-01 ERROR all is well\x1b[2J\x00\u202e" + "x" * 10_000
 
@@ -27,6 +27,12 @@ def test_words_become_one_line_of_bounded_length_without_characters_that_act() -
     assert cleaned("x" * 301) == "x" * 300 + "..."
     assert cleaned(None) == ""
     assert is_clean(cleaned(EVIL))
+
+
+def test_secrets_are_masked_the_longest_first() -> None:
+    assert (
+        masked("you sent alice:s3cret, s3cret and more", ["s3cret", "alice:s3cret", ""]) == "you sent ***, *** and more"
+    )
 
 
 def test_what_a_broker_says_of_a_batch_and_its_records_is_cleaned() -> None:

@@ -14,6 +14,7 @@ from spark_kafka_sink.broker.cluster import EmbeddedCluster
 from spark_kafka_sink.broker.handlers.api_18_api_versions import describe, unsupported_version
 from spark_kafka_sink.broker.spoken import spoken_versions
 from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.named_file import named_file
 from spark_kafka_sink.network.channel import ChannelBuilder, plaintext_channels
 from spark_kafka_sink.network.security.channels import server_channels
 from spark_kafka_sink.network.system import Buffer
@@ -108,6 +109,7 @@ class ListenerSecurity:
 
 def _load(load: Callable[[Path], None], path: Path) -> None:
     try:
+        named_file(path)  # OpenSSL would read a device for ever
         load(path)
     except OSError as error:  # ssl.SSLError is one, with OpenSSL's word for what is in the file
         reason = getattr(error, "reason", None) or error.strerror

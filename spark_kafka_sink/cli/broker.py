@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark_kafka_sink.cli.client_options import text_of
 from spark_kafka_sink.cli.tables import table_lines
 from spark_kafka_sink.errors import ConfigurationError
 
@@ -123,12 +124,8 @@ def _topic(text: str, default_partitions: int) -> tuple[str, int]:
 
 
 def _users(path: Path) -> dict[str, str]:
-    try:
-        lines = path.read_text().splitlines()
-    except OSError as error:
-        raise ConfigurationError(f"--users: {path} cannot be read: {error.strerror}") from error
     users = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text_of(path, "--users").splitlines(), 1):
         name, colon, password = line.partition(":")
         if line and not (name and colon):
             raise ConfigurationError(f"--users: line {number} of {path} is not NAME:PASSWORD")

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.named_file import named_file
 
 if TYPE_CHECKING:
     from spark_kafka_sink.client.options import ClientConfig
     from spark_kafka_sink.producer.config import ProducerConfig
 
 SERVERS = "bootstrap.servers"
-FILE_BYTES_MAX = 1 << 20
 
 
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,13 +83,9 @@ def properties(lines: Sequence[str], where: str) -> dict[str, str]:
 
 
 def text_of(path: Path, where: str) -> str:
-    """A small file that the user has named."""
+    """A small file that the user has named, or what a shell makes of `<(command)`."""
     try:
-        with path.open("rb") as file:
-            content = file.read(FILE_BYTES_MAX + 1)
-        if len(content) > FILE_BYTES_MAX:
-            raise ConfigurationError(f"{where}: {path} is longer than {FILE_BYTES_MAX} bytes")
-        return content.decode()
+        return named_file(path, may_be_pipe=True).decode()
     except OSError as error:
         raise ConfigurationError(f"{where}: {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

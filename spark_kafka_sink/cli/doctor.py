@@ -97,7 +97,7 @@ def _options_of(text: str) -> Mapping[str, str]:
         return properties(text.splitlines(), "--spark-conf")
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"--spark-conf: this is not JSON: {error}") from None
     return {str(name): _as_spark(value) for name, value in found.items()}
 

@@ -63,9 +63,9 @@ def record_writer(
 
 
 class _Nullable(NamedTuple):
-    """A union of null and one other branch, or a type that is no union."""
+    """A union of null and one other branch, or a type that is no union. `write`: what is not null."""
 
-    schema: Any
+    write: Writer
     branch: bytes | None
     null_branch: bytes | None
 
@@ -102,17 +102,16 @@ class _Plan:
     def value(self, schema: Any, space: str, kind: pa.DataType, where: str) -> Writer:
         """The writer of a column that may be null, if the schema allows it."""
         schema, space = self._names.resolved(schema, space)
-        nullable = self._chosen_branch(schema, space, kind, where)
-        chosen, inner = self._names.resolved(nullable.schema, space)
         if pa.types.is_null(kind):
-            return lambda column, mask: [constant_field(nullable.null_branch or b"")]
-        write = self._present(chosen, inner, kind, where)
+            null = constant_field(_null_branch(schema, where))
+            return lambda column, mask: [null]
+        nullable = self._nullable(schema, space, kind, where)
 
         def write_nullable(column: pa.Array, mask: Mask) -> list[Piece]:
             valid = valid_mask(column)
             if valid is not None and nullable.null_branch is None:
                 _refuse_nulls(valid if mask is None else valid | ~mask, where)
-            pieces = write(column, both(mask, valid))
+            pieces = nullable.write(column, both(mask, valid))
             if nullable.branch is None:
                 return pieces
             if valid is None:
@@ -121,22 +120,18 @@ class _Plan:
 
         return write_nullable
 
-    def _chosen_branch(self, schema: Any, space: str, kind: pa.DataType, where: str) -> _Nullable:
+    def _nullable(self, schema: Any, space: str, kind: pa.DataType, where: str) -> _Nullable:
+        """By the first branch that fits, which is planned once: a schema may be unions all the way down."""
         if not isinstance(schema, list):
-            if pa.types.is_null(kind) and schema != "null":
-                raise SchemaError(f"column {where} has no values, and the Avro schema does not allow null there")
-            return _Nullable(schema, None, None)
+            return _Nullable(self._present(schema, space, kind, where), None, None)
         null_branch = encode_varint(schema.index("null")) if "null" in schema else None
-        if pa.types.is_null(kind) and null_branch is not None:
-            return _Nullable("null", null_branch, null_branch)
         faults = []
         for number, branch in enumerate(schema):
             if branch == "null":
                 continue
             try:
                 chosen, inner = self._names.resolved(branch, space)
-                self._present(chosen, inner, kind, where)
-                return _Nullable(branch, encode_varint(number), null_branch)
+                return _Nullable(self._present(chosen, inner, kind, where), encode_varint(number), null_branch)
             except SchemaError as error:
                 faults.append(str(error))
         raise SchemaError(faults[0] if faults else f"column {where}: the Avro schema has no type but null there")
@@ -172,6 +167,15 @@ class _Plan:
             branch = constant_field(encode_varint(schema.index("null")))
             return lambda column, mask: [branch]
         raise SchemaError(f"there is no column for the field {where} of the Avro schema, and it cannot be null")
+
+
+def _null_branch(schema: Any, where: str) -> bytes:
+    """What is written for a null: the number of its branch, or nothing where the schema is null alone."""
+    if isinstance(schema, list) and "null" in schema:
+        return encode_varint(schema.index("null"))
+    if schema != "null":
+        raise SchemaError(f"column {where} has no values, and the Avro schema does not allow null there")
+    return b""
 
 
 def _refuse_nulls(is_fine: Any, where: str) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from spark_kafka_sink.errors import SchemaError
+from spark_kafka_sink.formats.schema_json import parsed_json
 
 DEFAULT_NAME = "topLevelRecord"
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
@@ -90,6 +91,61 @@ _SIMPLE: tuple[tuple[Any, Any], ...] = (
 )
 
 
+# What a schema must have, by its type. JSON may have anything in its place, and what is made of it must find this.
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value) and value.isprintable()
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 31
+
+
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, str | Mapping) or _is_union(value)
+
+
+def _is_union(value: Any) -> bool:
+    """A union is written by the number of the branch, in one byte."""
+    return isinstance(value, list) and len(value) <= 64 and all(isinstance(one, str | Mapping) for one in value)
+
+
+def _are_fields(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(one, Mapping) and _is_name(one.get("name")) and _is_schema(one.get("type")) for one in value
+    )
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(_is_name(one) for one in value)
+
+
+_NAMED = ("record", "error", "enum", "fixed")
+_Shape = dict[str, Callable[[Any], bool]]
+_SHAPES: dict[str, _Shape] = {
+    "record": {"name": _is_name, "fields": _are_fields},
+    "error": {"name": _is_name, "fields": _are_fields},
+    "enum": {"name": _is_name, "symbols": _are_names},
+    "fixed": {"name": _is_name, "size": _is_number},
+    "array": {"items": _is_schema},
+    "map": {"values": _is_schema},
+}
+_DECIMAL: _Shape = {"precision": _is_number}
+
+
+def _check_shape(schema: Mapping[str, Any]) -> None:
+    kind, logical = schema.get("type"), schema.get("logicalType")
+    if not _is_schema(kind):
+        raise SchemaError("the Avro schema has an object whose type is missing or none")
+    shape = _SHAPES.get(kind, {}) if isinstance(kind, str) else {}
+    for name, is_right in (shape | (_DECIMAL if logical == "decimal" else {})).items():
+        if not is_right(schema.get(name)):
+            raise SchemaError(f"the Avro schema has a type {kind} whose {name} is missing or not what it must be")
+    if logical is not None and not _is_name(logical):
+        raise SchemaError("the Avro schema has a logicalType that is no name")
+
+
 class AvroNames:
     """The named types of a schema, under their full names."""
 
@@ -114,11 +170,10 @@ class AvroNames:
                 self._collect(branch, space)
         if not isinstance(schema, Mapping):
             return
+        _check_shape(schema)
         inner = _namespace(schema, space)
-        if schema.get("type") in ("record", "error", "enum", "fixed"):
-            name = schema.get("name")
-            if not isinstance(name, str):
-                raise SchemaError(f"the Avro schema has a {schema['type']} without a name")
+        if schema["type"] in _NAMED:
+            name = schema["name"]
             full = name if "." in name or not inner else f"{inner}.{name}"
             self._known[full] = (schema, inner)
         for field in _members(schema):
@@ -127,20 +182,15 @@ class AvroNames:
 
 def _members(schema: Mapping[str, Any]) -> list[Any]:
     """The schemas inside of a schema."""
-    fields = schema.get("fields") if schema.get("type") in ("record", "error") else None
-    if fields is not None:
-        if not isinstance(fields, list) or not all(
-            isinstance(f, Mapping) and "name" in f and "type" in f for f in fields
-        ):
-            raise SchemaError("the fields of a record in the Avro schema must be a list of objects with name and type")
-        return [field["type"] for field in fields]
+    if schema["type"] in ("record", "error"):
+        return [field["type"] for field in schema["fields"]]
     inner = [schema.get(name) for name in ("items", "values")]
     return [member for member in [*inner, schema.get("type")] if isinstance(member, (Mapping, list))]
 
 
 def _namespace(schema: Any, space: str) -> str:
     """The namespace of the names inside of a schema."""
-    if not isinstance(schema, Mapping) or schema.get("type") not in ("record", "error", "enum", "fixed"):
+    if not isinstance(schema, Mapping) or schema.get("type") not in _NAMED:
         return space
     name = schema.get("name")
     if isinstance(name, str) and "." in name:
@@ -158,10 +208,7 @@ def record_name(text: str) -> str:
 
 def parsed_schema(text: str) -> Any:
     """SchemaError if the text is no schema of a record."""
-    try:
-        schema = json.loads(text)
-    except ValueError as error:
-        raise SchemaError(f"the Avro schema is no JSON: {error}") from error
+    schema = parsed_json(text, "the Avro schema")
     if not isinstance(schema, Mapping) or schema.get("type") != "record" or not isinstance(schema.get("name"), str):
         raise SchemaError("the Avro schema must be a record with a name, as the columns are its fields")
     return schema

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.avro_schema import DEFAULT_NAME
+from spark_kafka_sink.formats.schema_json import parsed_json
 
 _DRAFT = "http://json-schema.org/draft-07/schema#"
 
@@ -25,10 +26,7 @@ def derived_json_schema(fields: Sequence[pa.Field], name: str | None) -> str:
 
 def check_json_schema(text: str, names: Sequence[str]) -> str:
     """The schema's title. SchemaError if columns of these names cannot follow it; values are not looked at."""
-    try:
-        schema = json.loads(text)
-    except ValueError as error:
-        raise SchemaError(f"the JSON Schema is no JSON: {error}") from error
+    schema = parsed_json(text, "the JSON Schema")
     if not isinstance(schema, Mapping):
         raise SchemaError("the JSON Schema must be an object")
     properties, required = schema.get("properties", {}), schema.get("required", [])

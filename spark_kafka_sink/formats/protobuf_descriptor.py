@@ -127,7 +127,10 @@ def _planned(field: Any, column: pa.DataType, where: str) -> FieldPlan:
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         if not pa.types.is_map(column):
             raise SchemaError(f"column {where} of type {column} does not fit a map of Protobuf")
-        key, value = field.message_type.fields_by_name["key"], field.message_type.fields_by_name["value"]
+        parts = field.message_type.fields_by_name
+        if "key" not in parts or "value" not in parts:
+            raise SchemaError(f"the Protobuf schema has a map {field.name} without key or value")
+        key, value = parts["key"], parts["value"]
         entry = (_single(key, column.key_type, f"{where}.key"), _single(value, column.item_type, f"{where}.value"))
         return FieldPlan(field.name, field.number, "map", message=entry)
     if field.is_repeated:

@@ -4,30 +4,49 @@ It asks for the id of a schema: registers it, looks it up, or takes the latest o
 header of their records and never talk to the registry. The id of a schema is kept for the life of the process, and so
 is the latest schema for a stream until it is started again, since a stream plans each of its micro-batches anew.
 
-urllib3 carries the requests, with retries where the registry may do better in a moment; a request that is made twice
-does nothing more than once. Answers are bounded, redirects are not followed.
+A question is asked again where the registry may do better in a moment: a request that is made twice does nothing more
+than once. All of it, each try and each wait, has the time of `schema.registry.request.timeout.ms`. What a registry says
+comes into an error or a log on one line, of bounded length, and without the credentials that it was sent.
 """
 
 from __future__ import annotations
 
+import base64
+import http.client
 import json
 import logging
+import math
+import ssl
+import time
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from spark_kafka_sink.errors import ConfigurationError, MissingDependencyError, SchemaRegistryError
+from spark_kafka_sink.errors import ConfigurationError, SchemaRegistryError
+from spark_kafka_sink.network.http_exchange import (
+    Answer,
+    AnswerTooLong,
+    asked,
+    connected,
+    failure_words,
+    is_encrypted,
+    is_loopback,
+    json_object,
+    url_fault,
+)
 from spark_kafka_sink.network.security.tls_context import TlsConfig, client_context
+from spark_kafka_sink.words import cleaned, counted, masked
 
 ANSWER_BYTES_MAX = 16 << 20
 RETRIES_MAX = 3
+_BACKOFF_S = 0.1
 _TRY_AGAIN = (408, 429, 500, 502, 503, 504)
 _KNOWN_MAX = 1_000
 _NOT_FOUND = (40401, 40402, 40403)
 _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_TIMEOUT = "schema.registry.request.timeout.ms"
 
 _log = logging.getLogger(__name__)
 
@@ -56,16 +75,42 @@ class RegistryConfig:
     normalize: bool = False
 
     def __post_init__(self) -> None:
-        if (self.user_info or self.token) and any(_is_open(url) for url in self.urls):
+        if (self.user_info or self.token) and any(not (is_encrypted(url) or is_loopback(url)) for url in self.urls):
             _warn_once("schema.registry.url is http: the credentials travel in clear. Use https.")
+
+
+class _Unanswered(NamedTuple):
+    """One address gave no answer that counts; it may be asked again after `wait_s`, if at all."""
+
+    words: str
+    wait_s: float = 0.0
 
 
 class SchemaRegistry:
     """Not for several threads: the driver plans one write after the other."""
 
-    def __init__(self, config: RegistryConfig) -> None:
+    def __init__(
+        self,
+        config: RegistryConfig,
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+        wait_s: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._config = config
-        self._pool = _pool(config)
+        self._now_s = now_s
+        self._wait_s = wait_s
+        self._context: ssl.SSLContext | None = None
+        if any(is_encrypted(url) for url in config.urls):
+            self._context = client_context(config.tls)
+        self._headers = {"Accept": f"{_MEDIA_TYPE}, application/json", "Content-Type": _MEDIA_TYPE}
+        secrets = [config.token]
+        if config.token is not None:
+            self._headers["Authorization"] = f"Bearer {config.token}"
+        elif config.user_info is not None:
+            encoded = base64.b64encode(config.user_info.encode()).decode()
+            self._headers["Authorization"] = f"Basic {encoded}"
+            secrets += [config.user_info, config.user_info.partition(":")[2], encoded]
+        self._secrets = [secret for secret in secrets if secret]
         self._known: dict[tuple[Any, ...], Registered] = {}
 
     def register(self, subject: str, schema: Schema) -> int:
@@ -102,7 +147,7 @@ class SchemaRegistry:
             query = "?normalize=true" if self._config.normalize else ""
             answer = self._request("POST", path + query, schema, subject)
         number, kind, text = answer.get("id"), answer.get("schemaType", "AVRO"), answer.get("schema", "")
-        if not isinstance(number, int) or not 0 <= number < 1 << 31 or not isinstance(text, str):
+        if type(number) is not int or not 0 <= number < 1 << 31 or not isinstance(text, str):
             raise SchemaRegistryError(
                 f"The schema registry's answer about the subject '{subject}' has no id of a schema."
             )
@@ -111,39 +156,90 @@ class SchemaRegistry:
                 f"The latest schema of the subject '{subject}' refers to other subjects, which is not supported. Give "
                 "the whole schema with valueSchema and set schemaSource to 'lookup'."
             )
-        return Registered(number, str(kind), text)
+        return Registered(number, self.shown(str(kind), 40), text)
+
+    def shown(self, words: str, characters_max: int = 1_000) -> str:
+        """Words that came from the registry, as they may stand in an error or a log."""
+        return cleaned(masked(words, self._secrets), characters_max)
 
     def _request(self, method: str, path: str, schema: Schema | None, subject: str) -> Mapping[str, Any]:
-        faults = []
-        for url in self._config.urls:
-            try:
-                status, data = self._exchange(method, url.rstrip("/") + path, _body(schema))
-            except SchemaRegistryError as error:
-                faults.append(f"{url}: {error}")
-                continue
-            answer = _json_object(data)
-            if status == 200:
-                return answer
-            if status not in _TRY_AGAIN:
-                raise SchemaRegistryError(_refusal(status, answer, subject, schema))
-            faults.append(f"{url}: status {status} {_message(answer)}".rstrip())
+        """Asks each address, and all of them again after a wait, until one answers or the time is over."""
+        until_s = self._now_s() + self._config.timeout_ms / 1000
+        for attempt in range(1, RETRIES_MAX + 2):
+            faults: list[_Unanswered] = []
+            for number, url in enumerate(self._config.urls):
+                share_s = (until_s - self._now_s()) / (len(self._config.urls) - number)
+                found = self._asked_once(method, url, path, schema, share_s)
+                if isinstance(found, _Unanswered):
+                    faults.append(found)
+                elif found.status == 200:
+                    return json_object(found.data)
+                else:
+                    raise SchemaRegistryError(self._refusal(found, subject, schema))
+            words = "; ".join(fault.words for fault in faults)
+            # All addresses rest as long as the one that wants the longest rest, except those that are not asked again.
+            rests_s = [fault.wait_s for fault in faults if fault.wait_s < math.inf]
+            left_s = until_s - self._now_s()
+            rest_s = max([_BACKOFF_S * 2 ** (attempt - 1), *rests_s])
+            if attempt > RETRIES_MAX or not rests_s or rest_s >= left_s:
+                break
+            _log.warning("The schema registry gave no answer (%s). It is asked again in %.1f s.", words, rest_s)
+            self._wait_s(rest_s)
+        if max(rests_s, default=0.0) > left_s:
+            words += f"; it asks to wait for {rest_s:.0f} s, and {max(0.0, left_s):.1f} s are left"
         raise SchemaRegistryError(
-            f"The schema registry gave no answer ({'; '.join(faults)}). Check schema.registry.url, and that the driver "
-            "can reach it."
+            f"The schema registry gave no answer ({words}). It was asked {counted(attempt, 'time')} and may take "
+            f"{self._config.timeout_ms} ms in all ({_TIMEOUT}). Check schema.registry.url, and that the driver can "
+            "reach it."
         )
 
-    def _exchange(self, method: str, url: str, body: bytes | None) -> tuple[int, bytes]:
-        import urllib3
-
+    def _asked_once(
+        self, method: str, url: str, path: str, schema: Schema | None, timeout_s: float
+    ) -> Answer | _Unanswered:
+        """What one address answers within this time."""
+        whole, until_s = url.rstrip("/") + path, self._now_s() + timeout_s
         try:
-            response = self._pool.request(method, url, body=body, preload_content=False, redirect=False)
-            with response:
-                data = response.read(ANSWER_BYTES_MAX + 1)
-        except urllib3.exceptions.HTTPError as error:
-            raise SchemaRegistryError(_words(error)) from error
-        if len(data) > ANSWER_BYTES_MAX:
-            raise SchemaRegistryError(f"the answer exceeds {ANSWER_BYTES_MAX} bytes")
-        return response.status, data
+            connection = connected(whole, self._context, timeout_s)
+            answer = asked(
+                connection,
+                method,
+                whole,
+                self._headers,
+                _body(schema),
+                timeout_s=max(0.001, until_s - self._now_s()),
+                bytes_max=ANSWER_BYTES_MAX,
+            )
+        except (AnswerTooLong, ssl.SSLCertVerificationError) as error:
+            return _Unanswered(f"{url}: {failure_words(error)}", math.inf)
+        except (OSError, http.client.HTTPException) as error:
+            return _Unanswered(f"{url}: {failure_words(error)}")
+        if answer.status not in _TRY_AGAIN:
+            return answer
+        said = self._message(json_object(answer.data))
+        return _Unanswered(f"{url}: status {answer.status} {said}".rstrip(), _seconds(answer.retry_after))
+
+    def _refusal(self, found: Answer, subject: str, schema: Schema | None) -> str:
+        status, answer = found.status, json_object(found.data)
+        about = f"The schema registry refused the request about the subject '{subject}' (status {status})"
+        if status in (401, 403):
+            return f"{about}: check the credentials in schema.registry.basic.auth.user.info and what they may do."
+        if answer.get("error_code") in _NOT_FOUND or status == 404:
+            missing = "has no version" if schema is None else "does not have this schema"
+            return (
+                f"The subject '{subject}' {missing} in the schema registry. Register it, or set schemaSource to "
+                "'register'."
+            )
+        if status == 409:
+            return (
+                f"The schema is not compatible with earlier versions of the subject '{subject}'. Change the columns or "
+                "the schema so that old readers understand it, or the subject's compatibility level. "
+                f"{self._message(answer)}"
+            ).rstrip()
+        return f"{about}: {self._message(answer) or 'no reason given'}"
+
+    def _message(self, answer: Mapping[str, Any]) -> str:
+        message = answer.get("message")
+        return self.shown(message) if isinstance(message, str) else ""
 
 
 @lru_cache(maxsize=16)
@@ -156,49 +252,13 @@ def check_urls(text: str) -> tuple[str, ...]:
     """Addresses between commas. ConfigurationError repeats none of them: one may hold a password."""
     urls = tuple(part.strip() for part in text.split(",") if part.strip())
     for url in urls:
-        try:
-            parts = urllib.parse.urlsplit(url)
-            host, _ = parts.hostname, parts.port
-        except ValueError as error:
-            raise ConfigurationError("schema.registry.url has an address that is none.") from error
-        if parts.scheme not in ("http", "https") or not host:
-            raise ConfigurationError("schema.registry.url must be addresses that begin with https:// or http://.")
-        if parts.username or parts.password:
-            raise ConfigurationError(
-                "schema.registry.url must have no user and password in it; set schema.registry.basic.auth.user.info."
-            )
+        fault = url_fault(url) or ("must have no query ('?...') in it" if "?" in url else None)
+        if fault is not None:
+            remedy = "; set schema.registry.basic.auth.user.info" if "password" in fault else ""
+            raise ConfigurationError(f"schema.registry.url {fault}{remedy}.")
     if not urls:
         raise ConfigurationError("schema.registry.url is not set; a format that ends in '-confluent' needs it.")
     return urls
-
-
-def _pool(config: RegistryConfig) -> Any:
-    try:
-        import urllib3
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            'A schema registry needs the package urllib3 on the driver: pip install "spark-kafka-sink[registry]".'
-        ) from error
-    headers = {"Accept": f"{_MEDIA_TYPE}, application/json", "Content-Type": _MEDIA_TYPE}
-    if config.token is not None:
-        headers["Authorization"] = f"Bearer {config.token}"
-    elif config.user_info is not None:
-        headers |= urllib3.make_headers(basic_auth=config.user_info)
-    retries = urllib3.Retry(
-        total=RETRIES_MAX,
-        redirect=False,
-        status_forcelist=_TRY_AGAIN,
-        allowed_methods=None,
-        backoff_factor=0.1,
-        raise_on_status=False,
-    )
-    seconds = config.timeout_ms / 1000
-    more: dict[str, Any] = {}
-    if any(url.startswith("https") for url in config.urls):
-        more = {"ssl_context": client_context(config.tls)}
-        if not config.tls.check_hostname:
-            more["assert_hostname"] = False
-    return urllib3.PoolManager(headers=headers, retries=retries, timeout=urllib3.Timeout(seconds), **more)
 
 
 def _body(schema: Schema | None) -> bytes | None:
@@ -208,43 +268,9 @@ def _body(schema: Schema | None) -> bytes | None:
     return json.dumps({**kind, "schema": schema.text}).encode()
 
 
-def _refusal(status: int, answer: Mapping[str, Any], subject: str, schema: Schema | None) -> str:
-    about = f"The schema registry refused the request about the subject '{subject}' (status {status})"
-    if status in (401, 403):
-        return f"{about}: check the credentials in schema.registry.basic.auth.user.info and what they may do."
-    if answer.get("error_code") in _NOT_FOUND or status == 404:
-        missing = "has no version" if schema is None else "does not have this schema"
-        return (
-            f"The subject '{subject}' {missing} in the schema registry. Register it, or set schemaSource to 'register'."
-        )
-    if status == 409:
-        return (
-            f"The schema is not compatible with earlier versions of the subject '{subject}'. Change the columns or the "
-            f"schema so that old readers understand it, or the subject's compatibility level. {_message(answer)}"
-        ).rstrip()
-    return f"{about}: {_message(answer) or 'no reason given'}"
-
-
-def _message(answer: Mapping[str, Any]) -> str:
-    message = answer.get("message")
-    return message[:1_000] if isinstance(message, str) else ""
-
-
-def _words(error: Exception) -> str:
-    reason = getattr(error, "reason", None) or error
-    return f"{type(reason).__name__}: {str(reason)[:300]}"
-
-
-def _json_object(data: bytes) -> Mapping[str, Any]:
-    try:
-        answer = json.loads(data)
-    except (ValueError, RecursionError):
-        return {}
-    return answer if isinstance(answer, dict) else {}
-
-
-def _is_open(url: str) -> bool:
-    return url.startswith("http:") and urllib.parse.urlsplit(url).hostname not in _LOOPBACK
+def _seconds(retry_after: str | None) -> float:
+    """How long a registry asks to wait; 0 if it does not say, or says it as a date."""
+    return float(retry_after) if retry_after and retry_after.isascii() and retry_after.isdecimal() else 0.0
 
 
 @lru_cache(maxsize=16)

@@ -6,7 +6,6 @@ import base64
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from spark_kafka_sink.formats.planning import (
     FORMATS,
@@ -16,6 +15,7 @@ from spark_kafka_sink.formats.planning import (
     WITH_SCHEMA,
     SchemaChoice,
 )
+from spark_kafka_sink.named_file import named_file
 
 SIDES = ("value", "key")
 
@@ -94,7 +94,7 @@ def _schema_choice(own: Mapping[str, str], side: str, name: str, faults: list[st
         faults.append(f"Options '{side}Schema' and '{side}SchemaFile' exclude each other.")
     elif path:
         try:
-            data = Path(path).read_bytes()
+            data = named_file(path)
             text = base64.b64encode(data).decode() if name in WITH_DESCRIPTOR else data.decode()
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error

@@ -28,7 +28,11 @@ REGISTRY_OPTIONS = (
     ("schema.registry.url", "", "the addresses of the registry, between commas; the next is asked if one is down"),
     ("schema.registry.basic.auth.user.info", "", "`user:password` for the registry. **Secret.**"),
     ("schema.registry.bearer.auth.token", "", "a token for the registry. **Secret.**"),
-    ("schema.registry.request.timeout.ms", "30000", "the longest wait for the registry to connect, and to answer"),
+    (
+        "schema.registry.request.timeout.ms",
+        "30000",
+        "how long a question to the registry may take, with each try and each wait",
+    ),
     ("schema.registry.normalize.schemas", "false", "let the registry compare schemas in their normal form"),
     ("schemaSource", "register", "`register` a new schema; `lookup`: it must be there; `latest`: take the subject's"),
     ("subjectNameStrategy", "topic", "`topic`: `<topic>-value`; `record`: the schema's name; `topicRecord`: both"),
@@ -88,6 +92,8 @@ def _registry(own: Mapping[str, str], faults: list[str]) -> RegistryOptions:
         urls = ()
     if given.get("basic.auth.user.info") and given.get("bearer.auth.token"):
         faults.append("schema.registry.basic.auth.user.info and schema.registry.bearer.auth.token exclude each other.")
+    if not given.get("bearer.auth.token", "").isprintable() or not given.get("bearer.auth.token", "").isascii():
+        faults.append("schema.registry.bearer.auth.token has a line break or another character that no token has.")
     tls_faults: list[str] = []
     tls = parse_tls(given, tls_faults)
     faults += [PREFIX + fault for fault in tls_faults]

@@ -22,6 +22,7 @@ from spark_kafka_sink.spark.format_options import FormatOptions
 from spark_kafka_sink.spark.registry_options import RegistryOptions
 from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.words import no_such_column
+from spark_kafka_sink.words import cleaned
 
 ROLES = ("key", "topic", "partition", "headers", "timestamp")
 """Columns that say where a record goes; they are no part of its value unless `valueColumns` names them."""
@@ -55,7 +56,8 @@ def _with_schema_id(
         try:
             planned = plan_latest(options.format, encoder.fields, found, options.schema.name)
         except SchemaError as error:
-            raise SchemaError(f"The columns do not fit the latest schema of '{subject}': {error}.") from error
+            words = client.shown(str(error))
+            raise SchemaError(f"The columns do not fit the latest schema of '{subject}': {words}.") from None
         return dataclasses.replace(encoder, format=planned.rows, header=planned.header(found.id))
     planned = plan_format(options.format, encoder.fields, options.schema)
     assert planned.schema is not None  # formats with a registry have one
@@ -75,7 +77,7 @@ def _plan_encoder(options: FormatOptions, schema: StructType, faults: list[str])
         columns = tuple(arrow_field(fields[position], fields[position].name) for position in chosen)
         planned = plan_format(options.format, columns, options.schema)
     except SchemaError as error:
-        faults.append(f"{options.side}Format {options.format}: {error}.")
+        faults.append(f"{options.side}Format {options.format}: {cleaned(str(error), 1_000)}.")
         return None
     return ColumnsEncoder(planned.rows, columns, tuple(chosen), parent)
 

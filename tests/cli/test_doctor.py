@@ -13,6 +13,7 @@ import pytest
 
 from spark_kafka_sink.cli import doctor
 from spark_kafka_sink.cli.main import main
+from spark_kafka_sink.named_file import FILE_BYTES_MAX
 from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
 
 Output = pytest.CaptureFixture[str]
@@ -147,7 +148,10 @@ def test_a_file_that_is_no_json_or_too_long_is_named(capsys: Output, tmp_path: P
         "--spark-conf: this is not JSON: Expecting property name enclosed in double quotes: line 2"
         in capsys.readouterr().err
     )
-    conf.write_text(" " * (1 << 21))
+    conf.write_text('{"a": ' + "[" * 100_000)
+    assert main(["doctor", "--spark-conf", str(conf)]) == 1
+    assert "--spark-conf: this is not JSON" in capsys.readouterr().err
+    conf.write_text(" " * (FILE_BYTES_MAX + 1))
     assert main(["doctor", "--spark-conf", str(conf)]) == 1
     assert "is longer than" in capsys.readouterr().err
 

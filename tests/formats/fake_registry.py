@@ -24,6 +24,9 @@ class FakeRegistry:
         self.headers: list[dict[str, str]] = []
         self.failing: list[int] = []
         """Statuses for the next requests, before any is answered."""
+        self.message = "not now"
+        """What comes with these statuses."""
+        self.retry_after: str | None = None
         self.user_info: str | None = None
         self.url = ""
         self._ids: dict[str, int] = {}
@@ -32,7 +35,7 @@ class FakeRegistry:
         self.requests.append((method, target))
         self.headers.append(headers)
         if self.failing:
-            return self.failing.pop(0), {"error_code": 50001, "message": "not now"}
+            return self.failing.pop(0), {"error_code": 50001, "message": self.message}
         if self.user_info is not None:
             wanted = "Basic " + base64.b64encode(self.user_info.encode()).decode()
             if headers.get("authorization") != wanted:
@@ -123,6 +126,8 @@ def fake_registry(context: ssl.SSLContext | None = None) -> Iterator[FakeRegistr
             self.send_response(status)
             self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
             self.send_header("Content-Length", str(len(data)))
+            if registry.retry_after is not None and status != 200:
+                self.send_header("Retry-After", registry.retry_after)
             self.end_headers()
             self.wfile.write(data)
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import socket
+import socketserver
 import ssl
-import subprocess
-import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from integration.support.certificates import write_certificates
 from spark_kafka_sink.errors import ConfigurationError, SchemaRegistryError
-from spark_kafka_sink.formats.schema_registry import RETRIES_MAX, RegistryConfig, SchemaRegistry, check_urls
+from spark_kafka_sink.formats.schema_registry import (
+    ANSWER_BYTES_MAX,
+    RETRIES_MAX,
+    RegistryConfig,
+    SchemaRegistry,
+    check_urls,
+)
 from spark_kafka_sink.network.security.tls_context import StoreConfig, TlsConfig
 from tests.formats.fake_registry import FakeRegistry, fake_registry
 from tests.formats.registry_contract import RegistryContract, avro_schema
@@ -66,6 +75,179 @@ def test_a_busy_registry_is_asked_again(fake: FakeRegistry) -> None:
     assert len(fake.requests) == 3
 
 
+class Clock:
+    """Time goes on where the client waits, and there alone."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.waits: list[float] = []
+
+    def now_s(self) -> float:
+        return self.seconds
+
+    def wait_s(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.seconds += seconds
+
+
+def registry_with(clock: Clock, fake: FakeRegistry, timeout_ms: int = 30_000) -> SchemaRegistry:
+    config = RegistryConfig((fake.url,), timeout_ms=timeout_ms)
+    return SchemaRegistry(config, now_s=clock.now_s, wait_s=clock.wait_s)
+
+
+def test_a_wait_that_a_registry_asks_for_is_kept_and_logged(
+    fake: FakeRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    fake.failing, fake.retry_after = [429, 503], "7"
+    assert registry_with(clock, fake).register("s", avro_schema("a")) == 1
+    assert clock.waits == [7.0, 7.0]
+    assert f"gave no answer ({fake.url}: status 429 not now). It is asked again in 7.0 s." in caplog.text
+
+
+@pytest.mark.parametrize("retry_after", ["21600", "30", "9" * 400])
+def test_a_wait_beyond_the_time_of_the_question_is_not_begun(fake: FakeRegistry, retry_after: str) -> None:
+    clock = Clock()
+    fake.failing, fake.retry_after = [429] * 20, retry_after
+    with pytest.raises(
+        SchemaRegistryError, match=r"status 429.* 30000 ms in all \(schema.registry.request.timeout.ms\)"
+    ):
+        registry_with(clock, fake).register("s", avro_schema("a"))
+    assert clock.waits == []
+    assert len(fake.requests) == 1
+
+
+def test_tries_and_waits_have_one_time_together(fake: FakeRegistry) -> None:
+    clock = Clock()
+    fake.failing, fake.retry_after = [429] * 20, "20"
+    with pytest.raises(SchemaRegistryError, match=r"it asks to wait for 20 s, and 10\.0 s are left"):
+        registry_with(clock, fake).register("s", avro_schema("a"))
+    assert clock.waits == [20.0]
+    with pytest.raises(SchemaRegistryError, match="was asked 2 times"):
+        registry_with(clock, fake).register("s", avro_schema("a"))
+
+
+@pytest.mark.parametrize("date", ["Wed, 21 Oct 2026 07:28:00 GMT", "-1", "1e9", "\u0663"])
+def test_what_is_no_number_of_seconds_is_no_wait(fake: FakeRegistry, date: str) -> None:
+    clock = Clock()
+    fake.failing, fake.retry_after = [503], date.encode().decode("latin-1")
+    assert registry_with(clock, fake).register("s", avro_schema("a")) == 1
+    assert clock.waits == [0.1]
+
+
+@contextmanager
+def served(talk: Callable[[socket.socket, threading.Event], None]) -> Iterator[str]:
+    """The address of a server that talks so to each client, until the block ends."""
+    gone = threading.Event()
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):
+                talk(self.request, gone)
+
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        gone.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+
+def drips(begin: bytes, drop: bytes) -> Callable[[socket.socket, threading.Event], None]:
+    def talk(client: socket.socket, gone: threading.Event) -> None:
+        client.sendall(begin)
+        while not gone.wait(0.01):
+            client.sendall(drop)
+
+    return talk
+
+
+def is_silent(_client: socket.socket, gone: threading.Event) -> None:
+    gone.wait()
+
+
+@pytest.mark.parametrize(
+    "talk",
+    [
+        drips(b"", b"H"),
+        drips(HEAD, b"x-a: b\r\n"),
+        drips(HEAD + b"\r\n", b" "),
+        drips(HEAD + b"Content-Length: 100000\r\n\r\n", b" "),
+        drips(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+        is_silent,
+    ],
+    ids=["status line", "headers", "body without a length", "body", "chunks", "silence"],
+)
+def test_a_registry_that_drips_its_answer_has_the_time_of_the_question(
+    talk: Callable[[socket.socket, threading.Event], None],
+) -> None:
+    """Each byte comes in time; the answer never does."""
+    with served(talk) as url, pytest.raises(SchemaRegistryError, match=r"gave no answer .*TimeoutError"):
+        SchemaRegistry(RegistryConfig((url,), timeout_ms=200)).latest("s")
+
+
+def test_the_next_address_has_its_share_of_the_time_where_one_is_silent(fake: FakeRegistry) -> None:
+    with served(is_silent) as silent:
+        registry = SchemaRegistry(RegistryConfig((silent, fake.url), timeout_ms=2_000))
+        assert registry.register("s", avro_schema("a")) == 1
+
+
+def test_an_answer_that_is_cut_off_is_none(fake: FakeRegistry) -> None:
+    cut = HEAD + b'Content-Length: 100\r\n\r\n{"id": 1}'
+    with served(lambda client, _: client.sendall(cut)) as url:
+        clock = Clock()
+        registry = SchemaRegistry(RegistryConfig((url,)), now_s=clock.now_s, wait_s=clock.wait_s)
+        with pytest.raises(SchemaRegistryError, match=r"gave no answer .*IncompleteRead"):
+            registry.latest("s")
+
+
+def test_an_answer_that_never_ends_is_refused() -> None:
+    def talk(client: socket.socket, gone: threading.Event) -> None:
+        client.sendall(HEAD + b"\r\n")
+        while not gone.is_set():
+            client.sendall(b"x" * 65_536)
+
+    with served(talk) as url, pytest.raises(SchemaRegistryError, match=f"the answer exceeds {ANSWER_BYTES_MAX} bytes"):
+        SchemaRegistry(RegistryConfig((url,))).latest("s")
+
+
+EVIL = "no\n2026-01-01 ERROR all is well\x1b[2J\x00\u202e" + "x" * 100_000
+SECRETS = ("alice:s3cret", "s3cret", base64.b64encode(b"alice:s3cret").decode(), "t0ken")
+
+
+@pytest.mark.parametrize("credentials", [{"user_info": "alice:s3cret"}, {"token": "t0ken"}])
+@pytest.mark.parametrize("status", [400, 409, 418, 422, 503])
+def test_what_a_registry_says_is_on_one_line_without_the_credentials_it_was_sent(
+    fake: FakeRegistry, credentials: dict[str, str], status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    fake.failing, fake.message = [status] * 20, f"you said {' '.join(SECRETS)}: {EVIL}"
+    config = RegistryConfig((fake.url,), **credentials)  # type: ignore[arg-type]
+    with pytest.raises(SchemaRegistryError, match=r"you said .*\*\*\*") as refused:
+        SchemaRegistry(config, now_s=clock.now_s, wait_s=clock.wait_s).register("s", avro_schema("a"))
+    for words in (str(refused.value), *(record.getMessage() for record in caplog.records)):
+        assert words.isprintable()
+        assert len(words) < 2_000
+        assert not [secret for secret in SECRETS if secret in words and ("token" in credentials) == (secret == "t0ken")]
+
+
+def test_what_comes_in_place_of_http_is_not_repeated() -> None:
+    clock = Clock()
+    with served(lambda client, _: client.sendall(b"t0ken \x1b[2J\r\n\r\n")) as url:
+        registry = SchemaRegistry(RegistryConfig((url,), token="t0ken"), now_s=clock.now_s, wait_s=clock.wait_s)
+        with pytest.raises(SchemaRegistryError, match="BadStatusLine") as refused:
+            registry.latest("s")
+    assert "t0ken" not in str(refused.value)
+    assert str(refused.value).isprintable()
+
+
 def test_a_registry_that_stays_busy_is_given_up_with_its_address(fake: FakeRegistry) -> None:
     fake.failing = [503] * 20
     with pytest.raises(SchemaRegistryError, match=f"gave no answer .*{fake.url}.* 503.*Check schema.registry.url"):
@@ -116,9 +298,10 @@ def test_schemas_that_refer_to_others_are_refused(fake: FakeRegistry) -> None:
 
 
 def test_an_answer_without_an_id_is_refused(fake: FakeRegistry) -> None:
-    fake.subjects["s"] = [(1 << 31, {"schema": "{}"})]
-    with pytest.raises(SchemaRegistryError, match="has no id"):
-        SchemaRegistry(RegistryConfig((fake.url,))).latest("s")
+    for number in (1 << 31, -1, True, "1", 1.0, None):
+        fake.subjects["s"] = [(number, {"schema": "{}"})]  # type: ignore[list-item]
+        with pytest.raises(SchemaRegistryError, match="has no id"):
+            SchemaRegistry(RegistryConfig((fake.url,))).latest("s")
 
 
 def test_tls_is_checked_and_the_client_identifies_itself(tmp_path: Path) -> None:
@@ -140,9 +323,15 @@ def test_tls_is_checked_and_the_client_identifies_itself(tmp_path: Path) -> None
     ("urls", "words"),
     [
         ("", "schema.registry.url is not set"),
-        ("registry:8081", "must be addresses that begin with https:// or http://"),
-        ("https://alice:s3cret@registry", "must have no user and password in it"),
-        ("https://registry:port", "has an address that is none"),
+        ("registry:8081", "must begin with https:// or http://"),
+        ("https://alice:s3cret@registry", "must have no user and password in it; set schema.registry.basic.auth"),
+        ("https://registry:port", "is not an address"),
+        ("https://a..registry" + "x" * 300, "is not an address"),
+        ("https://registry/#part", "is not an address"),
+        ("https://registry/?apikey=s3cret", "must have no query"),
+        ("https://registry/\n2026-01-01 ERROR s3cret", "must have no blanks, line breaks"),
+        ("https://regi\rstry", "must have no blanks, line breaks"),
+        ("https://registry/\u202e", "must have no blanks, line breaks"),
     ],
 )
 def test_addresses_are_checked_and_not_repeated(urls: str, words: str) -> None:
@@ -150,19 +339,3 @@ def test_addresses_are_checked_and_not_repeated(urls: str, words: str) -> None:
         check_urls(urls)
     assert words in str(refused.value)
     assert "s3cret" not in str(refused.value)
-
-
-def test_without_urllib3_the_error_names_the_extra() -> None:
-    code = (
-        "import sys\n"
-        "sys.modules['urllib3'] = None\n"
-        "from spark_kafka_sink.errors import MissingDependencyError\n"
-        "from spark_kafka_sink.formats.schema_registry import RegistryConfig, SchemaRegistry\n"
-        "try:\n"
-        "    SchemaRegistry(RegistryConfig(('http://localhost',)))\n"
-        "except MissingDependencyError as error:\n"
-        "    assert 'spark-kafka-sink[registry]' in str(error)\n"
-        "else:\n"
-        "    raise AssertionError\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

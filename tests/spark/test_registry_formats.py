@@ -151,6 +151,25 @@ def test_columns_that_do_not_fit_the_latest_schema_are_refused(registry: FakeReg
         writer_of(registry, valueFormat="avro-confluent", schemaSource="latest")
 
 
+def test_what_a_schema_of_the_registry_says_is_on_one_line_without_the_credentials(registry: FakeRegistry) -> None:
+    registry.user_info = "alice:s3cret"
+    evil = "s3cret \x1b[2J" + "x" * 10_000
+    latest = {"valueFormat": "avro-confluent", "schemaSource": "latest"}
+    secret = {"schema.registry.basic.auth.user.info": "alice:s3cret"}
+    for stored in (
+        {"schema": json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "type": evil}]})},
+        {"schemaType": "no\n2026-01-01 ERROR " + evil, "schema": "{}"},
+        {"schema": "[" * 5_000 + "]" * 5_000},
+    ):
+        registry.subjects["orders-value"] = [(1, dict(stored))]
+        with pytest.raises(SchemaError, match="The columns do not fit the latest schema of 'orders-value'") as refused:
+            writer_of(registry, SCHEMA, **latest, **secret)
+        assert str(refused.value).isprintable()
+        assert "s3cret" not in str(refused.value)
+        assert len(str(refused.value)) < 1_500
+        schema_registry.cache_clear()
+
+
 def test_a_job_takes_what_is_latest_now_and_a_stream_keeps_what_it_began_with(registry: FakeRegistry) -> None:
     def add_version(number: int, *names: str) -> None:
         fields = [{"name": name, "type": ["null", "long", "string"], "default": None} for name in names]
@@ -196,6 +215,10 @@ def test_the_tasks_get_no_secrets_of_the_registry(registry: FakeRegistry) -> Non
     ("options", "words"),
     [
         ({"valueFormat": "avro-confluent"}, "schema.registry.url is not set"),
+        (
+            {"valueFormat": "avro-confluent", "schema__registry__bearer__auth__token": "a\nb"},
+            "schema.registry.bearer.auth.token has a line break",
+        ),
         ({"schemaSource": "latest"}, "has no effect, as no format has a schema registry"),
         ({"valueFormat": "avro", "valueSubject": "s"}, "the format 'avro' has no registry"),
         ({"valueFormat": "avro-confluent", "schemaSource": "guess"}, "must be one of register, lookup, latest"),

@@ -107,6 +107,11 @@ def test_a_plan_can_be_pickled_to_the_tasks() -> None:
         ({"valueFormat": "json", "valueSchema": "{}"}, "the format 'json' follows no schema"),
         ({"valueFormat": "avro", "valueSchema": "{}", "valueSchemaFile": "x"}, "exclude each other"),
         ({"valueFormat": "avro", "valueSchemaFile": "/nowhere"}, "/nowhere cannot be read on the driver"),
+        (
+            {"valueFormat": "avro", "valueSchemaFile": "/dev/zero"},
+            "Option 'valueSchemaFile': /dev/zero cannot be read on the driver: it is a device, and must be a regular",
+        ),
+        ({"valueFormat": "avro", "valueSchema": "[" * 5_000 + "]" * 5_000}, "is nested more than 400 levels deep."),
         ({"valueFormat": "avro", "valueSchema": "{}"}, "valueFormat avro: the Avro schema must be a record"),
     ],
 )

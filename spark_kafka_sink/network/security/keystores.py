@@ -26,8 +26,6 @@ from typing import Any
 
 from spark_kafka_sink.errors import ConfigurationError, MissingDependencyError
 
-KEYSTORE_BYTES_MAX = 16 * 1024 * 1024
-
 _JKS_MAGIC = 0xFEEDFEED
 _JKS_WHITENER = b"Mighty Aphrodite"
 _PRIVATE_KEY_ENTRY, _CERTIFICATE_ENTRY = 1, 2
@@ -49,8 +47,6 @@ class Store:
 
 def read_store(data: bytes, *, type_name: str | None, password: str | None, key_password: str | None) -> Store:
     """ConfigurationError: the words name no secret."""
-    if len(data) > KEYSTORE_BYTES_MAX:
-        raise ConfigurationError(f"is larger than {KEYSTORE_BYTES_MAX} bytes")
     kind = _kind(data, type_name)
     if kind == "PEM":
         return read_pem(data.decode("latin-1"), key_password)

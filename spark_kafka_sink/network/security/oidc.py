@@ -11,9 +11,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
-import json
 import logging
-import socket
 import ssl
 import threading
 import time
@@ -22,11 +20,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
+from spark_kafka_sink.network.http_exchange import (
+    AnswerTooLong,
+    asked,
+    connected,
+    failure_words,
+    is_encrypted,
+    is_loopback,
+    json_object,
+    url_fault,
+)
 from spark_kafka_sink.sasl.oauthbearer import token_expiry_s, token_part
 
 ANSWER_BYTES_MAX = 1024 * 1024
 ATTEMPTS_MAX = 3
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _ERROR_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz_")
 
 _log = logging.getLogger(__name__)
@@ -48,17 +55,11 @@ class OidcConfig:
 
 def check_endpoint_url(url: str) -> None:
     """ConfigurationError, which does not repeat the address: it may hold a password."""
-    try:
-        parts = urllib.parse.urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError as error:
-        raise ConfigurationError("sasl.oauthbearer.token.endpoint.url is not an address.") from error
-    if parts.scheme not in ("http", "https") or not host:
-        raise ConfigurationError("sasl.oauthbearer.token.endpoint.url must begin with https://.")
-    if parts.scheme == "http" and host not in _LOOPBACK:
+    fault = url_fault(url)
+    if fault is not None:
+        raise ConfigurationError(f"sasl.oauthbearer.token.endpoint.url {fault}.")
+    if not is_encrypted(url) and not is_loopback(url):
         raise ConfigurationError("sasl.oauthbearer.token.endpoint.url must be https: the client's secret goes there.")
-    if parts.username or parts.password or any(character <= " " for character in url):
-        raise ConfigurationError("sasl.oauthbearer.token.endpoint.url must have no user, password or blanks in it.")
 
 
 @dataclass(frozen=True)
@@ -149,68 +150,42 @@ class TokenSource:
         for attempt in range(1, attempts_max + 1):
             try:
                 return _ask(self._config, self._context)
-            except (OSError, http.client.HTTPException, _ServerBusy) as error:
+            except AnswerTooLong as error:
+                raise AuthenticationError(f"OAUTHBEARER: the token endpoint: {error}") from None
+            except (OSError, http.client.HTTPException) as error:
                 if attempt == attempts_max or isinstance(error, ssl.SSLCertVerificationError):
                     # Not `from error`: a traceback would repeat what came in place of HTTP.
                     raise AuthenticationError(
-                        f"OAUTHBEARER: no token from the endpoint: {type(error).__name__}"
-                        + (f" ({error})" if isinstance(error, _ServerBusy | OSError) else "")
+                        f"OAUTHBEARER: no token from the endpoint: {failure_words(error)}"
                     ) from None
             self._wait_s(min(backoff_ms, self._config.retry_backoff_max_ms) / 1000)
             backoff_ms *= 2
         raise AssertionError("the last attempt returns or raises")
 
 
-class _ServerBusy(Exception):
+class _ServerBusy(OSError):
     """The endpoint answered with a 5xx or 429: later may be better."""
 
 
 def _ask(config: OidcConfig, context: ssl.SSLContext | None) -> dict[str, object]:
-    parts = urllib.parse.urlsplit(config.endpoint_url)
-    connection = _connect(parts, config, context)
-    # Each read waits anew, so an endpoint that drips its bytes would never be too late: a clock of our own ends it.
-    clock = threading.Timer(config.read_timeout_ms / 1000, _end, (connection.sock,))
-    clock.start()
-    try:
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        connection.request("POST", target, body=_form(config), headers=_headers(config))
-        with connection.getresponse() as response:
-            data = response.read(ANSWER_BYTES_MAX + 1)
-    finally:
-        clock.cancel()
-        connection.close()
-    if len(data) > ANSWER_BYTES_MAX:
-        raise AuthenticationError(f"OAUTHBEARER: the token endpoint's answer exceeds {ANSWER_BYTES_MAX} bytes")
-    if response.status >= 500 or response.status == 429:
-        raise _ServerBusy(f"status {response.status}")
-    answer = _json_object(data)
-    if response.status != 200:
+    connection = connected(config.endpoint_url, context, config.connect_timeout_ms / 1000)
+    answer = asked(
+        connection,
+        "POST",
+        config.endpoint_url,
+        _headers(config),
+        _form(config),
+        timeout_s=config.read_timeout_ms / 1000,
+        bytes_max=ANSWER_BYTES_MAX,
+    )
+    if answer.status >= 500 or answer.status == 429:
+        raise _ServerBusy(f"status {answer.status}")
+    said = json_object(answer.data)
+    if answer.status != 200:
         raise AuthenticationError(
-            f"OAUTHBEARER: the token endpoint refused with status {response.status}{_error_code(answer)}"
+            f"OAUTHBEARER: the token endpoint refused with status {answer.status}{_error_code(said)}"
         )
-    return answer
-
-
-def _connect(
-    parts: urllib.parse.SplitResult, config: OidcConfig, context: ssl.SSLContext | None
-) -> http.client.HTTPConnection:
-    assert parts.hostname is not None
-    connect_s = config.connect_timeout_ms / 1000
-    if parts.scheme == "https":
-        tls = context or ssl.create_default_context()
-        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-            parts.hostname, parts.port, timeout=connect_s, context=tls
-        )
-    else:
-        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=connect_s)
-    connection.connect()
-    connection.sock.settimeout(config.read_timeout_ms / 1000)
-    return connection
-
-
-def _end(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
+    return said
 
 
 def _form(config: OidcConfig) -> bytes:
@@ -230,14 +205,6 @@ def _headers(config: OidcConfig) -> dict[str, str]:
         "Content-Type": "application/x-www-form-urlencoded",
         "Accept": "application/json",
     }
-
-
-def _json_object(data: bytes) -> dict[str, object]:
-    try:
-        answer = json.loads(data)
-    except (ValueError, RecursionError):
-        return {}
-    return answer if isinstance(answer, dict) else {}
 
 
 def _error_code(answer: dict[str, object]) -> str:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.network.security.keystores import KEYSTORE_BYTES_MAX, Store, read_pem, read_store
+from spark_kafka_sink.named_file import named_file
+from spark_kafka_sink.network.security.keystores import Store, read_pem, read_store
 
 VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 TLS13_SUITES = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
@@ -44,7 +45,7 @@ class StoreConfig:
                 return read_pem(self.pem, self.key_password)
             assert self.location is not None
             return read_store(
-                _content(self.location),
+                named_file(self.location),
                 type_name=self.type_name,
                 password=self.password,
                 key_password=self.key_password,
@@ -172,8 +173,3 @@ def _in_memory() -> IO[bytes]:
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("identity", os.MFD_CLOEXEC), "wb+")
     return tempfile.TemporaryFile()
-
-
-def _content(location: str) -> bytes:
-    with open(location, "rb") as file:
-        return file.read(KEYSTORE_BYTES_MAX + 1)

@@ -17,7 +17,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from spark_kafka_sink.errors import ConfigurationError, MissingDependencyError
-from spark_kafka_sink.network.security import keystores, tls_context
+from spark_kafka_sink.named_file import FILE_BYTES_MAX
 from spark_kafka_sink.network.security.keystores import read_pem, read_store
 from spark_kafka_sink.network.security.tls_context import StoreConfig, TlsConfig, client_context
 from spark_kafka_sink.network.security_config import security_config
@@ -203,10 +203,16 @@ def test_a_key_for_another_certificate_is_named() -> None:
     assert "is for another certificate" in failure(given)
 
 
-def test_a_store_of_unreasonable_size_is_not_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keystores, "KEYSTORE_BYTES_MAX", 10)
-    monkeypatch.setattr(tls_context, "KEYSTORE_BYTES_MAX", 10)
-    assert "larger than 10 bytes" in failure(options(truststore_location=str(STORES / "trust.jks")))
+@pytest.mark.parametrize("store", ["truststore", "keystore"])
+def test_a_store_without_end_is_not_read(store: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large").touch()
+    os.truncate(tmp_path / "large", FILE_BYTES_MAX + 1)
+    for path, words in (("/dev/zero", "a device"), (str(tmp_path / "pipe"), "a pipe"), (str(tmp_path), "a folder")):
+        assert f"ssl.{store}.location: {path} cannot be read: it is {words}" in failure(
+            options(**{f"{store}_location": path})
+        )
+    assert "it is longer than" in failure(options(**{f"{store}_location": str(tmp_path / "large")}))
 
 
 def test_no_secret_is_in_a_repr() -> None:
