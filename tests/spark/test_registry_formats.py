@@ -157,7 +157,7 @@ def test_what_a_schema_of_the_registry_says_is_on_one_line_without_the_credentia
     latest = {"valueFormat": "avro-confluent", "schemaSource": "latest"}
     secret = {"schema.registry.basic.auth.user.info": "alice:s3cret"}
     for stored in (
-        {"schema": json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "type": evil}]})},
+        {"schema": json.dumps({"type": "record", "name": "r", "fields": [FIELDS[1], {"name": "id", "type": evil}]})},
         {"schemaType": "no\n2026-01-01 ERROR " + evil, "schema": "{}"},
         {"schema": "[" * 5_000 + "]" * 5_000},
     ):
