@@ -19,6 +19,7 @@ DOORS = {
     "producer/futures.py",
     "spark/pool.py",
     "spark/publish.py",
+    "spark/worker_process.py",
     "spark/write_task.py",
     "signal_wait.py",
     "cli/demo_job.py",

@@ -14,6 +14,7 @@ from spark_kafka_sink.spark.checks import CHECK, ask_servers, check_write, outco
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.words import MICRO_BATCH, MODE_NOT_ALLOWED, NAME, OPTIONS_OF_A_TABLE, START
+from spark_kafka_sink.spark.worker_process import look_at_less
 from spark_kafka_sink.spark.write_task import show_log
 from spark_kafka_sink.spark.writer import KafkaBatchWriter, KafkaStreamWriter
 
@@ -63,6 +64,7 @@ class KafkaDataSource(DataSource):
 
     def _plan(self, schema: StructType, start: str | None) -> tuple[SinkOptions, ColumnPlan]:
         show_log()
+        look_at_less()
         try:
             options, plan = check_write(self.options, schema)
         except ConfigurationError as error:

@@ -45,6 +45,7 @@ from spark_kafka_sink.spark.failures import Failures, is_about_the_record
 from spark_kafka_sink.spark.pool import POOL, ProducerPool
 from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
 from spark_kafka_sink.spark.sink_options import SinkOptions
+from spark_kafka_sink.spark.worker_process import acknowledge_at_once, look_at_less
 
 if TYPE_CHECKING:
     from spark_kafka_sink.spark.exactly_once import ExactlyOnce
@@ -68,6 +69,8 @@ def write_rows(
 ) -> TaskReport:
     """Write all batches and wait for every acknowledgement. Called by Spark in each task."""
     show_log()
+    look_at_less()
+    acknowledge_at_once()
     started = time.monotonic()
     context = TaskContext.get()
     report = TaskReport(_identity(context), started_ms=round(time.time() * 1000), host=platform.node())

@@ -16,6 +16,7 @@ from spark_kafka_sink.errors import ConfigurationError, DeliveryError
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.report import TaskReport, add_up
 from spark_kafka_sink.spark.sink_options import SinkOptions
+from spark_kafka_sink.spark.worker_process import look_at_less
 from spark_kafka_sink.spark.write_task import LOGGER, show_log, write_rows
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):
         return write_rows(self._options, self._plan, iterator, once=self._once)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        look_at_less()  # the process that commits a stream has planned it anew, and has done so there
         commit(self._options, messages, make_visible=self._commit)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -1,0 +1,170 @@
+"""What a worker does so that small writes end sooner, and what it must not do for that."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import sys
+import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_kafka_sink.spark import worker_process
+from spark_kafka_sink.spark.worker_process import TIMES_HIDDEN, TIMES_UNTIL_SHOWN, acknowledge_first, look_at_less
+
+QUICKACK = getattr(socket, "TCP_QUICKACK", 0)
+linux = pytest.mark.skipif(not QUICKACK, reason="TCP_QUICKACK is Linux's")
+
+
+class Node:
+    """Garbage that counting references does not find."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture
+def reused_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    monkeypatch.setattr(worker_process, "_times", 0)
+    gc.collect()
+    yield
+    gc.unfreeze()
+
+
+def test_what_is_there_when_a_task_begins_is_not_looked_at_after_it(reused_worker: None) -> None:
+    before = len(gc.get_objects())
+    look_at_less()
+    assert len(gc.get_objects()) < before / 10
+
+
+def test_what_comes_with_the_first_task_is_not_looked_at_after_the_second(reused_worker: None) -> None:
+    look_at_less()
+    late = [Node() for _ in range(1_000)]  # as pandas
+    look_at_less()
+    assert not any(each is late for each in gc.get_objects())
+
+
+def test_after_a_few_tasks_nothing_more_is_hidden(reused_worker: None) -> None:
+    for _ in range(TIMES_HIDDEN):
+        look_at_less()
+    hidden = gc.get_freeze_count()
+    more = [Node() for _ in range(1_000)]
+    for _ in range(TIMES_HIDDEN, TIMES_UNTIL_SHOWN - 1):
+        look_at_less()
+    assert gc.get_freeze_count() <= hidden
+    del more
+
+
+def test_what_users_code_has_left_behind_is_collected_in_the_end(reused_worker: None) -> None:
+    left = Node()
+    is_alive = weakref.ref(left)
+    look_at_less()
+    del left
+    for _ in range(TIMES_UNTIL_SHOWN - 2):
+        look_at_less()
+        assert is_alive() is not None
+    look_at_less()
+    gc.collect()
+    assert is_alive() is None
+
+
+def test_it_goes_on_after_all_was_shown(reused_worker: None) -> None:
+    for _ in range(TIMES_UNTIL_SHOWN):
+        look_at_less()
+    assert gc.get_freeze_count() == 0
+    look_at_less()
+    assert gc.get_freeze_count() > 0
+
+
+def test_a_process_that_spark_does_not_reuse_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
+    look_at_less()
+    assert gc.get_freeze_count() == 0
+
+
+def connected(stack: ExitStack) -> socket.socket:
+    """One end of a TCP connection within this machine, whose acknowledgements wait."""
+    listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    client = stack.enter_context(socket.create_connection(listener.getsockname()))
+    stack.enter_context(closing(listener.accept()[0]))
+    client.setsockopt(socket.IPPROTO_TCP, QUICKACK, 0)
+    return client
+
+
+def acknowledges_at_once(connection: socket.socket) -> int:
+    return connection.getsockopt(socket.IPPROTO_TCP, QUICKACK)
+
+
+@linux
+def test_the_first_connection_acknowledges_at_once_and_no_other() -> None:
+    with ExitStack() as stack:
+        first, other = connected(stack), connected(stack)
+        acknowledge_first([first.fileno(), other.fileno()])
+        assert [acknowledges_at_once(each) for each in (first, other)] == [1, 0]
+
+
+@linux
+def test_what_is_no_connection_is_passed_over_and_stays_open() -> None:
+    with ExitStack() as stack:
+        unix, its_peer = socket.socketpair()
+        datagrams = socket.socket(type=socket.SOCK_DGRAM)
+        listener = socket.create_server(("127.0.0.1", 0))
+        pipe = os.pipe()
+        for each in (unix, its_peer, datagrams, listener):
+            stack.enter_context(each)
+        for descriptor in pipe:
+            stack.callback(os.close, descriptor)
+        connection = connected(stack)
+        others = [unix.fileno(), datagrams.fileno(), listener.fileno(), *pipe]
+        acknowledge_first([9_999_999, *others, connection.fileno()])
+        assert acknowledges_at_once(connection) == 1
+        assert [os.fstat(descriptor).st_ino > 0 for descriptor in others] == [True] * len(others)
+        unix.sendall(b"still open")
+        assert its_peer.recv(100) == b"still open"
+
+
+@linux
+def test_a_task_acknowledges_to_the_jvm_and_sockets_of_users_stay_as_they_are(spark: SparkSession) -> None:
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        option = (socket.IPPROTO_TCP, socket.TCP_QUICKACK)
+        frame = sys._getframe()
+        while not (frame.f_code.co_name == "worker" and "sock" in frame.f_locals):
+            assert frame.f_back is not None
+            frame = frame.f_back
+        jvm: socket.socket = frame.f_locals["sock"]
+        with (
+            socket.create_server(("127.0.0.1", 0)) as listener,
+            socket.create_connection(listener.getsockname()) as users,
+        ):
+            for each in (jvm, users):
+                each.setsockopt(*option, 0)
+            worker_process.acknowledge_at_once()
+            seen = [jvm.getsockopt(*option), users.getsockopt(*option)]
+            seen.append(jvm.getblocking())
+        for batch in batches:
+            yield pa.record_batch({"id": [int(each) for each in seen[: batch.num_rows]]})
+
+    assert [row.id for row in spark.range(0, 3, 1, 1).mapInArrow(look, "id long").collect()] == [1, 0, 1]
+
+
+@linux
+def test_a_users_default_timeout_does_not_reach_pysparks_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExitStack() as stack:
+        connection = connected(stack)
+        monkeypatch.setattr(os, "listdir", lambda _: [str(connection.fileno())])
+        socket.setdefaulttimeout(60)
+        stack.callback(socket.setdefaulttimeout, None)
+        worker_process.acknowledge_at_once()
+        assert os.get_blocking(connection.fileno())
+
+
+def test_a_worker_with_a_unix_socket_looks_for_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHON_UNIX_DOMAIN_ENABLED", "true")
+    monkeypatch.setattr(os, "listdir", lambda _: pytest.fail("looked"))
+    worker_process.acknowledge_at_once()
