@@ -192,7 +192,9 @@ def parse_bootstrap_servers(servers: Sequence[str]) -> list[tuple[str, int]]:
     faults: list[str] = []
     for server in servers:
         match = _ADDRESS.fullmatch(server.strip())
-        if match is None:
+        if "@" in server:  # not shown: what stands before it is a password
+            faults.append(f"{OPTION}: an address has an '@'; user and password go into sasl.jaas.config")
+        elif match is None:
             faults.append(f"{OPTION}: {server.strip()!r} is not HOST:PORT")
         elif not 0 < int(match[3]) <= PORT_MAX:
             faults.append(f"{OPTION}: the port of {server.strip()!r} is not between 1 and {PORT_MAX}")

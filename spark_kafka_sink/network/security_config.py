@@ -167,7 +167,8 @@ _USED = (
         "sasl.oauthbearer.token.callback",
         None,
         "OAUTHBEARER: a Python callable without arguments that returns a token, or its name, `package.module:function`,"
-        " which is imported where the connection is: on Spark's workers. Ours.",
+        " which is imported where the connection is, and "
+        "[runs there](security.md#who-may-set-a-jobs-options): on Spark's workers. Ours.",
         secret=True,
     ),
     SecurityOption(

@@ -16,6 +16,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterator
+from io import RawIOBase
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
@@ -68,8 +69,11 @@ def fault_of(path: str) -> str | None:
     scheme = _scheme(path)
     if scheme not in _LOCAL and scheme not in _ARROWS_SCHEMES:
         return f"{scheme}: is not a file system that reports can be written to. Supported are {SUPPORTED}."
-    if scheme in _ARROWS_SCHEMES and urlsplit(path).password is not None:
+    parts = urlsplit(path)
+    if scheme in _ARROWS_SCHEMES and parts.password is not None:
         return f"the path has a password in it. {_REMEDIES[_ARROWS_SCHEMES[scheme]]}"
+    if scheme in _LOCAL and scheme and (parts.netloc not in ("", "localhost") or parts.query or parts.fragment):
+        return f"{scheme}: is this machine's, so its path has no host in it, and a '?' or '#' is written as %3F or %23."
     return None
 
 
@@ -93,19 +97,26 @@ def keep(path: str, report: WriteReport) -> None:
     line = report.to_json().encode() + b"\n"
     local = _local_path(path)
     if local is not None and not _is_folder(local):
-        with open(local, "ab", buffering=0) as lines:  # one write, so that two streams may share a file
+        with _own_file(local, os.O_APPEND) as lines:  # one write, so that two streams may share a file
             lines.write(line)
         return
     files, folder = _open(path)
-    with files.open_output_stream(f"{folder}/{file_name(report)}") as file:
+    place = f"{folder}/{file_name(report)}"
+    with _own_file(place, os.O_TRUNC) if local is not None else files.open_output_stream(place) as file:
         file.write(line)
+
+
+def _own_file(place: str, flags: int) -> RawIOBase:
+    """A file of this machine that others cannot read, if it is made here, and cannot have replaced by a link."""
+    descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
+    return open(descriptor, "wb", buffering=0)
 
 
 def read_reports(path: str, last: int | None = None) -> list[WriteReport]:
     """What `reportPath` has collected, in the order of time; with `last` only as many as that, the latest."""
     fault = fault_of(path)
     if fault is not None:
-        raise ConfigurationError(f"{path}: {fault}")
+        raise ConfigurationError(fault if urlsplit(path).password else f"{path}: {fault}")
     try:
         lines = deque(_lines(path, last), maxlen=last)
     except (OSError, ValueError, NotImplementedError) as error:
@@ -138,6 +149,8 @@ def _lines(path: str, last: int | None) -> Iterator[str]:
     found = files.get_file_info(place)
     if found.type == FileType.NotFound:
         raise FileNotFoundError("there is no such file or folder")
+    if found.type == FileType.Unknown:
+        raise OSError("it is neither a file nor a folder")
     names = [place]
     if found.type == FileType.Directory:
         names = _names(files, place, ".json")
@@ -197,6 +210,8 @@ def _ensure_can_append(path: str, local: str) -> None:
     folder = os.path.dirname(os.path.abspath(local))
     if not os.path.isdir(folder):
         raise ConfigurationError(f"{path}: there is no folder {folder} on the driver's machine.")
+    if os.path.islink(local) or (os.path.exists(local) and not os.path.isfile(local)):
+        raise ConfigurationError(f"{path}: it is a link or a device, and must be a file itself. Name what it leads to.")
     if not os.access(local if os.path.exists(local) else folder, os.W_OK):
         raise ConfigurationError(f"{path}: it cannot be written to on the driver's machine.")
 

@@ -27,7 +27,7 @@ def lines(reports: Sequence[WriteReport]) -> Iterator[str]:
     yield from _partitions(reports)
     errors = errors_of(report.errors for report in reports)
     if errors:
-        yield "dead letters: " + ", ".join(f"{number:,} {name}" for name, number in sorted(errors.items()))
+        yield "dead letters: " + ", ".join(f"{number:,} {cleaned(name)}" for name, number in sorted(errors.items()))
 
 
 def _write(report: WriteReport, several: bool) -> tuple[str, ...]:

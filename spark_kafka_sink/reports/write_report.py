@@ -17,7 +17,7 @@ from typing import Any
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.producer.futures import OffsetRange
 from spark_kafka_sink.producer.windows import Latencies, bucket_end_ms
-from spark_kafka_sink.words import counted, sized
+from spark_kafka_sink.words import cleaned, counted, sized
 
 COMMITTED = "committed"
 FAILED = "failed"
@@ -137,22 +137,61 @@ class WriteReport:
 _DERIVED = ("started_at", "compression_ratio", "rows_per_second", "latency_ms")
 """In the JSON for those who read it; WriteReport computes them."""
 
+_WHOLE_MAX = 1 << 63
+_STARTED_MS_MAX = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
+
 
 def from_json(line: str) -> WriteReport:
+    """ConfigurationError names what is wrong: a file may have been changed, or written by another program."""
     try:
         plain: dict[str, Any] = json.loads(line)
         partitions: Partitions = {}
         for row in plain["partitions"]:
-            written = OffsetRange(row["first_offset"], row["last_offset"], row["rows"])
-            partitions.setdefault(row["topic"], {})[row["partition"]] = written
+            written = {name: row[name] for name in ("first_offset", "last_offset", "rows")}
+            topic, partition = _text("topic", row["topic"]), _whole("partition", row["partition"])
+            partitions.setdefault(topic, {})[partition] = OffsetRange(**_checked(OffsetRange, written))
         latencies = Latencies()
         for end_ms, records in plain.pop("latency_counts", ()):
-            latencies.add(math.nextafter(end_ms, 0), records)
-        tasks = tuple(TaskSummary(**task) for task in plain.get("task_list", ()))
+            if not isinstance(end_ms, int | float) or not 0 < end_ms < _WHOLE_MAX:
+                raise ValueError(f"latency_counts has the time {_shown(end_ms)}")
+            latencies.add(math.nextafter(end_ms, 0), _whole("latency_counts", records))
         known = {name: value for name, value in plain.items() if name not in _DERIVED}
-        return WriteReport(**(known | {"partitions": partitions, "latencies": latencies, "task_list": tasks}))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        known["partitions"], known["latencies"] = partitions, latencies
+        known["task_list"] = tuple(TaskSummary(**_checked(TaskSummary, task)) for task in plain.get("task_list", ()))
+        known["errors"] = {_text("errors", name): _whole(name, n) for name, n in plain.get("errors", {}).items()}
+        report = WriteReport(**_checked(WriteReport, known))
+        if report.started_ms > _STARTED_MS_MAX:
+            raise ValueError(f"started_ms is {report.started_ms}, which is no time")
+        return report
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigurationError(f"this is no report of a write: {line[:80]!r} ({_fault(error)})") from error
+
+
+def _checked(kind: type[Any], plain: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a report has for this class; ValueError where a number or a text is not what the class declares."""
+    checks = {"int": _whole, "str": _text}
+    for one in fields(kind):
+        if one.name in plain and one.type in checks:
+            checks[str(one.type)](one.name, plain[one.name])
+    return plain
+
+
+def _whole(name: str, value: object) -> int:
+    lowest = -1 if name.endswith("_offset") else 0  # which is unknown then
+    if type(value) is not int or not lowest <= value < _WHOLE_MAX:
+        raise ValueError(f"{name} is {_shown(value)}, not a whole number")
+    return value
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is {_shown(value)}, not a text")
+    return value
+
+
+def _shown(value: object) -> str:
+    return cleaned(json.dumps(value), 40)
 
 
 def _fault(error: Exception) -> str:

@@ -23,7 +23,10 @@ _MEANINGS = (
     ("Format", "makes the value out of columns: " + ", ".join(f"`{name}`" for name in FORMATS)),
     ("Columns", "the columns of the value, as `id, name`, or `payload.*` for the fields of a struct"),
     ("Schema", "the schema that the value follows; without one it is made from the types of the columns"),
-    ("SchemaFile", "a file on the driver's machine with the schema of the value"),
+    (
+        "SchemaFile",
+        "a file with the schema of the value, which the driver [reads](security.md#who-may-set-a-jobs-options)",
+    ),
     ("SchemaName", "how the record or message of the value is called"),
     ("Subject", "the subject of the schema registry, in place of the one by `subjectNameStrategy`"),
 )

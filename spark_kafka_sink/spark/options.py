@@ -59,9 +59,19 @@ OPTIONS = (
     Option(
         "checkConnection", "true", "let the driver find out whether Kafka can be written to, before any task starts"
     ),
-    Option("reportPath", "", "a file, or a folder on a file system, that gets a report in JSON for each commit"),
+    Option(
+        "reportPath",
+        "",
+        "a file, or a folder on a file system, that gets a report in JSON for each commit: "
+        "the driver [writes there](security.md#who-may-set-a-jobs-options)",
+    ),
     Option("reportTopic", "", "a topic that gets this report as a record"),
-    Option("reportCallback", "", "a Python function, as `module:function`, that the driver calls with this report"),
+    Option(
+        "reportCallback",
+        "",
+        "a Python function, as `module:function`, that the driver "
+        "[imports and calls](security.md#who-may-set-a-jobs-options) with this report",
+    ),
     *(Option(*row) for row in DELIVERY_OPTIONS),
     Option("checkpointLocation", "", "of a stream; Spark's own"),
     Option("queryName", "", "of a stream; Spark's own, passed by"),

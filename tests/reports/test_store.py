@@ -181,3 +181,60 @@ def test_the_end_of_a_large_file_is_enough_to_find_a_report(tmp_path: Path, monk
     found = find_report(path, "6d2a/9")
     assert found is not None
     assert found.rows == 19
+
+
+@pytest.mark.parametrize("name", ["reports.jsonl", ""])
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o600), (0o000, 0o600), (0o277, 0o400)])
+def test_a_report_is_for_its_user_alone(tmp_path: Path, name: str, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        keep(f"{tmp_path}/{name}", report())
+    finally:
+        os.umask(before)
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_mode & 0o777 == mode
+
+
+def test_a_file_that_is_there_keeps_its_rights(tmp_path: Path) -> None:
+    path = tmp_path / "reports.jsonl"
+    path.touch()
+    path.chmod(0o640)
+    assert kept(str(path), 1) == [11]
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_link_in_place_of_a_report_is_not_followed(tmp_path: Path) -> None:
+    folder, target = tmp_path / "reports", tmp_path / "target"
+    folder.mkdir()
+    target.write_text("mine")
+    (folder / file_name(report())).symlink_to(target)
+    (tmp_path / "reports.jsonl").symlink_to(target)
+    for path in (f"{folder}/", str(tmp_path / "reports.jsonl")):
+        with pytest.raises(OSError, match="symbolic links"):
+            keep(path, report())
+    assert target.read_text() == "mine"
+    with pytest.raises(ConfigurationError, match="it is a link or a device, and must be a file itself"):
+        prepare(str(tmp_path / "reports.jsonl"))
+
+
+def test_a_device_or_a_pipe_takes_no_reports_and_has_none(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("/dev/zero", str(tmp_path / "pipe")):
+        with pytest.raises(ConfigurationError, match="it is a link or a device"):
+            prepare(path)
+        with pytest.raises(ConfigurationError, match="it is neither a file nor a folder"):
+            read_reports(path)
+
+
+@pytest.mark.parametrize("path", ["file://other/reports", "file:///a?b", "file:///a#b", "dbfs://reports/a"])
+def test_another_machines_file_is_refused(path: str) -> None:
+    fault = fault_of(path)
+    assert fault is not None
+    assert "is this machine's, so its path has no host in it" in fault
+    assert fault_of("file://localhost/reports") is None
+
+
+def test_a_password_in_a_path_that_is_read_is_not_shown() -> None:
+    with pytest.raises(ConfigurationError, match="has a password in it") as refused:
+        read_reports("s3a://AKIA:topsecret@bucket/reports")
+    assert "topsecret" not in str(refused.value)

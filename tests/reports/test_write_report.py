@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -72,3 +75,51 @@ def test_reports_of_micro_batches_add_up() -> None:
     assert merged.percentile(0.5) == pytest.approx(10, rel=1 / 15)
     assert merged.percentile(0.95) == pytest.approx(100, rel=1 / 15)
     assert reports[0].latencies.percentile(1.0) < 11, "a report is not changed by what it is added to"
+
+
+@pytest.mark.parametrize(
+    "value", ["12", None, True, 1.5, math.inf, -math.inf, math.nan, 10**400, -1, [], {}, "x\n\x1b[2J"]
+)
+@pytest.mark.parametrize(
+    ("name", "replace"),
+    [
+        ("rows", lambda plain, value: plain.update(rows=value)),
+        ("started_ms", lambda plain, value: plain.update(started_ms=value)),
+        ("partition", lambda plain, value: plain["partitions"][0].update(partition=value)),
+        ("rows", lambda plain, value: plain["partitions"][0].update(rows=value)),
+        ("bytes", lambda plain, value: plain["task_list"][0].update(bytes=value)),
+        ("RecordTooLargeError", lambda plain, value: plain["errors"].update(RecordTooLargeError=value)),
+        ("latency_counts", lambda plain, value: plain.update(latency_counts=[[1.0, value]])),
+    ],
+)
+def test_what_is_no_number_is_refused_by_its_name(
+    name: str, replace: Callable[[dict[str, Any], object], None], value: object
+) -> None:
+    plain = json.loads(report().to_json())
+    replace(plain, value)
+    with pytest.raises(ConfigurationError, match=rf"\({name} is .*, not a whole number\)") as refused:
+        from_json(json.dumps(plain))
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"batch": 7}, "batch is 7, not a text"),
+        ({"status": None}, "status is null, not a text"),
+        ({"started_ms": 1 << 62}, "which is no time"),
+        ({"latency_counts": [[math.inf, 1]]}, "latency_counts has the time Infinity"),
+        ({"latency_counts": [["1", 1]]}, "latency_counts has the time"),
+        ({"partitions": [{"topic": 1, "partition": 0}]}, "has no first_offset"),
+        ({"partitions": 1}, "its fields are not those of a report"),
+    ],
+)
+def test_what_is_no_text_and_no_time_is_refused_by_its_name(changed: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(words)):
+        from_json(json.dumps(json.loads(report().to_json()) | changed))
+
+
+def test_a_line_of_many_brackets_is_no_report() -> None:
+    with pytest.raises(ConfigurationError, match="no report of a write"):
+        from_json("[" * 1_000_000)
