@@ -37,7 +37,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
 def kafka_of_version_1(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """One node with transaction.version 1; `kafka` has 2, as Kafka 4 has by itself."""
     folder = tmp_path_factory.mktemp("kafka-version-1") / "cluster"
-    with KafkaCluster(folder, features=("transaction.version=1",)) as cluster:
+    with KafkaCluster(folder, properties=OVERDUE_SOON, features=("transaction.version=1",)) as cluster:
         yield cluster
 
 

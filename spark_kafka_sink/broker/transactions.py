@@ -209,10 +209,14 @@ class TransactionCoordinator:
         return min(ends, default=None)
 
     def _fence_and_abort(self, transaction: Transaction) -> None:
-        """Version 2 bumps the epoch once to fence and once for the end: no client takes it for its own end's bump."""
-        bumps = 2 if self.version >= 2 else 1
-        self._write_end(transaction, min(transaction.epoch + bumps, EPOCH_MAX), commit=False)
-        transaction.last_epoch = -1
+        """Bump the epoch, once in both versions (Kafka 4.0.0: twice in version 2).
+
+        In version 2 the epoch before counts as the last one, as after a client's own end. So a producer that is fenced
+        here and asks for its next epoch is given the one that has fenced it.
+        """
+        epoch = transaction.epoch
+        self._write_end(transaction, min(epoch + 1, EPOCH_MAX), commit=False)
+        transaction.last_epoch = epoch if self.version >= 2 else -1
         transaction.version = self.version
 
     def _finish(self, transaction: Transaction, *, commit: bool, version: int) -> None:

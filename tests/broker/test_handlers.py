@@ -235,7 +235,7 @@ def test_a_transaction_that_is_never_ended_is_aborted_when_its_time_is_over(
     assert cluster.log("t").last_stable_offset == 0
     system.advance(2)
     assert cluster.log("t").last_stable_offset == cluster.log("t").next_offset
-    assert client.ask(end(identity, commit=True), 5).error_code == error_codes.PRODUCER_FENCED
+    assert client.ask(end(identity, commit=True), 5).error_code == error_codes.INVALID_TXN_STATE
 
 
 def test_transactions_are_listed_and_described(client: WireClient, cluster: SimulatedCluster) -> None:

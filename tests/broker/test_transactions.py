@@ -127,8 +127,8 @@ def test_a_new_holder_aborts_what_the_old_one_left_open_and_comes_again(
     old = init(coordinator)
     add(coordinator, old)
     assert init(coordinator).error == error_codes.CONCURRENT_TRANSACTIONS
-    assert markers.written == [(PARTITION, old.producer_id, old.epoch + 2, False)]
-    assert init(coordinator) == ProducerIdentity(old.producer_id, old.epoch + 3)
+    assert markers.written == [(PARTITION, old.producer_id, old.epoch + 1, False)]
+    assert init(coordinator) == ProducerIdentity(old.producer_id, old.epoch + 2)
     assert end(coordinator, old).error == FENCED
 
 
@@ -150,9 +150,10 @@ def test_a_transaction_that_lasts_too_long_is_aborted_and_its_producer_fenced(
     assert coordinator.next_timeout_ms() == 1100
     assert coordinator.abort_overdue(1099) == []
     assert coordinator.abort_overdue(1100) == ["x"]
-    assert markers.written == [(PARTITION, identity.producer_id, identity.epoch + 2, False)]
+    assert markers.written == [(PARTITION, identity.producer_id, identity.epoch + 1, False)]
     assert coordinator.next_timeout_ms() is None
-    assert [end(coordinator, identity, commit=commit).error for commit in (True, False)] == [FENCED, FENCED]
+    assert end(coordinator, identity, commit=True).error == error_codes.INVALID_TXN_STATE
+    assert end(coordinator, identity, commit=False).error == 0, "as if it had aborted it itself"
 
 
 def test_when_the_epochs_of_an_id_are_used_up_there_is_a_new_id(coordinator: TransactionCoordinator) -> None:
