@@ -9,6 +9,8 @@ decision_log.py         the compacted topic with these records: made and read
 compaction.py           and refused, if it would forget them
 decision_writer.py      written, each record in a transaction of the driver
 transactions_client.py  questions to the coordinators of transactions: describe, list, commit, abort
+coordinator_questions.py  asked of many ids at once, until each has an answer
+log_writer.py           records written in a transaction of their own, over the connections of these questions
 operations.py           what a person may do from outside: look, finish, abort, give up
 late_attempts.py        attempts of tasks that end when their batch is over
 refusals.py             the errors: what happened, what is in Kafka now, what to do

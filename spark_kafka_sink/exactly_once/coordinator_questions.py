@@ -28,7 +28,9 @@ from spark_kafka_sink.producer.sending.transaction_requests import TRANSACTION, 
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import broker_error
 from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages.end_txn import EndTxnResponse
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.reader.blocking_client import Asked, BlockingClient, Question
 
@@ -54,9 +56,7 @@ class About(Generic[AnswerT]):
     def follows(self, code: int) -> Verdict:
         if code == self.enough:
             return Verdict.DONE
-        if code == error_codes.UNKNOWN_SERVER_ERROR:
-            return Verdict.RETRY  # says nothing of what was asked for
-        return verdict(self.kind, code)
+        return Verdict.RETRY if code == error_codes.UNKNOWN_SERVER_ERROR else verdict(self.kind, code)
 
 
 class CoordinatorQuestions:
@@ -65,6 +65,8 @@ class CoordinatorQuestions:
     def __init__(self, client: BlockingClient) -> None:
         self.client = client
         self.coordinators: dict[str, Node] = {}
+        self.in_doubt: set[str] = set()
+        """Ids of which an answer was lost: what was asked for may be carried out yet. Callers take them out."""
         self.one_by_one = False
         """A broker before Kafka 3.0 was met, which looks up one id in a request."""
 
@@ -150,6 +152,7 @@ class _Round(Generic[AnswerT]):
         if names is None:
             return  # of a call that was given up
         if isinstance(asked.error, NetworkError):
+            self._owner.in_doubt.update(names)
             self._look_up_later(names, asked.error)
             return
         answer = asked.result(self._about.answer_type)
@@ -198,6 +201,16 @@ class _Round(Generic[AnswerT]):
             self._failures[name] = failures + 1
             self._due[name] = now + min(COMPLETING_PAUSE_MS * 2.0 ** min(failures, 10), PAUSE_MS_MAX)
         self._last_failure = failure or self._last_failure
+
+
+def code_of(answer: InitProducerIdResponse | EndTxnResponse, names: Sequence[str]) -> Mapping[str, int]:
+    """What the answer about one id says."""
+    return {names[0]: answer.error_code}
+
+
+def may_pass(code: int) -> bool:
+    """Whether the question is worth asking again. A failure without a name may pass like any other."""
+    return code == error_codes.UNKNOWN_SERVER_ERROR or error_codes.error_code(code).retriable
 
 
 def refused(kind: Kind, transactional_id: str, code: int) -> BrokerError:

@@ -15,8 +15,17 @@ from types import TracebackType
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, NetworkError
-from spark_kafka_sink.exactly_once.coordinator_questions import PAUSE_MS_MAX, About, CoordinatorQuestions, refused
+from spark_kafka_sink.exactly_once.coordinator_questions import (
+    PAUSE_MS_MAX,
+    About,
+    CoordinatorQuestions,
+    code_of,
+    may_pass,
+    refused,
+)
+from spark_kafka_sink.exactly_once.log_writer import TRANSACTION_VERSION, KeyValue, LogWriter, Written
 from spark_kafka_sink.network.system import System
+from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.sending import transaction_requests as requests
 from spark_kafka_sink.producer.sending.coordinators import COMPLETING_PAUSE_MS
 from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
@@ -36,12 +45,13 @@ from spark_kafka_sink.reader.blocking_client import BlockingClient, Question
 
 ONGOING, EMPTY = "Ongoing", "Empty"
 """States of a transactional id. Empty: a producer has asked for it, and has begun nothing since."""
-TRANSACTION_VERSION = "transaction.version"
 TIMEOUT_MS = 120_000.0
 """The longest time without any progress."""
 SILENCE_MS = 3_000.0
 """A node that owes an answer and says nothing for so long is given up; at first, later it gets more time."""
 _IN_FLIGHT_MAX = 50
+_DRIVER_TIMEOUT_MS = 60_000
+"""For an epoch that is asked for between two records of a log."""
 _ABORT_TIMEOUT_MS = 60_000
 """For an id that is only aborted: its next user says another one."""
 
@@ -70,6 +80,7 @@ class TransactionsClient:
         config = replace(config, max_in_flight_requests_per_connection=_IN_FLIGHT_MAX)
         self.blocking = BlockingClient(config, timeout_ms=timeout_ms, silence_ms=SILENCE_MS, system=system)
         self._coordinated = CoordinatorQuestions(self.blocking)
+        self._writer = LogWriter(self.blocking, self._coordinated, _DRIVER_TIMEOUT_MS)
 
     def __enter__(self) -> TransactionsClient:
         return self
@@ -92,7 +103,7 @@ class TransactionsClient:
         `expected`: only if the id is still this producer's; else it is refused as fenced.
         """
         question = requests.init(transactional_id, timeout_ms, expected)
-        about = About(Kind.INIT, InitProducerIdResponse, lambda _: question, _code)
+        about = About(Kind.INIT, InitProducerIdResponse, lambda _: question, code_of)
         answer = self._coordinated.answers(about, [transactional_id])[transactional_id]
         if answer.error_code != error_codes.NONE:
             raise refused(Kind.INIT, transactional_id, answer.error_code)
@@ -109,7 +120,7 @@ class TransactionsClient:
             for each in prepared
         }
         answers = self._coordinated.answers(
-            About(Kind.END, EndTxnResponse, lambda names: questions[names[0]], _code), questions
+            About(Kind.END, EndTxnResponse, lambda names: questions[names[0]], code_of), questions
         )
         return {
             name: refused(Kind.END, name, answer.error_code)
@@ -125,8 +136,25 @@ class TransactionsClient:
         """
         questions = {name: requests.init(name, _ABORT_TIMEOUT_MS, known) for name, known in transactions.items()}
         begun = error_codes.CONCURRENT_TRANSACTIONS
-        about = About(Kind.INIT, InitProducerIdResponse, lambda names: questions[names[0]], _code, enough=begun)
+        about = About(Kind.INIT, InitProducerIdResponse, lambda names: questions[names[0]], code_of, enough=begun)
         self._coordinated.answers(about, questions)
+
+    def write(
+        self,
+        transactional_id: str,
+        id_and_epoch: ProducerIdAndEpoch,
+        first_sequence: int,
+        topic: str,
+        partition: int,
+        key_values: Sequence[KeyValue],
+    ) -> Written:
+        """Write these records in one batch and commit it. Returns what the next transaction is to be written with.
+
+        ProducerFencedError, whose `code` says why, if the id, the epoch or the sequence is not the caller's any more;
+        the transaction is left as it is then (exactly_once/log_writer.py).
+        """
+        before, place = Written(id_and_epoch, first_sequence), TopicPartition(topic, partition)
+        return self._writer.write(transactional_id, before, place, key_values)
 
     def describe(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
         """What coordinators know of these ids; those that they do not know are missing. Each is asked about all its
@@ -164,7 +192,7 @@ class TransactionsClient:
                     listed[node.id] = [row.transactional_id for row in answer.transaction_states]
                 else:
                     failure = broker_error(answer.error_code, f"{node}: the attempt to list transactions was refused")
-                    if not _may_pass(answer.error_code):
+                    if not may_pass(answer.error_code):
                         raise failure
             if failure is not None or not nodes:
                 # What one of them coordinates may move to one that has answered.
@@ -183,14 +211,6 @@ class TransactionsClient:
     def _all_nodes(self) -> list[Node]:
         known = self.blocking.metadata.snapshot
         return [] if known.is_bootstrap else list(known.nodes.values())
-
-
-def _code(answer: InitProducerIdResponse | EndTxnResponse, names: Sequence[str]) -> Mapping[str, int]:
-    return {names[0]: answer.error_code}
-
-
-def _may_pass(code: int) -> bool:
-    return code == error_codes.UNKNOWN_SERVER_ERROR or error_codes.error_code(code).retriable
 
 
 def _rows(answer: DescribeTransactionsResponse) -> dict[str, TransactionState]:

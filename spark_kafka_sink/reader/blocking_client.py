@@ -191,6 +191,9 @@ class BlockingClient:
     def now(self) -> float:
         return self._system.now()
 
+    def wall_ms(self) -> int:
+        return self._system.wall_ms()
+
     def pause(self, pause_ms: float) -> None:
         """Let the client work while there is nothing to ask; news of metadata end the pause."""
         version, until = self.metadata.version, self._system.now() + pause_ms

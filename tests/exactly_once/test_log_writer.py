@@ -1,0 +1,239 @@
+"""Records of a log are written in a transaction of their own, over the client's connections, whatever becomes of its
+requests; and by the holder of the epoch and the sequence alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from spark_kafka_sink.broker.control import FaultFor
+from spark_kafka_sink.client.options import ClientConfig
+from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
+from spark_kafka_sink.exactly_once.log_writer import TRANSACTION_VERSION, Written
+from spark_kafka_sink.exactly_once.transactions_client import ONGOING, TransactionsClient
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.records.decoder import decode_batches
+from tests.fake_system import FakeSystem
+from tests.simulated_cluster import SimulatedCluster
+
+DRIVER, LOG = "p-driver", "log"
+
+
+def cluster_of_version(version: int) -> SimulatedCluster:
+    cluster = SimulatedCluster(FakeSystem(latency_ms=1), nodes=2, topics={LOG: 2}, transaction_version=version)
+    cluster.control.move_leader(LOG, 0, 0)
+    cluster.control.move_coordinator(DRIVER, 1)
+    return cluster
+
+
+def client_of(cluster: SimulatedCluster, **options: object) -> TransactionsClient:
+    config = ClientConfig(tuple(cluster.bootstrap_servers.split(",")), request_timeout_ms=10_000)
+    return TransactionsClient(config, system=cluster.system, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture(params=[1, 2])
+def cluster(request: pytest.FixtureRequest) -> SimulatedCluster:
+    return cluster_of_version(request.param)
+
+
+@pytest.fixture
+def client(cluster: SimulatedCluster) -> Iterator[TransactionsClient]:
+    with client_of(cluster) as client:
+        yield client
+
+
+@pytest.fixture
+def begun(client: TransactionsClient) -> Written:
+    return Written(client.init_producer_id(DRIVER, 60_000), 0)
+
+
+def write(client: TransactionsClient, before: Written, *values: bytes | None) -> Written:
+    return client.write(DRIVER, *before, LOG, 0, [(b"key", value) for value in values])
+
+
+def seen(cluster: SimulatedCluster) -> list[bytes | None]:
+    return cluster.values(LOG, 0, committed=True)
+
+
+def is_of_version_2(cluster: SimulatedCluster) -> bool:
+    return cluster.core.config.transaction_version == 2
+
+
+def test_records_are_committed_one_transaction_after_the_other(
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Written
+) -> None:
+    written = write(client, begun, b"a")
+    assert seen(cluster) == [b"a"]
+    written = write(client, written, b"b", None, b"c")
+    written = write(client, written, b"d")
+    assert seen(cluster) == [b"a", b"b", None, b"c", b"d"]
+    assert cluster.table(LOG, committed=True).column("key").to_pylist() == [b"key"] * 5
+    (producer_id, epoch), sequence = written
+    if is_of_version_2(cluster):
+        assert (producer_id, epoch, sequence) == (begun.id_and_epoch.producer_id, begun.id_and_epoch.epoch + 3, 0)
+    else:
+        assert (*begun.id_and_epoch, 5) == (producer_id, epoch, sequence)
+
+
+def test_the_records_of_a_call_are_one_batch_of_the_transactional_id(
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Written
+) -> None:
+    write(client, begun, b"a", b"b")
+    log = cluster.log(LOG)
+    headers = [header for batch in log.read(0, 2**62).batches for header, _ in decode_batches(batch)]
+    assert [(header.record_count, header.transactional, header.control) for header in headers] == [
+        (2, True, False),
+        (1, True, True),
+    ]
+    assert (headers[0].producer_id, headers[0].producer_epoch, headers[0].base_sequence) == (*begun.id_and_epoch, 0)
+
+
+FAULTS: dict[str, Callable[[FaultFor], object]] = {
+    "lost before": lambda fault: fault.drop(),
+    "lost after": lambda fault: fault.drop(applied=True),
+    "never answered": lambda fault: fault.never_answer(),
+    "carried out, never answered": lambda fault: fault.never_answer(applied=True),
+    "a failure without a name": lambda fault: fault.fail(codes.UNKNOWN_SERVER_ERROR),
+    "carried out, and a failure": lambda fault: fault.fail(codes.UNKNOWN_SERVER_ERROR, after_applying=True),
+    "still ending": lambda fault: fault.fail(codes.CONCURRENT_TRANSACTIONS),
+    "garbage": lambda fault: fault.garbage(),
+}
+
+
+@pytest.mark.parametrize("api", [ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.PRODUCE, ApiKey.END_TXN])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_one_fault_costs_time_and_the_record_is_there_once(
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Written, api: ApiKey, fault: str
+) -> None:
+    rule = FAULTS[fault](cluster.control.when(api=api))
+    written = write(client, begun, b"a")
+    has_no_such = api is ApiKey.ADD_PARTITIONS_TO_TXN and is_of_version_2(cluster)
+    assert rule.struck == (0 if has_no_such else 1)  # type: ignore[attr-defined]
+    assert seen(cluster) == [b"a"]
+    write(client, written, b"b")
+    assert seen(cluster) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("code", [codes.NOT_LEADER_OR_FOLLOWER, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND])
+def test_a_leader_that_cannot_say_is_asked_again(
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Written, code: int
+) -> None:
+    cluster.control.when(api=ApiKey.PRODUCE, times=3).fail(code, after_applying=True)
+    write(client, begun, b"a")
+    assert seen(cluster) == [b"a"]
+
+
+def test_a_leader_and_a_coordinator_that_are_gone_are_followed(
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Written
+) -> None:
+    written = write(client, begun, b"a")
+    for node in (0, 1):
+        cluster.control.stop_node(node)
+        cluster.control.move_coordinator(DRIVER, 1 - node)
+        written = write(client, written, b"%d" % node)
+        cluster.control.start_node(node)
+    assert seen(cluster) == [b"a", b"0", b"1"]
+
+
+def test_an_end_that_may_come_late_is_followed_by_another_epoch(
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Written
+) -> None:
+    cluster.control.when(api=ApiKey.END_TXN).drop(applied=True)
+    written = write(client, begun, b"a")
+    after = write(client, written, b"b")
+    assert after.id_and_epoch != begun.id_and_epoch
+    assert seen(cluster) == [b"a", b"b"]
+
+
+def test_an_upgrade_to_version_2_begins_under_an_epoch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_of_version(1)
+    with client_of(cluster) as client:
+        begun = Written(client.init_producer_id(DRIVER, 60_000), 0)
+        written = write(client, begun, b"a")
+        assert written.id_and_epoch == begun.id_and_epoch
+        cluster.core.coordinator.version = 2
+        monkeypatch.setattr(client.blocking, "feature", {TRANSACTION_VERSION: 2}.get)
+        written = write(client, written, b"b")
+        assert written == Written(begun.id_and_epoch._replace(epoch=begun.id_and_epoch.epoch + 2), 0)
+    assert seen(cluster) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("nth", [0, 1])
+def test_who_was_fenced_writes_nothing(
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Written, nth: int
+) -> None:
+    for _ in range(nth):
+        begun = write(client, begun, b"before")
+    newer = Written(client.init_producer_id(DRIVER, 60_000), 0)
+    with pytest.raises(ProducerFencedError) as refused:
+        write(client, begun, b"late")
+    assert refused.value.code in (codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH)
+    write(client, newer, b"newer")
+    assert seen(cluster) == [b"before"] * nth + [b"newer"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        codes.PRODUCER_FENCED,
+        codes.INVALID_PRODUCER_EPOCH,
+        codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        codes.INVALID_TXN_STATE,
+        codes.INVALID_PRODUCER_ID_MAPPING,
+    ],
+)
+def test_a_refused_batch_says_why_and_ends_no_transaction(
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Written, code: int
+) -> None:
+    cluster.control.when(api=ApiKey.PRODUCE).fail(code)
+    with pytest.raises(ProducerFencedError) as refused:
+        write(client, begun, b"a")
+    assert refused.value.code == code
+    assert not [frame for _, _, frame in cluster.requests if frame[:2] == bytes([0, ApiKey.END_TXN])]
+    if not is_of_version_2(cluster):
+        assert client.describe([DRIVER])[DRIVER].state == ONGOING
+
+
+def test_a_sequence_that_is_not_the_next_is_refused(
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Written
+) -> None:
+    written = write(client, begun, b"a")
+    with pytest.raises(ProducerFencedError) as refused:
+        write(client, Written(written.id_and_epoch, written.next_sequence + 5), b"gap")
+    assert refused.value.code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert seen(cluster) == [b"a"]
+
+
+def test_a_record_that_no_log_takes_is_an_error_of_its_own(
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Written
+) -> None:
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.MESSAGE_TOO_LARGE)
+    with pytest.raises(BrokerError, match="MESSAGE_TOO_LARGE") as refused:
+        write(client, begun, b"a")
+    assert not isinstance(refused.value, ProducerFencedError)
+
+
+def test_a_log_that_does_not_come_back_ends_with_what_is_known_of_why(
+    cluster: SimulatedCluster, begun: Written
+) -> None:
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.NOT_ENOUGH_REPLICAS)
+    with (
+        client_of(cluster, timeout_ms=5_000) as client,
+        pytest.raises(KafkaSinkError, match=r"p-driver: the batch for log-0: nothing within 5000 ms.*NOT_ENOUGH"),
+    ):
+        write(client, begun, b"a")
+
+
+def test_a_leader_that_says_nothing_is_left_when_another_is_elected(
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Written
+) -> None:
+    written = write(client, begun, b"a")
+    cluster.control.when(api=ApiKey.PRODUCE, node=0, times=None).never_answer(applied=True)
+    cluster.system.after(4_000, partial(cluster.control.move_leader, LOG, 0, 1))
+    since = cluster.system.now()
+    write(client, written, b"b")
+    assert cluster.system.now() - since <= 12_000
+    assert seen(cluster) == [b"a", b"b"]
