@@ -38,7 +38,7 @@ RUN_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("docs/migrating.md", "sql"): ("tests/spark/test_tables.py",),
     ("docs/monitoring.md", "json"): (HERE,),
     ("docs/monitoring.md", "python"): ("tests/test_monitoring_document.py", "tests/spark/test_progress.py"),
-    ("docs/producer.md", "python"): (HERE,),
+    ("docs/producer.md", "python"): (HERE, "tests/producer/test_leaving.py"),
     ("docs/quickstart.md", "python"): (WITH_SPARK,),
     ("docs/security.md", "python"): (HERE, "tests/test_security_document.py"),
     ("docs/testing.md", "python"): (WITH_SPARK,),
@@ -47,6 +47,8 @@ RUN_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
 NOT_RUN = {"text", "mermaid"}
 """What programs print; drawings, which a browser draws (tests/test_site.py looks at their kind)."""
 PRODUCER = "docs/producer.md"
+ENDING_BY_ITSELF = [number for number, block in enumerate(blocks(PRODUCER)) if "SIGTERM" not in block]
+"""Its examples but the one that a signal ends, which tests/producer/test_leaving.py runs."""
 ADDRESS = "localhost:9092"
 
 
@@ -72,7 +74,7 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-@pytest.mark.parametrize("number", range(len(blocks(PRODUCER))))
+@pytest.mark.parametrize("number", ENDING_BY_ITSELF)
 def test_the_example_of_the_producer_runs(broker: EmbeddedBroker, number: int) -> None:
     run(broker, number)
 
@@ -84,7 +86,7 @@ def run(broker: EmbeddedBroker, number: int) -> None:
 
 def test_the_examples_of_the_producer_have_written_what_they_say() -> None:
     with embedded_broker(auto_create_topics=True) as broker:
-        for number in range(len(blocks(PRODUCER))):
+        for number in ENDING_BY_ITSELF:
             run(broker, number)
         assert {b"hello", b"hallo"} <= set(broker.topic("greetings").read().column("value").to_pylist())
         assert broker.topic("accounts").read().column("value").to_pylist() == [b"-100", b"+100"]

@@ -6,7 +6,6 @@ sender's thread     batches -> brokers -> outcomes -> futures, callbacks
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import logging
 import os
@@ -59,7 +58,8 @@ from spark_kafka_sink.producer.record import (
     without_their_partition,
     wrong_in_themselves,
 )
-from spark_kafka_sink.producer.sending.sender import DROPPED, Sender, SenderLoop, SenderThread, abandon
+from spark_kafka_sink.producer.sending.sender import Sender
+from spark_kafka_sink.producer.sending.sender_thread import SenderLoop, SenderThread, abandon
 from spark_kafka_sink.producer.topics import Topics
 from spark_kafka_sink.producer.transactional import TransactionalProducer
 from spark_kafka_sink.records.columns import RecordColumns
@@ -85,17 +85,21 @@ class KafkaProducer(TransactionalProducer):
         value_serializer: Serializer | HeaderSerializer | None = None,
         interceptors: Sequence[Interceptor[ProducerRecord, RecordMetadata]] = (),
         partitioner: RecordPartitioner | None = None,
+        flush_at_exit: float = 10.0,
         system: System | None = None,
         loop: SenderLoop | None = None,
         random: Random | None = None,
         **options: object,
     ) -> None:
-        """`system`, `loop` and `random` are for tests: another network and clock, no thread, repeatable chance."""
+        """`flush_at_exit`: without close(), how many seconds the end of the program waits for the last records.
+
+        `system`, `loop` and `random` are for tests: another network and clock, no thread, repeatable chance.
+        """
         parsed = ProducerConfig.parse(with_keywords(config, options))
         reuse_freed_memory()
         self.config = replace(parsed, client_id=parsed.client_id or f"producer-{next(_numbers)}")
         self._system = system if system is not None else OperatingSystem()
-        self._loop = loop if loop is not None else SenderThread()
+        self._loop = loop if loop is not None else SenderThread(self._system, flush_at_exit)
         random = random if random is not None else Random()
         given = key_serializer is not None or value_serializer is not None
         self._serializers = _new_serializers(key_serializer, value_serializer) if given else None
@@ -150,7 +154,6 @@ class KafkaProducer(TransactionalProducer):
         # Knows the sender, not the producer: else it would keep the producer alive for ever.
         self._finalizer = weakref.finalize(self, abandon, self._sender, self._pid)
         self._finalizer.atexit = False
-        _open_producers.add(self)
         self._loop.start(self._sender, f"kafka-producer-network-thread | {self.config.client_id}")
 
     def __repr__(self) -> str:
@@ -387,14 +390,3 @@ def _new_serializers(*given: Serializer | HeaderSerializer | None) -> Serializer
     from spark_kafka_sink.producer.serializers import Serializers  # columns need none
 
     return Serializers(*given)
-
-
-_open_producers: weakref.WeakSet[KafkaProducer] = weakref.WeakSet()
-
-
-@atexit.register
-def _warn_of_open_producers() -> None:
-    """The senders' threads are daemons and end with the interpreter; a program that forgot close() is warned here."""
-    for producer in list(_open_producers):
-        if producer._pid == os.getpid() and not producer._closed and producer._accumulator.has_incomplete():
-            _log.warning(DROPPED)

@@ -29,7 +29,7 @@ from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.record import check_topic
 from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
-from spark_kafka_sink.producer.sending.sender import SenderLoop
+from spark_kafka_sink.producer.sending.sender_thread import SenderLoop
 from spark_kafka_sink.producer.sending.transaction_calls import Operation, advise_no_abort
 from spark_kafka_sink.producer.sending.transaction_requests import GroupMetadata, OffsetAndMetadata, ensure_number
 from spark_kafka_sink.producer.sending.transactions import TransactionManager

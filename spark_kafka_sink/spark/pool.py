@@ -7,6 +7,8 @@ back when the task has ended well: the next task with the same options finds it 
 - one task at a time: a producer that is lent is not in the pool, a second task gets one of its own;
 - a producer whose task failed, was killed or interrupted is closed at once and never lent again;
 - one that was not used for `idle_seconds` is closed by a thread that lives only while something is idle;
+- the end of a worker waits for no producer: a task that has ended well has no record left, and those of others are not
+  wanted;
 - a forked child begins with an empty pool and a lock of its own: threads and sockets of its parent's producers are not
   the child's, and another thread of the parent may have held the lock just then.
 """
@@ -19,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -27,6 +30,7 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 
 _CLOSE_SECONDS = 5.0
 
+_new_producer = partial(KafkaProducer, flush_at_exit=0)
 _Key: TypeAlias = tuple[tuple[str, str], ...]
 
 
@@ -42,7 +46,7 @@ class ProducerPool:
 
     def __init__(
         self,
-        make: Callable[[Mapping[str, str]], KafkaProducer] = KafkaProducer,
+        make: Callable[[Mapping[str, str]], KafkaProducer] = _new_producer,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._make = make

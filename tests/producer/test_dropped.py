@@ -1,17 +1,15 @@
-"""A producer that is dropped without close(): by the garbage collector, at any point of any thread, or at the exit."""
+"""A producer that is dropped without close(), by the garbage collector, at any point of any thread."""
 
 from __future__ import annotations
 
 import gc
 import logging
 import threading
-import weakref
 from concurrent.futures import Future
 
 import pytest
 
-from spark_kafka_sink.errors import ProducerClosedError
-from spark_kafka_sink.producer import producer as producers
+from spark_kafka_sink.errors import ConfigurationError, DeliveryTimeoutError, ProducerClosedError
 from spark_kafka_sink.producer.futures import RecordMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
@@ -20,6 +18,8 @@ from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import InlineLoop, loop_of, run_until, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 from tests.waiting import PATIENCE_SECONDS
+
+DELIVERY_MS = 40_000
 
 
 class Holder:
@@ -33,7 +33,7 @@ class Holder:
 def unanswered() -> tuple[KafkaProducer, InlineLoop, Future[RecordMetadata]]:
     """A producer with a record in flight that no broker answers."""
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
-    producer = simulated_producer(cluster, linger_ms=0)
+    producer = simulated_producer(cluster, linger_ms=0, delivery_timeout_ms=DELIVERY_MS)
     cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     future = producer.send(ProducerRecord("t", b"v"))
     run_until(producer, lambda: producer._client.in_flight_request_count() > 0)
@@ -59,8 +59,8 @@ def test_a_producer_that_is_collected_while_the_same_thread_holds_any_of_its_loc
     thread.join(PATIENCE_SECONDS)
     assert collected, "the finalizer waits for a lock"
     assert caplog.text == ""  # a handler of the log has a lock, too
-    assert loop.join(PATIENCE_SECONDS * 1000)
-    assert isinstance(future.exception(0), ProducerClosedError)
+    assert loop.join(DELIVERY_MS + 1)
+    assert isinstance(future.exception(0), DeliveryTimeoutError)
     assert "dropped without close()" in caplog.text
     assert accumulator._pool.free_bytes == accumulator._pool.bytes_max
 
@@ -80,15 +80,69 @@ def test_dropping_a_producer_without_records_in_flight_logs_nothing(caplog: pyte
     assert not cluster.system.open_sockets
 
 
-def test_a_program_that_ends_without_close_is_warned_of_records_that_are_lost(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_a_producer_that_is_dropped_delivers_what_it_has_accepted() -> None:
+    cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
+    producer = simulated_producer(cluster, linger_ms=60_000)
+    futures = [producer.send(ProducerRecord("t", b"%d" % number)) for number in range(3)]
+    loop = loop_of(producer)
+    del producer
+    gc.collect()
+    assert loop.join(1_000)
+    assert [future.result(0).offset for future in futures] == [0, 1, 2]
+    assert cluster.values("t") == [b"0", b"1", b"2"]
+    assert not cluster.system.open_sockets
+
+
+def test_the_call_that_drops_its_producer_gets_its_result() -> None:
+    cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
+    loops: list[InlineLoop] = []
+
+    def send() -> Future[RecordMetadata]:
+        producer = simulated_producer(cluster)
+        loops.append(loop_of(producer))
+        return producer.send("t", b"v")
+
+    future = send()
+    gc.collect()
+    assert loops[0].join(1_000)
+    assert future.result(0).offset == 0
+
+
+def test_what_a_dropped_producer_cannot_deliver_fails_after_its_time_and_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    producer, _, _ = unanswered()
-    assert producer in producers._open_producers
-    monkeypatch.setattr(producers, "_open_producers", weakref.WeakSet([producer]))  # those of other tests live on
-    producers._warn_of_open_producers()
-    assert caplog.text.count("dropped without close()") == 1
-    caplog.clear()
-    producer.close(timeout=0)
-    producers._warn_of_open_producers()
-    assert caplog.text == ""
+    caplog.set_level(logging.WARNING, "spark_kafka_sink")
+    cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 2})
+    producer = simulated_producer(cluster, linger_ms=0, delivery_timeout_ms=3_000, request_timeout_ms=1_000)
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    futures = [producer.send("t", b"v", partition=partition) for partition in (0, 1)]
+    loop = loop_of(producer)
+    del producer
+    gc.collect()
+    assert not loop.join(2_900)
+    assert loop.join(200)
+    assert all(isinstance(future.exception(0), DeliveryTimeoutError) for future in futures)
+    (record,) = (record for record in caplog.records if record.name.startswith("spark_kafka_sink.producer"))
+    words = "KafkaProducer test was dropped without close(), or its program ended: no acknowledgement for 2 records. "
+    assert record.getMessage().startswith(words + "topic t, partition 0: 1 record was not acknowledged within 3000 ms.")
+
+
+def test_an_open_transaction_of_a_dropped_producer_is_given_up_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
+    producer = simulated_producer(cluster, linger_ms=60_000, transactional_id="x")
+    producer.init_transactions()
+    producer.begin_transaction()
+    future = producer.send("t", b"v")
+    loop = loop_of(producer)
+    del producer
+    gc.collect()
+    assert loop.sender.finished
+    assert loop.join(0)
+    assert isinstance(future.exception(0), ProducerClosedError)
+    assert "no acknowledgement for 1 record" in caplog.text
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), "10", None])
+def test_the_time_at_the_end_of_a_program_is_a_number_of_seconds(seconds: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"flush_at_exit is .*, but must be a number of seconds, 0 or more"):
+        KafkaProducer(bootstrap_servers="localhost:1", flush_at_exit=seconds)  # type: ignore[arg-type]

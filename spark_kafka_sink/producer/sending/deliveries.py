@@ -124,6 +124,13 @@ def _versions(transaction: TransactionInUse | None, *, by_name_only: bool) -> Ve
 _log = logging.getLogger(__name__)
 
 
+class Loss(NamedTuple):
+    """Records that failed when no caller was left to look at their futures."""
+
+    records: int
+    first_error: KafkaSinkError
+
+
 class Deliveries:
     """See the module's docstring."""
 
@@ -140,6 +147,9 @@ class Deliveries:
         self._idempotence = idempotence
         self._metadata = metadata
         self._metrics = metrics
+        self.unwatched = False
+        """The producer was dropped: what fails from now on is added to `loss`, for the log."""
+        self.loss: Loss | None = None
 
     # --- answers
 
@@ -262,6 +272,9 @@ class Deliveries:
             batch.fail(error)
         self._idempotence.failed(batch, in_doubt=in_doubt)
         self._metrics.records_failed(batch.topic_partition.topic, batch.record_count, now)
+        if self.unwatched:
+            before = self.loss or Loss(0, error)
+            self.loss = before._replace(records=before.records + batch.record_count)
         fail_futures(batch, error, by_record)
         self._accumulator.finish(batch)
 

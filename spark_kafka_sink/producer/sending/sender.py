@@ -10,13 +10,11 @@ that waits.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Collection, Iterable
 from random import Random
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
-from spark_kafka_sink.client.connection_states import wait_seconds
 from spark_kafka_sink.client.in_flight import ClientResponse
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
@@ -35,17 +33,14 @@ from spark_kafka_sink.producer.sending.delivery_errors import (
 )
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.sending.producer_id_request import ProducerIdRequest
+from spark_kafka_sink.words import counted
 
 if TYPE_CHECKING:  # loaded for producers with a transactional.id only
     from spark_kafka_sink.producer.sending.transaction_talk import TransactionTalk
     from spark_kafka_sink.producer.sending.transactions import TransactionManager
 
-import threading
-from typing import Protocol
-
 _log = logging.getLogger(__name__)
 
-DROPPED = "A KafkaProducer was dropped without close(): records that were not acknowledged yet are lost."
 _POLL_MS_MAX = 3_600_000.0
 
 
@@ -97,10 +92,14 @@ class Sender:
         self._client.wakeup()
 
     def abandon(self) -> None:
-        """The producer was dropped without close(). Called by the garbage collector, in any thread and between any two
-        steps of it: that thread may hold any lock of ours. So this sets flags and wakes, and nothing else."""
+        """End without close(), because the producer was dropped or the program ends: what was accepted is delivered, or
+        fails after delivery.timeout.ms. An open transaction is not: no call can commit it any more.
+
+        The garbage collector calls this in any thread and between any two steps of it: that thread may hold any lock
+        of ours. So this sets flags and wakes, and nothing else.
+        """
         self._abandoned = True
-        self.initiate_close(force=True)
+        self.initiate_close(force=self._transactions is not None)
 
     def run(self) -> None:
         """The sender thread: work until close() was called and every batch is acknowledged or has failed."""
@@ -116,7 +115,12 @@ class Sender:
 
     @property
     def finished(self) -> bool:
-        return self._closing and (self._forced or not self._accumulator.has_incomplete())
+        return self._closing and (self._forced or not self.has_incomplete)
+
+    @property
+    def has_incomplete(self) -> bool:
+        """Are there records without an outcome?"""
+        return self._accumulator.has_incomplete()
 
     def shut_down(self) -> None:
         """Fail what is left, close the connections; after that all memory is back."""
@@ -124,13 +128,19 @@ class Sender:
             "The producer was closed before these records were acknowledged."
         )
         self._accumulator.close()
-        if self._abandoned and self._accumulator.has_incomplete():
-            _log.warning(DROPPED)
+        self._deliveries.unwatched = self._abandoned
         now = self._system.now()
         if self._transactions is not None:
             self._transactions.close(error)
         self._deliveries.fail_all(self._accumulator.abort_incomplete(error), error, now)
         self._fail_what_was_not_encoded(now)
+        if (loss := self._deliveries.loss) is not None:
+            _log.warning(
+                "KafkaProducer %s was dropped without close(), or its program ended: no acknowledgement for %s. %s",
+                self._config.client_id,
+                counted(loss.records, "record"),
+                loss.first_error,
+            )
         self._client.close()
         for state in self.idempotence:
             for batch in list(state.on_wire):
@@ -143,6 +153,7 @@ class Sender:
         snapshot = self._metadata.snapshot
         if self._closing:
             self._accumulator.close()
+            self._deliveries.unwatched = self._abandoned
         self._fail_all_after_a_fatal_error(now)
         self._fail_what_leaves_a_transaction(now)
         ready = self._accumulator.ready(snapshot, now)
@@ -275,62 +286,3 @@ class Sender:
             return None
         self._fail_what_has_not_left(refusal.error, response.received_ms)
         return refusal.error if refusal.final else None
-
-
-# SenderThread: what runs the sender, and how callers wait for it.
-#
-# The thread knows the sender, not the producer: a producer without references is collected, and its finalizer
-# ends the thread. It is a daemon, so that a program that forgets close() can still end. Tests run the sender without a
-# thread, by an object with the same methods (tests/producer/virtual_time.py).
-
-
-class SenderLoop(Protocol):
-    """Who makes the sender run."""
-
-    def start(self, sender: Sender, name: str) -> None: ...
-
-    def wakeup(self, client: NetworkClient) -> None:
-        """Called when there may be something to send, or when the caller is about to wait for memory."""
-
-    def await_metadata(self, metadata: Metadata, last_version: int, timeout_ms: float) -> None:
-        """Wait like Metadata.await_update."""
-
-    def wait(self, event: threading.Event, timeout_ms: float | None) -> bool: ...
-
-    def join(self, timeout_ms: float | None) -> bool:
-        """Wait for the sender's end; False if it has not come in time."""
-
-    def is_current(self) -> bool:
-        """Is the caller the sender itself, in a callback?"""
-
-
-class SenderThread:
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-
-    def start(self, sender: Sender, name: str) -> None:
-        self._thread = threading.Thread(target=sender.run, name=name, daemon=True)
-        self._thread.start()
-
-    def wakeup(self, client: NetworkClient) -> None:
-        client.wakeup()
-
-    def await_metadata(self, metadata: Metadata, last_version: int, timeout_ms: float) -> None:
-        metadata.await_update(last_version, timeout_ms)
-
-    def wait(self, event: threading.Event, timeout_ms: float | None) -> bool:
-        return event.wait(None if timeout_ms is None else wait_seconds(timeout_ms))
-
-    def join(self, timeout_ms: float | None) -> bool:
-        assert self._thread is not None
-        self._thread.join(None if timeout_ms is None else wait_seconds(timeout_ms))
-        return not self._thread.is_alive()
-
-    def is_current(self) -> bool:
-        return threading.current_thread() is self._thread
-
-
-def abandon(sender: Sender, pid: int) -> None:
-    """The garbage collector has the producer: end its thread, unless it is that of a forked child's parent."""
-    if os.getpid() == pid:
-        sender.abandon()
