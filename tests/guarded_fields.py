@@ -57,10 +57,10 @@ GUARDS = [
     Guard(
         Metadata,
         "_lock",
-        _names("_topics _new_topics _epochs _unreachable _lost_nodes"),
+        _names("_topics _new_topics _epochs _unreachable _lost_nodes _left_out"),
         _names(
             "snapshot _version _wants_full _wants_partial _failures _uneventful _last_attempt_ms _last_full_ms "
-            "_pause_ms _fatal _closed _new_topics_seen"
+            "_pause_ms _fatal _closed _new_topics_seen _useless_answer"
         ),
         _names("has_unreachable why_unreachable"),
     ),

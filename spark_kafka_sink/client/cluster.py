@@ -149,6 +149,16 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class LeaderHint:
+    """A broker that was asked in vain says who leads now (KIP-951)."""
+
+    topic: str
+    partition: int
+    leader_id: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class SeenEpoch:
     """The highest leader epoch that was seen of a partition, and of which topic of that name."""
 

@@ -25,6 +25,7 @@ from random import Random
 from spark_kafka_sink.client.cluster import (
     ClusterSnapshot,
     Epochs,
+    LeaderHint,
     Node,
     PartitionInfo,
     SeenEpoch,
@@ -54,16 +55,6 @@ ADDRESSES_REMEMBERED = 16
 _FINAL_TOPIC_ERRORS = frozenset({error_codes.INVALID_TOPIC_EXCEPTION, error_codes.TOPIC_AUTHORIZATION_FAILED})
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderHint:
-    """A broker that was asked in vain says who leads now (KIP-951)."""
-
-    topic: str
-    partition: int
-    leader_id: int
-    leader_epoch: int
 
 
 @dataclass(frozen=True)
@@ -118,6 +109,8 @@ class Metadata:
         self._pause_ms = 0.0
         self._fatal: KafkaSinkError | None = None
         self._unreachable: dict[str, str] = {}
+        self._left_out: set[str] = set()  # topics that the last answer about them did not mention
+        self._useless_answer = ""  # what was wrong with the last answer, if that one was about no topic at all
         self._lost_nodes: dict[int, str] = {}
         self._closed = False
 
@@ -149,7 +142,9 @@ class Metadata:
             self._topics[topic] = now + self._max_idle_ms
             if not known:
                 self._new_topics.add(topic)
-                self._request_new_topics()
+                self._new_topics_seen += 1
+                self._wants_partial = True
+                self._no_pause()
 
     def request_update(self, *, reset_backoff: bool = False) -> int:
         """Ask again for everything. Returns the version that the answer will exceed. `reset_backoff`: for something
@@ -162,10 +157,12 @@ class Metadata:
             return self._version
 
     def request_update_for_topic(self, topic: str) -> int:
+        """Ask again, after a pause: the last answer did not help. Returns the version that the answer will exceed."""
         with self._lock:
-            if topic in self._new_topics:
-                return self._request_new_topics()
-            return self.request_update()
+            if topic not in self._new_topics:
+                return self.request_update()
+            self._wants_partial = True
+            return self._version
 
     def await_update(self, last_version: int, timeout_ms: float) -> None:
         """Wait for an answer after `last_version`, which need not be about the topic that the caller has in mind."""
@@ -213,6 +210,13 @@ class Metadata:
         with self._lock:
             return self._unreachable_words()
 
+    def unknown_words(self, topic: str) -> str:
+        """Why nothing is known of a topic, not even an error: what was answered, or why there was no answer."""
+        with self._lock:
+            if topic in self._left_out:
+                return "Brokers answered, but their answer leaves this topic out."
+            return self._unreachable_words()
+
     def why_unreachable(self, node_id: int) -> str | None:
         """Why the last attempt to reach a broker failed, however often other brokers have answered since."""
         return self._lost_nodes.get(node_id)
@@ -244,12 +248,16 @@ class Metadata:
         with self._lock:
             if self._closed:
                 raise IllegalStateError("an answer about metadata after the end")
-            self._new_topics.difference_update(topic.name for topic in answer.topics if topic.name is not None)
+            answered = {topic.name for topic in answer.topics if topic.name is not None}
+            self._new_topics -= answered
+            self._left_out = (self._left_out - answered) | (set(query.topics) - answered)
+            self._useless_answer = ""
             self._wants_partial = bool(self._new_topics) and query.new_topics_seen < self._new_topics_seen
             if not query.partial:
                 self._wants_full = False
                 self._last_full_ms = now
             self._forget_idle_topics(now)
+            self._left_out &= self._topics.keys()
             merged = merge_answer(
                 self.snapshot,
                 self._epochs,
@@ -267,15 +275,18 @@ class Metadata:
             self._failures = 0
             self._last_attempt_ms = now
             self._set_pause()
+            if self._wants_partial:  # topics that came after the question
+                self._no_pause()
             self._fatal = None
             self._unreachable.clear()
             self._lost_nodes = {node: why for node, why in self._lost_nodes.items() if node in self.snapshot.nodes}
             self._version += 1
             self._changed.notify_all()
 
-    def update_failed(self, now: float) -> None:
-        """No answer, or an empty one: later again, and later each time."""
+    def update_failed(self, now: float, answer: str = "") -> None:
+        """No answer, or a useless one, which `answer` then describes: later again, and later each time."""
         with self._lock:
+            self._useless_answer = answer or self._useless_answer
             self._last_attempt_ms = now
             self._failures += 1
             self._uneventful = 0
@@ -334,13 +345,11 @@ class Metadata:
 
     # --- parts (with _lock held)
 
-    def _request_new_topics(self) -> int:
-        self._wants_partial = True
-        self._new_topics_seen += 1
+    def _no_pause(self) -> None:
+        """Before the first question about a topic. Later ones about it keep the pause."""
         self._uneventful = 0
-        self._last_attempt_ms = -math.inf  # no pause before the first question about a topic
+        self._last_attempt_ms = -math.inf
         self._set_pause()
-        return self._version
 
     def _forget_idle_topics(self, now: float) -> None:
         idle = [name for name, expires in self._topics.items() if expires <= now and name not in self._new_topics]
@@ -365,7 +374,7 @@ class Metadata:
 
     def _unreachable_words(self) -> str:
         if not self._unreachable:
-            return "No broker has answered, and no connection has failed either."
+            return self._useless_answer or "No broker has answered, and no connection has failed either."
         each = (
             reason if address in reason else f"{address}: {reason}" for address, reason in self._unreachable.items()
         )

@@ -52,13 +52,14 @@ class MetadataFetch:
         query, self._query = self._query, None
         if answer.error_code == error_codes.REBOOTSTRAP_REQUIRED:
             self.demand_rebootstrap()
-            self._metadata.update_failed(now)
+            self._metadata.update_failed(now, "A broker answered that its clients must begin again elsewhere.")
         elif answer.error_code != error_codes.NONE:
-            _log.warning("Metadata was refused with %s", error_code(answer.error_code).name)
-            self._metadata.update_failed(now)
+            name = error_code(answer.error_code).name
+            _log.warning("Metadata was refused with %s", name)
+            self._metadata.update_failed(now, f"A broker answered, but refused metadata with {name}.")
         elif not answer.brokers or query is None:
             # A broker that is starting up knows no other broker yet.
-            self._metadata.update_failed(now)
+            self._metadata.update_failed(now, "A broker answered, but its answer names no broker.")
         else:
             self._metadata.update(query, answer, version, now)
             self._wanted_since_ms = math.inf

@@ -1,10 +1,10 @@
 """Topics: what the callers of send know of the topics that they write to, and their wait for what is not known yet.
 
-A call waits until the topic's partitions are known, and until the partition that it names is among them: partitions may
-have been added since the last look at metadata. Both are asked for at once, and again until the call's time is up.
+A call waits until the topic's partitions are known: they are asked for at once, and again until the call's time is up.
 
-A partition that was waited for in vain is mostly a mistake. Later calls that name it wait for one answer of the brokers
-instead of all their time, so that a column with a wrong partition in each batch does not stop a job for hours.
+Where a record names a partition that is not known, it may have been added since the last look at metadata: the call
+asks for a second, and at least once. Mostly it is a mistake, so later calls that name a missing partition wait for
+nothing, as long as the topic has as many partitions. They ask for metadata only: what was added is known soon.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.errors import InvalidRecordError, KafkaSinkError, MetadataTimeoutError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.metrics import ProducerMetrics
-from spark_kafka_sink.producer.sending.sender import SenderLoop
+from spark_kafka_sink.producer.sending.sender_thread import SenderLoop
 
+_ADDED_MS = 1_000.0
+"""After this time every broker knows of partitions that were added."""
 _IN_USE_MS = 1_000.0
 """For so long it need not be said again that a topic is in use; metadata.max.idle.ms is five seconds or more."""
 
@@ -50,28 +52,26 @@ class Topics:
         self._max_block_ms = max_block_ms
         self._system = system
         self._in_use = _TopicsInUse(metadata.snapshot, {})
-        self._missed: dict[
-            str, int
-        ] = {}  # topic -> how many partitions it had when a wait for one more ended without it
+        self._missed: dict[str, int] = {}  # topic -> how many partitions it had when an answer was waited for in vain
 
     def await_partitions(self, topic: str, now: float, partition: int | None = None) -> ClusterSnapshot:
         """Wait until the topic's partitions are known, and `partition` is among them if it is given.
 
-        `now` is when the call began: max.block.ms counts from there. After that it raises MetadataTimeoutError, or
-        InvalidRecordError if only the one partition is missing; at once what the brokers refuse for good.
+        `now` is when the call began: max.block.ms counts from there. After that it raises MetadataTimeoutError, and
+        sooner InvalidRecordError if only the one partition is missing; at once what the brokers refuse for good.
         """
         in_use = self._in_use
         if partition is None and in_use.snapshot is self._metadata.snapshot and now < in_use.until_ms.get(topic, 0.0):
             return in_use.snapshot
         self._metadata.add_topic(topic, now)
-        snapshot = self._known(topic, partition) or self._wait(topic, now + self._max_block_ms, partition)
+        snapshot = self._known(topic, partition) or self._wait(topic, now, partition)
         in_use = self._in_use
         if in_use.snapshot is not snapshot:
             in_use = self._in_use = _TopicsInUse(snapshot, {})
         in_use.until_ms[topic] = now + _IN_USE_MS
         return snapshot
 
-    def _wait(self, topic: str, deadline_ms: float, partition: int | None) -> ClusterSnapshot:
+    def _wait(self, topic: str, began_ms: float, partition: int | None) -> ClusterSnapshot:
         if self._loop.is_current():
             raise self._cannot_wait(topic, partition)
         started_ms = self._system.now()
@@ -80,9 +80,9 @@ class Topics:
                 was_missed = self._was_missed(topic)
                 version = self._metadata.request_update_for_topic(topic)
                 self._loop.wakeup(self._client)
-                remaining_ms = deadline_ms - self._system.now()
-                in_time = remaining_ms > 0 and self._await_metadata(version, remaining_ms)
-                if not (in_time and not was_missed) and self._known(topic, partition) is None:
+                in_time = not was_missed and self._await_metadata(version, began_ms + self._max_block_ms)
+                is_missing = in_time and self._is_missing(topic, began_ms)
+                if (not in_time or is_missing) and self._known(topic, partition) is None:
                     # Looked at once more: it may have come with the last moment.
                     raise self._unknown(topic, partition)
                 self._metadata.raise_for_topic(topic)  # as it is now: it may have been granted since the last call
@@ -90,12 +90,19 @@ class Topics:
         finally:
             self._metrics.waited("metadata-wait-time", self._system.now() - started_ms)
 
-    def _await_metadata(self, version: int, timeout_ms: float) -> bool:
+    def _await_metadata(self, version: int, deadline_ms: float) -> bool:
+        remaining_ms = deadline_ms - self._system.now()
+        if remaining_ms <= 0:
+            return False
         try:
-            self._loop.await_metadata(self._metadata, version, timeout_ms)
+            self._loop.await_metadata(self._metadata, version, remaining_ms)
         except MetadataTimeoutError:
             return False
         return True
+
+    def _is_missing(self, topic: str, began_ms: float) -> bool:
+        """The topic is known, and no partition is expected any more."""
+        return self._metadata.snapshot.partition_count(topic) is not None and self._system.now() - began_ms >= _ADDED_MS
 
     def _known(self, topic: str, partition: int | None) -> ClusterSnapshot | None:
         """A snapshot in which it is known: the next one may be without the topic."""
@@ -124,7 +131,7 @@ class Topics:
                 "answer."
             )
         reason = self._metadata.topic_error(topic)
-        why = str(reason) if reason is not None else self._metadata.unreachable_words()
+        why = str(reason) if reason is not None else self._metadata.unknown_words(topic)
         limit = f"within max.block.ms ({self._max_block_ms} ms)"
         error = MetadataTimeoutError(f"The partitions of topic {topic} did not become known {limit}. {why}")
         error.__cause__ = reason

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.client.metadata import ADDRESSES_REMEMBERED, LeaderHint, Metadata, new_metadata
+from spark_kafka_sink.client.cluster import LeaderHint, Node
+from spark_kafka_sink.client.metadata import ADDRESSES_REMEMBERED, Metadata, new_metadata
 from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.errors import (
     AuthenticationError,
@@ -176,6 +176,21 @@ def test_asking_for_a_topic_again_asks_for_it_alone_only_while_it_is_new(metadat
     answer(metadata, metadata_answer(topic("b", 0, error=error_codes.UNKNOWN_TOPIC_OR_PARTITION)), 10)
     metadata.request_update_for_topic("b")
     assert not metadata.new_query(500).partial
+
+
+def test_a_new_topic_that_answers_leave_out_is_asked_for_with_growing_pauses(metadata: Metadata) -> None:
+    settled(metadata, "a")
+    now = 10.0
+    metadata.add_topic("b", now)
+    answer(metadata, metadata_answer(), now)
+    for expected in [100, 200, 400, 800, 1_000]:
+        metadata.request_update_for_topic("b")
+        pause = metadata.time_to_next_update(now)
+        assert expected * 0.8 <= pause <= min(expected * 1.2, 1_000)
+        now += pause
+        answer(metadata, metadata_answer(), now)
+    metadata.add_topic("c", now)
+    assert metadata.time_to_next_update(now) == 0, "another topic has been asked for never yet"
 
 
 def test_a_topic_that_is_not_used_is_forgotten(metadata: Metadata) -> None:

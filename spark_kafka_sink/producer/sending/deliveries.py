@@ -20,9 +20,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from spark_kafka_sink.client.cluster import NO_TOPIC_ID, ClusterSnapshot, Node
+from spark_kafka_sink.client.cluster import NO_TOPIC_ID, ClusterSnapshot, LeaderHint, Node
 from spark_kafka_sink.client.in_flight import ClientResponse
-from spark_kafka_sink.client.metadata import LeaderHint, Metadata
+from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch

@@ -91,7 +91,7 @@ class Sender:
         self._closing = True
         self._client.wakeup()
 
-    def abandon(self) -> None:
+    def abandon(self, *, force: bool = False) -> None:
         """End without close(), because the producer was dropped or the program ends: what was accepted is delivered, or
         fails after delivery.timeout.ms. An open transaction is not: no call can commit it any more.
 
@@ -99,7 +99,7 @@ class Sender:
         of ours. So this sets flags and wakes, and nothing else.
         """
         self._abandoned = True
-        self.initiate_close(force=self._transactions is not None)
+        self.initiate_close(force=force or self._transactions is not None)
 
     def run(self) -> None:
         """The sender thread: work until close() was called and every batch is acknowledged or has failed."""

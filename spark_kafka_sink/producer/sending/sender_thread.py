@@ -94,9 +94,7 @@ class SenderThread:
     def begin_exit(self) -> float:
         """Let the sender deliver what it has, and end. Returns until when that may take."""
         assert self._sender is not None
-        if not self._flush_at_exit_ms:
-            self._sender.initiate_close(force=True)
-        self._sender.abandon()
+        self._sender.abandon(force=not self._flush_at_exit_ms)
         return self._system.now() + self._flush_at_exit_ms
 
     def end_exit(self, deadline_ms: float) -> None:

@@ -1,0 +1,40 @@
+"""What is said of a topic of which nothing is known: what was answered comes before what was not."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.metadata import Metadata
+from tests.client.answers import metadata_answer, topic
+from tests.client.test_metadata import CONFIG, answer, settled
+from tests.fake_system import FakeSystem
+
+
+@pytest.fixture
+def metadata() -> Metadata:
+    return Metadata([Node(-1, "b", 9092)], CONFIG, system=FakeSystem(), random=Random(5))
+
+
+def test_what_is_known_of_a_topic_without_an_error_says_what_was_answered(metadata: Metadata) -> None:
+    settled(metadata, "a")
+    assert metadata.unknown_words("b").startswith("No broker has answered")
+    metadata.add_topic("b", 10)
+    answer(metadata, metadata_answer(), 10)
+    assert metadata.unknown_words("b") == "Brokers answered, but their answer leaves this topic out."
+    metadata.request_update()
+    answer(metadata, metadata_answer(topic("b")), 200)
+    assert metadata.unknown_words("a") == "Brokers answered, but their answer leaves this topic out."
+    answer(metadata, metadata_answer(topic("a"), topic("b")), 400)
+    assert metadata.unknown_words("a").startswith("No broker has answered")
+
+
+def test_an_answer_that_is_of_no_use_is_in_the_words(metadata: Metadata) -> None:
+    metadata.add_topic("b", 0)
+    metadata.update_failed(0, "A broker answered, but its answer names no broker.")
+    metadata.update_failed(100)
+    assert metadata.unknown_words("b") == "A broker answered, but its answer names no broker."
+    metadata.connection_failed(1, "b1:9092", "Connection refused")
+    assert metadata.unknown_words("b") == "Tried: b1:9092: Connection refused"
