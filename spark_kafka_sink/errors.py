@@ -104,6 +104,10 @@ class TlsError(AuthenticationError):
     """The TLS handshake failed: an unknown certificate authority, a wrong name, an expired certificate."""
 
 
+class ListenerMismatchError(AuthenticationError):
+    """The listener expects no SASL, or offers other mechanisms. It has not asked for the credentials."""
+
+
 class UnsupportedVersionError(KafkaSinkError):
     """The broker does not speak a version of an API that we need."""
 

@@ -9,7 +9,6 @@ client with security.protocol PLAINTEXT.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -102,21 +101,22 @@ def _texts(options: Mapping[str, object], faults: list[str]) -> dict[str, str]:
 
 def _warn(config: SecurityConfig) -> None:
     tls, login = config.tls, config.login
+    if tls is None and login is None:
+        return
+    from spark_kafka_sink.held_log import warn_once
+
     if login is not None and tls is None and login.mechanism in ("PLAIN", "OAUTHBEARER"):
-        _warn_once(
+        warn_once(
+            _log,
             f"sasl.mechanism {login.mechanism} over security.protocol SASL_PLAINTEXT: the credentials travel in clear "
-            "and anyone who can read the network traffic learns them. Use SASL_SSL."
+            "and anyone who can read the network traffic learns them. Use SASL_SSL.",
         )
     if tls is not None and not tls.check_hostname:
-        _warn_once(
+        warn_once(
+            _log,
             "ssl.endpoint.identification.algorithm is empty: anyone with any certificate of the trusted authorities "
-            "can pass for the brokers."
+            "can pass for the brokers.",
         )
-
-
-@functools.lru_cache(maxsize=64)
-def _warn_once(message: str) -> None:
-    _log.warning("%s", message)
 
 
 # The security options, under the Java client's names: what each is for, its default, and whether it is a secret.
@@ -136,7 +136,7 @@ class SecurityOption:
     ignored: bool = False
 
 
-_LOADS_A_CLASS = "it would load a Java class"
+_LOADS_A_CLASS = "it would load a Java class. "
 _FOR_JVM = "Of a JVM only: accepted, without effect."
 
 _USED = (
@@ -202,14 +202,17 @@ _USED = (
     ),
 )
 
-_REFUSED = (
-    "sasl.client.callback.handler.class",
-    "sasl.login.class",
-    "sasl.oauthbearer.jwt.retriever.class",
-    "sasl.oauthbearer.jwt.validator.class",
-    "security.providers",
-    "ssl.engine.factory.class",
-)
+_OTHER_TOKENS = "Tokens that are signed or fetched come from a function, sasl.oauthbearer.token.callback"
+_REFUSED = {
+    "sasl.client.callback.handler.class": _OTHER_TOKENS,
+    "sasl.login.class": _OTHER_TOKENS,
+    "sasl.oauthbearer.jwt.retriever.class": _OTHER_TOKENS,
+    "sasl.oauthbearer.jwt.validator.class": "Leave it out: brokers validate tokens",
+    "security.providers": "Leave it out: TLS is that of Python's own ssl",
+    "ssl.engine.factory.class": (
+        "Leave it out; keys and certificates go into ssl.keystore.* and ssl.truststore.*, as files or as PEM"
+    ),
+}
 
 _IGNORED = (
     "sasl.kerberos.kinit.cmd",
@@ -238,7 +241,10 @@ SECURITY_OPTIONS: dict[str, SecurityOption] = {
     option.name: option
     for option in (
         *_USED,
-        *(SecurityOption(name, None, "Cannot be set.", refused=_LOADS_A_CLASS) for name in _REFUSED),
+        *(
+            SecurityOption(name, None, "Cannot be set.", refused=_LOADS_A_CLASS + instead)
+            for name, instead in _REFUSED.items()
+        ),
         *(SecurityOption(name, None, _FOR_JVM, ignored=True) for name in _IGNORED),
     )
 }

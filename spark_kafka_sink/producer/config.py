@@ -194,7 +194,6 @@ _JAVA_ONLY = tuple(
         ("key.serializer", "Java class", _NO_SERIALIZER),
         ("value.serializer", "Java class", _NO_SERIALIZER),
         ("interceptor.classes", "Java classes", "it names Java classes; pass interceptors= to KafkaProducer instead"),
-        ("security.providers", "Java classes", "it names Java classes that cannot run here"),
         ("config.providers", "Java classes", "it names Java classes; put the values themselves into the options"),
     )
 )

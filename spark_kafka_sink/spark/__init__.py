@@ -5,6 +5,7 @@ drop_in.py          register(): which methods of pyspark it replaces, and what i
 save_and_start.py   what takes their place: a look before Spark plans, fewer columns, mode append, output mode update
 plain_errors.py     what they raise: the sentence, without the stages of a job around it
 recorded_writer.py  writers of pyspark that remember what was said to them
+option_names.py     names of options as a job writes them, also in the words of the producer
 options.py          option strings -> SinkOptions, all faults in one error
 columns.py          the column contract, and Arrow batches -> columns per topic
 writer.py           what Spark calls: a batch and a stream writer over one write task

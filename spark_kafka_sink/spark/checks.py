@@ -18,8 +18,10 @@ from spark_kafka_sink import errors
 from spark_kafka_sink.client.preflight import Target, failure, preflight
 from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError, PreflightError, SchemaError
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
+from spark_kafka_sink.held_log import held_log
 from spark_kafka_sink.spark.columns import ColumnPlan, plan_columns
 from spark_kafka_sink.spark.format_options import encoded_sides
+from spark_kafka_sink.spark.option_names import as_in_spark
 from spark_kafka_sink.spark.options import parse_options
 from spark_kafka_sink.spark.publish import check_report_options
 from spark_kafka_sink.spark.sink_options import SinkOptions
@@ -34,6 +36,15 @@ _WHERE_TO_LOOK = 'If only the executors can reach Kafka, say .option("checkConne
 
 _reachable: set[tuple[object, ...]] = set()
 """What has passed, by its options: a stream must not fail because a broker restarts when a micro-batch begins."""
+
+
+def check_all(
+    options: Mapping[str, str], schema: StructType, start: str | None = None, *, ask: bool = True
+) -> tuple[SinkOptions, ColumnPlan]:
+    """Options, schema and, if `ask`, the servers. If that raises, the error is all that is said: without warnings."""
+    with held_log():
+        parsed, plan = check_write(options, schema)
+        return parsed, ask_servers(parsed, plan, start) if ask else plan
 
 
 def check_write(options: Mapping[str, str], schema: StructType) -> tuple[SinkOptions, ColumnPlan]:
@@ -70,14 +81,18 @@ def ask_servers(options: SinkOptions, plan: ColumnPlan, start: str | None = None
 
 
 def check_connection(options: SinkOptions) -> None:
-    """PreflightError if Kafka cannot be written to from here. What has passed once is not looked at again."""
+    """PreflightError if Kafka cannot be written to from here. What has passed once is not looked at again.
+
+    The client's lines about its connections appear if it passes.
+    """
     config, target = options.producer_config(), write_target(options)
     looked_at = (target, *sorted(options.producer.items()))
     if not options.check_connection or looked_at in _reachable:
         return
-    error = failure(preflight(config.client_config(), target))
-    if error is not None:
-        raise PreflightError(f"{error}\n{_WHERE_TO_LOOK}")
+    with held_log():
+        error = failure(preflight(config.client_config(), target))
+        if error is not None:
+            raise PreflightError(as_in_spark(f"{error}\n{_WHERE_TO_LOOK}"))
     _reachable.add(looked_at)
 
 
@@ -104,8 +119,7 @@ def outcome_as_schema(options: Mapping[str, str]) -> StructType:
     given = {name: value for name, value in options.items() if name.lower() != CHECK}
     schema = next(value for name, value in options.items() if name.lower() == CHECK)
     try:
-        parsed, plan = check_write(given, StructType.fromJson(json.loads(schema)))
-        ask_servers(parsed, plan, given.get(START))
+        _, plan = check_all(given, StructType.fromJson(json.loads(schema)), given.get(START))
     except KafkaSinkError as error:
         return StructType([StructField(type(error).__name__, StringType(), True, {"words": str(error)})])
     return StructType([StructField(_PASSED, StringType(), True, {"columns": plan.positions()})])

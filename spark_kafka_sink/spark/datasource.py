@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.spark.checks import CHECK, ask_servers, check_write, outcome_as_schema
+from spark_kafka_sink.spark.checks import CHECK, check_all, outcome_as_schema
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.words import MICRO_BATCH, MODE_NOT_ALLOWED, NAME, OPTIONS_OF_A_TABLE, START
@@ -66,11 +66,9 @@ class KafkaDataSource(DataSource):
         show_log()
         look_at_less()
         try:
-            options, plan = check_write(self.options, schema)
+            options, plan = check_all(self.options, schema, start, ask=self._is_planning)
         except ConfigurationError as error:
             if BOOTSTRAP in self.options:
                 raise
             raise ConfigurationError([*error.faults, OPTIONS_OF_A_TABLE]) from None
-        if self._is_planning:
-            plan = ask_servers(options, plan, start)
         return dataclasses.replace(options, registry=None), plan

@@ -51,6 +51,8 @@ class Failures:
         group.count += rows.num_rows
 
     def error(self, options: SinkOptions) -> DeliveryError:
+        from spark_kafka_sink.spark.option_names import as_in_spark
+
         lines = [
             f"Not written to Kafka: {counted(self._count, 'record')}, by the task of partition "
             f"{self._task.partition_id} (attempt {self._task.attempt_number}, stage {self._task.stage_id})."
@@ -60,7 +62,8 @@ class Failures:
             where += "" if partition is None else f", partition {partition}"
             kind = type(group.error).__name__
             lines.append(
-                f"- {where}: {counted(group.count, 'record')}, for example with {group.sample_key}. {kind}: {words}"
+                f"- {where}: {counted(group.count, 'record')}, for example with {group.sample_key}. {kind}: "
+                f"{as_in_spark(words)}"
             )
         shown = sum(group.count for group in self._groups.values())
         if shown < self._count:

@@ -15,7 +15,6 @@ SECURITY_OPTIONS or of an unknown one, which may be one of them misspelt.
 from __future__ import annotations
 
 import difflib
-import functools
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,18 +23,23 @@ from itertools import combinations
 from spark_kafka_sink.client.other_names import meant, unknown_option
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.formats.planning import WITH_REGISTRY
-from spark_kafka_sink.network.security_config import SECURITY_OPTIONS
+from spark_kafka_sink.held_log import warn_once
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerConfig
 from spark_kafka_sink.reports.store import fault_of
 from spark_kafka_sink.spark.delivery_options import DELIVERY_OPTIONS, parse_delivery
 from spark_kafka_sink.spark.format_options import FORMAT_OPTIONS, SIDES, parse_formats
+from spark_kafka_sink.spark.option_names import (
+    IN_PLACE_OF_CLASSES,
+    KAFKA_PREFIX,
+    OF_TABLES_AND_FILES,
+    PRODUCER_NAMES,
+    as_in_spark,
+)
 from spark_kafka_sink.spark.registry_options import PREFIX as REGISTRY_PREFIX
 from spark_kafka_sink.spark.registry_options import REGISTRY_OPTIONS, parse_registry
 from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.words import MICRO_BATCH, START
 from spark_kafka_sink.words import TOPIC_NAME_RULE, is_topic_name
-
-KAFKA_PREFIX = "kafka."
 
 _log = logging.getLogger(__name__)
 
@@ -129,7 +133,8 @@ CONSUMER_OPTIONS = (
 
 REGISTRY_PREFIXES = (REGISTRY_PREFIX, "basic.auth.", "bearer.auth.", "apicurio.")
 
-_PRODUCER_NAMES = (*PRODUCER_OPTIONS, *SECURITY_OPTIONS)
+_SURE = 0.75
+"""How near a name must be to be the one that was meant: 'mergeSchema' and 'keySchema' are at 0.7."""
 _OWN_NAMES = {option.name.lower(): option.name for option in OPTIONS}
 _SOURCE_NAMES = {name.lower() for name in SOURCE_OPTIONS}
 
@@ -189,7 +194,8 @@ def _without_others(given: Mapping[str, str]) -> dict[str, str]:
     has_registry = any(given.get(f"{side}format", "").strip().lower() in WITH_REGISTRY for side in SIDES)
     passed_over = [name for name in given if _is_of_others(name, has_registry)]
     if passed_over:
-        _warn_of(", ".join(sorted(passed_over)))
+        words = "Options of Spark's Kafka source, of consumers or of schema registries are passed over: "
+        warn_once(_log, words + ", ".join(sorted(passed_over)))
     return {
         name: value for name, value in given.items() if name not in passed_over and name not in (MICRO_BATCH, START)
     }
@@ -202,12 +208,6 @@ def _is_of_others(name: str, has_registry: bool) -> bool:
     return name in _SOURCE_NAMES or bare in CONSUMER_OPTIONS or bare.startswith(REGISTRY_PREFIXES)
 
 
-@functools.lru_cache(maxsize=64)
-def _warn_of(names: str) -> None:
-    """Once for each set of names: a stream has its options read for every micro-batch."""
-    _log.warning("Options of Spark's Kafka source, of consumers or of schema registries are passed over: %s", names)
-
-
 def _faults_of_names(own: Mapping[str, str]) -> list[str]:
     faults = []
     for name in sorted(own):
@@ -217,19 +217,22 @@ def _faults_of_names(own: Mapping[str, str]) -> list[str]:
             faults.append(
                 "Option 'path', from save(path), means nothing to Kafka. Use the topic option for setting a topic."
             )
-        elif name in _PRODUCER_NAMES:
+        elif name in PRODUCER_NAMES:
             faults.append(f"Unknown option '{name}'. The producer's options have a prefix: 'kafka.{name}'.")
+        elif name in OF_TABLES_AND_FILES:
+            faults.append(f"Option '{name}' is one of tables or files, and means nothing to Kafka: leave it out.")
         else:
             faults.append(f"Unknown option '{name}'. {_meant(name)}")
     return faults
 
 
 def _meant(name: str) -> str:
-    near = difflib.get_close_matches(name, _OWN_NAMES, n=1)
+    near = difflib.get_close_matches(name, _OWN_NAMES, n=1, cutoff=_SURE)
     if near:
         return f"Did you mean '{_OWN_NAMES[near[0]]}'?"
-    all_known = ", ".join(_OWN_NAMES.values()) + ", and the producer's options with the prefix 'kafka.'"
-    return meant(name.removeprefix("kafka"), _PRODUCER_NAMES, KAFKA_PREFIX) or f"Known are: {all_known}."
+    known = ", ".join(name for name in _OWN_NAMES.values() if "." not in name)
+    all_known = f"{known}, those of schema.registry, and the producer's options with the prefix 'kafka.'"
+    return meant(name.removeprefix("kafka"), PRODUCER_NAMES, KAFKA_PREFIX) or f"Known are: {all_known}."
 
 
 def _topic(own: Mapping[str, str], option: str, faults: list[str]) -> str | None:
@@ -284,8 +287,8 @@ def _boolean(own: Mapping[str, str], option: str, faults: list[str]) -> bool:
 
 def _producer_options(given: dict[str, str], faults: list[str]) -> dict[str, str]:
     faults.extend(words for name, words in _REFUSED.items() if name in given)
-    unknown = [name for name in given if name not in _PRODUCER_NAMES]
-    faults.extend(unknown_option(name, _PRODUCER_NAMES, "producer", KAFKA_PREFIX) for name in unknown)
+    unknown = [name for name in given if name not in PRODUCER_NAMES]
+    faults.extend(unknown_option(name, PRODUCER_NAMES, "producer", KAFKA_PREFIX) for name in unknown)
     producer = BULK_DEFAULTS | {name: value for name, value in given.items() if name not in (*_REFUSED, *unknown)}
     if not producer.get("bootstrap.servers", "").strip():
         faults.append("Kafka option bootstrap.servers is not set. Please make sure it is set and retry.")
@@ -299,10 +302,10 @@ def _producer_options(given: dict[str, str], faults: list[str]) -> dict[str, str
 
 
 def _with_prefix(fault: str, producer: Mapping[str, str]) -> str:
-    """The producer's words with the name as it stands in the job, and with a value that is wrong and no secret."""
+    """The producer's words with the names as they stand in the job, and with a value that is wrong and no secret."""
     name = fault.partition(" ")[0].rstrip(":")
-    if name not in producer:
-        return fault
-    value = producer[name]
-    shown = name in PRODUCER_OPTIONS and " must be " in fault and repr(value) not in fault
-    return KAFKA_PREFIX + fault + (f" It is {value!r}." if shown else "")
+    if name in IN_PLACE_OF_CLASSES:
+        return f"{KAFKA_PREFIX}{name} cannot be set: it names a Java class. {IN_PLACE_OF_CLASSES[name]}."
+    value = producer.get(name, "")
+    shown = name in producer and name in PRODUCER_OPTIONS and " must be " in fault and repr(value) not in fault
+    return as_in_spark(fault) + (f" It is {value!r}." if shown else "")

@@ -25,7 +25,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.spark.checks import ask_driver, ask_servers, check_write
+from spark_kafka_sink.spark.checks import ask_driver, check_all
 from spark_kafka_sink.spark.delivery_options import EXACTLY_ONCE
 from spark_kafka_sink.spark.recorded_writer import Record, frame_of, made_anew, record_of
 from spark_kafka_sink.spark.words import MICRO_BATCH, MODE_NOT_ALLOWED, NAME, NO_NAME, START
@@ -66,8 +66,8 @@ def saving(original: Callable[..., Any]) -> Callable[..., Any]:
         if path is not None:
             self.option("path", path)
         _check_mode(said)
-        _warn_of_tables(said)
         frame = _checked_frame(self, said)
+        _warn_of_tables(said)
         original(made_anew(self, frame, without=["mode", *_OF_TABLES]).format(NAME).mode("append").options(**_CHECKED))
 
     return save
@@ -92,8 +92,8 @@ def saving_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
         self.options(**options)
         _say(self, mode=mode, partitionBy=partitionBy)
         _check_mode(said)
-        _warn_of_tables(said)
         _checked_columns(self, said)
+        _warn_of_tables(said)
         original(made_anew(self, frame_of(self), without=_OF_TABLES).format(NAME).options(**_CHECKED), name)
 
     return save_as_table
@@ -119,6 +119,7 @@ def starting(original: Callable[..., Any]) -> Callable[..., Any]:
             self.option("path", path)
         _prepare_stream(self, said, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName)
         frame = _checked_frame(self, said)
+        _warn_of_tables(said)
         more = _CHECKED | {START: uuid.uuid4().hex}
         if _output_mode(said) != "update":
             return original(made_anew(self, frame, without=_OF_TABLES).format(NAME).options(**more))
@@ -150,6 +151,7 @@ def starting_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
         if _output_mode(said) == "update":
             raise ConfigurationError(_UPDATE_OF_A_TABLE)
         _checked_columns(self, said)
+        _warn_of_tables(said)
         writer = made_anew(self, frame_of(self), without=_OF_TABLES).format(NAME)
         return original(writer.options(**_CHECKED | {START: uuid.uuid4().hex}), tableName)
 
@@ -188,7 +190,6 @@ def _prepare_stream(writer: Any, said: Record, options: Mapping[str, Any], **set
     writer.options(**options)
     _say(writer, **settings)
     _check_trigger(said)
-    _warn_of_tables(said)
     _name_query(writer, said)
 
 
@@ -262,8 +263,7 @@ def _checked_columns(writer: Any, said: Record) -> list[int]:
     if _is_connect(writer):
         # What options name, packages and files, is there and perhaps not here.
         return ask_driver(frame.sparkSession, said.options(), frame.schema)
-    options, plan = check_write(said.options(), frame.schema)
-    ask_servers(options, plan, said.options().get(START))
+    _, plan = check_all(said.options(), frame.schema, said.options().get(START))
     return plan.positions()
 
 

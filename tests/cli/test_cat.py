@@ -174,7 +174,11 @@ def test_it_follows_what_is_written(output: Output) -> None:
 
 @pytest.mark.parametrize(
     ("servers", "topic", "words"),
-    [(None, "nope", "topic nope: does not exist"), ("127.0.0.1:1", "t", "Connection refused")],
+    [
+        (None, "nope", "topic nope: does not exist"),
+        (None, "tt", "Is 't' meant?"),
+        ("127.0.0.1:1", "t", "Connection refused"),
+    ],
 )
 def test_a_topic_or_a_server_that_is_not_there_is_a_sentence(
     output: Output, bootstrap: str, servers: str | None, topic: str, words: str

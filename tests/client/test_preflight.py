@@ -289,6 +289,27 @@ def test_the_jobs_own_credentials_are_used_and_their_refusal_ends_the_checks_wit
     assert SECRET not in repr(refused)
 
 
+@pytest.mark.parametrize(
+    ("security", "words"),
+    [
+        (None, "the listener expects no SASL: compare security.protocol and the port."),
+        (
+            ListenerSecurity("SASL_PLAINTEXT", mechanisms=("PLAIN",), users={"alice": SECRET}),
+            "the listener does not offer this mechanism, it offers PLAIN: compare sasl.mechanism.",
+        ),
+    ],
+    ids=["a plaintext port", "another mechanism"],
+)
+def test_where_no_password_was_asked_for_nothing_is_said_of_passwords(
+    security: ListenerSecurity | None, words: str
+) -> None:
+    with embedded_broker(security=security) as broker:
+        found = preflight(client_config(secured(broker.bootstrap_servers)), Target(["t"]))
+    (check,) = (check for check in found if check.outcome is Outcome.FAILED)
+    assert str(check).endswith(words)
+    assert "password" not in str(check)
+
+
 def test_plaintext_to_a_listener_that_expects_sasl_fails_with_a_hint_at_the_protocol() -> None:
     security = ListenerSecurity("SASL_PLAINTEXT", users={"alice": SECRET})
     with embedded_broker(security=security) as broker:

@@ -11,6 +11,7 @@ from spark_kafka_sink.client.option_parsing import Option
 from spark_kafka_sink.client.other_names import KAFKA_PYTHON, LIBRDKAFKA
 from spark_kafka_sink.network.security_config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS
+from spark_kafka_sink.spark.option_names import IN_PLACE_OF_CLASSES, as_in_spark
 from spark_kafka_sink.spark.options import BULK_DEFAULTS, CONSUMER_OPTIONS, OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
 from tests.document_sections import with_sections
 
@@ -76,8 +77,11 @@ def _named(words: str) -> str:
 def _refused() -> dict[str, str]:
     reasons = {option.name: option.refused for option in PRODUCER_OPTIONS.values()}
     reasons |= {option.name: option.refused for option in SECURITY_OPTIONS.values()}
+    for name, instead in IN_PLACE_OF_CLASSES.items():
+        if reasons[name]:
+            reasons[name] = f"it names a Java class. {instead}"
     reasons["transactional.id"] = "each task needs one of its own"
-    return {name: reason for name, reason in reasons.items() if reason}
+    return {name: as_in_spark(reason) for name, reason in reasons.items() if reason}
 
 
 def _default(option: Option) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,10 +11,12 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from spark_kafka_sink.client.preflight import Check, Outcome, Target
 from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError, PreflightError, SchemaError
+from spark_kafka_sink.held_log import forget
 from spark_kafka_sink.spark import checks
-from spark_kafka_sink.spark.checks import ask_driver, check_connection
+from spark_kafka_sink.spark.checks import ask_driver, check_all, check_connection
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.options import parse_options
+from spark_kafka_sink.testing import embedded_broker
 
 SERVERS = {"kafka.bootstrap.servers": "a:1"}
 VALUE = StructType([StructField("value", StringType())])
@@ -24,10 +28,11 @@ class Preflights:
     def __init__(self) -> None:
         self.targets: list[Target] = []
         self.outcome = Outcome.PASSED
+        self.remedy = ""
 
     def __call__(self, config: object, target: Target) -> list[Check]:
         self.targets.append(target)
-        return [Check("bootstrap servers", self.outcome, "connection refused")]
+        return [Check("bootstrap servers", self.outcome, "connection refused", self.remedy)]
 
 
 @pytest.fixture
@@ -50,6 +55,57 @@ def test_what_has_passed_is_not_looked_at_again_and_what_has_failed_is(preflight
     assert len(preflights.targets) == 3
     check_connection(parse_options(SERVERS | {"topic": "other"}))
     assert len(preflights.targets) == 4
+
+
+CONFLICT = {"topic": "t", "kafka.group.id": "g", "kafka.acks": "1"}
+"""Two warnings: an option is passed over, and idempotence is off."""
+
+
+def test_beside_a_refusal_there_is_no_warning(preflights: Preflights, caplog: pytest.LogCaptureFixture) -> None:
+    forget()
+    for options, schema in (
+        (SERVERS | CONFLICT | {"tpoic": "t"}, VALUE),
+        (SERVERS | CONFLICT, StructType([StructField("value", LongType())])),
+        (SERVERS | CONFLICT, VALUE),
+    ):
+        preflights.outcome = Outcome.FAILED
+        with pytest.raises(KafkaSinkError):
+            check_all(options, schema)
+    assert caplog.messages == []
+    preflights.outcome = Outcome.PASSED
+    check_all(SERVERS | CONFLICT, VALUE)
+    assert [words.partition(",")[0] for words in dict.fromkeys(caplog.messages)] == [
+        "Options of Spark's Kafka source",
+        "Idempotence is off",
+    ]
+
+
+@pytest.fixture
+def unused_port() -> Iterator[int]:
+    """A port that refuses connections: a socket is bound to it but does not listen."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+def test_lines_about_connections_are_logged_if_kafka_can_be_written_to_and_else_the_error_has_them(
+    caplog: pytest.LogCaptureFixture, unused_port: int
+) -> None:
+    with embedded_broker({"t": 1}) as broker:
+        given = {"topic": "t", "kafka.bootstrap.servers": f"{broker.bootstrap_servers},127.0.0.1:{unused_port}"}
+        check_all(given, VALUE)
+    assert any("Connection refused" in words for words in caplog.messages)
+    caplog.clear()
+    with pytest.raises(PreflightError, match="Connection refused"):
+        check_all(given | {"kafka.bootstrap.servers": f"127.0.0.1:{unused_port}"}, VALUE)
+    assert caplog.messages == []
+
+
+def test_the_names_of_options_in_the_error_are_those_of_the_job(preflights: Preflights) -> None:
+    preflights.outcome = Outcome.FAILED
+    preflights.remedy = "Check user and password in sasl.jaas.config."
+    with pytest.raises(PreflightError, match=r"password in kafka\.sasl\.jaas\.config\."):
+        check_connection(parse_options(SERVERS | {"topic": "t"}))
 
 
 def test_the_topics_of_the_options_are_looked_at_and_every_broker_where_the_rows_name_theirs(

@@ -32,7 +32,7 @@ def rows(spark: SparkSession) -> DataFrame:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
-    with embedded_broker(topics={"t": 2}) as broker:
+    with embedded_broker(topics={"t": 2, "orders": 1}) as broker:
         yield broker
 
 
@@ -84,8 +84,9 @@ def refused(write: Callable[[], object], spark: SparkSession) -> KafkaSinkError:
         (lambda frame: frame.drop("value"), {}, "Required attribute 'value' not found"),
         (lambda frame: frame, {"kafka.bootstrap.servers": "127.0.0.1:{unused}"}, "{unused}: Connection refused"),
         (lambda frame: frame, {"topic": "not-there"}, "topic not-there: does not exist."),
+        (lambda frame: frame, {"topic": "ordres"}, "topic ordres: does not exist. Is 'orders' meant? Correct its name"),
     ],
-    ids=["a misspelt option", "no value", "a wrong address", "a wrong topic"],
+    ids=["a misspelt option", "no value", "a wrong address", "a wrong topic", "a topic misspelt"],
 )
 def test_a_mistake_behind_a_shuffle_costs_no_task(
     spark: SparkSession,

@@ -8,10 +8,17 @@ from collections.abc import Sequence
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.held_log import forget
 from spark_kafka_sink.network.security_config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS
-from spark_kafka_sink.spark import options as spark_options
-from spark_kafka_sink.spark.options import BULK_DEFAULTS, CONSUMER_OPTIONS, SOURCE_OPTIONS, parse_options
+from spark_kafka_sink.spark.option_names import as_in_spark
+from spark_kafka_sink.spark.options import (
+    BULK_DEFAULTS,
+    CONSUMER_OPTIONS,
+    REGISTRY_PREFIXES,
+    SOURCE_OPTIONS,
+    parse_options,
+)
 from spark_kafka_sink.spark.sink_options import SinkOptions
 
 NEEDED = {"kafka.bootstrap.servers": "broker:9092"}
@@ -103,7 +110,7 @@ def test_a_name_like_nothing_that_is_known_is_refused_too() -> None:
 def test_options_that_sparks_own_sink_runs_with_are_passed_over_with_one_warning(
     names: Sequence[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    spark_options._warn_of.cache_clear()
+    forget()
     for _ in range(3):
         assert parse_options(NEEDED | dict.fromkeys(names, "hush-hush")) == parse()
     (warning,) = caplog.messages
@@ -113,9 +120,7 @@ def test_options_that_sparks_own_sink_runs_with_are_passed_over_with_one_warning
 
 def test_no_option_of_the_producer_is_passed_over() -> None:
     assert not set(CONSUMER_OPTIONS) & {*PRODUCER_OPTIONS, *SECURITY_OPTIONS}
-    assert not [
-        name for name in (*PRODUCER_OPTIONS, *SECURITY_OPTIONS) if name.startswith(spark_options.REGISTRY_PREFIXES)
-    ]
+    assert not [name for name in (*PRODUCER_OPTIONS, *SECURITY_OPTIONS) if name.startswith(REGISTRY_PREFIXES)]
 
 
 @pytest.mark.parametrize(
@@ -152,6 +157,55 @@ def test_a_wrong_value_is_reported_with_the_option_name_that_the_job_used(name: 
     (fault,) = faults(NEEDED | {name: value})
     assert words in fault
     assert fault.count(value) <= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"kafka.interceptor.classes": "a.B"}, ["functions of DataFrames before the write", "reportCallback"]),
+        ({"kafka.partitioner.class": "a.B"}, ["into the column 'partition'"]),
+        ({"kafka.metric.reporters": "a.B"}, ["reportPath report what was written"]),
+        ({"kafka.ssl.engine.factory.class": "a.B"}, ["keys and certificates go into kafka.ssl.keystore.*"]),
+        ({"kafka.security.providers": "a.B"}, ["TLS is that of Python's own ssl"]),
+        (
+            {"kafka.sasl.client.callback.handler.class": "software.amazon.msk.auth.iam.IAMClientCallbackHandler"},
+            ["a function, kafka.sasl.oauthbearer.token.callback"],
+        ),
+        (
+            {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "AWS_MSK_IAM"},
+            ["set kafka.sasl.mechanism to OAUTHBEARER and kafka.sasl.oauthbearer.token.callback to a function"],
+        ),
+    ],
+)
+def test_what_needs_a_java_class_is_answered_with_what_a_spark_job_does_instead(
+    options: dict[str, str], words: list[str]
+) -> None:
+    (fault,) = faults(NEEDED | {"kafka.security.protocol": "SSL"} | options)
+    assert all(part in fault for part in words)
+    assert "KafkaProducer" not in fault
+
+
+@pytest.mark.parametrize("name", ["mergeSchema", "overwriteSchema", "header", "inferSchema", "dbtable", "password"])
+def test_an_option_of_another_sink_is_not_taken_for_one_of_ours_misspelt(name: str) -> None:
+    (fault,) = faults(NEEDED | {name: "x"})
+    assert fault == f"Option '{name.lower()}' is one of tables or files, and means nothing to Kafka: leave it out."
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kafka.enable.idempotence": "true", "kafka.acks": "1"},
+        {"kafka.delivery.timeout.ms": "1", "kafka.linger.ms": "100"},
+        {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "PLAIN"},
+        {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "OAUTHBEARER"},
+        {"kafka.security.protocol": "SSL", "kafka.ssl.keystore.key": "x"},
+        {"kafka.max.in.flight.requests.per.connection": "9"},
+    ],
+)
+def test_every_name_in_a_fault_is_the_one_that_the_job_writes(options: dict[str, str]) -> None:
+    for fault in faults(NEEDED | options):
+        assert as_in_spark(fault) == fault
+        assert "kafka." in fault
 
 
 def test_options_of_a_stream_are_passed_by() -> None:

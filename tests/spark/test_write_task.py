@@ -151,11 +151,11 @@ def test_a_record_that_is_too_large_fails_the_task_and_says_what_to_do(
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"kafka__max__request__size": "2000"}, "max.request.size allows (2000). Raise it to at least 5"),
-        ({"kafka__buffer__memory": "3000"}, "buffer.memory allows (3000). Raise it to at least 5"),
+        ({"kafka__max__request__size": "2000"}, "kafka.max.request.size allows (2000). Raise it to at least 5"),
+        ({"kafka__buffer__memory": "3000"}, "kafka.buffer.memory allows (3000). Raise it to at least 5"),
         (
             {"kafka__max__request__size": "2000", "kafka__buffer__memory": "3000"},
-            "max.request.size (2000) and buffer.memory (3000) allow. Raise both to at least 5",
+            "kafka.max.request.size (2000) and kafka.buffer.memory (3000) allow. Raise both to at least 5",
         ),
     ],
 )

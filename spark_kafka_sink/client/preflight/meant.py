@@ -28,4 +28,4 @@ def with_names_meant(checks: Sequence[Check], probe: Probe, patience_ms: float) 
 
 def _with_name(check: Check, topic: str, names: Sequence[str]) -> Check:
     near = get_close_matches(topic, names, 1)
-    return replace(check, remedy=f"Is {near[0]} meant? {check.remedy}") if near else check
+    return replace(check, remedy=f"Is '{near[0]}' meant? {check.remedy}") if near else check

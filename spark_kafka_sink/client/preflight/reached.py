@@ -19,7 +19,13 @@ from spark_kafka_sink.client.preflight.checks import (
     topic_name,
 )
 from spark_kafka_sink.client.preflight.probe import Probe
-from spark_kafka_sink.errors import AuthenticationError, NetworkError, TlsError, UnsupportedVersionError
+from spark_kafka_sink.errors import (
+    AuthenticationError,
+    ListenerMismatchError,
+    NetworkError,
+    TlsError,
+    UnsupportedVersionError,
+)
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import error_code
@@ -107,8 +113,8 @@ def _security_check(probe: Probe, config: ClientConfig) -> Check:
 
 
 def _login_remedy(config: ClientConfig, error: AuthenticationError) -> str:
-    """What TLS refuses says itself what to do."""
-    if isinstance(error, TlsError) or config.security.login is None:
+    """What TLS refuses, and a listener that expects another login, say themselves what to do."""
+    if isinstance(error, TlsError | ListenerMismatchError) or config.security.login is None:
         return ""
     return _LOGIN_REMEDIES[config.security.login.mechanism]
 

@@ -18,7 +18,7 @@ from spark_kafka_sink.client.preflight.checks import (
     topic_name,
 )
 from spark_kafka_sink.client.preflight.probe import Probe
-from spark_kafka_sink.client.preflight.reached import names_check, reached_checks
+from spark_kafka_sink.client.preflight.reached import DOES_NOT_EXIST, names_check, reached_checks
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.system import OperatingSystem, System
 
@@ -52,7 +52,7 @@ def preflight(
             checks = [names_check(places, system), *checks, *_certificates(places, config, system, patience)]
         if probe.answer is not None:
             checks += _answers(probe, patience, thorough=thorough)
-        if thorough and probe.answer is not None:
+        if probe.answer is not None and any(check.detail == DOES_NOT_EXIST for check in checks):
             checks = _with_names_meant(checks, probe, patience)
         return checks
 

@@ -15,6 +15,11 @@ from spark_kafka_sink.sasl.oauthbearer import extension_fault
 
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 
+_IAM = (
+    "sasl.mechanism AWS_MSK_IAM is that of a Java class of Amazon's. MSK takes the same credentials as tokens: set "
+    "sasl.mechanism to OAUTHBEARER and sasl.oauthbearer.token.callback to a function that signs them; leave "
+    "sasl.jaas.config and sasl.client.callback.handler.class out. The page on security has this function."
+)
 _UNSECURED_CLAIM = "unsecuredLoginStringClaim_"
 _UNSECURED_LIFETIME_S = 3600.0
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -45,7 +50,9 @@ class Login:
 def parse_login(given: Mapping[str, str], token_callback: object, faults: list[str]) -> Login:
     mechanism = given.get("sasl.mechanism", "GSSAPI").upper()
     if mechanism not in SASL_MECHANISMS:
-        faults.append(f"sasl.mechanism must be one of {', '.join(SASL_MECHANISMS)}.")
+        faults.append(
+            _IAM if mechanism == "AWS_MSK_IAM" else f"sasl.mechanism must be one of {', '.join(SASL_MECHANISMS)}."
+        )
         return Login()
     module = _module(given, mechanism, faults)
     if mechanism == "GSSAPI":

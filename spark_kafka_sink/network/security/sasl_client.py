@@ -16,7 +16,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 
-from spark_kafka_sink.errors import AuthenticationError, DecodeError, NetworkError
+from spark_kafka_sink.errors import AuthenticationError, DecodeError, ListenerMismatchError, NetworkError
 from spark_kafka_sink.network.channel import ANONYMOUS, MIN_RESERVED_CORRELATION_ID
 from spark_kafka_sink.network.system import Buffer
 from spark_kafka_sink.protocol import error_codes
@@ -136,12 +136,12 @@ class SaslClientAuthenticator:
         response = self._response(frame, SaslHandshakeResponse, self._handshake_version)
         if response.error_code == error_codes.UNSUPPORTED_SASL_MECHANISM:
             offered = cleaned(", ".join(response.mechanisms)) or "none"
-            raise AuthenticationError(
+            raise ListenerMismatchError(
                 f"SASL {self._mechanism}: the listener does not offer this mechanism, it offers {offered}: "
                 "compare sasl.mechanism"
             )
         if response.error_code == error_codes.ILLEGAL_SASL_STATE:
-            raise AuthenticationError(
+            raise ListenerMismatchError(
                 f"SASL {self._mechanism}: the listener expects no SASL: compare security.protocol and the port"
             )
         if response.error_code != error_codes.NONE:

@@ -10,7 +10,7 @@ from spark_kafka_sink.network.security.tls_context import TLS13_SUITES, VERSIONS
 _STORE_TYPES = ("PEM", "PKCS12", "JKS")
 _PROTOCOLS = (*VERSIONS, "TLS")  # what ssl.protocol may be; TLS is the newest
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("spark_kafka_sink.network.security_config")  # there before this module is: see held_log
 
 
 def parse_tls(given: Mapping[str, str], faults: list[str]) -> TlsConfig:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
-from spark_kafka_sink.network import security_config as security
+from spark_kafka_sink.held_log import forget
 from spark_kafka_sink.network.security_config import SECURITY_OPTIONS, SecurityConfig, security_config
 from spark_kafka_sink.sasl.oauthbearer import accept_unsecured
 
@@ -258,7 +258,7 @@ def test_kerberos_without_its_package_is_a_fault_of_the_options_that_says_how_to
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
 def test_credentials_in_clear_are_warned_about_once(mechanism: str, caplog: pytest.LogCaptureFixture) -> None:
-    security._warn_once.cache_clear()
+    forget()
     options: dict[str, object] = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism}
     if mechanism == "PLAIN":
         options["sasl.jaas.config"] = jaas("plain.PlainLoginModule", username="a", password="hush-1")
@@ -275,7 +275,7 @@ def test_credentials_in_clear_are_warned_about_once(mechanism: str, caplog: pyte
 
 
 def test_switching_off_the_hostname_check_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
-    security._warn_once.cache_clear()
+    forget()
     config = security_config({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""})
     assert "can pass for the brokers" in caplog.text
     context = config.ssl_context()

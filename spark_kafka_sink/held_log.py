@@ -1,0 +1,66 @@
+"""Lines of the log that wait until it is known whether an error says more: beside a refusal there is no warning.
+
+Checks of options and of connections log as they go. If they end in an error, that has all of it, in order and with what
+to do; the lines would say it a second time, or warn of what was not done. If they pass, the lines appear after all.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+PACKAGE = "spark_kafka_sink"
+_SAID_MAX = 256
+_ONCE = "pykafka_once"
+
+_said: dict[str, None] = {}
+"""What warn_once has logged, the oldest first."""
+
+
+def warn_once(log: logging.Logger, words: str) -> None:
+    """A warning that is logged once in a process, for a stream has its options read for every micro-batch."""
+    if words in _said:
+        return
+    if len(_said) >= _SAID_MAX:
+        del _said[next(iter(_said))]
+    _said[words] = None
+    log.warning("%s", words, extra={_ONCE: words})
+
+
+def forget() -> None:
+    """For tests: what was logged once may be logged again."""
+    _said.clear()
+
+
+@contextmanager
+def held_log() -> Iterator[None]:
+    """The lines of this thread and this package wait for the end of the block, and are dropped if it raises."""
+    thread, held = threading.get_ident(), list[logging.LogRecord]()
+
+    def is_of_others(record: logging.LogRecord) -> bool:
+        if record.thread != thread:
+            return True
+        held.append(record)
+        return False
+
+    loggers = [
+        logger
+        for name, logger in list(logging.root.manager.loggerDict.items())
+        if isinstance(logger, logging.Logger) and (name + ".").startswith(PACKAGE + ".")
+    ]
+    for logger in loggers:
+        logger.addFilter(is_of_others)
+    try:
+        yield
+    except BaseException:
+        for record in held:
+            _said.pop(getattr(record, _ONCE, ""), None)
+        held.clear()
+        raise
+    finally:
+        for logger in loggers:
+            logger.removeFilter(is_of_others)
+        for record in held:
+            logging.getLogger(record.name).handle(record)

@@ -1,0 +1,53 @@
+"""Names of options as a Spark job writes them, and what other data sources call options of theirs.
+
+The producer, the client and the checks speak of `linger.ms`, for they know nothing of Spark. What they say reaches the
+user of the data source through `as_in_spark`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from spark_kafka_sink.network.security_config import SECURITY_OPTIONS
+from spark_kafka_sink.producer.config import PRODUCER_OPTIONS
+
+KAFKA_PREFIX = "kafka."
+PRODUCER_NAMES = (*PRODUCER_OPTIONS, *SECURITY_OPTIONS)
+
+_DOTTED = sorted((name for name in PRODUCER_NAMES if "." in name), key=len, reverse=True)
+_FAMILIES = ("ssl.keystore.*", "ssl.truststore.*", "sasl.oauthbearer.*")
+_NAMED = re.compile(
+    # No part of a longer name, as in kafka.linger.ms, schema.registry.ssl.protocol and transaction.max.timeout.ms.
+    rf"(?<![\w.-])(?:{'|'.join(re.escape(name) for name in (*_FAMILIES, *_DOTTED))})(?![\w-]|\.\w)"
+)
+_OF_ONE_WORD = re.compile(r"(?<![\w.-])(?:acks|retries) must ")
+"""Names that are words of the language as well."""
+
+IN_PLACE_OF_CLASSES = {
+    "interceptor.classes": (
+        "To change rows, use functions of DataFrames before the write; to learn what was written, the options "
+        "reportCallback, reportTopic or reportPath"
+    ),
+    "metric.reporters": "The options reportCallback, reportTopic and reportPath report what was written",
+    "partitioner.class": (
+        "Compute the partition into the column 'partition'; without one, rows with a key go where the Java client "
+        "sends them"
+    ),
+    "config.providers": "Read the secret in the program that starts the job, and put its value into the option",
+}
+
+OF_TABLES_AND_FILES = {
+    *("mergeschema", "overwriteschema", "replacewhere", "txnappid", "txnversion", "partitionoverwritemode"),
+    *("maxrecordsperfile", "optimizewrite", "datachange", "usermetadata"),
+    *("header", "inferschema", "sep", "delimiter", "quote", "escape", "multiline", "nullvalue", "linesep", "encoding"),
+    *("dateformat", "timestampformat", "ignoreleadingwhitespace", "pathglobfilter", "recursivefilelookup"),
+    *("url", "dbtable", "query", "driver", "user", "password", "truncate", "createtableoptions", "isolationlevel"),
+    "numpartitions",
+}
+"""Options of Delta, of files and of JDBC that jobs take along, in lower case; none has a meaning for Kafka."""
+
+
+def as_in_spark(words: str) -> str:
+    """With the prefix before each option of the producer that has none."""
+    words = _NAMED.sub(lambda found: KAFKA_PREFIX + found[0], words)
+    return _OF_ONE_WORD.sub(lambda found: KAFKA_PREFIX + found[0], words)

@@ -1,0 +1,52 @@
+"""What the producer says of its options is shown with the names that a Spark job writes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from spark_kafka_sink.spark.option_names import IN_PLACE_OF_CLASSES, OF_TABLES_AND_FILES, PRODUCER_NAMES, as_in_spark
+from spark_kafka_sink.spark.options import OPTIONS, parse_options
+
+
+@pytest.mark.parametrize("name", [name for name in PRODUCER_NAMES if "." in name])
+def test_each_option_gets_its_prefix_wherever_it_stands_and_never_twice(name: str) -> None:
+    shown = as_in_spark(f"{name} is wrong ({name}), compare {name}. Set {name}=1; not kafka.{name}: {name}")
+    assert shown.count(f"kafka.{name}") == shown.count(name) == 6
+    assert "kafka.kafka." not in shown
+    assert as_in_spark(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "org.apache.kafka.common.security.plain.PlainLoginModule",
+        "the topic's max.message.bytes, or transaction.max.timeout.ms of the broker",
+        "schema.registry.ssl.keystore.location",
+        "up to the retries of a task; as acks asks for",
+        "kafka.linger.ms",
+    ],
+)
+def test_what_is_no_option_of_the_producer_stays_as_it_is(words: str) -> None:
+    assert as_in_spark(words) == words
+
+
+def test_names_that_are_words_get_it_where_they_are_options() -> None:
+    assert as_in_spark("acks must be all and retries must not be 0") == (
+        "kafka.acks must be all and kafka.retries must not be 0"
+    )
+    assert as_in_spark("Check sasl.oauthbearer.*, please") == "Check kafka.sasl.oauthbearer.*, please"
+
+
+def test_what_stands_in_for_a_class_names_options_that_there_are() -> None:
+    own = {option.name for option in OPTIONS}
+    named = {word for words in IN_PLACE_OF_CLASSES.values() for word in re.findall(r"\b[a-z]+[A-Z]\w+", words)}
+    assert named - {"DataFrames"} <= own
+    assert set(IN_PLACE_OF_CLASSES) <= set(PRODUCER_NAMES)
+
+
+def test_no_option_of_ours_is_taken_for_one_of_tables() -> None:
+    assert not OF_TABLES_AND_FILES & {option.name.lower() for option in OPTIONS}
+    with pytest.raises(ValueError, match="Option 'mergeschema' is one of tables or files"):
+        parse_options({"kafka.bootstrap.servers": "a:1", "mergeSchema": "true"})
