@@ -35,8 +35,11 @@ def forget() -> None:
 
 
 @contextmanager
-def held_log() -> Iterator[None]:
-    """The lines of this thread and this package wait for the end of the block, and are dropped if it raises."""
+def held_log(but: str = "") -> Iterator[None]:
+    """The lines of this thread and this package wait for the end of the block, and are dropped if it raises.
+
+    `but`: a package whose lines appear at once, since they say what a user waits for.
+    """
     thread, held = threading.get_ident(), list[logging.LogRecord]()
 
     def is_of_others(record: logging.LogRecord) -> bool:
@@ -48,7 +51,9 @@ def held_log() -> Iterator[None]:
     loggers = [
         logger
         for name, logger in list(logging.root.manager.loggerDict.items())
-        if isinstance(logger, logging.Logger) and (name + ".").startswith(PACKAGE + ".")
+        if isinstance(logger, logging.Logger)
+        and (name + ".").startswith(PACKAGE + ".")
+        and not (but and (name + ".").startswith(but + "."))
     ]
     for logger in loggers:
         logger.addFilter(is_of_others)

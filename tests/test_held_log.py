@@ -68,6 +68,15 @@ def test_other_threads_and_other_packages_are_not_held(caplog: pytest.LogCapture
     assert caplog.messages == ["of another thread", "of another package"]
 
 
+def test_lines_of_what_is_waited_for_appear_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    with held_log(but="spark_kafka_sink.formats"):
+        logging.getLogger("spark_kafka_sink.formats.schema_registry").info("the registry asks to wait")
+        logging.getLogger("spark_kafka_sink.formats").info("here, too")
+        logging.getLogger("spark_kafka_sink.formatsomething").info("not here")
+        assert caplog.messages == ["the registry asks to wait", "here, too"]
+    assert caplog.messages[2:] == ["not here"]
+
+
 def test_a_warning_is_logged_once_and_again_if_it_was_dropped(caplog: pytest.LogCaptureFixture) -> None:
     refuse(lambda: warn_once(LOG, "in clear"))
     assert caplog.messages == []

@@ -42,7 +42,7 @@ def check_all(
     options: Mapping[str, str], schema: StructType, start: str | None = None, *, ask: bool = True
 ) -> tuple[SinkOptions, ColumnPlan]:
     """Options, schema and, if `ask`, the servers. If that raises, the error is all that is said: without warnings."""
-    with held_log():
+    with held_log(but="spark_kafka_sink.formats"):  # the schema registry may ask to wait
         parsed, plan = check_write(options, schema)
         return parsed, ask_servers(parsed, plan, start) if ask else plan
 
