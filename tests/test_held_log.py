@@ -69,10 +69,12 @@ def test_other_threads_and_other_packages_are_not_held(caplog: pytest.LogCapture
 
 
 def test_lines_of_what_is_waited_for_appear_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    names = ("spark_kafka_sink.formats.schema_registry", "spark_kafka_sink.formats", "spark_kafka_sink.formatting")
+    registry, formats, another = map(logging.getLogger, names)
     with held_log(but="spark_kafka_sink.formats"):
-        logging.getLogger("spark_kafka_sink.formats.schema_registry").info("the registry asks to wait")
-        logging.getLogger("spark_kafka_sink.formats").info("here, too")
-        logging.getLogger("spark_kafka_sink.formatsomething").info("not here")
+        registry.info("the registry asks to wait")
+        formats.info("here, too")
+        another.info("not here")
         assert caplog.messages == ["the registry asks to wait", "here, too"]
     assert caplog.messages[2:] == ["not here"]
 
