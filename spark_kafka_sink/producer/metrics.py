@@ -14,7 +14,7 @@ from __future__ import annotations
 import difflib
 import re
 import threading
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Collection, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -136,7 +136,8 @@ class ProducerMetrics:
     def __init__(self, window_ms: float, samples_max: int, io: IoCounts, gauges: Mapping[str, Gauge]) -> None:
         """`io` is what the client's selector counts; `gauges` are values that are kept elsewhere, by their names."""
         self._window = (window_ms, samples_max)
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        self._waited: deque[tuple[str, float]] = deque()  # not counted yet; any thread appends
         self._averages = {
             name: Windowed(window_ms, samples_max)
             for name in (
@@ -223,12 +224,15 @@ class ProducerMetrics:
             self._meters["batch-split"].mark(1, now)
 
     def waited(self, name: str, milliseconds: float) -> None:
-        """Count the time that a caller spent in one of WAITS."""
-        with self._lock:
-            self._nanoseconds[f"{name}-ns-total"] += milliseconds * 1_000_000
+        """Count the time that a caller spent in one of WAITS. Without the lock: a signal handler may flush while its
+        thread holds it."""
+        self._waited.append((name, milliseconds))
 
     def _count_sent(self) -> None:
         """Take what has gone out over into the windows, as of the time when the first of it went."""
+        while self._waited:
+            waited, milliseconds = self._waited.popleft()
+            self._nanoseconds[f"{waited}-ns-total"] += milliseconds * 1_000_000
         requests, now, records = self._requests_sent, self._sent_since_ms, 0
         for name, sent in self._sent.items():
             self._averages["batch-size"].record(sent.bytes, now, sent.batches, sent.bytes_max)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -72,6 +71,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
+_END_MS = 2_000.0
+"""A sender that is forced to end fails what is left at once, unless the thread that waits for it was interrupted by a
+signal inside of a call, and holds a lock that the sender needs."""
 
 
 class KafkaProducer(TransactionalProducer):
@@ -252,9 +254,13 @@ class KafkaProducer(TransactionalProducer):
         largest, total = int(np.maximum.reduce(sizes)), int(np.add.reduce(sizes))
         self._metrics.rows_given(len(rows), total, largest, self._system.now())
         block_ms = 0.0 if self._loop.is_current() else None
-        taken, error = self._accumulator.append_columns(
-            topic, columns, sizes, partitions, positions, call, block_ms=block_ms
-        )
+        try:
+            taken, error = self._accumulator.append_columns(
+                topic, columns, sizes, partitions, positions, call, block_ms=block_ms
+            )
+        except BaseException as interruption:
+            self._sender.interrupted("send_columns()", interruption)
+            raise
         if error is not None:
             self._not_taken(len(rows) - taken, error)
             call.failed(positions[taken:], None, self._in_callback(error))
@@ -280,8 +286,11 @@ class KafkaProducer(TransactionalProducer):
         remaining_ms = 0.0 if in_callback else max(0.0, now + self.config.max_block_ms - self._system.now())
         try:
             self._accumulator.append_record(topic, staged, remaining_ms)
-        except BufferExhaustedError as error:
+        except KafkaSinkError as error:
             raise self._in_callback(error) from None
+        except BaseException as interruption:
+            self._sender.interrupted("send()", interruption)
+            raise
         self._metrics.rows_given(1, size, size, now)
         return future
 
@@ -328,14 +337,9 @@ class KafkaProducer(TransactionalProducer):
         if self._loop.is_current():
             raise IllegalStateError("flush() in a callback would wait for itself.")
         started = self._system.now()
-        deadline_ms = float("inf") if timeout is None else started + timeout * 1000
-
-        def wait(done: threading.Event) -> bool:
-            remaining_ms = None if timeout is None else max(0.0, deadline_ms - self._system.now())
-            return self._loop.wait(done, remaining_ms)
-
+        timeout_ms = None if timeout is None else timeout * 1000
         try:
-            done = self._accumulator.flush(wait, deadline_ms)
+            done = self._accumulator.flush(lambda flushed: self._loop.wait(flushed, timeout_ms))
         finally:
             self._metrics.waited("flush-time", self._system.now() - started)
         if not done:
@@ -345,7 +349,7 @@ class KafkaProducer(TransactionalProducer):
         """Wait at most `timeout` seconds for all results; then fail the rest, and end the thread.
 
         A transaction that is open is aborted, unless the timeout is 0. In a signal handler give a timeout: the sender
-        may need the call that the handler has interrupted. The rest then fails when that call has ended.
+        may need the call that the handler has interrupted. What is left then fails when that call has ended.
         """
         self._closed = True
         if os.getpid() != self._pid:
@@ -361,10 +365,7 @@ class KafkaProducer(TransactionalProducer):
             if timeout:  # with 0 it is what the caller wants
                 _log.warning("%r was not done within %s seconds; what is left fails.", self, timeout)
             self._sender.initiate_close(force=True)
-            from spark_kafka_sink.producer.interrupted import interrupts_a_call  # rare
-
-            if not interrupts_a_call():
-                self._loop.join(None)
+            self._loop.join(_END_MS)
 
     def metrics(self) -> dict[str, float]:
         """Everything that is counted, under the Java producer's names."""

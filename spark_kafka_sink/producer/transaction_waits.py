@@ -163,7 +163,7 @@ class ProducerTransactions:
             self._loop.wakeup(self._client)
             return self._loop.wait(operation.done, timeout_ms)
 
-        return self._accumulator.flush(wait, self._system.now() + timeout_ms)
+        return self._accumulator.flush(wait)
 
 
 def new_transactions(

@@ -19,7 +19,6 @@ from spark_kafka_sink.testing import embedded_broker
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import outcome, run_until, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
-from tests.waiting import PATIENCE_SECONDS
 
 MAX_BLOCK_MS = 2000
 
@@ -69,9 +68,7 @@ def test_send_has_one_budget_for_the_topic_and_for_memory(spent_ms: int, monkeyp
 
     budgets: list[float] = []
 
-    def reserve(
-        pool: BufferPool, count: int, block_ms: float, waiting: Callable[[], None], into: list[int] | None = None
-    ) -> None:
+    def reserve(pool: BufferPool, count: int, block_ms: float, waiting: Callable[[], None]) -> None:
         budgets.append(block_ms)
         raise BufferExhaustedError("full")
 
@@ -114,8 +111,9 @@ def test_a_callback_that_finds_no_memory_is_refused_at_once_in_words(way: str) -
 def test_a_flush_in_a_signal_handler_ends_with_its_time_although_the_call_that_it_interrupts_has_the_locks() -> None:
     caught: list[BaseException] = []
     with embedded_broker(topics={"t": 1}) as broker:
-        producer = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers})
-        producer.send(ProducerRecord("t", b"first")).result(PATIENCE_SECONDS)
+        options = {"linger.ms": 60_000, "delivery.timeout.ms": 200_000}
+        producer = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, **options})
+        producer.send(ProducerRecord("t", b"first"))
         accumulator: RecordAccumulator = producer._accumulator
 
         def handler(number: int, frame: object) -> None:
@@ -132,7 +130,8 @@ def test_a_flush_in_a_signal_handler_ends_with_its_time_although_the_call_that_i
             signal.signal(signal.SIGUSR1, before)
         assert [type(error) for error in caught] == [TimeoutError]
         assert not accumulator._incomplete.flushing
-        producer.send(ProducerRecord("t", b"second")).result(PATIENCE_SECONDS)
+        second = producer.send(ProducerRecord("t", b"second"))
         producer.flush(60)
+        assert second.result(0).offset == 1
         producer.close()
     assert threading.current_thread() is threading.main_thread()

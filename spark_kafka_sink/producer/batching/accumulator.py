@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
-from spark_kafka_sink.client.connection_states import ExponentialBackoff, wait_seconds
+from spark_kafka_sink.client.connection_states import ExponentialBackoff
 from spark_kafka_sink.errors import KafkaSinkError, ProducerClosedError, RecordTooLargeError
 from spark_kafka_sink.producer.batching.batch import IN_FLIGHT, PINNED, ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
@@ -52,9 +52,6 @@ from spark_kafka_sink.records.columns import RecordColumns
 _CHUNK_ROWS_MAX = 16_384
 _CHUNK_SHARE = 16
 """A call waits for this part of the memory at a time, counted in encoded bytes."""
-_END_FLUSH_SECONDS = 0.1
-"""Longer than any thread holds the lock, unless the flush interrupted that thread. What is not done then is done when
-the Event is collected (incomplete.py)."""
 
 
 class ReadyCheck(NamedTuple):
@@ -145,26 +142,19 @@ class RecordAccumulator:
 
     def _stage(self, topic: str, entry: Entry, encoded: int, staged: int, block_ms: float | None) -> None:
         """Reserve memory for both forms of an entry, add it to its topic's stage, and fill batches if that is full."""
-        wanted = self._wanted(encoded, staged)
-        reserved: list[int] = []  # one number, as soon as the memory is taken
-        try:
-            self._reserve(wanted, block_ms, reserved)
-            with self._lock:
-                if self._closed:
-                    raise ProducerClosedError("The producer was closed.")
-                stage = self._filler.stage_of(topic, self._clock())
-                first = not stage.entries
-                stage.add(entry, reserved)
-                full = stage.is_full(self._filler.full_bytes(topic))
-        except BaseException:
-            self._take_back(topic, entry, reserved)
-            raise
-        try:
-            if full:
-                self._filler.fill(topic, only_full=True)
-        finally:  # also after Ctrl-C: the rows that it has struck fail, and batches that it held may go
-            if full or first:  # there is something to send, or a new linger to wait for
-                self._wakeup()
+        reserved = self._reserve(self._wanted(encoded, staged), block_ms)
+        with self._lock:
+            if self._closed:
+                self._pool.release(reserved)
+                raise ProducerClosedError("The producer was closed.")
+            stage = self._filler.stage_of(topic, self._clock())
+            first = not stage.entries
+            stage.add(entry, reserved)
+            full = stage.is_full(self._filler.full_bytes(topic))
+        if full:
+            self._filler.fill(topic, only_full=True)
+        if full or first:  # there is something to send, or a new linger to wait for
+            self._wakeup()
 
     def _wanted(self, encoded: int, staged: int) -> int:
         """Bytes for both forms, and with compression for the compressed one in the place of the staged one."""
@@ -174,23 +164,17 @@ class RecordAccumulator:
             )
         return min(encoded + max(encoded, staged), self._pool.bytes_max)
 
-    def _reserve(self, wanted: int, block_ms: float | None, into: list[int]) -> None:
-        if self._pool.try_reserve(wanted, into):
-            return
-        with self._lock:
-            self._filler.free_sparse_memory()
-        self._pool.reserve(wanted, self._config.max_block_ms if block_ms is None else block_ms, self._wakeup, into)
-
-    def _take_back(self, topic: str, entry: Entry, reserved: list[int]) -> None:
-        """An append was interrupted: return what was reserved, unless a thread is filling the entry into a batch."""
-        with self._lock:
-            self._pool.release(sum(reserved) or self._filler.remove(topic, entry))
+    def _reserve(self, wanted: int, block_ms: float | None) -> int:
+        if not self._pool.try_reserve(wanted):
+            with self._lock:
+                self._filler.free_sparse_memory()
+            self._pool.reserve(wanted, self._config.max_block_ms if block_ms is None else block_ms, self._wakeup)
+        return wanted
 
     # -- sender thread ------------------------------------------------------------------------------------------------
 
     def ready(self, snapshot: ClusterSnapshot, now: float) -> ReadyCheck:
         """Fill batches with the rows that have lingered; which nodes have a batch that may be sent?"""
-        self._filler.resume_interrupted()
         next_ms = INFINITE_MS
         with self._lock:
             at_once = self._closed or self._incomplete.flushing
@@ -200,14 +184,15 @@ class RecordAccumulator:
             self._queues.fire_timers(now)
             if hurry and not at_once:
                 self._filler.free_sparse_memory()
-            due: list[str] = []
+            flushes = self._incomplete.new_flushes()
+            due = self._filler.topics() if flushes else []
             for stage in self._filler.stages.values():
                 due_ms = self._due_ms(stage, now, hurry=hurry)
-                if at_once or due_ms <= now:
-                    due.append(stage.topic)
-                else:
+                if not at_once and due_ms > now:
                     next_ms = min(next_ms, due_ms)
-            if not due:
+                elif not flushes:
+                    due.append(stage.topic)
+            if not due and not flushes:
                 return self._ready_check(now, next_ms)
         for topic in due:
             began = self._clock()
@@ -215,6 +200,7 @@ class RecordAccumulator:
             with self._lock:
                 self._queues.note_fill(topic, began, self._clock())
         with self._lock:
+            self._incomplete.arm(flushes)
             return self._ready_check(now, next_ms)
 
     def _due_ms(self, stage: Stage, now: float, *, hurry: bool) -> float:
@@ -318,52 +304,19 @@ class RecordAccumulator:
 
     # -- flush and close ----------------------------------------------------------------------------------------------
 
-    def flush(self, wait: Callable[[threading.Event], bool], deadline_ms: float = INFINITE_MS) -> bool:
+    def flush(self, wait: Callable[[threading.Event], bool]) -> bool:
         """Make everything sendable at once, and `wait` until what was appended before is acknowledged or has failed.
 
-        False if the deadline passed before that. It may be called by a signal handler while the same thread is inside
-        of an append, and then cannot have the locks: that ends with the deadline as well.
+        It takes no lock: a signal handler may call it while its thread is inside of an append.
         """
-        flush = threading.Event()
+        flush = self._incomplete.begin_flush()
         try:
-            return self._begin_flush(flush, deadline_ms) and wait(flush)
-        finally:
-            self._end_flush(flush)
-
-    def _begin_flush(self, flush: threading.Event, deadline_ms: float) -> bool:
-        locked = False
-        try:
-            locked = self._lock.acquire(timeout=self._seconds_until(deadline_ms))
-            if not locked:
-                return False
-            self._incomplete.begin_flush(flush)
-        finally:
-            if locked:
-                self._lock.release()
-        if not self._pool.can_be_locked(self._seconds_until(deadline_ms)):
-            return False
-        try:
-            for topic in self._filler.topics():
-                if not self._filler.fill(topic, self._seconds_until(deadline_ms)):
-                    return False
-            with self._lock:
-                self._incomplete.arm(flush)
-        finally:
+            if not self._filler.has_rows and not self._incomplete:
+                flush.done.set()
             self._wakeup()
-        return True
-
-    def _end_flush(self, flush: threading.Event) -> None:
-        locked = False
-        try:
-            locked = self._lock.acquire(timeout=_END_FLUSH_SECONDS)
-            if locked:
-                self._incomplete.end_flush(flush)
+            return wait(flush.done)
         finally:
-            if locked:
-                self._lock.release()
-
-    def _seconds_until(self, deadline_ms: float) -> float:
-        return -1 if deadline_ms == INFINITE_MS else wait_seconds(deadline_ms - self._clock())  # as locks take it
+            self._incomplete.end_flush(flush)
 
     def has_incomplete(self) -> bool:
         """Is anything staged, queued or in flight?"""
@@ -381,6 +334,16 @@ class RecordAccumulator:
         with self._lock:
             self._closed = True
         self._pool.close()
+
+    def end(self, *, interrupted: bool) -> None:
+        """All batches are done, and none will come: end the flushes that wait, even those that have just begun.
+
+        `interrupted`: what a step has reserved that was left in the middle is not known, and nothing holds it any more.
+        """
+        with self._lock:
+            self._incomplete.arm(self._incomplete.new_flushes())
+        if interrupted:
+            self._pool.write_off()
 
     def abort_incomplete(self, error: Exception, *, in_flight_too: bool = True) -> list[ProducerBatch]:
         """Fail everything staged, queued and in flight. Sender thread; it resolves the futures, then calls finish()."""

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_kafka_sink.errors import DeliveryError, IllegalStateError
+from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
 from spark_kafka_sink.producer.batching.row_origins import BatchRows
 from spark_kafka_sink.records import sequences
@@ -145,33 +145,30 @@ class ProducerBatch:
     # -- filling ------------------------------------------------------------------------------------------------------
 
     @classmethod
-    def failed(cls, topic_partition: TopicPartition, rows: BatchRows, error: BaseException) -> ProducerBatch:
+    def failed(cls, topic_partition: TopicPartition, rows: BatchRows, error: Exception) -> ProducerBatch:
         """Rows that could not be encoded, as a batch without bytes: their calls get the error like those of others."""
         batch = cls(topic_partition, created_ms=0, deadline_ms=float("inf"))
         batch.record_count = rows.stop - rows.start
         batch.rows = (rows,)
-        batch.fail(error if isinstance(error, Exception) else DeliveryError(f"Interrupted by {type(error).__name__}."))
+        batch.fail(error)
         return batch
 
     def append(self, piece: EncodedSlice, rows: BatchRows, lease: MemoryLease) -> None:
-        """Add encoded records, whose offset deltas go on where the batch ends; `lease` is the memory of their bytes.
-
-        One statement changes all fields: an exception finds the records in the batch, or not there at all.
-        """
+        """Add encoded records, whose offset deltas go on where the batch ends; `lease` is the memory of their bytes."""
         if self.state is not OPEN and self.state is not PINNED:
             raise IllegalStateError(f"Records cannot be added to {self!r}.")
         segment, count, base, top = piece
-        size = self.body_bytes + len(segment)
-        base, top = (self.base_timestamp, max(top, self.max_timestamp)) if self.record_count else (base, top)
-        leases = self.leases if lease in self.leases else (*self.leases, lease)
         lease.hold(self, len(segment) + rows.nbytes)
-        (
-            self.segments, self.rows, self.leases, self.record_count,
-            self.body_bytes, self.uncompressed_bytes, self.base_timestamp, self.max_timestamp,
-        ) = (
-            (*self.segments, segment), (*self.rows, rows), leases, self.record_count + count,
-            size, size, base, top,
-        )  # fmt: skip
+        if lease not in self.leases:
+            self.leases = (*self.leases, lease)
+        if not self.record_count:
+            self.base_timestamp = base
+        self.max_timestamp = max(top, self.max_timestamp)
+        self.segments = (*self.segments, segment)
+        self.body_bytes += len(segment)
+        self.uncompressed_bytes = self.body_bytes
+        self.record_count += count
+        self.rows = (*self.rows, rows)
 
     def rows_by_call(self) -> list[tuple[object, NDArray[np.int64], int]]:
         """For each call: the call, places of rows in it, and the number of the first of them in the batch."""

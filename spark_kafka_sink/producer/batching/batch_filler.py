@@ -10,12 +10,12 @@
 A batch is pinned while a thread works on it without the lock: the sender may neither close nor send it. Otherwise it
 could be sent between 3 and 5, and the records that were encoded to follow its last one would follow nothing.
 
-Any thread may fill, one at a time for each topic, which keeps the order of rows. A stage stays in `_taken` until all of
-its rows are in batches. If an exception interrupts the work (MemoryError, Ctrl-C), `_give_up` fails the rows that are
-in no batch; if that is interrupted too, the next thread that fills the topic does it.
+Any thread may fill, one at a time for each topic, which keeps the order of rows.
 
-Rows that cannot be encoded become batches without bytes that have failed (`failed`), so that the sender reports them
-like all others.
+An Exception in 2 to 4 fails the rows of the stage: they become batches without bytes that have failed
+(`take_failed`), so that the sender reports them like all others. Anything else that ends the work (Ctrl-C above all)
+ends the producer: the stage then stays in `_taken`, nothing fills its topic any more, and the sender fails it with all
+that is open (`fail_rows`). Rows move from one place to the next in one statement, so that they are in one of them then.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from spark_kafka_sink.producer.batching.grouping import compatible, group, in_co
 from spark_kafka_sink.producer.batching.incomplete import IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
-from spark_kafka_sink.producer.batching.staging import Entry, Stage, StagedRows
+from spark_kafka_sink.producer.batching.staging import Addition, Stage, StagedRows
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.records.compression import Codec, CompressionRatios, require
 from spark_kafka_sink.records.cutting import BatchSlice, cut_batches, times_of
@@ -87,14 +87,6 @@ class BatchFiller:
             stage = self.stages[topic] = Stage(topic, now, max(1, self._config.buffer_memory // _STAGE_SHARE))
         return stage
 
-    def remove(self, topic: str, entry: Entry) -> int:
-        """Take back an entry whose append was interrupted, if it still waits. Returns what was reserved for it."""
-        stage = self.stages.get(topic)
-        removed = 0 if stage is None else stage.remove(entry)
-        if stage is not None and not stage.entries:
-            del self.stages[topic]
-        return removed
-
     @property
     def has_rows(self) -> bool:
         """Are there rows that are in no batch yet?"""
@@ -138,42 +130,33 @@ class BatchFiller:
         """Topics that have rows in no batch, or had some."""
         return list({*self.stages, *self._fill_locks})
 
-    def resume_interrupted(self) -> None:
-        """Bring to an end what other threads have left when they were interrupted. Sender thread."""
-        for topic in list(self._taken):
-            if not self.fill_lock(topic).locked():
-                self.fill(topic, 0)
-
-    def fill(self, topic: str, timeout_seconds: float = -1, *, only_full: bool = False) -> bool:
-        """Put the rows that wait for a topic into batches. False if another thread was at it until the timeout.
+    def fill(self, topic: str, *, only_full: bool = False) -> None:
+        """Put the rows that wait for a topic into batches, after any other thread that is at it.
 
         `only_full`: nothing if the stage is not full, and of skewed rows only those that fill batches (staging.py).
         """
-        lock = self.fill_lock(topic)
-        locked = False
-        try:
-            locked = lock.acquire(timeout=timeout_seconds)
-            if locked:
-                self._resume(topic)
-                stage = self._take(topic, only_full=only_full)
-                if stage is not None:
-                    self._fill(stage, only_full=only_full)
-            return locked
-        except BaseException as error:
-            if locked:
-                self._resume(topic, error)
-            if not isinstance(error, Exception):
-                raise
-            return locked
-        finally:
-            if locked:
-                lock.release()
+        with self.fill_lock(topic):
+            stage = self._take(topic, only_full=only_full)
+            if stage is not None:
+                self._fill(stage, only_full=only_full)
 
     def fail_rows(self, topic: str, error: Exception) -> list[ProducerBatch]:
-        """The rows that wait for a topic as failed batches, in place of filling them. With the fill lock."""
-        self._resume(topic)
-        stage = self._take(topic)
-        return [] if stage is None else self._give_up(stage, error)
+        """All rows of a topic that are in no batch, as failed batches. With the fill lock.
+
+        A stage that is taken although no thread fills the topic was left by an interruption. What is reserved for it is
+        not known; it returns with the producer's end (BufferPool.write_off).
+        """
+        with self._lock:
+            waiting, left = self.stages.pop(topic, None), self._taken.pop(topic, None)
+            failed: list[ProducerBatch] = []
+            if waiting is not None:
+                failed += waiting.failed_batches(error)
+                self._pool.release(waiting.reserved)
+            if left is not None and left is not waiting:
+                failed += left.failed_batches(error)
+            for batch in failed:
+                self._incomplete.add(batch)
+        return failed
 
     def close_batch(self, batch: ProducerBatch) -> None:
         """Compress, and learn from it how much more fits into the next batch."""
@@ -196,15 +179,40 @@ class BatchFiller:
 
     # -- with the topic's fill lock -----------------------------------------------------------------------------------
 
-    def _take(self, topic: str, *, only_full: bool = False) -> Stage | None:
-        """From here on the rows belong to this thread."""
+    def _take(self, topic: str, *, only_full: bool) -> Stage | None:
+        """From here on the rows belong to this thread. None if there is nothing to do, or after an interruption."""
         with self._lock:
             stage = self.stages.get(topic)
-            if stage is None or (only_full and not stage.is_full(self.full_bytes(topic))):
+            if stage is None or topic in self._taken or (only_full and not stage.is_full(self.full_bytes(topic))):
                 return None
             self._taken[topic] = stage
             del self.stages[topic]
             return stage
+
+    def _fill(self, stage: Stage, *, only_full: bool) -> None:
+        try:
+            runs = self._runs(stage, only_full=only_full)
+        except Exception as error:
+            self._give_up(stage, error)
+            return
+        for run in runs:
+            try:
+                additions, queues = self._encode(stage, run)
+            except Exception as error:
+                self._give_up(stage, error)
+                return
+            self._append(stage, run, additions, queues)
+        self._end(stage)
+
+    def _runs(self, stage: Stage, *, only_full: bool) -> list[list[StagedRows]]:
+        """The rows of the stage, in columns that can be encoded together."""
+        stage.entries = [*in_columns(stage.entries)]
+        if only_full:
+            self._return_thin(stage)
+        lease = MemoryLease(self._pool, stage.reserved)
+        lease.hold(stage, 0)
+        stage.leases.append(lease)
+        return list(compatible(stage.rows))
 
     def _return_thin(self, stage: Stage) -> None:
         """Of skewed rows, those that would make thin batches wait on, before what was staged since."""
@@ -215,61 +223,30 @@ class BatchFiller:
         with self._lock:
             if stage.topic in self.stages:
                 rest.extend(self.stages[stage.topic])
-            stage.entries, self.stages[stage.topic] = [*leave], rest
+            stage.reserved = leave.reserved
+            stage.entries, self.stages[stage.topic] = leave.entries, rest
 
-    def _resume(self, topic: str, error: BaseException | None = None) -> None:
-        """Bring to an end what an exception has interrupted, in this thread or in one before it."""
-        with self._lock:
-            stage = self._taken.get(topic)
-            if stage is None:
-                return
-            if self.stages.get(topic) is stage:  # interrupted before it was really taken
-                del self._taken[topic]
-                return
-        failed = self._give_up(stage, error if error is not None else KeyboardInterrupt())
-        with self._lock:
-            self._failed += failed
-
-    def _fill(self, stage: Stage, *, only_full: bool) -> None:
-        stage.entries = [*in_columns(stage.entries)]
-        if only_full:
-            self._return_thin(stage)
-        lease = MemoryLease(self._pool, sum(reserved for _, reserved in stage.entries))
-        lease.hold(stage, 0)
-        stage.leases.append(lease)
-        stage.entries = [(rows, 0) for rows, _ in stage.entries]
-        for together in list(compatible([rows for rows, _ in stage.entries if isinstance(rows, StagedRows)])):
-            self._fill_rows(stage, together)
-        self._end(stage)
-
-    def _fill_rows(self, stage: Stage, together: Sequence[StagedRows]) -> None:
-        """Make batches of some rows; the stage's entries are those that are in no batch yet."""
-        bytes_max = self.batch_bytes_max(stage.topic)
-        grouped = group(together)
+    def _encode(self, stage: Stage, run: Sequence[StagedRows]) -> tuple[list[Addition], list[PartitionQueue]]:
+        """What is to be added to batches, and to whose queues. The open batches among them are pinned from here on."""
+        grouped = group(run)
         with self._lock:
             queues = self._queues.of_topic(stage.topic, grouped.partitions)
             pinned = [queue.pin_open_batch() for queue in queues]
         now_ms = self._wall_clock_ms()
         times = times_of(grouped.columns, now_ms)
-        cuts = cut_batches(grouped.sizes, grouped.slices(pinned), bytes_max, times)
+        cuts = cut_batches(grouped.sizes, grouped.slices(pinned), self.batch_bytes_max(stage.topic), times)
         pieces = encode(grouped.columns, cuts, now_ms, grouped.order)
         leases = self._leases_of(stage, cuts, pieces, grouped.origins)
-        rest = stage.entries[len(together) :]
-        with self._lock:
-            self._shared.update(set(leases))
-            try:
-                stage.entries = rest
-                full = self._append(stage, grouped.origins, queues, pinned, cuts, pieces, leases)
-            except BaseException as error:
-                if stage.entries is rest:
-                    self._fail_rest(queues, cuts, grouped.origins, stage, error)
-                raise
-            full += self._unpin(queues, bytes_max)
-        for batch in full:
-            self.close_batch(batch)
-        if full:
-            with self._lock:
-                self._place(queues)
+        deadline_ms = stage.oldest_ms + self._config.delivery_timeout_ms
+        batches = list(pinned)
+        additions: list[Addition] = []
+        for (index, start, stop, place, _), piece, lease in zip(cuts, pieces, leases, strict=True):
+            batch = batches[index]
+            if batch is None or not place:
+                batch = batches[index] = ProducerBatch(queues[index].topic_partition, stage.oldest_ms, deadline_ms)
+            rows = BatchRows(grouped.origins, start, stop, place)
+            additions.append(Addition(batch, queues[index], piece, rows, lease))
+        return additions, queues
 
     def _leases_of(
         self, stage: Stage, cuts: Sequence[BatchSlice], pieces: Sequence[EncodedSlice], origins: RowOrigins
@@ -288,40 +265,33 @@ class BatchFiller:
             leases += [lease] * len(pairs)
         return leases
 
-    def _append(  # noqa: PLR0913 - what the steps before have made, each list beside the others
-        self,
-        stage: Stage,
-        origins: RowOrigins,
-        queues: Sequence[PartitionQueue],
-        pinned: list[ProducerBatch | None],
-        cuts: Sequence[BatchSlice],
-        pieces: Sequence[EncodedSlice],
-        leases: Sequence[MemoryLease],
-    ) -> list[ProducerBatch]:
-        """Put the pieces into the pinned batches, and into new ones where those are full; returns what to compress."""
+    def _append(
+        self, stage: Stage, run: Sequence[StagedRows], additions: list[Addition], queues: Sequence[PartitionQueue]
+    ) -> None:
+        """Put the records into their batches, and the new ones of these into their queues."""
         full: list[ProducerBatch] = []
-        batches = list(pinned)
-        deadline_ms = stage.oldest_ms + self._config.delivery_timeout_ms
-        for cut, piece, lease in zip(cuts, pieces, leases, strict=True):
-            index, start, stop, place, _ = cut
-            batch = batches[index]
-            if batch is not None and place:
-                batch.append(piece, BatchRows(origins, start, stop, place), lease)
-                continue
-            if batch is not None and self._compresses:
-                full.append(batch)
-            elif batch is not None:
-                batch.close()
-            queue = queues[index]
-            batches[index] = batch = ProducerBatch(queue.topic_partition, stage.oldest_ms, deadline_ms)
-            batch.pin()
-            queue.batches.append(batch)
-            self._incomplete.add(batch)
-            batch.append(piece, BatchRows(origins, start, stop, 0), lease)
-        return full
+        with self._lock:
+            self._shared.update([addition.lease for addition in additions])
+            stage.entries, stage.additions = stage.entries[len(run) :], additions
+            for batch, queue, piece, rows, lease in additions:
+                if not rows.first_index:
+                    if queue.batches and queue.batches[-1].state is PINNED:
+                        full.append(queue.batches[-1])
+                    batch.pin()
+                    queue.batches.append(batch)
+                    self._incomplete.add(batch)
+                batch.append(piece, rows, lease)
+            full += self._unpin(queues, self.batch_bytes_max(stage.topic))
+            if not full:
+                self._place(queues)
+        for batch in full:
+            self.close_batch(batch)
+        if full:
+            with self._lock:
+                self._place(queues)
 
     def _unpin(self, queues: Sequence[PartitionQueue], bytes_max: int) -> list[ProducerBatch]:
-        """Let the last batch of each queue take more records, or return it to be closed if it is full."""
+        """Let the last batch of each queue take more records. Returns those that are full."""
         full: list[ProducerBatch] = []
         for queue in queues:
             batch = queue.batches[-1]
@@ -329,8 +299,6 @@ class BatchFiller:
                 full.append(batch)
             else:
                 batch.unpin()
-        if not full:
-            self._place(queues)
         return full
 
     def _place(self, queues: Sequence[PartitionQueue]) -> None:
@@ -340,59 +308,26 @@ class BatchFiller:
             if not queue.sendable:
                 self._queues.place(queue, now)
 
-    def _end(self, stage: Stage) -> None:
-        """All rows are in batches, or have failed."""
-        for lease in stage.leases:
-            lease.let_go(stage)
+    def _give_up(self, stage: Stage, error: Exception) -> None:
+        """Fail the rows that are in no batch, and let go of the batches that they would have been added to."""
         with self._lock:
-            del self._taken[stage.topic]
-
-    # -- when something was raised ------------------------------------------------------------------------------------
-
-    def _fail_rest(
-        self,
-        queues: Sequence[PartitionQueue],
-        cuts: Sequence[BatchSlice],
-        origins: RowOrigins,
-        stage: Stage,
-        error: BaseException,
-    ) -> None:
-        """Only a part of the rows was appended: fail the others. Under the lock, since the appending began."""
-        appended = set()
-        for queue in queues:
-            for batch in list(queue.batches):
-                appended |= {rows.start for rows in batch.rows if rows.origins is origins}
-                if batch.record_count:
-                    self._incomplete.add(batch)
-                else:
-                    queue.batches.remove(batch)
-                    self._incomplete.forget(batch)
-        for lease in stage.leases:
-            for holder in lease.holders:
-                if isinstance(holder, ProducerBatch) and lease not in holder.leases:
-                    lease.let_go(holder)
-        for cut in cuts:
-            if cut.start not in appended:
-                rows = BatchRows(origins, cut.start, cut.stop, 0)
-                batch = ProducerBatch.failed(queues[cut.partition_index].topic_partition, rows, error)
-                self._incomplete.add(batch)
-                self._failed.append(batch)
-
-    def _give_up(self, stage: Stage, error: BaseException) -> list[ProducerBatch]:
-        """Fail the rows that are in no batch, and let go of what is pinned. No other thread fills this topic now."""
-        with self._lock:
-            if not stage.leases:
-                lease = MemoryLease(self._pool, sum(reserved for _, reserved in stage.entries))
-                lease.hold(stage, 0)
-                stage.leases.append(lease)
             queues = self._queues.all_of_topic(stage.topic)
             for queue in queues:
                 for batch in queue.batches:
                     if batch.state is PINNED:
                         batch.unpin()
+            self._place(queues)
             failed = stage.failed_batches(error)
             for batch in failed:
                 self._incomplete.add(batch)
-            self._place(queues)
+            stage.entries, self._failed = [], [*self._failed, *failed]
         self._end(stage)
-        return failed
+
+    def _end(self, stage: Stage) -> None:
+        """All rows are in batches, or have failed."""
+        for lease in stage.leases:
+            lease.let_go(stage)
+        if not stage.leases:
+            self._pool.release(stage.reserved)
+        with self._lock:
+            del self._taken[stage.topic]

@@ -42,6 +42,7 @@ class BufferPool:
         self._free = bytes_max
         self._waiters: deque[_Waiter] = deque()
         self._closed = False
+        self._written_off = False
 
     def __repr__(self) -> str:
         return f"BufferPool({self._free} of {self.bytes_max} bytes free, {len(self._waiters)} waiting)"
@@ -56,36 +57,25 @@ class BufferPool:
         """Number of appends that wait for memory: if there is one, the sender must not wait for linger.ms."""
         return len(self._waiters)
 
-    def try_reserve(self, count: int, into: list[int] | None = None) -> bool:
-        """Take `count` bytes if they are free and no other call waits.
-
-        `into` gets the count in the statement that takes the bytes: a caller that is interrupted (Ctrl-C) finds there
-        what it must give back.
-        """
+    def try_reserve(self, count: int) -> bool:
+        """Take `count` bytes if they are free and no other call waits."""
         with self._lock:
             if self._closed:
                 raise ProducerClosedError("The producer was closed.")
             if self._waiters or self._free < count:
                 return False
-            self._take(count, [] if into is None else into)
+            self._free -= count
             return True
 
-    def reserve(
-        self,
-        count: int,
-        block_ms: float,
-        waiting: Callable[[], None] | None = None,
-        into: list[int] | None = None,
-    ) -> None:
+    def reserve(self, count: int, block_ms: float, waiting: Callable[[], None] | None = None) -> None:
         """Take `count` bytes, waiting in turn for at most `block_ms`; `waiting` is called when the wait begins."""
         if count > self.bytes_max:
             raise RecordTooLargeError(
                 f"{count} bytes are needed at once, but buffer.memory is {self.bytes_max}. Raise buffer.memory."
             )
-        taken: list[int] = [] if into is None else into
-        if self.try_reserve(count, taken):
+        if self.try_reserve(count):
             return
-        waiter = _Waiter(count, taken)
+        waiter = _Waiter(count)
         started = self._clock()
         try:
             with self._lock:
@@ -94,16 +84,17 @@ class BufferPool:
             if waiting is not None:
                 waiting()
             waiter.asleep.acquire(timeout=wait_seconds(block_ms))
-        finally:  # also after Ctrl-C: an interrupted call must not keep its place in the queue
+        finally:
             with self._lock:
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
                     self._serve()
                 self.wait_ms_total += self._clock() - started
         if self._closed:
-            self._return(taken)
+            if waiter.served:
+                self.release(count)
             raise ProducerClosedError("The producer was closed while this call waited for memory.")
-        if not taken:
+        if not waiter.served:
             with self._lock:
                 self.exhausted_total += 1
             raise BufferExhaustedError(
@@ -115,18 +106,12 @@ class BufferPool:
     def release(self, count: int) -> None:
         """Give `count` bytes back; calls that wait are served in turn."""
         with self._lock:
-            self._put_back(count)
-
-    def can_be_locked(self, timeout_seconds: float) -> bool:
-        """False if a call stays inside of the pool until the timeout: it is one of this thread, which is in a signal
-        handler, and would wait for itself."""
-        locked = False
-        try:
-            locked = self._lock.acquire(timeout=timeout_seconds)
-            return locked
-        finally:
-            if locked:
-                self._lock.release()
+            if self._written_off:
+                return
+            if self._free + count > self.bytes_max:
+                raise IllegalStateError(f"{count} bytes came back to {self!r}, which did not miss them.")
+            self._free += count
+            self._serve()
 
     def close(self) -> None:
         """Wake all waiters with ProducerClosedError; what is reserved may still be released."""
@@ -135,36 +120,30 @@ class BufferPool:
             for waiter in self._waiters:
                 waiter.wake()
 
-    def _take(self, count: int, into: list[int]) -> None:
-        self._free, into[:] = self._free - count, [count]
+    def write_off(self) -> None:
+        """Count all bytes as free, and ignore what is released from now on.
 
-    def _return(self, taken: list[int]) -> None:
+        For the end of a producer one of whose calls was interrupted: what that call had reserved is not known.
+        """
         with self._lock:
-            count = sum(taken)
-            taken[:] = []
-            self._put_back(count)
-
-    def _put_back(self, count: int) -> None:
-        if self._free + count > self.bytes_max:
-            raise IllegalStateError(f"{count} bytes came back to {self!r}, which did not miss them.")
-        self._free += count
-        self._serve()
+            self._free, self._written_off = self.bytes_max, True
 
     def _serve(self) -> None:
         while self._waiters and self._free >= self._waiters[0].count:
             waiter = self._waiters.popleft()
-            self._take(waiter.count, waiter.into)
+            self._free -= waiter.count
+            waiter.served = True
             waiter.wake()
 
 
 class _Waiter:
     """One blocked append, guarded by the pool's lock. It waits at a lock: an Event would make three of them."""
 
-    __slots__ = ("asleep", "count", "into")
+    __slots__ = ("asleep", "count", "served")
 
-    def __init__(self, count: int, into: list[int]) -> None:
+    def __init__(self, count: int) -> None:
         self.count = count
-        self.into = into
+        self.served = False  # it has its bytes
         self.asleep = threading.Lock()
         self.asleep.acquire()
 

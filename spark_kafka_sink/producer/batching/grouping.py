@@ -50,16 +50,13 @@ class GroupedRows(NamedTuple):
         return slices
 
 
-def in_columns(entries: Sequence[tuple[Entry, int]]) -> list[tuple[StagedRows, int]]:
-    """Entries, each with what is reserved for it, as columns: neighbouring single records become one."""
-    found: list[tuple[StagedRows, int]] = []
-    for _, of_type in groupby(entries, lambda pair: type(pair[0])):
+def in_columns(entries: Sequence[Entry]) -> list[StagedRows]:
+    """Entries as columns: single records that are neighbours become one."""
+    found: list[StagedRows] = []
+    for _, of_type in groupby(entries, type):
         same = list(of_type)
-        records = [entry for entry, _ in same if isinstance(entry, StagedRecord)]
-        if records:
-            found.append((rows_of_records(records), sum(reserved for _, reserved in same)))
-        else:
-            found += [(entry, reserved) for entry, reserved in same if isinstance(entry, StagedRows)]
+        records = [entry for entry in same if isinstance(entry, StagedRecord)]
+        found += [rows_of_records(records)] if records else [entry for entry in same if isinstance(entry, StagedRows)]
     return found
 
 

@@ -1,16 +1,26 @@
 """IncompleteBatches: every batch until it is acknowledged or has failed; when each expires, and what a flush waits for.
 
-Guarded by the accumulator's lock; a flush waits without it, at an Event of its own.
+Guarded by the accumulator's lock, but for the begin and the end of a flush, which take no lock: a signal handler may
+flush while its thread is inside of a call that holds it.
 """
 
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Iterable, Iterator
 
 from spark_kafka_sink.producer.batching.batch import PINNED, ProducerBatch
 from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS
+
+
+class Flush:
+    """A call of flush(). `batches` is what it waits for, None until all rows that were given before are in batches."""
+
+    __slots__ = ("batches", "done")
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.batches: set[ProducerBatch] | None = None
 
 
 class IncompleteBatches:
@@ -18,9 +28,7 @@ class IncompleteBatches:
 
     def __init__(self) -> None:
         self._deadlines: dict[ProducerBatch, float] = {}  # inf once the batch was reported as expired
-        self._flushes: weakref.WeakKeyDictionary[threading.Event, set[ProducerBatch]] = weakref.WeakKeyDictionary()
-        """What each flush waits for. Weak: a flush() that was interrupted at a bad moment must not hurry the producer
-        for ever."""
+        self._flushes: list[Flush] = []  # those under way; any thread adds and removes its own
         self.next_deadline_ms = INFINITE_MS
         """No batch expires before. It may be the deadline of a batch that is done by now: finding out means a look at
         all, and is put off until that time has come."""
@@ -48,12 +56,12 @@ class IncompleteBatches:
             self._deadlines.pop(batch, None)
         if not self._deadlines:
             self.next_deadline_ms = INFINITE_MS
-        for flush, batches in list(self._flushes.items()) if self._flushes else ():
-            if not batches.isdisjoint(done):
-                batches.difference_update(done)
-                batches.update(successors)
-                if not batches:
-                    flush.set()
+        for flush in list(self._flushes) if self._flushes else ():
+            if flush.batches is not None and not flush.batches.isdisjoint(done):
+                flush.batches.difference_update(done)
+                flush.batches.update(successors)
+                if not flush.batches:
+                    flush.done.set()
 
     def take_expired(self, now: float) -> list[ProducerBatch]:
         """The batches that have expired, each once, oldest first. One that a thread works on comes at a later call."""
@@ -65,16 +73,23 @@ class IncompleteBatches:
         self.next_deadline_ms = min(self._deadlines.values(), default=INFINITE_MS)
         return sorted([batch for batch in expired if not batch.done], key=lambda batch: batch.deadline_ms)
 
-    def begin_flush(self, flush: threading.Event) -> None:
-        """From now on everything is sendable at once."""
-        self._flushes[flush] = set()
+    def begin_flush(self) -> Flush:
+        """From now on everything is sendable at once. Any thread, without the lock."""
+        flush = Flush()
+        self._flushes.append(flush)
+        return flush
 
-    def arm(self, flush: threading.Event) -> None:
-        """From here on the flush waits for the batches that there are now; the event is set when they are done."""
-        self._flushes[flush] = batches = set(self._deadlines)
-        if not batches:
-            flush.set()
+    def end_flush(self, flush: Flush) -> None:
+        """The flush is over, or was given up. Any thread, without the lock."""
+        self._flushes.remove(flush)
 
-    def end_flush(self, flush: threading.Event) -> None:
-        """The flush is over, or was given up."""
-        self._flushes.pop(flush, None)
+    def new_flushes(self) -> list[Flush]:
+        """Those that are to be armed, as soon as all rows that wait now are in batches."""
+        return [flush for flush in list(self._flushes) if flush.batches is None]
+
+    def arm(self, flushes: Iterable[Flush]) -> None:
+        """From here on they wait for the batches that there are now; the event is set when these are done."""
+        for flush in flushes:
+            flush.batches = set(self._deadlines)
+            if not flush.batches:
+                flush.done.set()

@@ -324,7 +324,7 @@ class PartitionQueues:
     def _unlist(self, queue: PartitionQueue) -> None:
         if queue.sendable:
             queue.sendable = False
-            del self._sendable[queue.leader_id][queue]
+            self._sendable[queue.leader_id].pop(queue, None)
 
 
 # Which brokers take nothing: for the partitioner, which then leaves their partitions out (KIP-794).

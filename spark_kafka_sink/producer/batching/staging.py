@@ -12,9 +12,8 @@ beside a column of partition numbers, until their stage is due:
 Keys are skewed: in ten thousand rows over a thousand partitions one partition may have a whole batch, and most have a
 few rows. Then only the rows of the full partitions leave (`split`), and the others wait on.
 
-A stage lives from its first row until all its rows are in batches. An entry (a StagedRecord, or the StagedRows of one
-call) is accepted by being appended to `entries`, together with what was reserved for it. So after an exception at any
-moment (MemoryError, Ctrl-C) an entry is either accepted and paid for, or not there at all.
+A stage lives from its first row until all its rows are in batches. They are in `entries`, each a StagedRecord or the
+StagedRows of one call, until they are handed over to batches (`additions`).
 """
 
 from __future__ import annotations
@@ -28,8 +27,10 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
-from spark_kafka_sink.producer.batching.row_origins import FUTURE_BYTES, rows_of_call
+from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue
+from spark_kafka_sink.producer.batching.row_origins import FUTURE_BYTES, BatchRows, rows_of_call
 from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.encoder import EncodedSlice
 from spark_kafka_sink.records.joined_rows import JOINED_BYTES_MAX
 
 Headers = Sequence[tuple[str, "bytes | None"]]
@@ -86,14 +87,23 @@ class StagedRows:
         columns, sizes, rows = self.columns.take(places), self.sizes[places], self.rows[places]
         return StagedRows(columns, sizes, partitions, np.bincount(partitions), rows, self.call)
 
-    def share_of(self, part: StagedRows, reserved: int) -> int:
-        """How much of what is reserved for all these rows is for a part of them."""
-        each = FUTURE_BYTES if isinstance(self.call, list) else 0
-        of_bytes = reserved - each * len(self.rows)
-        return each * len(part.rows) + of_bytes * int(part.sizes.sum()) // max(1, int(self.sizes.sum()))
+    @property
+    def futures_bytes(self) -> int:
+        """What is reserved for the futures of these rows."""
+        return FUTURE_BYTES * len(self.rows) if isinstance(self.call, list) else 0
 
 
 Entry = StagedRecord | StagedRows
+
+
+class Addition(NamedTuple):
+    """Encoded records, the batch that they are for, and the queue that the batch is in, or will be in."""
+
+    batch: ProducerBatch
+    queue: PartitionQueue
+    piece: EncodedSlice
+    rows: BatchRows
+    lease: MemoryLease
 
 
 class Stage:
@@ -104,11 +114,13 @@ class Stage:
         "_bytes_max",
         "_splits",
         "_staged_bytes",
+        "additions",
         "bytes",
         "entries",
         "fullest_bytes",
         "leases",
         "oldest_ms",
+        "reserved",
         "topic",
     )
 
@@ -118,25 +130,30 @@ class Stage:
         self.oldest_ms = now
         self._bytes_max = min(bytes_max, GROUPED_BYTES_MAX)
         self._splits = 0  # how often rows have left before these
-        self.entries: list[tuple[Entry, int]] = []  # each with the bytes that are reserved for it
+        self.entries: list[Entry] = []
+        self.additions: list[Addition] = []  # what is being, or was added to batches, and is no entry any more
+        self.reserved = 0  # bytes that are reserved for all entries
         self.bytes = 0  # upper bound of the encoded form of all rows
         self.fullest_bytes = 0  # what the partition with the most rows has; a lower bound, but for records with headers
         self._staged_bytes = np.zeros(0, np.int64)  # by partition, lower bounds
-        self.leases: list[MemoryLease] = []  # what is charged for its rows, since it was taken
+        self.leases: list[MemoryLease] = []  # what `reserved` has become since the stage was taken
 
     def __repr__(self) -> str:
         return f"Stage({self.topic}, {len(self.entries)} entries, {self.bytes} bytes, oldest {self.oldest_ms})"
 
-    def add(self, entry: Entry, reserved: list[int]) -> None:
-        """Accept an entry. To be there it must be in `entries`, which comes last.
+    @property
+    def rows(self) -> list[StagedRows]:
+        """The entries, once single records have become rows (grouping.py)."""
+        return [entry for entry in self.entries if isinstance(entry, StagedRows)]
 
-        The number in `reserved` goes with it: a caller that is interrupted and still finds it there must release it.
-        """
+    def add(self, entry: Entry, reserved: int) -> None:
+        """Accept an entry, with what is reserved for it."""
         if isinstance(entry, StagedRecord):
             self._count_record(entry)
         else:
             self._count_rows(entry)
-        self.entries.append((entry, reserved.pop()))
+        self.reserved += reserved
+        self.entries.append(entry)
 
     def _count_rows(self, rows: StagedRows) -> None:
         sizes = np.bincount(rows.partitions, rows.sizes).astype(np.int64)
@@ -158,15 +175,6 @@ class Stage:
         if missing > 0:
             self._staged_bytes = np.concatenate([self._staged_bytes, np.zeros(missing, np.int64)])
 
-    def remove(self, entry: Entry) -> int:
-        """Take an entry back, if it is still here. Returns what was reserved for it.
-
-        Its bytes stay counted, so that the stage is full a little earlier.
-        """
-        found = sum(reserved for staged, reserved in self.entries if staged is entry)
-        self.entries = [pair for pair in self.entries if pair[0] is not entry]
-        return found
-
     def is_full(self, batch_bytes: int) -> bool:
         """Should rows become batches now? `batch_bytes` is what a batch takes, without its header."""
         if self.fullest_bytes >= batch_bytes or self.bytes >= self._bytes_max:
@@ -182,21 +190,25 @@ class Stage:
         thin = int(waiting.sum()) < enough * int(np.count_nonzero(waiting))
         return full if thin and self.bytes < self._bytes_max and self._splits < _SPLITS_MAX else None
 
-    def split(self, leaving: NDArray[np.bool_]) -> tuple[list[tuple[StagedRows, int]], Stage]:
-        """The rows that leave, and a stage of the others, which is as old as this one. Nothing has changed yet."""
-        rest = Stage(self.topic, self.oldest_ms, self._bytes_max)
+    def split(self, leaving: NDArray[np.bool_]) -> tuple[Stage, Stage]:
+        """A stage of the rows that leave, and one of the others; both are as old as this one, which does not change."""
+        leave, rest = (Stage(self.topic, self.oldest_ms, self._bytes_max) for _ in range(2))
         rest._splits = self._splits + 1
         rest._staged_bytes = np.where(leaving, 0, self._staged_bytes)
-        leave: list[tuple[StagedRows, int]] = []
-        for rows, reserved in self.entries:
-            assert isinstance(rows, StagedRows)  # single records have become rows
+        futures_bytes = 0
+        for rows in self.rows:
             going, staying = rows.split(leaving)
-            share = 0 if going is None else rows.share_of(going, reserved)
+            futures_bytes += rows.futures_bytes
             if going is not None:
-                leave.append((going, share))
+                leave.entries.append(going)
+                leave.bytes += int(going.sizes.sum())
+                leave.reserved += going.futures_bytes
             if staying is not None:
-                rest.entries.append((staying, reserved - share))
+                rest.entries.append(staying)
                 rest.bytes += int(staying.sizes.sum())
+        of_bytes = self.reserved - futures_bytes
+        leave.reserved += of_bytes * leave.bytes // max(1, leave.bytes + rest.bytes)
+        rest.reserved = self.reserved - leave.reserved
         return leave, rest
 
     def extend(self, later: Stage) -> None:
@@ -205,14 +217,15 @@ class Stage:
         self._staged_bytes[: len(later._staged_bytes)] += later._staged_bytes
         self.fullest_bytes = int(self._staged_bytes.max(initial=0))
         self.bytes += later.bytes
+        self.reserved += later.reserved
         self.entries += later.entries
 
-    def failed_batches(self, error: BaseException) -> list[ProducerBatch]:
-        """All rows, as batches without bytes that have failed."""
+    def failed_batches(self, error: Exception) -> list[ProducerBatch]:
+        """All rows that are in no batch, as batches without bytes that have failed."""
         batches: list[ProducerBatch] = []
-        records = [entry for entry, _ in self.entries if isinstance(entry, StagedRecord)]
+        records = [entry for entry in self.entries if isinstance(entry, StagedRecord)]
         found: list[tuple[NDArray[np.int32], NDArray[np.int64], object]] = [
-            (entry.partitions, entry.rows, entry.call) for entry, _ in self.entries if isinstance(entry, StagedRows)
+            (entry.partitions, entry.rows, entry.call) for entry in self.rows
         ]
         if records:
             partitions = np.array([record.partition for record in records], np.int32)
@@ -221,6 +234,9 @@ class Stage:
             for partition in np.flatnonzero(np.bincount(partitions)).tolist():
                 its_rows = rows_of_call(call, rows[partitions == partition])
                 batches.append(ProducerBatch.failed(TopicPartition(self.topic, partition), its_rows, error))
+        for batch, _, _, missing, _ in self.additions:
+            if missing not in batch.rows:
+                batches.append(ProducerBatch.failed(batch.topic_partition, missing, error))
         return batches
 
 

@@ -45,7 +45,7 @@ _POLL_MS_MAX = 3_600_000.0
 
 
 class Sender:
-    """Its own thread only, except initiate_close, fatal_error and wakeup."""
+    """Its own thread only, except initiate_close, abandon, interrupted and fatal_error."""
 
     def __init__(
         self,
@@ -78,6 +78,7 @@ class Sender:
         self._closing = False
         self._forced = False
         self._abandoned = False
+        self._broken = False  # a thread has left the accumulator in the middle of a step
         self.fatal_error: KafkaSinkError | None = None
 
     # --- life
@@ -89,6 +90,21 @@ class Sender:
         """
         self._forced = self._forced or force
         self._closing = True
+        self._client.wakeup()
+
+    def interrupted(self, call: str, by: BaseException) -> None:
+        """A call of a user was interrupted in the middle of appending: what it has left is not known. From any thread.
+
+        All that has not left fails, and a close waits for no answer.
+        """
+        error = DeliveryError(
+            f"{call} was interrupted by {type(by).__name__} while it appended, so this producer cannot go on. Make a "
+            "new KafkaProducer, and send again what has failed."
+        )
+        self._broken = self._forced = True
+        self.fatal_error = self.fatal_error or error
+        if self._transactions is not None:
+            self._transactions.fail_for_good(error)
         self._client.wakeup()
 
     def abandon(self, *, force: bool = False) -> None:
@@ -108,6 +124,7 @@ class Sender:
                 self.run_once(self._system.now())
         except BaseException as error:  # whatever it is: without this thread, records would wait for ever
             _log.exception("The sender has failed; nothing more will be sent.")
+            self._broken = True
             self.fatal_error = DeliveryError(f"The producer's sender has failed: {error!r}")
             self.fatal_error.__cause__ = error
         finally:
@@ -146,6 +163,7 @@ class Sender:
             for batch in list(state.on_wire):
                 batch.off_wire()
             state.on_wire.clear()
+        self._accumulator.end(interrupted=self._broken)
 
     # --- the loop
 
@@ -219,7 +237,7 @@ class Sender:
         if self._transaction_talk is None or self.fatal_error is not None:
             return _POLL_MS_MAX
         wait_ms = self._transaction_talk.ask(now)
-        self.fatal_error = self._transaction_talk.fatal_error
+        self._end_by(self._transaction_talk.fatal_error)
         return 0.0 if self.fatal_error is not None else wait_ms
 
     def _ask_for_leaders(self, topics: Collection[str], now: float) -> None:
@@ -276,7 +294,12 @@ class Sender:
             fatal = self._transaction_talk.fatal_error
         else:
             fatal = self._producer_id_answered(response)
-        self.fatal_error = fatal or self.fatal_error
+        self._end_by(fatal)
+
+    def _end_by(self, fatal: KafkaSinkError | None) -> None:
+        """Keep the first error that ends the producer; another thread may be setting one (`interrupted`)."""
+        if fatal is not None:
+            self.fatal_error = fatal
 
     def _producer_id_answered(self, response: ClientResponse) -> KafkaSinkError | None:
         """Returns the error that ends the producer."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from random import Random
 
@@ -14,6 +13,7 @@ from spark_kafka_sink.errors import DeliveryTimeoutError, DisconnectedError, Kaf
 from spark_kafka_sink.producer.batching.accumulator import ReadyCheck, RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
+from spark_kafka_sink.producer.batching.incomplete import Flush
 from spark_kafka_sink.producer.batching.staging import StagedRecord
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.records import sequences
@@ -125,16 +125,16 @@ class Harness:
         record = StagedRecord(partition, None, value, None, WALL_MS, len(value) + RECORD_BYTES - 100, call)
         self.accumulator.append_record(TOPIC, record)
 
-    def begin_flush(self) -> threading.Event:
-        """The first half of a flush; its end is `flushed`."""
-        flush = threading.Event()
-        assert self.accumulator._begin_flush(flush, FOREVER)
+    def begin_flush(self) -> Flush:
+        """The first half of a flush, which the sender has seen; its end is `flushed`."""
+        flush = self.accumulator._incomplete.begin_flush()
+        self.ready()
         return flush
 
-    def flushed(self, flush: threading.Event) -> bool:
+    def flushed(self, flush: Flush) -> bool:
         """Is all that was there before acknowledged, or has it failed? The flush is over either way."""
-        self.accumulator._end_flush(flush)
-        return flush.is_set()
+        self.accumulator._incomplete.end_flush(flush)
+        return flush.done.is_set()
 
     def ready(self) -> ReadyCheck:
         return self.accumulator.ready(self.snapshot, self.clock.now)

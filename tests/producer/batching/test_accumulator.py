@@ -103,7 +103,7 @@ def test_a_flush_ends_when_all_earlier_batches_are_acknowledged_or_have_failed()
     first, second = h.take()
     h.append(1)  # after the flush began: it does not wait for this one
     h.acknowledge(first)
-    assert not flush.is_set()
+    assert not flush.done.is_set()
     second.off_wire()
     second.fail(ERROR)
     h.accumulator.finish(second)
@@ -125,8 +125,8 @@ def test_a_flush_waits_for_what_a_batch_was_split_into() -> None:
     h.accumulator.split_and_reenqueue(batch, h.clock.now)
     left = h.accumulator.has_undrained()
     assert left
-    assert not flush.is_set()
-    while not flush.is_set():
+    assert not flush.done.is_set()
+    while not flush.done.is_set():
         for child in h.take():
             h.acknowledge(child)
     assert h.flushed(flush)
@@ -174,9 +174,10 @@ def test_a_close_between_the_memory_and_the_stage_refuses_the_append_and_gives_t
     h = Harness()
     reserve = h.accumulator._reserve
 
-    def closed_meanwhile(*given: Any) -> None:
-        reserve(*given)
+    def closed_meanwhile(*given: Any) -> int:
+        reserved = reserve(*given)
         h.accumulator.close()
+        return reserved
 
     monkeypatch.setattr(h.accumulator, "_reserve", closed_meanwhile)
     taken, error = h.append(0)
@@ -314,3 +315,13 @@ def test_partitions_without_a_leader_are_left_out() -> None:
     loads = h.accumulator.partition_loads(TOPIC, cluster((None, 0, 1)))
     assert loads is not None
     assert loads.partitions == [1, 2]
+
+
+def test_a_flush_that_begins_while_the_producer_ends_is_over_with_it() -> None:
+    h = Harness(linger_ms=1000)
+    h.append(0)
+    flush = h.accumulator._incomplete.begin_flush()  # no round of the sender sees it any more
+    h.accumulator.close()
+    h.accumulator.finish(*h.accumulator.abort_incomplete(ERROR))
+    h.accumulator.end(interrupted=False)
+    assert h.flushed(flush)

@@ -157,7 +157,9 @@ def test_rows_that_are_being_grouped_are_not_forgotten_by_a_close(monkeypatch: p
     assert seen == [(True, True)]
 
 
-def test_an_interrupted_grouping_also_fails_the_rows_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_cannot_be_encoded_take_those_of_their_stage_behind_them_with_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     h = Harness(linger_ms=0)
     texts = [{"key": "k", "value": "v"}]
     bytes_ = [{"key": "k", "value": b"v"}]
@@ -167,28 +169,26 @@ def test_an_interrupted_grouping_also_fails_the_rows_behind_it(monkeypatch: pyte
         sizes = record_size_bounds(columns)
         h.accumulator.append_columns(TOPIC, columns, sizes, np.zeros(1, np.int32), np.arange(1), None)
 
-    def interrupted(*arguments: object) -> object:
-        raise KeyboardInterrupt
+    def out_of_memory(*_: object) -> None:
+        raise MemoryError
 
-    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        h.ready()
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode", out_of_memory)
+    h.ready()
     assert sum(batch.record_count for batch in h.accumulator.failed_batches()) == 2
     assert h.pool.free_bytes == h.pool.bytes_max
 
 
-def test_an_interrupted_grouping_fails_its_rows_and_blocks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
+def test_rows_that_cannot_be_encoded_fail_and_block_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_memory(*_: object) -> None:
+        raise MemoryError
 
     h = Harness()
     h.append(0, BATCH_ROWS + 1, call="before")  # leaves an open batch, which the next grouping pins
     with monkeypatch.context() as patch:
-        patch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            h.append(0, 20, call="interrupted")
+        patch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode", out_of_memory)
+        h.append(0, 20, call="failed")
     (failed,) = h.accumulator.failed_batches()
-    assert [(call, len(rows)) for call, rows, _ in failed.rows_by_call()] == [("interrupted", 20)]
+    assert [(call, len(rows)) for call, rows, _ in failed.rows_by_call()] == [("failed", 20)]
     h.accumulator.finish(failed)
     h.clock.now += 10
     assert sum(batch.record_count for _ in range(2) for batch in h.take()) == BATCH_ROWS + 1

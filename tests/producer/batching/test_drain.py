@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 from tests.producer.batching.accumulator_harness import (
     BATCH_ROWS,
     FOREVER,
@@ -181,8 +179,7 @@ def test_news_of_the_cluster_that_change_no_leader_end_no_backoff() -> None:
 def test_a_batch_that_lingers_again_after_a_flush_was_given_up_does_not_hold_the_others_of_its_node() -> None:
     h = Harness(leaders=(0, 0))
     h.append(0)
-    flush = threading.Event()
-    h.accumulator._incomplete.begin_flush(flush)
+    flush = h.accumulator._incomplete.begin_flush()
     assert h.ready_nodes() == {0}
     h.accumulator._incomplete.end_flush(flush)
     h.append(1, BATCH_ROWS + 1)

@@ -103,9 +103,9 @@ def test_columns_that_no_record_uses_are_left_out() -> None:
 
 def test_neighbouring_records_become_one_and_columns_stay_between_them() -> None:
     whole = staged([b"x"], [0], "b")
-    rows = in_columns([(record(0, b"1", "a"), 1), (record(0, b"2", "b"), 2), (whole, 4), (record(0, b"3", "c"), 8)])
-    assert [(one.call, reserved) for one, reserved in rows] == [(["a", "b"], 3), ("b", 4), (["c"], 8)]
-    assert rows[1][0] is whole
+    rows = in_columns([record(0, b"1", "a"), record(0, b"2", "b"), whole, record(0, b"3", "c")])
+    assert [one.call for one in rows] == [["a", "b"], "b", ["c"]]
+    assert rows[1] is whole
 
 
 def test_rows_with_headers_of_different_types_are_grouped_apart_in_order() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import threading
-
 import pytest
 
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
@@ -44,14 +41,13 @@ def test_a_flush_is_over_when_the_last_of_its_batches_are_settled_together(incom
     first, second, third, later = (batch_until(100) for _ in range(4))
     for batch in (first, second, third):
         incomplete.add(batch)
-    flush = threading.Event()
-    incomplete.begin_flush(flush)
-    incomplete.arm(flush)
+    flush = incomplete.begin_flush()
+    incomplete.arm([flush])
     incomplete.add(later)
     incomplete.forget(first, later)
-    assert not flush.is_set()
+    assert not flush.done.is_set()
     incomplete.forget(second, third)
-    assert flush.is_set()
+    assert flush.done.is_set()
 
 
 def test_batches_that_expire_together_are_ordered_by_age_not_by_when_they_were_cut(
@@ -85,7 +81,16 @@ def test_a_batch_that_is_done_does_not_expire(incomplete: IncompleteBatches) -> 
     assert incomplete.next_deadline_ms == INFINITE_MS
 
 
-def test_a_flush_that_was_interrupted_and_forgotten_does_not_keep_flushing(incomplete: IncompleteBatches) -> None:
-    incomplete.begin_flush(threading.Event())
-    gc.collect()
+def test_a_flush_that_begins_while_batches_are_filled_is_armed_behind_its_own_rows(
+    incomplete: IncompleteBatches,
+) -> None:
+    first = incomplete.begin_flush()
+    seen = incomplete.new_flushes()
+    later = incomplete.begin_flush()
+    incomplete.arm(seen)
+    assert first.done.is_set()
+    assert not later.done.is_set()
+    assert incomplete.new_flushes() == [later]
+    incomplete.end_flush(first)
+    incomplete.end_flush(later)
     assert not incomplete.flushing

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.batching import staging
 from spark_kafka_sink.producer.batching.grouping import group, rows_of_records
 from spark_kafka_sink.producer.batching.row_origins import FUTURE_BYTES
@@ -39,11 +38,11 @@ def record(partition: int, size: int) -> StagedRecord:
 
 def test_a_stage_counts_what_it_holds() -> None:
     stage = Stage("t", 5, 32 * MIB)
-    stage.add(record(2, 1_036), [2_000])
-    stage.add(rows_of([208, 108, 108], [0, 9, 9]), [900])
-    stage.add(record(2, 1_036), [2_000])
+    stage.add(record(2, 1_036), 2_000)
+    stage.add(rows_of([208, 108, 108], [0, 9, 9]), 900)
+    stage.add(record(2, 1_036), 2_000)
     assert (stage.bytes, stage.fullest_bytes, stage.oldest_ms) == (2 * 1_036 + 424, 2_000, 5)
-    assert [reserved for _, reserved in stage.entries] == [2_000, 900, 2_000]
+    assert (len(stage.entries), stage.reserved) == (3, 4_900)
 
 
 @pytest.mark.parametrize("key", [None, b"", b"key", bytes(63), bytes(9_000)])
@@ -55,7 +54,7 @@ def test_a_stage_is_not_full_before_its_records_are_as_many_bytes_as_a_batch(
     size = RECORD_SIZE_MAX + header_bytes(None) + sum(-1 if part is None else len(part) for part in (key, value))
     staged = StagedRecord(0, key, value, None, 1, size, "future")
     stage = Stage("t", 5, 32 * MIB)
-    stage.add(staged, [1])
+    stage.add(staged, 1)
     (encoded,) = encode(rows_of_records([staged]).columns, [BatchSlice(0, 0, 1)], 1)
     shortest = max(len(part or b"") for part in (key, value)) < 29  # in which all numbers have one byte
     assert stage.fullest_bytes <= len(encoded.segment) <= size
@@ -68,7 +67,7 @@ def test_a_full_stage_of_single_records_fills_a_batch(length: int) -> None:
     while not stage.is_full(batch_bytes - HEADER_BYTES):
         size = RECORD_SIZE_MAX + 8 + length + header_bytes(None)
         records.append(StagedRecord(0, bytes(8), bytes(length), None, 1_700_000_000_000, size, "future"))
-        stage.add(records[-1], [1])
+        stage.add(records[-1], 1)
     grouped = group([rows_of_records(records)])
     cuts = cut_batches(grouped.sizes, grouped.slices([None]), batch_bytes, times_of(grouped.columns, 0))
     first, *_ = encode(grouped.columns, cuts, 0, grouped.order)
@@ -80,29 +79,18 @@ def test_however_much_memory_there_is_rows_that_are_grouped_at_once_fit_one_arra
 ) -> None:
     monkeypatch.setattr(staging, "GROUPED_BYTES_MAX", 300)
     stage = Stage("t", 0, 32 * MIB)
-    stage.add(rows_of([150], [0]), [1])
+    stage.add(rows_of([150], [0]), 1)
     assert not stage.is_full(16 * KIB)
-    stage.add(rows_of([150], [1]), [1])
+    stage.add(rows_of([150], [1]), 1)
     assert stage.is_full(16 * KIB)
     assert list(chunks(np.array([150, 150, 150, 400]), 100, 32 * MIB)) == [(0, 2, 300), (2, 3, 150), (3, 4, 400)]
 
 
-def test_an_entry_that_is_taken_back_is_not_there_any_more() -> None:
-    stage = Stage("t", 5, 32 * MIB)
-    first, second, reserved = record(0, 100), rows_of([100], [0]), [20]
-    stage.add(first, [10])
-    stage.add(second, reserved)
-    assert reserved == []  # it belongs to the stage now
-    assert stage.remove(second) == 20
-    assert stage.entries == [(first, 10)]
-    assert stage.remove(second) == 0
-
-
 def test_a_stage_is_full_when_one_partition_has_a_batch_of_rows_however_thin_the_others_are() -> None:
     stage = Stage("t", 0, 32 * MIB)
-    stage.add(rows_of([100] * 101, list(range(101))), [1])
+    stage.add(rows_of([100] * 101, list(range(101))), 1)
     assert not stage.is_full(16 * KIB)
-    stage.add(rows_of([1_000] * 17, [7] * 17), [1])
+    stage.add(rows_of([1_000] * 17, [7] * 17), 1)
     assert stage.is_full(16 * KIB)
 
 
@@ -116,7 +104,7 @@ def test_a_stage_is_full_when_one_partition_has_a_batch_of_rows_however_thin_the
 )
 def test_a_stage_is_full_with(batch_size: int, memory: int, partitions: int, enough: int) -> None:
     stage = Stage("t", 0, memory)
-    stage.add(rows_of([100] * partitions, list(range(partitions))), [1])
+    stage.add(rows_of([100] * partitions, list(range(partitions))), 1)
     stage.bytes = enough - 1
     assert not stage.is_full(batch_size)
     stage.bytes = enough
@@ -126,9 +114,9 @@ def test_a_stage_is_full_with(batch_size: int, memory: int, partitions: int, eno
 def skewed_stage(bytes_max: int = 32 * MIB) -> Stage:
     """Partition 7 has a batch of 16 kB, in two entries; 20 others have a row each. Each byte is reserved twice."""
     stage = Stage("t", 5, bytes_max)
-    stage.add(rows_of([100] * 20 + [1_000] * 9, [*range(8, 28), *[7] * 9]), [22_000])
-    stage.add(rows_of([1_000] * 9, [7] * 9), [18_000])
-    stage.add(rows_of([100] * 3, [8, 9, 10]), [600])
+    stage.add(rows_of([100] * 20 + [1_000] * 9, [*range(8, 28), *[7] * 9]), 22_000)
+    stage.add(rows_of([1_000] * 9, [7] * 9), 18_000)
+    stage.add(rows_of([100] * 3, [8, 9, 10]), 600)
     return stage
 
 
@@ -138,12 +126,9 @@ def test_the_rows_of_a_full_partition_leave_and_the_thin_ones_wait_on_as_old_as_
     assert leaving is not None
     assert np.flatnonzero(leaving).tolist() == [7]
     leave, rest = stage.split(leaving)
-    assert [(rows.rows.tolist(), reserved) for rows, reserved in leave] == [
-        (list(range(20, 29)), 18_000),
-        (list(range(9)), 18_000),
-    ]
-    assert [reserved for _, reserved in rest.entries] == [4_000, 600]
-    assert rest.entries[1][0] is stage.entries[2][0]  # rows that all wait on are not copied
+    assert [rows.rows.tolist() for rows in leave.rows] == [list(range(20, 29)), list(range(9))]
+    assert (leave.reserved, rest.reserved) == (36_000, 4_600)
+    assert rest.entries[1] is stage.entries[2]  # rows that all wait on are not copied
     assert (rest.bytes, rest.oldest_ms) == (2_300, 5)
     assert not rest.is_full(16 * KIB)
     assert len(stage.entries) == 3
@@ -152,13 +137,13 @@ def test_the_rows_of_a_full_partition_leave_and_the_thin_ones_wait_on_as_old_as_
 def test_what_is_staged_later_comes_behind_rows_that_wait_on() -> None:
     stage, later = skewed_stage(), Stage("t", 9, 32 * MIB)
     added = rows_of([1_000] * 17, [30] * 17)
-    later.add(added, [34_000])
+    later.add(added, 34_000)
     leaving = stage.leaving(16 * KIB)
     assert leaving is not None
     _, rest = stage.split(leaving)
     rest.extend(later)
-    assert rest.entries[-1] == (added, 34_000)
-    assert (rest.bytes, rest.oldest_ms) == (19_300, 5)
+    assert rest.entries[-1] is added
+    assert (rest.bytes, rest.reserved, rest.oldest_ms) == (19_300, 38_600, 5)
     again = rest.leaving(16 * KIB)
     assert again is not None
     assert np.flatnonzero(again).tolist() == [30]
@@ -167,16 +152,16 @@ def test_what_is_staged_later_comes_behind_rows_that_wait_on() -> None:
 def test_all_rows_leave_when_they_fill_memory_or_the_others_are_not_thin_or_have_waited_often() -> None:
     assert skewed_stage(bytes_max=20_000).leaving(16 * KIB) is None
     broad = Stage("t", 0, 32 * MIB)
-    broad.add(rows_of([64 * KIB + 8] * 20, [0] * 18 + [1, 2]), [1])
+    broad.add(rows_of([64 * KIB + 8] * 20, [0] * 18 + [1, 2]), 1)
     assert broad.leaving(MIB) is None
     half_full = Stage("t", 0, 32 * MIB)
-    half_full.add(rows_of([1_000] * 17 + [1_000] * 9, [7] * 17 + [8] * 9), [1])
+    half_full.add(rows_of([1_000] * 17 + [1_000] * 9, [7] * 17 + [8] * 9), 1)
     assert half_full.leaving(16 * KIB) is None
     stage, splits = skewed_stage(), 0
     while splits < 100 and (leaving := stage.leaving(16 * KIB)) is not None:
         splits += 1
         _, stage = stage.split(leaving)
-        stage.add(rows_of([1_000] * 17, [7] * 17), [1])
+        stage.add(rows_of([1_000] * 17, [7] * 17), 1)
     assert splits == 64
 
 
@@ -184,12 +169,11 @@ def test_single_records_and_their_futures_share_what_was_reserved_by_bytes_and_b
     lengths = [(0, 50), (1, 50), (1, 700)]
     rows = rows_of_records([StagedRecord(to, None, bytes(length), None, 1, 800, "future") for to, length in lengths])
     small, _, large = rows.sizes.tolist()
-    leaves, stays = rows.split(np.array([False, True]))
-    assert leaves is not None
-    assert stays is not None
-    reserved = 2 * (2 * small + large) + 3 * FUTURE_BYTES
-    assert rows.share_of(leaves, reserved) == 2 * (small + large) + 2 * FUTURE_BYTES
-    assert rows.share_of(stays, reserved) == 2 * small + FUTURE_BYTES
+    stage = Stage("t", 0, MIB)
+    stage.add(rows, 2 * (2 * small + large) + 3 * FUTURE_BYTES)
+    leave, rest = stage.split(np.array([False, True]))
+    assert leave.reserved == 2 * (small + large) + 2 * FUTURE_BYTES
+    assert rest.reserved == 2 * small + FUTURE_BYTES
 
 
 @settings(max_examples=60, deadline=None)
@@ -205,17 +189,11 @@ def test_a_call_is_staged_in_chunks_of_bounded_rows_and_bytes(sizes: list[int], 
         assert stop == len(sizes) or stop - start == rows_max or size + sizes[stop] > bytes_max
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"), [(KeyboardInterrupt(), DeliveryError), (MemoryError("no memory"), MemoryError)]
-)
-def test_rows_that_are_given_up_become_a_failed_batch_for_each_partition(
-    error: BaseException, expected: type[Exception]
-) -> None:
-    """A future takes an Exception: what has struck the thread itself, as Ctrl-C does, is named in one."""
-    stage = Stage("t", 0, MIB)
-    stage.add(rows_of([10, 10, 10], [2, 5, 2]), [1])
-    stage.add(StagedRecord(5, None, b"v", None, 1, 30, "future"), [1])
+def test_rows_that_are_given_up_become_a_failed_batch_for_each_partition() -> None:
+    stage, error = Stage("t", 0, MIB), MemoryError("no memory")
+    stage.add(rows_of([10, 10, 10], [2, 5, 2]), 1)
+    stage.add(StagedRecord(5, None, b"v", None, 1, 30, "future"), 1)
     batches = stage.failed_batches(error)
     assert [(batch.topic_partition.partition, batch.record_count) for batch in batches] == [(2, 2), (5, 1), (5, 1)]
-    assert all(batch.done and type(batch.error) is expected for batch in batches)
+    assert all(batch.done and batch.error is error for batch in batches)
     assert batches[2].rows[0].origins.only_call == ["future"]

@@ -1,0 +1,244 @@
+"""Ctrl-C in the middle of an append ends the producer: every record is acknowledged or fails, and nothing hangs."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
+from spark_kafka_sink.errors import KafkaSinkError, ProducerClosedError
+from spark_kafka_sink.protocol.message import ApiKey
+from tests.fake_system import FakeSystem
+from tests.producer.virtual_time import outcome, run_until, simulated_producer
+from tests.simulated_cluster import SimulatedCluster
+
+ROOM = "spark_kafka_sink/producer/batching/"
+VALUE = b"v" * 100
+BATCH_BYTES = 1024
+LINGER_MS = 1_000
+NOT_INTERRUPTED = ("try:", "with ", "finally:")
+"""Lines on which Python takes or releases a lock: no exception comes between a lock and its block."""
+
+
+class Interrupting:
+    """Raises before the nth line of the room that is about to be executed, as Ctrl-C does. Notes all lines for 0."""
+
+    def __init__(self, nth: int = 0) -> None:
+        self._nth = nth
+        self.where = ""
+        self.lines: list[str] = []
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
+        return self._line if ROOM in frame.f_code.co_filename else None
+
+    def _line(self, frame: FrameType, event: str, argument: object) -> Any:
+        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        if event == "line" and not self.where and not text.startswith(NOT_INTERRUPTED):
+            self.lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {text}")
+            if len(self.lines) == self._nth:
+                self.where = self.lines[-1]
+                raise KeyboardInterrupt(self.where)
+        return self._line
+
+
+@dataclass
+class Case:
+    """A producer with three partitions, and what was sent before."""
+
+    cluster: SimulatedCluster
+    producer: KafkaProducer
+    earlier: dict[bytes, Future[Any]] = field(default_factory=dict)
+    columns: list[tuple[int, list[bytes], Future[Any]]] = field(default_factory=list)
+
+    def send(self, partition: int, value: bytes) -> None:
+        self.earlier[value] = self.producer.send(ProducerRecord("t", value, partition=partition))
+
+    def send_columns(self, partitions: list[int], prefix: bytes) -> None:
+        values = [prefix + b"%03d" % row + VALUE for row in range(len(partitions))]
+        call = self.producer.send_columns("t", RecordColumns(pa.array(values)), pa.array(partitions, pa.int32()))
+        self.columns.append((len(values), values, call))
+
+    def stored(self) -> list[bytes | None]:
+        return [value for partition in range(3) for value in self.cluster.values("t", partition)]
+
+    def interrupt(self, call: Callable[[], object], interrupting: Interrupting) -> str:
+        """Interrupt an append. Returns where that was; empty if the append ended before."""
+        accumulator = self.producer._accumulator
+
+        def traced(append: Callable[..., object]) -> Callable[..., object]:
+            def traced_append(*given: Any, **named: Any) -> object:
+                before = sys.gettrace()
+                sys.settrace(interrupting)
+                try:
+                    return append(*given, **named)
+                finally:
+                    sys.settrace(before)
+
+            return traced_append
+
+        for name in ("append_columns", "append_record"):
+            setattr(accumulator, name, traced(getattr(accumulator, name)))
+        try:
+            call()
+        except KeyboardInterrupt:
+            assert interrupting.where
+        for name in ("append_columns", "append_record"):
+            delattr(accumulator, name)
+        return interrupting.where
+
+
+def case_of(**options: object) -> Case:
+    cluster = SimulatedCluster(FakeSystem(latency_ms=1), nodes=1, topics={"t": 3})
+    producer = simulated_producer(cluster, linger_ms=LINGER_MS, batch_size=BATCH_BYTES, **options)
+    case = Case(cluster, producer)
+    case.send(0, b"first")
+    outcome(producer, case.earlier[b"first"])
+    return case
+
+
+def rows_that_fill(case: Case) -> Callable[[], object]:
+    case.send_columns([0, 0, 0, 1], b"a")
+    case.send(1, b"single")
+    return lambda: case.producer.send_columns("t", RecordColumns(pa.array([VALUE] * 40)), pa.array([0, 1] * 20))
+
+
+def skewed_rows_that_fill(case: Case) -> Callable[[], object]:
+    case.send_columns([0, 1, 1, 1], b"a")
+    case.send(0, b"single")
+    partitions = [2, *[0] * 22, 1]
+    return lambda: case.producer.send_columns("t", RecordColumns(pa.array([VALUE] * 24)), pa.array(partitions))
+
+
+def a_record_that_fills(case: Case) -> Callable[[], object]:
+    case.send_columns([0, 0, 1], b"a")
+    for number in range(7):
+        case.send(1, b"%d" % number + VALUE)
+    return lambda: [case.producer.send(ProducerRecord("t", VALUE, partition=1)) for _ in range(3)]
+
+
+def every_interruption(
+    prepare: Callable[[Case], Callable[[], object]], occurrence: int, **options: object
+) -> Iterator[Case]:
+    """Interrupts each line once: of those in loops, when they are reached first (0) or last (-1)."""
+    noted, case = Interrupting(), case_of(**options)
+    case.interrupt(prepare(case), noted)
+    reached: dict[str, list[int]] = {}
+    for nth, line in enumerate(noted.lines, 1):
+        reached.setdefault(line, []).append(nth)
+    assert len(reached) > 100
+    for nth in [times[occurrence] for times in reached.values()]:
+        case = case_of(**options)
+        print(case.interrupt(prepare(case), Interrupting(nth)))  # which one it was, if the test fails
+        yield case
+
+
+def refused(case: Case) -> ProducerClosedError:
+    with pytest.raises(
+        ProducerClosedError, match=r"interrupted by KeyboardInterrupt.* Make a new KafkaProducer"
+    ) as one:
+        case.producer.send("t", b"next")
+    with pytest.raises(ProducerClosedError, match="Make a new KafkaProducer"):
+        case.producer.flush(1)
+    return one.value
+
+
+@pytest.mark.parametrize(
+    ("action", "occurrence", "compression"),
+    [(rows_that_fill, 0, "none"), (skewed_rows_that_fill, -1, "gzip"), (a_record_that_fills, -1, "none")],
+)
+def test_an_append_that_is_interrupted_at_any_line_ends_the_producer_and_every_record(
+    action: Callable[[Case], Callable[[], object]], occurrence: int, compression: str
+) -> None:
+    for case in every_interruption(action, occurrence, compression_type=compression):
+        refused(case)
+        began_ms = case.cluster.system.now()
+        case.producer.close()
+        assert case.cluster.system.now() - began_ms < 100
+        nothing_is_left(case)
+        each_outcome_is_true(case)
+
+
+def nothing_is_left(case: Case) -> None:
+    accumulator, pool = case.producer._accumulator, case.producer._pool
+    assert not accumulator.has_incomplete()
+    assert pool.free_bytes == pool.bytes_max
+    locks = [accumulator._lock, accumulator._filler.fill_lock("t"), pool._lock, case.producer._metrics._lock]
+    assert [lock.locked() for lock in locks] == [False] * 4
+
+
+def each_outcome_is_true(case: Case) -> None:
+    stored = case.stored()
+    for value, future in case.earlier.items():
+        error = future.exception(0)
+        assert error is not None or value in stored
+        assert error is None or "Make a new KafkaProducer" in str(error)
+    for count, values, call in case.columns:
+        result = call.result(0)
+        failed = [row for failure in result.failures for row in failure.rows.tolist()]
+        assert len(set(failed)) == len(failed)
+        assert result.rows_written + len(failed) == count
+        assert all(values[row] in stored for row in range(count) if row not in failed)
+
+
+def test_records_in_flight_are_acknowledged_although_a_later_call_is_interrupted() -> None:
+    case = case_of()
+    case.send_columns([0] * 40, b"a")
+    run_until(case.producer, lambda: case.producer._client.in_flight_request_count() > 0)
+    assert case.interrupt(rows_that_fill(case), Interrupting(30))
+    run_until(case.producer, lambda: all(call.done() for _, _, call in case.columns))
+    assert case.columns[0][2].result(0).rows_written > 0
+    case.producer.close()
+    each_outcome_is_true(case)
+
+
+def test_a_close_after_an_interruption_does_not_wait_for_brokers_that_do_not_answer() -> None:
+    case = case_of()
+    case.cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    case.send_columns([0] * 40, b"a")
+    run_until(case.producer, lambda: case.producer._client.in_flight_request_count() > 0)
+    assert case.interrupt(rows_that_fill(case), Interrupting(30))
+    began_ms = case.cluster.system.now()
+    case.producer.close()
+    assert case.cluster.system.now() - began_ms < 100
+    assert all("may be stored" in str(failure.error) for failure in case.columns[0][2].result(0).failures[:1])
+    nothing_is_left(case)
+
+
+def test_a_transaction_whose_append_was_interrupted_cannot_be_committed() -> None:
+    cluster = SimulatedCluster(FakeSystem(latency_ms=1), nodes=1, topics={"t": 3})
+    producer = simulated_producer(cluster, linger_ms=LINGER_MS, batch_size=BATCH_BYTES, transactional_id="x")
+    producer.init_transactions()
+    producer.begin_transaction()
+    case = Case(cluster, producer)
+    assert case.interrupt(lambda: producer.send("t", VALUE), Interrupting(5))
+    with pytest.raises(KafkaSinkError, match="Make a new KafkaProducer"):
+        producer.commit_transaction()
+    producer.close()
+    assert cluster.values("t") == []
+
+
+def test_a_fault_while_records_are_added_to_batches_ends_the_producer_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only Ctrl-C: after a MemoryError there, what the batches hold is as little known."""
+    case = case_of()
+    action = rows_that_fill(case)
+
+    def out_of_memory(*_: object) -> None:
+        raise MemoryError("none left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_kafka_sink.producer.batching.batch_filler.ProducerBatch.append", out_of_memory)
+        with pytest.raises(MemoryError):
+            action()
+    with pytest.raises(ProducerClosedError, match="Make a new KafkaProducer"):
+        case.producer.send("t", b"next")
+    case.producer.close()
+    nothing_is_left(case)
+    each_outcome_is_true(case)
