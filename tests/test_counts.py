@@ -28,7 +28,9 @@ def test_a_step_that_is_not_taken_is_noticed() -> None:
 
 
 def test_batching_and_the_encoder_have_few_concepts() -> None:
-    assert len(classes_in(batching_files())) <= 19
+    assert (
+        len(classes_in(batching_files())) <= 24
+    )  # names for what were tuples: a flush, an addition to a batch, a call
     assert len(classes_in(encoder_files())) <= 11
 
 
