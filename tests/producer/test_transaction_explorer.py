@@ -56,7 +56,7 @@ def keep_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (end_at_once, (4, 5, 21), "without"),
         (ignore_failures, (1, 11, 45), "without"),
-        (keep_the_epoch, (24,), "never committed"),
+        (keep_the_epoch, (24,), "aborted read"),
     ],
 )
 def test_the_explorer_notices_a_rule_that_is_taken_out(

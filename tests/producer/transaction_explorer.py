@@ -25,6 +25,7 @@ from spark_kafka_sink.broker.transactions import ProducerIdentity
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
 from tests.fake_system import FakeSystem
+from tests.history import History, Outcome, Place, Write, offsets_anomalies
 from tests.producer.explorer import check_partitions_of, command, threads_and_descriptors
 from tests.producer.schedules import TOPIC
 from tests.producer.transaction_lives import Committer, Life, Numbers, Written, group_of
@@ -206,23 +207,21 @@ class TransactionRun:
     # --- invariants
 
     def check(self) -> None:
-        visible = {
-            partition: self.cluster.values(TOPIC, partition, committed=True) for partition in range(self.partitions)
+        history = History([as_write(written) for life in self.lives for written in life.written])
+        history.writes.sort(key=lambda write: write.places[0][1] if write.places else b"")
+        seen = {
+            partition: [value or b"" for value in self.cluster.values(TOPIC, partition, committed=True)]
+            for partition in range(self.partitions)
         }
-        for partition, values in visible.items():
-            assert len(set(values)) == len(values), f"doubled: {values}"
-            for transactional_id in self.ids:
-                own = [value for value in values if value and value.startswith(transactional_id.encode())]
-                assert own == sorted(own), f"out of order: {own}"
+        history.check(seen)
+        for partition in seen:
             log = self.cluster.log(TOPIC, partition)
             assert log.last_stable_offset == log.next_offset, f"partition {partition}: a transaction is left open"
-        places = {(partition, value) for partition, values in visible.items() for value in values if value}
         for life in self.lives:
             for written in life.written:
-                check_whole_or_absent(written, places)
                 self.check_futures(written)
         for transactional_id in self.ids:
-            self.check_offsets(transactional_id, places)
+            self.check_offsets(transactional_id, {(index, value) for index, values in seen.items() for value in values})
         for life in self.lives:
             self.check_why_it_ended(life)
         for producer in self.producers:
@@ -239,19 +238,12 @@ class TransactionRun:
                     at = table.column("offset").to_pylist().index(metadata.offset)
                     assert table.column("value")[at].as_py() == value, f"{value!r}: wrong offset"
 
-    def check_offsets(self, transactional_id: str, places: set[tuple[int, bytes]]) -> None:
-        """The group's offset is that of the last visible transaction. One without records may be visible or not."""
-        allowed: set[int | None] = {None}
-        for life in self.lives:
-            for written in life.written if life.transactional_id == transactional_id else ():
-                if written.offset is None or not written.may_be_visible:
-                    continue
-                if written.committed or (written.values and written.values[0] in places):
-                    allowed = {written.offset}
-                elif not written.values:
-                    allowed.add(written.offset)
+    def check_offsets(self, transactional_id: str, places: set[Place]) -> None:
+        own = [life for life in self.lives if life.transactional_id == transactional_id]
+        writes = [as_write(written) for life in own for written in life.written]
         found = self.cluster.core.offsets.get(group_of(transactional_id), (TOPIC, 0))
-        assert (None if found is None else found.offset) in allowed, f"the group has {found}, not {allowed}"
+        anomalies = offsets_anomalies(writes, places, None if found is None else found.offset)
+        assert not anomalies, str(anomalies[0])
 
     def check_why_it_ended(self, life: Life) -> None:
         transactions = life.producer._transactions
@@ -260,13 +252,12 @@ class TransactionRun:
         assert life.reason is None or lawful, f"a producer gave up: {life.reason!r}"
 
 
-def check_whole_or_absent(written: Written, places: set[tuple[int, bytes]]) -> None:
-    there = [value for value in written.values if value in places]
-    if not there and not written.committed:
-        return
-    missing = [value for value in written.values if value not in places]
-    assert written.may_be_visible, f"{there} are visible and were never committed"
-    assert not missing, f"{there} are visible without {missing} of the same transaction"
+def as_write(written: Written) -> Write:
+    outcome = Outcome.UNKNOWN if written.commit_asked else Outcome.OPEN
+    if written.ended:
+        outcome = Outcome.COMMITTED if written.committed else Outcome.ABORTED
+    name = f"a transaction of {written.transactional_id}"
+    return Write(name, written.values, outcome, writer=written.transactional_id, offset=written.offset)
 
 
 def explore(seed: int) -> None:
