@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    from spark_kafka_sink.exactly_once import operations
+    from spark_kafka_sink.exactly_once import operations, refusals
     from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC
     from spark_kafka_sink.producer.config import ProducerConfig
 
@@ -61,6 +61,8 @@ def run(chosen: argparse.Namespace) -> int:
         _list(found, as_json=chosen.json)
         return 0
     (survey,) = found
+    if survey.entry is None:
+        raise refusals.unknown_prefix(topic, survey.prefix, exists=survey.log_exists)
     concerned = _concerned(survey, chosen.action)
     if not concerned:
         print(f"There is nothing to {chosen.action.replace('-', ' ')} under the prefix {survey.prefix}.")
@@ -116,23 +118,33 @@ def _list(found: Sequence[PrefixSurvey], *, as_json: bool) -> None:
         return
     rows = [row for survey in found for row in _rows(survey)]
     if rows:
-        print_table(("prefix", "last decision", "open transaction", "since (UTC)", "partitions"), rows)
+        print_table(("prefix", "driver", "last decision", "open transaction", "since (UTC)", "partitions"), rows)
     else:
         print("No exactly-once write has anything open, or was ever decided here.")
 
 
 def _decision(survey: PrefixSurvey) -> str:
     entry = survey.entry
-    return "none" if entry is None or entry.last_decided is None else f"{entry.last_decided}: {entry.state.value}"
+    if entry is None:
+        return "not in this log"
+    return "none" if entry.last_decided is None else f"{entry.last_decided}: {entry.state.value}"
+
+
+def _owner(survey: PrefixSurvey) -> str:
+    """Who writes under the prefix: the newest driver's host and start, or whose job without a name it is."""
+    from spark_kafka_sink.exactly_once.job_names import whose
+
+    return whose(survey.prefix) or ("" if survey.entry is None else survey.entry.driver)
 
 
 def _rows(survey: PrefixSurvey) -> list[tuple[object, ...]]:
     """A row for each open transaction; one without any for a prefix that has none."""
     if not survey.open:
-        return [(survey.prefix, _decision(survey), "", "", "")]
+        return [(survey.prefix, _owner(survey), _decision(survey), "", "", "")]
     return [
         (
             survey.prefix,
+            _owner(survey),
             _decision(survey),
             each.transactional_id,
             _utc(each.started_ms),
@@ -149,6 +161,7 @@ def _utc(time_ms: int) -> str:
 def _as_json(survey: PrefixSurvey) -> dict[str, object]:
     return {
         "prefix": survey.prefix,
+        "driver": _owner(survey),
         "state": None if survey.entry is None else survey.entry.state.value,
         "batch": None if survey.entry is None or survey.entry.last_decided is None else str(survey.entry.last_decided),
         "decided": list(survey.decided),

@@ -6,15 +6,18 @@ their commit messages to the process that commits: in a stream that is another o
 
 from __future__ import annotations
 
-import dataclasses
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.exactly_once import refusals
+from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, TaskTransaction
 from spark_kafka_sink.exactly_once.names import TaskName, driver_id, task_id
 from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -31,10 +34,14 @@ class Delivery:
     """Of the tasks' transactions; None: the longest that the brokers grant."""
     checkpoint: str = ""
     key: str | None = None
+    scope: str = ""
+    """Of the key: the topic that the job names for all rows."""
     is_given: bool = False
     """The user chose the prefix. Else it is made from the checkpoint, or from the key, or is of this job alone."""
     is_forgotten: bool = False
     """The prefix is of this job alone, and nothing needs to be known of it when the job is over."""
+    tolerates_mismatch: bool = False
+    """A batch that was decided with other rows is passed over with a warning. Else that is an error."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +51,6 @@ class BatchStart:
     driver: ProducerIdAndEpoch
     """Under which the driver decides. Brokers refuse it when a newer driver has begun."""
     is_given: bool = False
-    elsewhere: Mapping[str, Entry] = field(default_factory=dict)
-    """Query -> what is decided of it under another prefix."""
 
     @property
     def prefix(self) -> str:
@@ -64,17 +69,13 @@ class BatchStart:
     def transaction(self, partition: int, attempt: int, prepared: PreparedTransaction) -> TaskTransaction:
         return TaskTransaction(self.task(partition, attempt), prepared.producer_id, prepared.epoch, prepared.version)
 
-    def for_message(self) -> BatchStart:
-        """What the process that commits needs of it."""
-        return dataclasses.replace(self, elsewhere={})
-
     def is_committed(self, batch: Batch) -> bool:
-        """Are the rows of this batch in Kafka already? ExactlyOnceError, if it must not be written at all."""
+        """Is a batch of this name in Kafka already? ExactlyOnceError, if it must not be written at all.
+
+        Whether it is the same batch is seen when its rows were counted: `check_passed_over`.
+        """
         if batch.query is None:
             return self.entry.has_committed(batch)
-        return self._is_committed_elsewhere(batch) or self._is_committed_here(batch)
-
-    def _is_committed_here(self, batch: Batch) -> bool:
         last = self.entry.batch
         if self.entry.state is EntryState.OPEN:
             return False
@@ -86,15 +87,15 @@ class BatchStart:
             raise refusals.older_batch(self.entry, batch)
         return batch == last
 
-    def _is_committed_elsewhere(self, batch: Batch) -> bool:
-        other = self.elsewhere.get(batch.query or "")
-        if other is None or _number(other.batch) < _number(batch):
-            return False
-        if _number(other.batch) > _number(batch):
-            raise refusals.older_batch(other, batch)
-        if other.state is EntryState.DECIDED:
-            raise refusals.unfinished(other, batch)
-        return True
+    def check_passed_over(self, batch: Batch, counted: Content, *, tolerant: bool) -> None:
+        """Compare the rows that tasks have passed over with those that were decided as this batch."""
+        decided = self.entry.content_of(batch)
+        if decided is not None and decided.is_same(counted):
+            return
+        mismatch = refusals.replay_mismatch(self.entry, batch, decided, counted)
+        if not tolerant:
+            raise mismatch
+        _log.warning("%s The option onReplayMismatch is 'warn', so the query goes on.", mismatch)
 
 
 def _number(batch: Batch) -> int:

@@ -1,178 +1,221 @@
-"""DecisionLog: the compacted topic that says, in its first partition, what is decided.
+"""DecisionLog: reads what is decided under a prefix, in the partition of the log that has the prefix's entries.
 
-It is read up to its very end, past the transactions of other queries that are open there: what is decided under a
-prefix may stand behind one of them. So the reading waits until none is open below the end that was found when it began.
-A driver's transaction is over after milliseconds, or after DRIVER_TIMEOUT_MS where the driver has died in it.
+Everybody who writes exactly once may write to this topic, so a record is believed only as the word of the prefix's own
+driver. The batch that a record came in names the producer id. Brokers give the producer id of `<prefix>-driver` to
+those who have the right to that transactional id, and take a transactional batch of it from no one else.
+
+    written outside of a transaction                         never counts
+    by the producer id that `<prefix>-driver` has now        counts; the newest one is the entry
+    by another one, while that has written something         does not count
+    by another one, and `<prefix>-driver` has written        the newest counts, unless the producer id is that of
+    nothing under the producer id that it has now            another transactional id: brokers forget an id after a
+                                                             week, and give a new one when the epochs are used up
+
+The topic is read to its very end, also past transactions of others that are open: which of the transactions of a
+producer were committed is seen by their markers. A driver that has fenced all others of its id finds none of its own
+open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow.compute as pc
 
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID
 from spark_kafka_sink.client.options import ClientConfig
-from spark_kafka_sink.errors import BrokerError, DecodeError, KafkaSinkError, NetworkError
-from spark_kafka_sink.exactly_once.compaction import COMPACT, POLICY, ensure_compacted
+from spark_kafka_sink.errors import DecodeError
+from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.entries import Entry, decoded
-from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.error_codes import broker_error
-from spark_kafka_sink.protocol.messages.create_topics import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-)
-from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from spark_kafka_sink.exactly_once.log_topic import DEFAULT_REPLICATION, LogTopic, partition_of
 from spark_kafka_sink.reader.blocking_client import BlockingClient
-from spark_kafka_sink.reader.reader import TopicReader
-from spark_kafka_sink.words import cleaned
+from spark_kafka_sink.reader.fetched import is_abort_marker
+from spark_kafka_sink.reader.reader import READ_UNCOMMITTED, TopicReader
+from spark_kafka_sink.records.decoder import DecodedBatch
 
-DEFAULT_REPLICATION = -1
-"""As many replicas as the brokers give by themselves."""
-DRIVER_TIMEOUT_MS = 60_000
-PARTITION = 0
+_log = logging.getLogger(__name__)
 
-_WAIT_MS = 10.0
-_ASK_AGAIN_MS = 100.0
-# Small segments, cleaned early, and nothing kept of what is over: every driver reads the whole log when it starts.
-_SETTINGS = {
-    POLICY: COMPACT,
-    "segment.bytes": "1048576",
-    "segment.ms": "60000",
-    "min.cleanable.dirty.ratio": "0.01",
-    "delete.retention.ms": "60000",
-}
+_PLACES_MAX = 64
+_WARNED_MAX = 1000
 
 
-_LOGS_MAX = 8
+@dataclass(frozen=True)
+class Record:
+    """`value`: None for a tombstone, by which nothing needs to be known of the prefix any more."""
+
+    offset: int
+    producer_id: int
+    value: bytes | None
 
 
-class _Position(NamedTuple):
-    """What was read of a log, and where to go on."""
+@dataclass
+class _Progress:
+    """What was read of one partition, of one prefix or of all, and where to go on."""
 
     next_offset: int
-    entries: dict[str, Entry]
+    newest: dict[bytes, dict[int, Record]] = field(default_factory=dict)
+    """Key -> producer id -> what its committed transactions wrote last."""
+    plain: dict[bytes, Record] = field(default_factory=dict)
+    """Key -> what was written last outside of a transaction."""
+    open: dict[int, list[tuple[bytes, Record]]] = field(default_factory=dict)
+    """Producer id -> what it wrote, as long as no marker says what becomes of it."""
+
+    def take(self, batch: DecodedBatch, key: bytes | None) -> None:
+        header = batch.header
+        self.next_offset = max(self.next_offset, header.last_offset + 1)
+        if header.control:
+            if batch.columns.num_rows:
+                self._end(header.producer_id, aborted=is_abort_marker(batch))
+            return
+        for row_key, record in _records(batch, key):
+            if header.transactional:
+                self.open.setdefault(header.producer_id, []).append((row_key, record))
+            else:
+                self.plain[row_key] = record
+
+    def _end(self, producer_id: int, *, aborted: bool) -> None:
+        for key, record in self.open.pop(producer_id, ()):
+            if not aborted:
+                self.newest.setdefault(key, {})[producer_id] = record
 
 
-_positions: dict[tuple[object, ...], _Position] = {}
-"""By brokers, topic and its id: of this process, which plans one micro-batch after the other."""
-_compacted: set[tuple[object, ...]] = set()
-"""By brokers and topic: the logs whose cleanup policy this process has asked for."""
+_progress: dict[tuple[object, ...], _Progress] = {}
+"""By brokers, topic, its id, partition and key: of this process, which plans one micro-batch after the other."""
+_checked: set[tuple[object, ...]] = set()
+"""By brokers and topic: the logs that this process has checked."""
+_warned: set[tuple[object, ...]] = set()
+"""Brokers and place of the records that this process has warned of."""
 
 
 class DecisionLog:
-    """Reads. What is written is written by decision_writer.py.
-
-    What this process has read before is not read again. A topic of brokers that give topics no ids is, since it may
-    have been deleted and created again.
-    """
+    """Reads. What this process has read before is not read again, unless brokers give topics no ids: then the topic may
+    have been deleted and created again."""
 
     def __init__(self, config: ClientConfig, topic: str, client: BlockingClient) -> None:
         self.topic = topic
         self._brokers = config.bootstrap_servers
         self._client = client
-        self._stable = TopicReader(config, client=client)
-        self._all = TopicReader(config, client=client, isolation="read_uncommitted")
+        self._log_topic = LogTopic(client, topic)
+        self._reader = TopicReader(config, client=client, isolation=READ_UNCOMMITTED)
 
     def create_if_missing(self, replication: int = DEFAULT_REPLICATION) -> None:
         """BrokerError if it is missing and may not be created, PreflightError if it is there and would forget."""
-        patience = self._client.patience(f"topic {self.topic}")
-        while (failure := self._missing()) is not None:
-            if isinstance(failure, BrokerError) and failure.code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
-                failure = self._create(replication)
-            if failure is not None:
-                patience.wait(failure, _ASK_AGAIN_MS)
-        if (self._brokers, self.topic) not in _compacted:
-            ensure_compacted(self._client, self.topic)
-            _compacted.add((self._brokers, self.topic))
+        self._log_topic.create_if_missing(replication)
+        if (self._brokers, self.topic) not in _checked:
+            self._log_topic.check()
+            _checked.add((self._brokers, self.topic))
 
     def exists(self) -> bool:
-        patience = self._client.patience(f"topic {self.topic}")
-        while (failure := self._missing()) is not None:
-            if isinstance(failure, BrokerError) and failure.code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
-                return False
-            patience.wait(failure, _ASK_AGAIN_MS)
-        return True
+        return self._log_topic.exists()
 
-    def read(self) -> Mapping[str, Entry]:
-        """The newest entry of each prefix."""
-        end = self._all.end_offsets(self.topic, [PARTITION])[PARTITION]
-        patience = self._client.patience(f"open transactions in topic {self.topic}")
-        while self._stable.end_offsets(self.topic, [PARTITION])[PARTITION] < end:
-            patience.wait(None, _WAIT_MS)
-        return self._read_to(end)
+    def partition(self, prefix: str) -> int:
+        return partition_of(prefix, len(self._client.topic(self.topic).partitions))
 
-    def glance(self) -> Mapping[str, Entry]:
-        """What can be read at once. Entries behind an open transaction are not among it."""
-        return self._read_to(self._stable.end_offsets(self.topic, [PARTITION])[PARTITION])
+    def entry(self, prefix: str, producer_id: int | None, owners: Callable[[], Mapping[int, str]]) -> Entry | None:
+        """The newest entry that counts. None if there is none.
 
-    def _read_to(self, end: int) -> Mapping[str, Entry]:
+        `producer_id`: what `<prefix>-driver` has now; None if brokers do not know it. `owners`: which transactional id
+        has which producer id now; asked for only where it decides.
+        """
+        partition = self.partition(prefix)
+        progress = self._read(partition, prefix.encode())
+        return self._believed(prefix, partition, progress, producer_id, owners)
+
+    def entries(self, producer_ids: Callable[[list[str]], Mapping[str, int]]) -> dict[str, Entry]:
+        """The newest entry that counts of each prefix, for people: what cannot be read is left out with a warning.
+
+        `producer_ids`: what the drivers of these prefixes have now.
+        """
+        read = [(index, self._read(index, None)) for index in self._reader.partitions(self.topic)]
+        prefixes = [key.decode("utf-8", "replace") for _, progress in read for key in progress.newest]
+        known = producer_ids(prefixes)
+        found: dict[str, Entry] = {}
+        for partition, progress in read:
+            for prefix in (key.decode("utf-8", "replace") for key in progress.newest):
+                try:
+                    entry = self._believed(prefix, partition, progress, known.get(prefix), dict)
+                except DecodeError as error:
+                    _log.warning("%s", error)
+                    continue
+                if entry is not None:
+                    found[prefix] = entry
+        return found
+
+    # --- parts
+
+    def _read(self, partition: int, key: bytes | None) -> _Progress:
         topic_id = self._client.topic(self.topic).topic_id
-        place = (self._brokers, self.topic, topic_id)
-        known = _positions.pop(place, None)
-        if known is None or known.next_offset > end or topic_id == NO_TOPIC_ID:
-            known = _Position(self._all.beginning_offsets(self.topic, [PARTITION])[PARTITION], {})
-        entries = dict(known.entries)
-        span = {PARTITION: known.next_offset}, {PARTITION: end}
-        for rows in self._stable.batches(self.topic, partitions=[PARTITION], start=span[0], stop=span[1]):
-            columns = (rows.column(name).to_pylist() for name in ("key", "value", "offset"))
-            for key, value, offset in zip(*columns, strict=True):
-                self._take(entries, key, value, offset)
-        if len(_positions) >= _LOGS_MAX:
-            _positions.clear()
-        _positions[place] = _Position(end, entries)
-        return dict(entries)
+        place = (self._brokers, self.topic, topic_id, partition, key)
+        end = self._reader.end_offsets(self.topic, [partition])[partition]
+        progress = _progress.pop(place, None)
+        if progress is None or progress.next_offset > end or topic_id == NO_TOPIC_ID:
+            progress = _Progress(self._reader.beginning_offsets(self.topic, [partition])[partition])
+        for batch in self._reader.decoded(self.topic, partition, start=progress.next_offset, stop=end):
+            progress.take(batch, key)
+        progress.next_offset = max(progress.next_offset, end)
+        if len(_progress) >= _PLACES_MAX:
+            _progress.clear()
+        _progress[place] = progress
+        return progress
 
-    def _take(self, entries: dict[str, Entry], key: bytes | None, value: bytes | None, offset: int) -> None:
-        if key is not None and value is None:
-            entries.pop(key.decode("utf-8", "replace"), None)
-            return
+    def _believed(
+        self,
+        prefix: str,
+        partition: int,
+        progress: _Progress,
+        producer_id: int | None,
+        owners: Callable[[], Mapping[int, str]],
+    ) -> Entry | None:
+        key = prefix.encode()
+        newest = progress.newest.get(key, {})
+        record = newest.get(producer_id) if producer_id is not None else None
+        if record is None and newest:
+            record = self._of_earlier_id(prefix, partition, newest, owners())
+        for stranger in (*newest.values(), progress.plain.get(key)):
+            if stranger is not None and stranger is not record and (record is None or stranger.offset > record.offset):
+                self._warn(partition, stranger, f"it is not of the driver of the prefix {prefix}, and is passed over")
+        if record is None or record.value is None:
+            return None
         try:
-            entry = decoded(key or b"", value or b"")
+            return decoded(key, record.value)
         except DecodeError as error:
-            raise DecodeError(
-                f"topic {self.topic}, partition {PARTITION}, offset {offset}: {error}. This topic is for decisions "
-                "alone: name another one with decisionLogTopic, or use the newest version of this library everywhere."
-            ) from error
-        entries[entry.prefix] = entry
+            raise refusals.unreadable_entry(self._place(partition, record), prefix, error) from error
 
-    # --- the topic
-
-    def _missing(self) -> KafkaSinkError | None:
-        """Why the topic cannot be read now; raised, if it will not pass."""
-        question = MetadataRequest(topics=[MetadataRequestTopic(name=self.topic)], allow_auto_topic_creation=False)
-        node = self._client.any_node()
-        answer = None if node is None else self._client.attempt(node, MetadataResponse, question)
-        if answer is None or isinstance(answer, NetworkError):
-            return answer or NetworkError("no broker can be asked")
-        code = answer.topics[0].error_code if answer.topics else error_codes.UNKNOWN_TOPIC_OR_PARTITION
-        if code == error_codes.NONE:
+    def _of_earlier_id(
+        self, prefix: str, partition: int, newest: Mapping[int, Record], owners: Mapping[int, str]
+    ) -> Record | None:
+        candidates = [record for record in newest.values() if record.producer_id not in owners]
+        if not candidates:
             return None
-        error = broker_error(code, f"topic {self.topic}, the log of what is decided")
-        if not error_codes.error_code(code).retriable:
-            raise error
-        return error
+        record = max(candidates, key=lambda each: each.offset)
+        self._warn(
+            partition,
+            record,
+            f"it is the newest under the prefix {prefix}, of an earlier producer id of its driver "
+            f"({record.producer_id}, which no transactional id has any more), and is believed",
+        )
+        return record
 
-    def _create(self, replication: int) -> KafkaSinkError | None:
-        settings = [CreatableTopicConfig(name=name, value=value) for name, value in _SETTINGS.items()]
-        topic = CreatableTopic(
-            name=self.topic, num_partitions=1, replication_factor=replication, assignments=[], configs=settings
-        )
-        node = self._client.metadata.snapshot.controller or self._client.any_node()
-        if node is None:
-            return NetworkError("no broker can be asked")
-        answer = self._client.attempt(node, CreateTopicsResponse, CreateTopicsRequest(topics=[topic]))
-        if isinstance(answer, NetworkError):
-            return answer
-        (row,) = answer.topics
-        if row.error_code in (error_codes.NONE, error_codes.TOPIC_ALREADY_EXISTS):
-            return None
-        error = broker_error(
-            row.error_code,
-            f"topic {self.topic}, the log of what is decided, does not exist and could not be created"
-            + (f" ({cleaned(row.error_message)})" if row.error_message else ""),
-        )
-        if error_codes.error_code(row.error_code).retriable:
-            return error
-        raise error
+    def _warn(self, partition: int, record: Record, words: str) -> None:
+        if len(_warned) >= _WARNED_MAX:
+            _warned.clear()
+        place = self._place(partition, record)
+        if (self._brokers, place) not in _warned:
+            _warned.add((self._brokers, place))
+            _log.warning("%s: %s", place, words)
+
+    def _place(self, partition: int, record: Record) -> str:
+        return f"topic {self.topic}, partition {partition}, offset {record.offset}"
+
+
+def _records(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[bytes, Record]]:
+    """The rows with this key; with any, where it is None."""
+    columns = batch.columns
+    wanted = columns.column("key").is_valid() if key is None else pc.equal(columns.column("key"), key)
+    rows = columns.filter(wanted)
+    for row_key, value, offset in zip(
+        *(rows.column(name).to_pylist() for name in ("key", "value", "offset")), strict=True
+    ):
+        yield row_key, Record(offset, batch.header.producer_id, value)

@@ -6,32 +6,49 @@
 
 The decision is one record in the log, written in a transaction of the driver. Before it nothing of the batch is ever
 seen; after it everything is going to be, whatever process has to see to that.
+
+A driver may stand still between any two requests, while others act. So what it read before it had its epoch is a hint,
+and what it does under the epoch names that epoch (query_transactions.py).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from types import TracebackType
 
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once import refusals, steps
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
-from spark_kafka_sink.exactly_once.decision_log import DRIVER_TIMEOUT_MS
+from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, TaskTransaction
 from spark_kafka_sink.exactly_once.names import GENERATIONS, task_id, task_of
-from spark_kafka_sink.exactly_once.prefix import Prefix
-from spark_kafka_sink.exactly_once.transactions_client import TransactionDescription
+from spark_kafka_sink.exactly_once.query_transactions import (
+    Held,
+    QueryTransactions,
+    claimed_timeout_ms,
+    has_claimed,
+)
+from spark_kafka_sink.exactly_once.transactions_client import COMPLETE_ABORT, EMPTY, ONGOING, TransactionDescription
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
+from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
 from spark_kafka_sink.protocol import error_codes
 
 _log = logging.getLogger(__name__)
 
 _MINUTE_MS = 60_000
-TIMEOUTS_MS = tuple(minutes * _MINUTE_MS for minutes in (24 * 60, 12 * 60, 6 * 60, 3 * 60, 60, 30, 15, 10, 5, 2, 1))
+TIMEOUTS_MS = (
+    *(minutes * _MINUTE_MS for minutes in (24 * 60, 12 * 60, 6 * 60, 3 * 60, 60, 30, 15, 10, 5, 2, 1)),
+    *(30_000, 15_000, 10_000, 5_000),
+)
 """What is tried, one after the other, to find the longest transaction that the brokers grant."""
+JOB_TIMEOUT_MS_MAX = 60 * _MINUTE_MS
+"""Of a job without a name: if its driver dies, no later one knows its transactions, and readers wait so long."""
+MARGIN_MS_MAX = 10_000
+"""So much of the transactions' timeout must be left when the batch is decided, or a quarter of it if that is less."""
+_TURNS_MAX = 5
 
 
 class Driver:
@@ -39,129 +56,129 @@ class Driver:
 
     def __init__(self, delivery: Delivery, *, system: System | None = None) -> None:
         self._delivery = delivery
-        self._prefix = Prefix(delivery.options, delivery.prefix, delivery.topic, system=system)
-        self._client, self._log = self._prefix.client, self._prefix.log
+        self._query = QueryTransactions(delivery.options, delivery.prefix, delivery.topic, system=system)
+        self._client = self._query.client
 
     def __enter__(self) -> Driver:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._prefix.client.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._query.__exit__(kind, error, trace)
 
     # --- begin
 
     def begin(self, name: str) -> BatchStart:
-        """`name`: of this driver, another one for each process that drives."""
+        """`name`: of one start of a query, or of one job. Another start of the same query has another name."""
         steps.before(steps.START)
         with refusals.before_the_first_row():
-            self._log.create_if_missing(self._delivery.replication)
-            start = self._alone() if self._delivery.is_forgotten else self._take_turn(name)
+            self._query.log.create_if_missing(self._delivery.replication)
+            start = self._begin(name)
         steps.after(steps.START)
         return start
 
-    def _alone(self) -> BatchStart:
-        """Begin under a prefix that no other driver has: there is nothing to take over."""
-        timeout_ms = self._granted_timeout_ms()
-        entry = Entry(self._delivery.prefix, timeout_ms=timeout_ms)
-        driver = self._prefix.fence()
-        self._client.describe([self._prefix.driver_id])  # brokers that cannot would be found out by the tasks
-        return BatchStart(entry, driver)
+    def _begin(self, name: str) -> BatchStart:
+        """Begin in turns: one that another driver has spoiled is followed by another, as long as none has won."""
+        present: str | None = None
+        for _ in range(_TURNS_MAX):
+            seen = self._query.look()
+            hint = self._query.entry(None if seen is None else seen.id_and_epoch.producer_id)
+            present = hint.driver if present is None else present
+            self._refuse(hint, name, present)
+            try:
+                return self._turn(name, seen, hint, present)
+            except ProducerFencedError as error:
+                _log.info("prefix %s: another driver begins at the same time (%s)", self._delivery.prefix, error)
+        raise refusals.contested(self._delivery.prefix, name)
 
-    def _take_turn(self, name: str) -> BatchStart:
-        self._refuse(self._prefix.of(self._log.glance()), name)  # the driver that has the prefix now is not harmed
-        while True:
-            driver = self._prefix.fence()
-            entries = self._log.read()
-            entry = self._prefix.of(entries)
-            self._refuse(entry, name)
-            if entry.drivers[-1:] == (name,) and entry.state is not EntryState.DECIDED:
-                return BatchStart(entry, driver, self._delivery.is_given, _of_queries_elsewhere(entries, entry.prefix))
-            # What is written here uses up sequences of the epoch, so another one is fetched after it.
-            self._take_over(entry, name)
+    def _turn(self, name: str, seen: TransactionDescription | None, hint: Entry, present: str) -> BatchStart:
+        goes_on = hint.driver == name and hint.timeout_ms > 0
+        timeouts_ms = (claimed_timeout_ms(hint.timeout_ms),) if goes_on else self._timeouts_ms()
+        try:
+            driver, granted_ms = self._query.fence(seen, timeouts_ms)
+        except BrokerError as error:
+            if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
+                raise refusals.timeout_refused(error) from error
+            raise
+        entry = self._query.entry(driver.producer_id)  # all that an older driver has written; it writes no more
+        self._refuse(entry, name, present)
+        if entry.driver == name and entry.state is not EntryState.DECIDED:
+            return BatchStart(entry, driver, self._delivery.is_given)
+        if not entry.generation and seen is not None and has_claimed(seen):
+            raise refusals.log_lost(self._delivery.prefix, self._query.log.topic)
+        return self._take_over(entry, name, driver, hint.timeout_ms if goes_on else granted_ms)
 
-    def _refuse(self, entry: Entry, name: str) -> None:
+    def _refuse(self, entry: Entry, name: str, present: str) -> None:
+        """`present`: who drove when this driver looked first. To take over from another one is to fence one that
+        began later, and works."""
         if entry.has_superseded(name):
             raise refusals.superseded(entry, name)
+        if entry.driver not in (present, name):
+            raise refusals.overtaken(entry, name)
         checkpoint = self._delivery.checkpoint
         if checkpoint and entry.checkpoint and checkpoint != entry.checkpoint:
             raise refusals.other_checkpoint(entry, checkpoint)
 
-    def _take_over(self, entry: Entry, name: str) -> None:
-        """Of a driver before: finish what it had decided, abort what it had not, and write down who drives now."""
-        timeout_ms = self._granted_timeout_ms()
-        driver = self._prefix.fence()
+    def _take_over(self, entry: Entry, name: str, driver: ProducerIdAndEpoch, granted_ms: int) -> BatchStart:
+        """Of a driver before: finish what it had decided, write down who drives now, abort what it had not decided."""
+        found = entry
         if entry.state is EntryState.DECIDED:
             _log.info("prefix %s: %s is decided and not done; it is finished now", entry.prefix, entry.batch)
             self._commit_all(entry)
             entry = entry.done()
-        self._prefix.abort(self._prefix.leftovers())
-        if entry.drivers[-1:] != (name,):
-            entry = entry.begun(name, self._delivery.checkpoint, timeout_ms)
-        self._prefix.write(driver, entry)
+        claim = entry.begun(name, self._delivery.checkpoint, granted_ms)
+        driver = self._query.claim(driver, found, claim)
+        self._query.abort(self._query.leftovers(), driver)
+        return BatchStart(claim, driver, self._delivery.is_given)
 
-    def _granted_timeout_ms(self) -> int:
-        """The longest transaction that the brokers grant, or the one that the user wants."""
-        wanted = self._delivery.timeout_ms
-        *longer, last = TIMEOUTS_MS if wanted is None else (wanted,)
-        for timeout_ms in longer:
-            if self._refused_timeout(timeout_ms) is None:
-                return timeout_ms
-        refused = self._refused_timeout(last)
-        if refused is not None:
-            raise refusals.timeout_refused(refused) from refused
-        return last
-
-    def _refused_timeout(self, timeout_ms: int) -> BrokerError | None:
-        try:
-            self._client.init_producer_id(self._prefix.driver_id, timeout_ms)
-        except BrokerError as error:
-            if error.code != error_codes.INVALID_TRANSACTION_TIMEOUT:
-                raise
-            return error
-        return None
+    def _timeouts_ms(self) -> Sequence[int]:
+        """What to ask for: what the user wants, or else all, the longest first."""
+        if self._delivery.timeout_ms is not None:
+            return (self._delivery.timeout_ms,)
+        longest_ms = JOB_TIMEOUT_MS_MAX if self._delivery.is_forgotten else TIMEOUTS_MS[0]
+        return tuple(timeout_ms for timeout_ms in TIMEOUTS_MS if timeout_ms <= longest_ms)
 
     # --- commit
 
-    def commit(self, start: BatchStart, batch: Batch, transactions: Sequence[TaskTransaction]) -> None:
+    def commit(
+        self, start: BatchStart, batch: Batch, transactions: Sequence[TaskTransaction], content: Content
+    ) -> None:
         """Decide that the batch is committed, and commit it. Without transactions there is nothing to decide."""
-        from spark_kafka_sink.exactly_once.decision_writer import DecisionWriter
-
         if not transactions:
             return
         steps.before(steps.DECIDE)
         start.is_committed(batch)  # raises what must not be
-        entry = start.entry.decided(batch, tuple(transactions))
-        self._ensure_open(start, entry)
-        delivery = self._delivery
-        with DecisionWriter(delivery.options, delivery.topic, start.prefix, start.driver) as writer:
-            with refusals.fenced_before_the_decision(entry):
-                writer.write(entry)
-            steps.after(steps.DECIDE)
-            steps.before(steps.COMMIT)
-            self._commit_all(entry)
-            losers: list[TransactionDescription] = []
+        entry = start.entry.decided(batch, content, tuple(transactions))
+        with refusals.fenced_before_the_decision(entry):
+            self._ensure_open(start, entry)
+            held = self._query.write(Held(start.driver), entry)
+        steps.after(steps.DECIDE)
+        steps.before(steps.COMMIT)
+        self._commit_all(entry)
+        losers: list[TransactionDescription] = []
+        with _warned_of(entry):
+            # Before it is noted that the batch is done. That can be written only if no newer driver has begun till
+            # then, so what is listed here is none of a newer driver's.
+            losers = self._query.leftovers()
+        if self._delivery.is_forgotten:
             with _warned_of(entry):
-                # Listed before it is noted that the batch is done: until then no newer driver lets tasks begin.
-                losers = self._prefix.leftovers()
-            if delivery.is_forgotten:
-                with _warned_of(entry):
-                    writer.forget()
-            else:
-                with refusals.fenced_after_the_commit(entry):
-                    writer.write(entry.done())
-            steps.after(steps.COMMIT)
+                self._query.write(held, None)
+        else:
+            with refusals.fenced_after_the_commit(entry):
+                self._query.write(held, entry.done())
+        steps.after(steps.COMMIT)
         steps.before(steps.LOSERS)
         with _warned_of(entry):
-            self._prefix.abort(losers)
+            self._query.end_listed(losers)
         steps.after(steps.LOSERS)
 
     def _ensure_open(self, start: BatchStart, entry: Entry) -> None:
-        """A transaction that has ended by itself is found before the decision, not after it."""
+        """A transaction that has ended by itself, or is about to, is found before the decision, not after it."""
         ids = [task_id(entry.prefix, each.task) for each in entry.transactions]
-        found = self._client.describe([start.driver_id, *ids])
-        with refusals.fenced_before_the_decision(entry):
-            if start.driver_id not in found or found[start.driver_id].id_and_epoch != start.driver:
-                raise refusals.fenced(start.driver_id)
+        found = self._client.describe(ids)
+        if not self._query.is_newest(start.driver):  # after the others: it is the reason why they are not open
+            raise refusals.fenced(start.driver_id)
         faults = []
         for name, each in zip(ids, entry.transactions, strict=True):
             now = found.get(name)
@@ -171,65 +188,83 @@ class Driver:
                 faults.append(f"{name}: {now.state}, with epoch {now.id_and_epoch.epoch} in place of {each.epoch}")
         if faults:
             raise refusals.not_open(entry, faults)
+        self._ensure_time_left(entry, found.values())
+
+    def _ensure_time_left(self, entry: Entry, found: Iterable[TransactionDescription]) -> None:
+        """By the clocks of the brokers, which say when it began, and of this machine."""
+        now_ms = self._client.blocking.wall_ms()
+        for each in found:
+            left_ms = each.started_ms + each.timeout_ms - now_ms
+            if each.started_ms >= 0 and left_ms < min(MARGIN_MS_MAX, each.timeout_ms / 4):
+                raise refusals.too_late(entry, each, left_ms)
 
     def _commit_all(self, entry: Entry) -> None:
-        refused = self._prefix.commit(entry)
+        refused = self._query.commit(entry)
         if refused:
-            raise refusals.commit_lost(entry, refused)
+            raise refusals.not_committed(entry, refused)
 
     # --- abort
 
-    def abort(self, start: BatchStart, batch: Batch, transactions: Sequence[TaskTransaction]) -> bool:
+    def abort(self, start: BatchStart, batch: Batch) -> bool:
         """Was the batch aborted? Not if it is decided already, or if a newer driver has taken over."""
         steps.before(steps.ABORT)
-        aborted = self._abort(start, batch, transactions)
+        try:
+            aborted = self._abort(start, batch)
+        except ProducerFencedError:
+            aborted = False
         steps.after(steps.ABORT)
         return aborted
+
+    def _abort(self, start: BatchStart, batch: Batch) -> bool:
+        if not self._take_back_decision(start):
+            return False
+        driver = self._query.renew(start.driver, start.entry.timeout_ms)  # from now on no attempt of the batch begins
+        entry = self._query.entry(driver.producer_id)
+        if entry.state is EntryState.DECIDED or entry.has_committed(batch):
+            return False
+        self._query.abort(self._of_generation(start.entry), driver)
+        if self._delivery.is_forgotten:
+            self._query.write(Held(driver), None)
+        return True
+
+    def _take_back_decision(self, start: BatchStart) -> bool:
+        """False if the decision has been made, or may not be made any more."""
+        known = self._query.look()
+        if known is None or known.id_and_epoch != start.driver:
+            return False
+        if known.state == ONGOING:
+            deciding = PreparedTransaction(start.driver_id, *start.driver, self._client.transaction_version)
+            return not self._client.end([deciding], commit=False)
+        return known.state in (EMPTY, COMPLETE_ABORT)
 
     def abort_unreported(self, name: str) -> bool:
         """Abort what the tasks of this driver have left open, of a batch of which none has reported.
 
-        False if something is decided, or a newer driver has taken over. One that takes over meanwhile is left alone:
-        its tasks have ids of the next generation.
+        False if something is decided, or a newer driver has taken over.
         """
         steps.before(steps.ABORT)
-        entry = self._prefix.entry()
-        is_ours = entry.drivers[-1:] == (name,) and entry.state is not EntryState.DECIDED
-        if is_ours:
-            ours = entry.generation % GENERATIONS
-            found = ((task_of(entry.prefix, each.transactional_id), each) for each in self._prefix.leftovers())
-            self._prefix.abort([each for task, each in found if task is not None and task.generation == ours])
-        steps.after(steps.ABORT)
-        return is_ours
-
-    def _abort(self, start: BatchStart, batch: Batch, transactions: Sequence[TaskTransaction]) -> bool:
-        if not self._still_drives(start):
-            return False
-        entry = self._prefix.entry()
-        if entry.state is EntryState.DECIDED or entry.has_committed(batch):
-            return False
-        prepared = [each.prepared(start.prefix) for each in transactions]
-        self._client.abort({each.transactional_id: each.id_and_epoch for each in prepared})
-        self._prefix.abort(self._prefix.leftovers())
-        return True
-
-    def _still_drives(self, start: BatchStart) -> bool:
-        """Has the driver the epoch that it began under? If so, what it has left open itself is aborted.
-
-        Another epoch is that of a newer driver, or follows from a decision.
-        """
-        known = self._client.describe([start.driver_id]).get(start.driver_id)
-        if known is None or known.id_and_epoch != start.driver:
-            return False
-        if known.is_open:
-            deciding = PreparedTransaction(start.driver_id, *start.driver, self._client.transaction_version)
-            if self._client.end([deciding], commit=False):
-                return False
         try:
-            self._client.init_producer_id(start.driver_id, DRIVER_TIMEOUT_MS, start.driver)
+            aborted = self._abort_unreported(name)
         except ProducerFencedError:
+            aborted = False
+        steps.after(steps.ABORT)
+        return aborted
+
+    def _abort_unreported(self, name: str) -> bool:
+        seen = self._query.look()
+        if seen is None or seen.state != EMPTY:
             return False
+        entry = self._query.entry(seen.id_and_epoch.producer_id)
+        if entry.driver != name or entry.state is EntryState.DECIDED:
+            return False
+        self._query.abort(self._of_generation(entry), seen.id_and_epoch)
         return True
+
+    def _of_generation(self, entry: Entry) -> list[TransactionDescription]:
+        """What this driver's tasks have left. A newer driver's have ids of the next generation."""
+        ours = entry.generation % GENERATIONS
+        found = ((task_of(entry.prefix, each.transactional_id), each) for each in self._query.leftovers())
+        return [each for task, each in found if task is not None and task.generation == ours]
 
 
 @contextmanager
@@ -245,12 +280,3 @@ def _warned_of(entry: Entry) -> Iterator[None]:
             entry.prefix,
             error,
         )
-
-
-def _of_queries_elsewhere(entries: Mapping[str, Entry], prefix: str) -> dict[str, Entry]:
-    """The last that is decided of each query under any other prefix."""
-    found: dict[str, Entry] = {}
-    for entry in sorted(entries.values(), key=lambda each: each.batch.number or 0):
-        if entry.batch.query is not None and entry.prefix != prefix:
-            found[entry.batch.query] = dataclasses.replace(entry, transactions=(), drivers=(), keys=())
-    return found

@@ -12,18 +12,25 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from spark_kafka_sink.errors import DecodeError
-from spark_kafka_sink.exactly_once.names import TaskName, task_id
+from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.names import PREFIX_CHARACTERS_MAX, TaskName, task_id
 from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
 
-FORMAT = 1
+FORMAT = 2
+_READ_TOO = 1
+"""The format before contents were noted. Its batches are known by number or key alone."""
 KEYS_MAX = 100
 DRIVERS_MAX = 20
+VALUE_BYTES_MAX = 8 << 20
+_TEXT_CHARACTERS_MAX = 4_096
+_LONG_MAX = 2**63 - 1
+_INT_MAX = 2**31 - 1
 
 
 class EntryState(Enum):
@@ -52,6 +59,8 @@ class Batch:
     query: str | None = None
     number: int | None = None
     key: str | None = None
+    scope: str = ""
+    """What a key is a key of: the topic that the job names for all rows, or nothing where rows name theirs."""
 
     def __str__(self) -> str:
         if self.query is not None:
@@ -60,10 +69,24 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class KeyedJob:
+    """A job that is committed. `scope` and `content` are None if an earlier version has noted it."""
+
+    key: str
+    scope: str | None = None
+    content: Content | None = None
+
+    def is_of(self, batch: Batch) -> bool:
+        return self.key == batch.key and self.scope in (None, batch.scope)
+
+
+@dataclass(frozen=True)
 class Entry:
     prefix: str
     state: EntryState = EntryState.OPEN
     batch: Batch = Batch()
+    content: Content | None = None
+    """Of the batch; None if an earlier version has decided it."""
     transactions: tuple[TaskTransaction, ...] = ()
     generation: int = 0
     """How many drivers there were."""
@@ -72,8 +95,13 @@ class Entry:
     checkpoint: str = ""
     timeout_ms: int = 0
     """Of the tasks' transactions; 0 if that is not known."""
-    keys: tuple[str, ...] = ()
-    """Of jobs that are committed, the newest at the end."""
+    keys: tuple[KeyedJob, ...] = ()
+    """Jobs that are committed, the newest at the end."""
+
+    @property
+    def driver(self) -> str:
+        """The newest driver's name; empty if there was none."""
+        return self.drivers[-1] if self.drivers else ""
 
     @property
     def last_decided(self) -> Batch | None:
@@ -89,27 +117,39 @@ class Entry:
             timeout_ms=timeout_ms,
         )
 
-    def decided(self, batch: Batch, transactions: tuple[TaskTransaction, ...]) -> Entry:
-        return dataclasses.replace(self, state=EntryState.DECIDED, batch=batch, transactions=transactions)
+    def decided(self, batch: Batch, content: Content, transactions: tuple[TaskTransaction, ...]) -> Entry:
+        return dataclasses.replace(
+            self, state=EntryState.DECIDED, batch=batch, content=content, transactions=transactions
+        )
 
     def done(self) -> Entry:
-        key = self.batch.key
-        keys = self.keys if key is None or key in self.keys else (*self.keys, key)[-KEYS_MAX:]
+        keys = self.keys
+        if self.batch.key is not None and self._keyed(self.batch) is None:
+            keys = (*keys, KeyedJob(self.batch.key, self.batch.scope, self.content))[-KEYS_MAX:]
         return dataclasses.replace(self, state=EntryState.DONE, transactions=(), keys=keys)
 
     def has_committed(self, batch: Batch) -> bool:
-        """Is this very batch decided? Then its rows must not be written again."""
+        """Is a batch of this name decided? Then its rows must not be written again."""
         if batch.query is not None:
             return self.state is not EntryState.OPEN and batch == self.batch
-        return batch.key is not None and (batch.key in self.keys or self._decided_key == batch.key)
+        return batch.key is not None and (self._keyed(batch) is not None or self._is_decided_key(batch))
+
+    def content_of(self, batch: Batch) -> Content | None:
+        """What was committed as this batch. None if that was not noted."""
+        if batch.query is not None or self._is_decided_key(batch):
+            return self.content
+        job = self._keyed(batch)
+        return None if job is None else job.content
 
     def has_superseded(self, driver: str) -> bool:
         """A newer driver has the prefix."""
-        return driver in self.drivers and driver != self.drivers[-1]
+        return driver in self.drivers and driver != self.driver
 
-    @property
-    def _decided_key(self) -> str | None:
-        return self.batch.key if self.state is not EntryState.OPEN else None
+    def _keyed(self, batch: Batch) -> KeyedJob | None:
+        return next((job for job in self.keys if job.is_of(batch)), None)
+
+    def _is_decided_key(self, batch: Batch) -> bool:
+        return self.state is not EntryState.OPEN and (batch.key, batch.scope) == (self.batch.key, self.batch.scope)
 
 
 def encoded(entry: Entry) -> bytes:
@@ -119,40 +159,103 @@ def encoded(entry: Entry) -> bytes:
         "query": entry.batch.query,
         "batch": entry.batch.number,
         "key": entry.batch.key,
+        "scope": entry.batch.scope,
+        "content": _plain(entry.content),
         "transactions": [[*each.task, each.producer_id, each.epoch, each.version] for each in entry.transactions],
         "generation": entry.generation,
         "drivers": entry.drivers,
         "checkpoint": entry.checkpoint,
         "timeoutMs": entry.timeout_ms,
-        "keys": entry.keys,
+        "keys": [{"key": job.key, "scope": job.scope, "content": _plain(job.content)} for job in entry.keys],
     }
     return json.dumps(plain, separators=(",", ":")).encode()
 
 
 def decoded(key: bytes, value: bytes) -> Entry:
-    """DecodeError for what is no entry: another program writes into the topic, or a newer version of this library."""
+    """DecodeError for what is no entry: another program has written it, or a newer version of this library."""
+    if len(value) > VALUE_BYTES_MAX:
+        raise DecodeError(f"it has {len(value)} bytes, and an entry has at most {VALUE_BYTES_MAX}")
     try:
         plain = json.loads(value)
-        if plain["format"] != FORMAT:
-            raise DecodeError(f"its format is {plain['format']!r}, and this version of the library knows {FORMAT}")
-        return _entry(key.decode(), plain)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DecodeError(f"it is no record of the decision log: {error!r}") from error
+        if not isinstance(plain, dict):
+            raise DecodeError("it is no record of the decision log: its JSON is no object")
+        if plain["format"] not in (FORMAT, _READ_TOO):
+            raise DecodeError(f"its format is {plain['format']!r:.40}, and this version of the library knows {FORMAT}")
+        return _entry(_text(key.decode(), PREFIX_CHARACTERS_MAX), plain)
+    except (ValueError, KeyError, RecursionError) as error:
+        raise DecodeError(f"it is no record of the decision log: {type(error).__name__}: {error!s:.200}") from error
 
 
 def _entry(prefix: str, plain: Mapping[str, Any]) -> Entry:
-    transactions = tuple(
-        TaskTransaction(TaskName(int(row[0]), int(row[1]), int(row[2])), int(row[3]), int(row[4]), int(row[5]))
-        for row in plain["transactions"]
-    )
     return Entry(
         prefix=prefix,
-        state=EntryState(plain["state"]),
-        batch=Batch(plain["query"], plain["batch"], plain["key"]),
-        transactions=transactions,
-        generation=int(plain["generation"]),
-        drivers=tuple(plain["drivers"]),
-        checkpoint=str(plain["checkpoint"]),
-        timeout_ms=int(plain["timeoutMs"]),
-        keys=tuple(plain["keys"]),
+        state=EntryState(_text(plain["state"])),
+        batch=Batch(
+            _optional(plain["query"], _text),
+            _optional(plain["batch"], _whole),
+            _optional(plain["key"], _text),
+            _text(plain.get("scope", "")),
+        ),
+        content=_content(plain.get("content")),
+        transactions=tuple(_transaction(row) for row in _list(plain["transactions"])),
+        generation=_whole(plain["generation"], _INT_MAX),
+        drivers=tuple(_text(each) for each in _list(plain["drivers"])),
+        checkpoint=_text(plain["checkpoint"]),
+        timeout_ms=_whole(plain["timeoutMs"], _INT_MAX),
+        keys=tuple(_keyed_job(each) for each in _list(plain["keys"])),
     )
+
+
+def _transaction(row: object) -> TaskTransaction:
+    generation, partition, attempt, producer_id, epoch, version = (_whole(each) for each in _list(row, 6))
+    return TaskTransaction(TaskName(generation, partition, attempt), producer_id, epoch, version)
+
+
+def _keyed_job(plain: object) -> KeyedJob:
+    if isinstance(plain, str):
+        return KeyedJob(_text(plain))
+    fields = _object(plain)
+    return KeyedJob(_text(fields["key"]), _optional(fields["scope"], _text), _content(fields["content"]))
+
+
+def _plain(content: Content | None) -> Mapping[str, object] | None:
+    return None if content is None else dataclasses.asdict(content)
+
+
+def _content(plain: object) -> Content | None:
+    if plain is None:
+        return None
+    fields = _object(plain)
+    topics = tuple((_text(name), _whole(rows)) for name, rows in (_list(each, 2) for each in _list(fields["topics"])))
+    return Content(_whole(fields["rows"]), _whole(fields["payload_bytes"]), topics, _text(fields["digest"]))
+
+
+# --- the types of JSON, checked: a ValueError names what is there instead
+
+
+def _text(value: object, characters_max: int = _TEXT_CHARACTERS_MAX) -> str:
+    if not isinstance(value, str) or len(value) > characters_max:
+        raise ValueError(f"a text of at most {characters_max} characters is wanted, not {value!r:.40}")
+    return value
+
+
+def _whole(value: object, number_max: int = _LONG_MAX) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= number_max:
+        raise ValueError(f"a whole number from 0 to {number_max} is wanted, not {value!r:.40}")
+    return value
+
+
+def _list(value: object, length: int | None = None) -> Sequence[Any]:
+    if not isinstance(value, list) or length not in (None, len(value)):
+        raise ValueError(f"a list{'' if length is None else f' of {length}'} is wanted, not {value!r:.40}")
+    return value
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"an object is wanted, not {value!r:.40}")
+    return value
+
+
+def _optional(value: object, check: Any) -> Any:
+    return None if value is None else check(value)

@@ -7,7 +7,9 @@ All transactional ids of a query begin with its prefix:
 
 Ids are used again from batch to batch: a broker remembers an id for a week, so an id for each batch would fill its
 memory. The generation is another one with each new driver, so that a late task of an earlier driver has an id which is
-none of today's. It counts to GENERATIONS and begins again.
+none of today's. It counts to GENERATIONS and begins again. Spark counts attempts from 0 again when it runs a stage
+again, and an attempt of the first run may still be at work, or have ended well: an attempt that finds its id in use
+takes another one, in which its own number in the application stands.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ from typing import NamedTuple
 from spark_kafka_sink.errors import ConfigurationError
 
 GENERATIONS = 8
+ATTEMPTS_MAX = 1_000
+"""More often Spark runs no task: spark.task.maxFailures is 4."""
+_SECOND_NAMES = 10_000
 OWN_PREFIX = "pykafka-"
 """Prefixes that the sink makes by itself begin with this."""
 DECISION_LOG_TOPIC = "pykafka-decisions"
@@ -37,6 +42,11 @@ class TaskName(NamedTuple):
     generation: int
     partition: int
     attempt: int
+
+
+def second_attempt_name(attempt: int, task_attempt_id: int) -> int:
+    """In place of the attempt's number, if an id with it is in use. No two attempts at work have the same."""
+    return attempt + ATTEMPTS_MAX * (1 + task_attempt_id % _SECOND_NAMES)
 
 
 def driver_id(prefix: str) -> str:

@@ -1,22 +1,46 @@
 """What a person may do with this sink's transactions from outside: look, finish, abort, give up.
 
-For `pykafka transactions`. Looking changes nothing. Everything else fences the driver of the prefix first, so that
-no other process decides meanwhile. A query that runs fails at its next commit with an error that names the reason, and
-goes on when it is started again.
+For `pykafka transactions`. Looking changes nothing. To finish or to give up is to commit what is decided, and to note
+it. To abort is to take over from the driver, as another driver would: it is fenced first, then the open transactions
+are listed, and then exactly these are ended. A query that runs fails at its next commit with an error that names the
+reason, and goes on when it is started again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+import platform
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from spark_kafka_sink.errors import BrokerError, ExactlyOnceError
+from spark_kafka_sink.errors import (
+    BrokerError,
+    ExactlyOnceError,
+    KafkaSinkError,
+    ProducerFencedError,
+)
+from spark_kafka_sink.exactly_once import refusals
+from spark_kafka_sink.exactly_once.clients import lent
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
+from spark_kafka_sink.exactly_once.driver import TIMEOUTS_MS
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
-from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC, OWN_PREFIX, checked_prefix, split_id, task_id
-from spark_kafka_sink.exactly_once.prefix import Prefix
+from spark_kafka_sink.exactly_once.job_names import is_abandoned, is_job_prefix, whose
+from spark_kafka_sink.exactly_once.names import (
+    DECISION_LOG_TOPIC,
+    OWN_PREFIX,
+    checked_prefix,
+    driver_id,
+    split_id,
+    task_id,
+)
+from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
 from spark_kafka_sink.exactly_once.transactions_client import ONGOING, TransactionDescription, TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -26,6 +50,7 @@ class PrefixSurvey:
     prefix: str
     entry: Entry | None
     open: tuple[TransactionDescription, ...]
+    log_exists: bool = True
 
     @property
     def decided(self) -> tuple[str, ...]:
@@ -55,9 +80,10 @@ def survey(
 ) -> list[PrefixSurvey]:
     """All prefixes, or this one. `options`: of a producer, by their names."""
     config = ProducerConfig.parse(options).client_config()
-    with TransactionsClient(config) as client:
+    with lent(config) as client:
         log = DecisionLog(config, topic, client.blocking)
-        entries = dict(log.glance()) if log.exists() else {}
+        log_exists = log.exists()
+        entries = log.entries(lambda prefixes: _producer_ids(client, prefixes)) if log_exists else {}
         found = client.describe(client.ids(lambda name: _is_ours(name, entries, prefix), ONGOING)).values()
         open_by_prefix: dict[str, list[TransactionDescription]] = {}
         for each in found:
@@ -65,46 +91,124 @@ def survey(
             if split is not None and each.is_open:
                 open_by_prefix.setdefault(split[0], []).append(each)
     names = sorted({*entries, *open_by_prefix} if prefix is None else {prefix})
-    return [PrefixSurvey(name, entries.get(name), tuple(open_by_prefix.get(name, ()))) for name in names]
+    return [PrefixSurvey(name, entries.get(name), tuple(open_by_prefix.get(name, ())), log_exists) for name in names]
 
 
 def finish(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> Finished | None:
     """Commit what is decided and note that it is done. None if nothing is. If a part is lost, nothing is noted."""
-    with Prefix(options, checked_prefix(prefix), topic) as held:
-        return _finished(held, give_up=False)
+    return _finished(options, prefix, topic, give_up=False)
 
 
 def give_up(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> Finished | None:
-    """Commit what can still be committed of what is decided, and note that it is done: the rest is lost."""
-    with Prefix(options, checked_prefix(prefix), topic) as held:
-        return _finished(held, give_up=True)
+    """Commit what can still be committed of what is decided, and note that it is done: the rest is lost.
+
+    ExactlyOnceError if something is refused that is not lost: it could still be committed.
+    """
+    return _finished(options, prefix, topic, give_up=True)
 
 
 def abort(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> list[TransactionDescription]:
     """Abort the open transactions of tasks under the prefix, and return them. ExactlyOnceError if they are decided."""
-    with Prefix(options, checked_prefix(prefix), topic) as held:
-        held.fence()
-        entry = held.entry() if held.log.exists() else Entry(prefix)
-        if entry.state is EntryState.DECIDED:
+    with _opened(options, prefix, topic) as query:
+        driver, entry = _fenced(query, _refuse_decided)
+        driver = query.claim(driver, entry, entry.begun(_person(), "", entry.timeout_ms))
+        listed = query.leftovers()
+        query.abort(listed, driver)
+        _forget_job(query, driver)
+        return [each for each in listed if each.is_open]
+
+
+def free_abandoned_jobs(options: Mapping[str, str], topic: str) -> None:
+    """Finish or abort what jobs without a name have left on this machine, whose driver's process has ended."""
+    with lent(ProducerConfig.parse(options).client_config()) as client:
+        names = (split_id(name) for name in client.ids(lambda name: True, ONGOING))
+    for prefix in sorted({split[0] for split in names if split is not None and is_abandoned(split[0])}):
+        _free(options, prefix, topic)
+
+
+def _free(options: Mapping[str, str], prefix: str, topic: str) -> None:
+    try:
+        if finish(options, prefix, topic) is None:
+            abort(options, prefix, topic)
+        _log.info("%s has ended and left transactions open (prefix %s): they are ended now", whose(prefix), prefix)
+    except KafkaSinkError as error:
+        _log.warning("what %s has left open (prefix %s) is not ended: %s", whose(prefix), prefix, error)
+
+
+@contextmanager
+def _opened(options: Mapping[str, str], prefix: str, topic: str) -> Iterator[QueryTransactions]:
+    with QueryTransactions(options, checked_prefix(prefix), topic) as query:
+        if not query.log.exists():
+            raise refusals.unknown_prefix(topic, prefix, exists=False)
+        try:
+            yield query
+        except ProducerFencedError as error:
             raise ExactlyOnceError(
-                f"{entry.batch} (prefix {prefix}) is decided: its transactions are to be committed, and some may be so "
-                "already. Finish it; if that is not possible any more, give it up."
-            )
-        found = held.leftovers()
-        held.abort(found)
-        return [each for each in found if each.is_open]
+                f"A driver has begun to work under the prefix {prefix} at this moment. Nothing of its was touched. "
+                "Look again; stop the query first if it should not run."
+            ) from error
 
 
-def _finished(held: Prefix, *, give_up: bool) -> Finished | None:
-    driver = held.fence()
-    entry = held.entry() if held.log.exists() else Entry(held.name)
+def _fenced(query: QueryTransactions, check: Callable[[Entry], None]) -> tuple[ProducerIdAndEpoch, Entry]:
+    """Fence the driver of the prefix. `check` looks at the entry before that, so as not to disturb it for nothing, and
+    again at the one that counts."""
+    seen = query.look()
+    hint = query.entry(None if seen is None else seen.id_and_epoch.producer_id)
+    if not hint.generation:
+        raise refusals.unknown_prefix(query.log.topic, query.prefix, exists=True)
+    check(hint)
+    driver, _ = query.fence(seen, TIMEOUTS_MS)
+    entry = query.entry(driver.producer_id)
+    check(entry)
+    return driver, entry
+
+
+def _refuse_decided(entry: Entry) -> None:
+    if entry.state is EntryState.DECIDED:
+        raise ExactlyOnceError(
+            f"{entry.batch} (prefix {entry.prefix}) is decided: its transactions are to be committed, and some may be "
+            "so already. Finish it; if that is not possible any more, give it up."
+        )
+
+
+class _NothingDecidedError(Exception):
+    """Ends an operation that has nothing to do."""
+
+
+def _refuse_undecided(entry: Entry) -> None:
     if entry.state is not EntryState.DECIDED:
-        return None
-    lost = held.commit(entry)
-    ids = [task_id(held.name, each.task) for each in entry.transactions]
-    if give_up or not lost:
-        held.write(driver, entry.done())
-    return Finished(entry, tuple(name for name in ids if name not in lost), lost)
+        raise _NothingDecidedError
+
+
+def _finished(options: Mapping[str, str], prefix: str, topic: str, *, give_up: bool) -> Finished | None:
+    with _opened(options, prefix, topic) as query:
+        try:
+            driver, entry = _fenced(query, _refuse_undecided)
+        except _NothingDecidedError:
+            return None
+        refused = query.commit(entry)
+        if not all(refusals.is_lost(error) for error in refused.values()):
+            raise refusals.not_yet_committed(entry, refused)
+        if give_up or not refused:
+            driver = query.claim(driver, entry, entry.done().begun(_person(), "", entry.timeout_ms))
+            _forget_job(query, driver)
+        ids = [task_id(prefix, each.task) for each in entry.transactions]
+        return Finished(entry, tuple(name for name in ids if name not in refused), refused)
+
+
+def _forget_job(query: QueryTransactions, driver: ProducerIdAndEpoch) -> None:
+    if is_job_prefix(query.prefix):
+        query.write(Held(driver), None)
+
+
+def _person() -> str:
+    return f"`pykafka transactions` on {platform.node()}, {uuid.uuid4().hex[:8]}"
+
+
+def _producer_ids(client: TransactionsClient, prefixes: Sequence[str]) -> dict[str, int]:
+    found = client.describe([driver_id(prefix) for prefix in prefixes])
+    known = ((prefix, found.get(driver_id(prefix))) for prefix in prefixes)
+    return {prefix: driver.id_and_epoch.producer_id for prefix, driver in known if driver is not None}
 
 
 def _is_ours(transactional_id: str, prefixes: Iterable[str], wanted: str | None) -> bool:

@@ -8,14 +8,18 @@ from contextlib import contextmanager
 from spark_kafka_sink.errors import (
     BrokerError,
     CommitLostError,
+    ConfigurationError,
+    DecodeError,
     ExactlyOnceError,
     KafkaSinkError,
     PreflightError,
     ProducerFencedError,
     UnsupportedVersionError,
 )
+from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.names import task_id
+from spark_kafka_sink.exactly_once.transactions_client import TransactionDescription
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import broker_error
 from spark_kafka_sink.words import cleaned
@@ -56,17 +60,50 @@ def before_the_first_row() -> Iterator[None]:
 
 def superseded(entry: Entry, name: str) -> ExactlyOnceError:
     return ExactlyOnceError(
-        f"A newer driver has taken over the query with the prefix {entry.prefix}: {entry.drivers[-1]}. This one, "
-        f"{name}, must stop. Two drivers worked on one checkpoint; the newer one goes on."
+        f"A newer driver has taken over the query with the prefix {entry.prefix}: {entry.driver}. This one, {name}, "
+        "must stop. Two of them must not work at the same time; if the newer one has ended, start this query again."
+    )
+
+
+def overtaken(entry: Entry, name: str) -> ExactlyOnceError:
+    return ExactlyOnceError(
+        f"A newer driver has taken over the query with the prefix {entry.prefix}: {entry.driver} began while this one, "
+        f"{name}, was starting, and works. This one has changed nothing and must stop. If it is this one that should "
+        "work, stop the other and start this one again."
+    )
+
+
+def contested(prefix: str, name: str) -> ExactlyOnceError:
+    return ExactlyOnceError(
+        f"Several drivers begin to work under the prefix {prefix} at the same time, and this one, {name}, has given "
+        "way. Nothing was written. Start one driver only, and give each query a transactionalIdPrefix of its own."
+    )
+
+
+def log_lost(prefix: str, topic: str) -> ExactlyOnceError:
+    return ExactlyOnceError(
+        f"topic {topic}, the log of what is decided, has nothing of the prefix {prefix}, but its driver has written "
+        "into it: the topic was deleted or emptied, records of others have replaced its own, or partitions were added "
+        "to it. Which batch was committed last is not known any more, so nothing was written. Compare the last batch "
+        "of the checkpoint with what is in Kafka; then start with another transactionalIdPrefix, which begins anew: a "
+        "batch that was committed and is not in the checkpoint's commits yet will be written once more."
+    )
+
+
+def unreadable_entry(place: str, prefix: str, error: DecodeError) -> DecodeError:
+    return DecodeError(
+        f"{place}: the newest decision under the prefix {prefix} cannot be read: {error}. A newer version of this "
+        "library may have written it: use the newest version for every driver of this query. Other queries are not "
+        "concerned."
     )
 
 
 def other_checkpoint(entry: Entry, checkpoint: str) -> ExactlyOnceError:
     return ExactlyOnceError(
         f"transactionalIdPrefix {entry.prefix} is in use by a query with the checkpoint {entry.checkpoint}, and the "
-        f"checkpoint of this one is {checkpoint}. Nothing was written. Give each query a prefix of its own. One whose "
-        "checkpoint was moved gets a new prefix; it is known by its query id. If both are one place, write it "
-        "as before."
+        f"checkpoint of this one is {checkpoint}. Nothing was written. Give each query a prefix of its own. If the "
+        "checkpoint was moved, let the query finish its last batch at the old place, and start it at the new one with "
+        "another prefix, or with none. If both are one place, write it as before."
     )
 
 
@@ -88,10 +125,30 @@ def older_batch(entry: Entry, batch: Batch) -> ExactlyOnceError:
     )
 
 
-def unfinished(entry: Entry, batch: Batch) -> ExactlyOnceError:
+def replay_mismatch(entry: Entry, batch: Batch, decided: Content | None, counted: Content) -> ExactlyOnceError:
+    if decided is None:
+        return ExactlyOnceError(
+            f"{batch} is in Kafka already (prefix {entry.prefix}). An earlier version of this library has decided it "
+            f"and did not note its rows, so they cannot be compared with the {counted} of this time. Nothing was "
+            "written now. "
+            'If it is the same batch, set onReplayMismatch to "warn" for one start; then what was committed stands.'
+        )
     return ExactlyOnceError(
-        f"{batch} was decided under the prefix {entry.prefix} and is not committed yet. Nothing was written. Set "
-        f'transactionalIdPrefix to "{entry.prefix}" for the next start, or let `pykafka transactions` finish it.'
+        f"{batch} is in Kafka already (prefix {entry.prefix}), but with other rows: {decided} were committed, and this "
+        f"time there are {counted}. Nothing was written now. The checkpoint was restored or copied, the source gives "
+        "other rows when it is read again, or the key is used for another job. If the rows of this time should be "
+        "written, start with another key or checkpoint and another transactionalIdPrefix. If the plan gives other rows "
+        "by itself, by "
+        'rand() or the time in a filter, set onReplayMismatch to "warn": then what was committed first stands.'
+    )
+
+
+def unknown_prefix(topic: str, prefix: str, *, exists: bool) -> ConfigurationError:
+    """To a person whose log says nothing of a prefix: perhaps it is not the log of the write."""
+    reason = f"does not know the prefix {prefix}" if exists else "does not exist"
+    return ConfigurationError(
+        f"The decision log {topic} {reason}, so it is not known what is decided under {prefix}. Nothing was done. If "
+        "the write has a log of its own (decisionLogTopic), name it by --log-topic."
     )
 
 
@@ -101,13 +158,54 @@ def unfinished(entry: Entry, batch: Batch) -> ExactlyOnceError:
 def not_open(entry: Entry, faults: Sequence[str]) -> ExactlyOnceError:
     return ExactlyOnceError(
         f"{entry.batch} was not committed, because transactions of its tasks are not open any more:\n"
-        f"{_listed(faults)}\nThe time between a task's first row and the end of the batch must stay below the "
+        f"{_listed(faults)}\nBrokers end a transaction that lasts too long, and somebody may have aborted them with "
+        "`pykafka transactions`. The time between a task's first row and the end of the batch must stay below the "
         f"transaction timeout ({entry.timeout_ms / 1000:g} s; the brokers' limit is transaction.max.timeout.ms). "
         "Nothing of the batch is visible, and the next start writes it again."
     )
 
 
-def commit_lost(entry: Entry, refused: Mapping[str, BrokerError]) -> CommitLostError:
+def too_late(entry: Entry, transaction: TransactionDescription, left_ms: float) -> ExactlyOnceError:
+    return ExactlyOnceError(
+        f"{entry.batch} was not committed: of the {transaction.timeout_ms / 1000:g} s that its transactions may last, "
+        f"{max(0.0, left_ms) / 1000:.1f} s were left for {transaction.transactional_id}, too little to commit it "
+        "safely. It was aborted, and nothing of it is visible. Make batches smaller, or let transactions last longer: "
+        "raise the brokers' transaction.max.timeout.ms, and kafka.transaction.timeout.ms if it is set. If the clocks "
+        "of this machine and of the brokers differ by more than some seconds, set them right."
+    )
+
+
+_LOST = (
+    error_codes.PRODUCER_FENCED,
+    error_codes.INVALID_PRODUCER_EPOCH,
+    error_codes.INVALID_TXN_STATE,
+    error_codes.INVALID_PRODUCER_ID_MAPPING,
+    error_codes.TRANSACTIONAL_ID_NOT_FOUND,
+)
+
+
+def is_lost(error: BrokerError) -> bool:
+    """Does this answer mean that a transaction has ended in another way? Any other says nothing of its outcome."""
+    return error.code in _LOST
+
+
+def not_committed(entry: Entry, refused: Mapping[str, BrokerError]) -> ExactlyOnceError:
+    """Some transactions of a decided batch were refused: lost for good, or not committed yet."""
+    lost = {name: error for name, error in refused.items() if is_lost(error)}
+    return _commit_lost(entry, lost) if lost else not_yet_committed(entry, refused)
+
+
+def not_yet_committed(entry: Entry, refused: Mapping[str, BrokerError]) -> ExactlyOnceError:
+    lines = [f"{name}: {error}" for name, error in sorted(refused.items())]
+    return ExactlyOnceError(
+        f"{entry.batch} is decided (prefix {entry.prefix}), and {len(refused)} of its {len(entry.transactions)} "
+        f"transactions could not be committed now:\n{_listed(lines)}\nThey are still open, and nothing is lost. Remove "
+        "the cause and start again, or let `pykafka transactions finish` commit them, within the transaction timeout "
+        f"({entry.timeout_ms / 1000:g} s) of their beginning."
+    )
+
+
+def _commit_lost(entry: Entry, refused: Mapping[str, BrokerError]) -> CommitLostError:
     by_id = {task_id(entry.prefix, each.task): each for each in entry.transactions}
     lines = [
         f"{name} (rows of Spark's partition {by_id[name].task.partition}, producer id {by_id[name].producer_id}, epoch "
@@ -132,8 +230,8 @@ def fenced(transactional_id: str) -> BrokerError:
 def fenced_before_the_decision(entry: Entry) -> Iterator[None]:
     with _fenced_means(
         f"{entry.batch} was not committed: a newer driver has taken over the query with the prefix {entry.prefix}, or "
-        "`pykafka transactions` has. This one must stop. Nothing of the batch is visible; the driver that goes on "
-        "writes it."
+        "`pykafka transactions` has. This one must stop. The driver that goes on writes the batch, or finishes it if "
+        "it was decided at the last moment: no row is lost or doubled."
     ):
         yield
 

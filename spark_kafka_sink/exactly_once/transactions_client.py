@@ -40,10 +40,14 @@ from spark_kafka_sink.protocol.messages.describe_transactions import (
 )
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
-from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from spark_kafka_sink.protocol.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from spark_kafka_sink.protocol.messages.list_transactions import TransactionState as ListedTransaction
 from spark_kafka_sink.reader.blocking_client import BlockingClient, Question
 
-ONGOING, EMPTY = "Ongoing", "Empty"
+ONGOING, EMPTY, COMPLETE_ABORT = "Ongoing", "Empty", "CompleteAbort"
 """States of a transactional id. Empty: a producer has asked for it, and has begun nothing since."""
 TIMEOUT_MS = 120_000.0
 """The longest time without any progress."""
@@ -52,8 +56,6 @@ SILENCE_MS = 3_000.0
 _IN_FLIGHT_MAX = 50
 _DRIVER_TIMEOUT_MS = 60_000
 """For an epoch that is asked for between two records of a log."""
-_ABORT_TIMEOUT_MS = 60_000
-"""For an id that is only aborted: its next user says another one."""
 
 
 @dataclass(frozen=True)
@@ -128,13 +130,26 @@ class TransactionsClient:
             if answer.error_code != error_codes.NONE
         }
 
-    def abort(self, transactions: Mapping[str, ProducerIdAndEpoch]) -> None:
-        """Abort these transactions, and let nothing more be written under their epochs.
+    def abort(self, listed: Sequence[TransactionDescription], timeout_ms: int) -> None:
+        """Abort exactly these, and let nothing more be written under their epochs: ids that were listed before, which
+        are open or given to somebody who has begun nothing. What has begun since, under a newer epoch, is left alone.
 
-        The producer id is asked for anew, because this fences: the end of a transaction does not, in version 1, and
-        what a task that still lives writes after it would hold readers back for ever with brokers before Kafka 3.6.
+        An open one is ended, which is refused if its epoch is not the newest. To ask for its producer id would abort
+        whatever is open now. In version 1 the end does not fence, and what a task that still lives writes after it
+        would hold readers back for ever with brokers before Kafka 3.6; so these are fenced then, as those are that
+        have begun nothing: by a request for their next epoch, with this timeout.
         """
-        questions = {name: requests.init(name, _ABORT_TIMEOUT_MS, known) for name, known in transactions.items()}
+        version = self.transaction_version
+        open_ones = [
+            PreparedTransaction(each.transactional_id, *each.id_and_epoch, version) for each in listed if each.is_open
+        ]
+        refused_ones = self.end(open_ones, commit=False)
+        known = {
+            each.transactional_id: each.id_and_epoch
+            for each in listed
+            if not each.is_open or (version < 2 and each.transactional_id not in refused_ones)
+        }
+        questions = {name: requests.init(name, timeout_ms, expected) for name, expected in known.items()}
         begun = error_codes.CONCURRENT_TRANSACTIONS
         about = About(Kind.INIT, InitProducerIdResponse, lambda names: questions[names[0]], code_of, enough=begun)
         self._coordinated.answers(about, questions)
@@ -176,20 +191,27 @@ class TransactionsClient:
 
     def ids(self, wanted: Callable[[str], bool], *states: str) -> list[str]:
         """The transactional ids, of those that are wanted, that are in one of these states. All brokers are asked."""
+        return sorted({row.transactional_id for row in self._rows(states) if wanted(row.transactional_id)})
+
+    def owners(self) -> dict[int, str]:
+        """Which transactional id has which producer id, of those that this user may see."""
+        return {row.producer_id: row.transactional_id for row in self._rows(())}
+
+    def _rows(self, states: Sequence[str]) -> list[ListedTransaction]:
         patience, pause_ms = self.blocking.patience("the list of transactions"), COMPLETING_PAUSE_MS
         message = ListTransactionsRequest(state_filters=list(states))
-        listed: dict[int, list[str]] = {}
+        listed: dict[int, list[ListedTransaction]] = {}
         while True:
             nodes = [node for node in self._all_nodes() if node.id not in listed]
             if not nodes and listed:
-                return sorted({name for names in listed.values() for name in names if wanted(name)})
+                return [row for rows in listed.values() for row in rows]
             failure: KafkaSinkError | None = None
             answers = self.blocking.ask_all(ListTransactionsResponse, [Question(node, message) for node in nodes])
             for node, answer in zip(nodes, answers, strict=True):
                 if isinstance(answer, NetworkError):
                     failure = answer
                 elif answer.error_code == error_codes.NONE:
-                    listed[node.id] = [row.transactional_id for row in answer.transaction_states]
+                    listed[node.id] = answer.transaction_states
                 else:
                     failure = broker_error(answer.error_code, f"{node}: the attempt to list transactions was refused")
                     if not may_pass(answer.error_code):

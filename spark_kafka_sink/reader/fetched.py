@@ -75,13 +75,13 @@ def visible_rows(
     heapq.heapify(to_hide)
     tables: list[pa.Table] = []
     size, next_offset = 0, start
-    for batch in decode_batches(records if records is not None else b"", bytes_max=BATCH_BYTES_MAX):
+    for batch in decoded_batches(records):
         header = batch.header
         next_offset = max(next_offset, header.last_offset + 1)
         while to_hide and to_hide[0][0] <= header.last_offset:
             hidden.add(heapq.heappop(to_hide)[1])
         if header.control:
-            if _is_abort_marker(batch):
+            if is_abort_marker(batch):
                 hidden.discard(header.producer_id)
         elif not (header.transactional and header.producer_id in hidden):
             tables.append(_rows(batch, topic, partition, start, stop))
@@ -94,7 +94,13 @@ def visible_rows(
     yield FetchedRows(pa.concat_tables(tables) if tables else ROWS_SCHEMA.empty_table(), next_offset)
 
 
-def _is_abort_marker(batch: DecodedBatch) -> bool:
+def decoded_batches(records: memoryview | bytes | None) -> Iterator[DecodedBatch]:
+    """All batches as they are stored: control batches, and those of transactions that are open or were aborted, too."""
+    return decode_batches(records if records is not None else b"", bytes_max=BATCH_BYTES_MAX)
+
+
+def is_abort_marker(batch: DecodedBatch) -> bool:
+    """Whether a control batch says that its producer's transaction was aborted; else it was committed."""
     keys = batch.columns.column("key")
     # A control batch may have lost its marker to compaction.
     key = keys[0].as_py() if len(keys) else None

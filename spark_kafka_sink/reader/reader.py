@@ -7,8 +7,9 @@ It is no consumer: no group, no position that is remembered. It is for looking a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
+from typing import Generic, TypeAlias, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
@@ -35,10 +36,11 @@ from spark_kafka_sink.protocol.messages.list_offsets import (
 )
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.reader.blocking_client import BlockingClient
-from spark_kafka_sink.reader.fetched import ROWS_SCHEMA, visible_rows
+from spark_kafka_sink.reader.fetched import ROWS_SCHEMA, decoded_batches, visible_rows
+from spark_kafka_sink.records.decoder import DecodedBatch
 
-READ_COMMITTED = "read_committed"
-ISOLATION_LEVELS = {"read_uncommitted": 0, READ_COMMITTED: 1}
+READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
+ISOLATION_LEVELS = {READ_UNCOMMITTED: 0, READ_COMMITTED: 1}
 
 FETCH_BYTES_MAX = 50 * 1024 * 1024
 PARTITION_BYTES_MAX = 8 * 1024 * 1024
@@ -50,6 +52,11 @@ _LATEST = -1
 _EARLIEST = -2
 _CONSUMER = -1  # in place of a replica's id
 _FETCH_BY_NAME = VersionRange(FetchRequest.VERSIONS.min, 12)  # from version 13 on by topic id, and nothing else
+
+
+PartT = TypeVar("PartT")
+_Unpack: TypeAlias = "Callable[[str, PartitionData, int, int], Iterator[tuple[PartT, int]]]"
+"""Of a topic, what was fetched, from an offset, below another one."""
 
 
 class TopicReader:
@@ -142,11 +149,24 @@ class TopicReader:
         """Rows as they come, each table of one partition. Where `start` or `stop` names no offset for a
         partition, that is its first one, or its end, at this moment. `follow`: there is no end."""
         chosen = self._chosen(topic, partitions)
-        topic_id = self._client.topic(topic).topic_id
         present_ends = dict.fromkeys(chosen, LONG_MAX) if follow else self._list_offsets(topic, chosen, _LATEST)
         ends = {**present_ends, **_among(stop, chosen)}
         positions = {**self._list_offsets(topic, chosen, _EARLIEST), **_among(start, chosen)}
-        fetching = _Fetching(topic, topic_id, self._isolation, positions, ends)
+        for rows in self._fetched(topic, positions, ends, self._visible, follow=follow):
+            if rows.num_rows:
+                yield rows
+
+    def decoded(self, topic: str, partition: int, *, start: int, stop: int) -> Iterator[DecodedBatch]:
+        """The batches of a partition as they are stored, with control batches and whatever the isolation says."""
+        return self._fetched(topic, {partition: start}, {partition: stop}, _as_stored, follow=False)
+
+    # --- parts
+
+    def _fetched(
+        self, topic: str, positions: dict[int, int], ends: dict[int, int], unpack: _Unpack[PartT], *, follow: bool
+    ) -> Iterator[PartT]:
+        topic_id = self._client.topic(topic).topic_id
+        fetching = _Fetching(topic, topic_id, self._isolation, positions, ends, unpack)
         patience = self._client.patience(f"records of topic {topic}")
         while fetching.pending:
             before = dict(positions)
@@ -164,7 +184,11 @@ class TopicReader:
                 self._client.metadata.request_update()
                 patience.wait(failure, self._backoff_ms)
 
-    # --- parts
+    def _visible(self, topic: str, data: PartitionData, start: int, stop: int) -> Iterator[tuple[pa.Table, int]]:
+        aborted = data.aborted_transactions if self._isolation else None
+        partition = data.partition_index
+        for part in visible_rows(_records(data), aborted, topic=topic, partition=partition, start=start, stop=stop):
+            yield part.rows, part.next_offset
 
     def _chosen(self, topic: str, partitions: Iterable[int] | None) -> list[int]:
         if partitions is None:
@@ -207,7 +231,7 @@ class TopicReader:
                 patience.wait(failure, self._backoff_ms)
         return offsets
 
-    def _fetch(self, fetching: _Fetching, leader: Node, partitions: list[int]) -> FetchResponse | NetworkError:
+    def _fetch(self, fetching: _Fetching[PartT], leader: Node, partitions: list[int]) -> FetchResponse | NetworkError:
         if self._client.metadata.snapshot.topic_id(fetching.topic) not in (None, fetching.topic_id):
             # The offsets that we go by are of another topic.
             context = f"topic {fetching.topic} was deleted and created again while it was read"
@@ -217,11 +241,20 @@ class TopicReader:
         return self._client.attempt(leader, FetchResponse, request, versions=versions)
 
 
-class _Fetching:
-    """Where the reading of one topic stands. `positions` and `ends` are offsets by partition."""
+class _Fetching(Generic[PartT]):
+    """Where the reading of one topic stands. `positions` and `ends` are offsets by partition.
+
+    `unpack` makes parts of what was fetched, each with the offset where to go on behind it.
+    """
 
     def __init__(
-        self, topic: str, topic_id: UUID, isolation: int, positions: dict[int, int], ends: dict[int, int]
+        self,
+        topic: str,
+        topic_id: UUID,
+        isolation: int,
+        positions: dict[int, int],
+        ends: dict[int, int],
+        unpack: _Unpack[PartT],
     ) -> None:
         self.topic = topic
         self.topic_id = topic_id
@@ -229,6 +262,7 @@ class _Fetching:
         self._isolation = isolation
         self._positions = positions
         self._ends = ends
+        self._unpack = unpack
 
     @property
     def pending(self) -> list[int]:
@@ -249,8 +283,8 @@ class _Fetching:
             topics=[FetchTopic(topic=self.topic, topic_id=self.topic_id, partitions=wanted)],
         )
 
-    def take(self, answer: FetchResponse) -> Iterator[pa.Table]:
-        """The visible rows; positions move on. What went wrong, and may go right the next time, is in `failure`."""
+    def take(self, answer: FetchResponse) -> Iterator[PartT]:
+        """The parts; positions move on. What went wrong, and may go right the next time, is in `failure`."""
         self.failure = _failure(answer.error_code, f"topic {self.topic}")
         for topic in answer.responses:
             for data in topic.partitions:
@@ -262,21 +296,24 @@ class _Fetching:
                 else:
                     self.failure = _failure(data.error_code, where)
 
-    def _rows(self, data: PartitionData) -> Iterator[pa.Table]:
+    def _rows(self, data: PartitionData) -> Iterator[PartT]:
         partition = data.partition_index
-        assert not isinstance(data.records, list | tuple)
-        parts = visible_rows(
-            data.records,  # type: ignore[arg-type]  # segments are for writing only
-            data.aborted_transactions if self._isolation else None,
-            topic=self.topic,
-            partition=partition,
-            start=self._positions[partition],
-            stop=self._ends[partition],
-        )
-        for part in parts:
-            self._positions[partition] = part.next_offset
-            if part.rows.num_rows:
-                yield part.rows
+        start, stop = self._positions[partition], self._ends[partition]
+        for part, next_offset in self._unpack(self.topic, data, start, stop):
+            self._positions[partition] = next_offset
+            yield part
+
+
+def _as_stored(topic: str, data: PartitionData, start: int, stop: int) -> Iterator[tuple[DecodedBatch, int]]:
+    """Brokers send whole batches: the first may begin before `start`, and what ends before it was read before."""
+    for batch in decoded_batches(_records(data)):
+        if batch.header.last_offset >= start and batch.header.base_offset < stop:
+            yield batch, batch.header.last_offset + 1
+
+
+def _records(data: PartitionData) -> memoryview | bytes | None:
+    assert not isinstance(data.records, list | tuple)
+    return data.records  # type: ignore[return-value]  # segments are for writing only
 
 
 def read_topic_table(

@@ -9,6 +9,7 @@ from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC, prefix_fault
 from spark_kafka_sink.words import TOPIC_NAME_RULE, is_topic_name
 
 AT_LEAST_ONCE, EXACTLY_ONCE = "at-least-once", "exactly-once"
+MISMATCH_FAILS, MISMATCH_WARNS = "fail", "warn"
 BROKERS_CHOOSE = -1
 _REPLICAS_MAX = 32_767
 _KEY_CHARACTERS_MAX = 200
@@ -25,6 +26,11 @@ DELIVERY_OPTIONS = (
         "the beginning of all transactional ids of this query; without it made from `checkpointLocation`",
     ),
     ("idempotencyKey", "", "of a batch job: a job whose key is committed already writes nothing"),
+    (
+        "onReplayMismatch",
+        MISMATCH_FAILS,
+        "a batch that is in Kafka already and now has other rows: `fail`, or `warn` and let what was committed stand",
+    ),
     ("decisionLogTopic", DECISION_LOG_TOPIC, "the compacted topic for what is decided; created if it is missing"),
     ("decisionLogReplication", str(BROKERS_CHOOSE), "its replicas, if it is created; -1 leaves them to the brokers"),
 )
@@ -42,6 +48,7 @@ class DeliveryOptions:
     replication: int
     timeout_ms: int | None
     checkpoint: str | None
+    tolerates_mismatch: bool = False
 
 
 def parse_delivery(own: Mapping[str, str], producer: Mapping[str, str], faults: list[str]) -> DeliveryOptions | None:
@@ -68,6 +75,7 @@ def parse_delivery(own: Mapping[str, str], producer: Mapping[str, str], faults: 
         replication=_replication(own, faults),
         timeout_ms=int(timeout) if timeout.isdecimal() else None,  # the producer's own table has the words for others
         checkpoint=own.get("checkpointlocation", "").strip() or None,
+        tolerates_mismatch=_tolerates_mismatch(own, faults),
     )
 
 
@@ -109,6 +117,13 @@ def _key(own: Mapping[str, str], faults: list[str]) -> str | None:
     if not 1 <= len(value) <= _KEY_CHARACTERS_MAX:
         faults.append(f"Option 'idempotencyKey' must have 1 to {_KEY_CHARACTERS_MAX} characters; it has {len(value)}.")
     return value
+
+
+def _tolerates_mismatch(own: Mapping[str, str], faults: list[str]) -> bool:
+    value = own.get("onreplaymismatch", MISMATCH_FAILS).strip().lower()
+    if value not in (MISMATCH_FAILS, MISMATCH_WARNS):
+        faults.append(f"Option 'onReplayMismatch' must be '{MISMATCH_FAILS}' or '{MISMATCH_WARNS}', not {value!r}.")
+    return value == MISMATCH_WARNS
 
 
 def _replication(own: Mapping[str, str], faults: list[str]) -> int:

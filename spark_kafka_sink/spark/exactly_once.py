@@ -3,7 +3,8 @@
     planning worker     begin_stream, begin_job      once for each micro-batch, once for each job
     task                ExactlyOnce.is_committed     before it reads a row
                         ExactlyOnce.transaction      around what it writes; its end stays open
-    committing worker   commit, abort                in a stream another process than the one that planned
+    committing worker   of_reports                   in a stream another process than the one that planned
+                        ExactlyOnce.commit, abort
 
 Imported only where exactly once was asked for.
 """
@@ -11,19 +12,22 @@ Imported only where exactly once was asked for.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
 import platform
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError
 from spark_kafka_sink.exactly_once import steps
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
+from spark_kafka_sink.exactly_once.clients import lent
+from spark_kafka_sink.exactly_once.content import Content, added_up
+from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, TaskTransaction
-from spark_kafka_sink.exactly_once.late_attempts import refused_if_late
-from spark_kafka_sink.exactly_once.names import OWN_PREFIX, checkpoint_name, prefix_of
+from spark_kafka_sink.exactly_once.job_names import new_job_prefix
+from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_late
+from spark_kafka_sink.exactly_once.names import OWN_PREFIX, checkpoint_name, prefix_of, task_id
+from spark_kafka_sink.exactly_once.operations import free_abandoned_jobs
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.spark.delivery_options import DeliveryOptions
 from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
@@ -34,6 +38,8 @@ _CLOSE_SECONDS = 5.0
 _REPLACED_BY_EACH_TASK = f"{OWN_PREFIX}task"
 """A producer needs an id to be transactional; with the prefix in it, the pool would keep producers for each job."""
 
+_ABORTED = "its transactions were aborted, and read_committed readers see nothing of it"
+_ABORTED_UNREPORTED = "no task has reported; transactions that were open are aborted, and readers do not wait for them"
 _LEFT_ALONE = "it is decided already, or a newer driver has taken over; the next start finishes what is decided"
 _KEY_IN_STREAM = (
     "Option 'idempotencyKey' is for batch jobs. A stream needs none: its query id and the number of each micro-batch "
@@ -43,39 +49,44 @@ _KEY_IN_STREAM = (
 
 @dataclass(frozen=True)
 class ExactlyOnce:
-    """What a writer has with it, from the planning worker to the tasks."""
+    """What a writer has with it, from the planning worker to the tasks and to the commit."""
 
     delivery: Delivery
-    start: BatchStart
+    start: BatchStart | None
+    """None where a stream's batch is aborted of which no task has reported."""
     is_stream: bool
+    name: str = ""
+    """Of the driver: of this start of the query."""
 
     def producer_options(self) -> dict[str, str]:
         """Of the tasks. One producer serves one task after the other, of whatever job, each under the task's own id."""
         return {
             **self.delivery.options,
             "transactional.id": _REPLACED_BY_EACH_TASK,
-            "transaction.timeout.ms": str(self.start.entry.timeout_ms),
+            "transaction.timeout.ms": str(self._begun.entry.timeout_ms),
         }
 
-    def batch(self, task: TaskIdentity) -> Batch:
-        return _micro_batch(task) if self.is_stream else Batch(key=self.delivery.key)
+    # --- in a task
 
     def is_committed(self, task: TaskIdentity) -> bool:
-        """Are the rows of this task's batch in Kafka already? Raises what speaks against writing them."""
+        """Is a batch of this name in Kafka already? Raises what speaks against writing it."""
         steps.before(steps.TASK)
-        committed = self.start.is_committed(self.batch(task))
+        committed = self._begun.is_committed(self._batch(task))
         steps.after(steps.TASK)
         return committed
 
     @contextlib.contextmanager
     def transaction(self, producer: KafkaProducer, report: TaskReport) -> Iterator[None]:
         """What is written within the block is one transaction, which stays open for the driver to end."""
-        task = report.task
+        task, start = report.task, self._begun
         steps.before(steps.WRITE)
         try:
-            # Anew for each batch: the driver has ended the last one, which has changed the epoch.
-            with refused_if_late(self.start, self.delivery.options):
-                producer.init_transactions(self.start.task_id(task.partition_id, task.attempt_number))
+            with lent(producer.config.client_config()) as client:
+                wanted = start.task(task.partition_id, task.attempt_number)
+                name = free_name(client, start, wanted, task.task_attempt_id)
+                # Anew for each batch: the driver has ended the last one, which has changed the epoch.
+                producer.init_transactions(task_id(start.prefix, name))
+                refuse_if_late(client, start)
             producer.begin_transaction()
             yield
             prepared = producer.prepare_transaction()
@@ -83,34 +94,88 @@ class ExactlyOnce:
             producer.close(_CLOSE_SECONDS)  # aborts, so that no reader has to wait for the transaction's timeout
             raise
         if prepared is not None:
-            report.transaction = self.start.transaction(task.partition_id, task.attempt_number, prepared)
-            # The process that commits a job has the start itself, with the keys of a hundred jobs before.
-            report.start = self.start.for_message() if self.is_stream else None
+            report.transaction = TaskTransaction(name, prepared.producer_id, prepared.epoch, prepared.version)
         steps.after(steps.WRITE)
 
+    def report(self, report: TaskReport) -> None:
+        """Tell the process that commits of a stream how its batch began. That of a job knows it."""
+        report.start = self.start if self.is_stream else None
 
-def _micro_batch(task: TaskIdentity) -> Batch:
-    if task.query_id is None or task.batch_id is None:
-        raise DeliveryError("Spark has not said which micro-batch this task is of, so nothing was written.")
-    return Batch(task.query_id, int(task.batch_id))
+    # --- on the driver, when all tasks have ended
+
+    def commit(self, reports: Sequence[TaskReport]) -> None:
+        if not reports:
+            return
+        batch, content = self._one_batch(reports), _content(reports)
+        passed_over = {report.was_committed for report in reports}
+        if len(passed_over) > 1:
+            raise DeliveryError(
+                "Some tasks of the batch have written and others have passed it over. Run the write again."
+            )
+        if passed_over == {True}:
+            self._begun.check_passed_over(batch, content, tolerant=self.delivery.tolerates_mismatch)
+            return
+        transactions = [report.transaction for report in reports if report.transaction is not None]
+        if transactions:
+            with Driver(self.delivery) as driver:
+                driver.commit(self._begun, batch, transactions, content)
+
+    def abort(self, reports: Sequence[TaskReport]) -> str:
+        """What became of the rows, in words."""
+        with Driver(self.delivery) as driver:
+            if self.start is None:
+                return _ABORTED_UNREPORTED if driver.abort_unreported(self.name) else _LEFT_ALONE
+            batch = self._one_batch(reports) if reports else Batch(key=self.delivery.key, scope=self.delivery.scope)
+            return _ABORTED if driver.abort(self.start, batch) else _LEFT_ALONE
+
+    # --- parts
+
+    @property
+    def _begun(self) -> BatchStart:
+        assert self.start is not None
+        return self.start
+
+    def _batch(self, task: TaskIdentity) -> Batch:
+        if not self.is_stream:
+            return Batch(key=self.delivery.key, scope=self.delivery.scope)
+        if task.query_id is None or task.batch_id is None:
+            raise DeliveryError("Spark has not said which micro-batch this task is of, so nothing was written.")
+        return Batch(task.query_id, int(task.batch_id))
+
+    def _one_batch(self, reports: Sequence[TaskReport]) -> Batch:
+        batches = {self._batch(report.task) for report in reports}
+        if len(batches) > 1:
+            raise DeliveryError(f"The tasks of one batch name {len(batches)} of them. Run the write again.")
+        return batches.pop()
+
+
+def _content(reports: Sequence[TaskReport]) -> Content:
+    """Of what was written, or passed over."""
+    return added_up((report.rows_of_topics(), report.passed_over_bytes or report.bytes) for report in reports)
 
 
 # --- in the planning worker
 
 
-def begin_stream(options: SinkOptions) -> ExactlyOnce:
-    return _begun(stream_delivery(options), _process_name(), is_stream=True)
+def begin_stream(options: SinkOptions, run: str) -> ExactlyOnce:
+    """`run`: of this start of the query. All its micro-batches have the same."""
+    return _begun(stream_delivery(options), _name(run), is_stream=True)
 
 
 def begin_job(options: SinkOptions) -> ExactlyOnce:
-    return _begun(_job_delivery(options), uuid.uuid4().hex, is_stream=False)
+    delivery = job_delivery(options)
+    if delivery.is_forgotten:
+        free_abandoned_jobs(delivery.options, delivery.topic)
+    return _begun(delivery, _name(uuid.uuid4().hex), is_stream=False)
 
 
 def _begun(delivery: Delivery, name: str, *, is_stream: bool) -> ExactlyOnce:
-    from spark_kafka_sink.exactly_once.driver import Driver
-
     with Driver(delivery) as driver:
-        return ExactlyOnce(delivery, driver.begin(name), is_stream)
+        return ExactlyOnce(delivery, driver.begin(name), is_stream, name)
+
+
+def _name(run: str) -> str:
+    return f"{platform.node()}/{run}"
 
 
 def stream_delivery(options: SinkOptions) -> Delivery:
@@ -124,13 +189,14 @@ def stream_delivery(options: SinkOptions) -> Delivery:
     return _delivery(options, asked.prefix or prefix_of("stream", checkpoint), checkpoint=checkpoint)
 
 
-def _job_delivery(options: SinkOptions) -> Delivery:
+def job_delivery(options: SinkOptions) -> Delivery:
     asked = _asked(options)
     if asked.prefix is not None:
         return _delivery(options, asked.prefix)
     if asked.key is not None:
-        return _delivery(options, prefix_of("key", asked.key))
-    return _delivery(options, f"{OWN_PREFIX}job-{uuid.uuid4().hex}", is_forgotten=True)
+        # A date is the key that people take, in every job: it is one of the topic's.
+        return _delivery(options, prefix_of("key", f"{options.topic or ''}\n{asked.key}"))
+    return _delivery(options, new_job_prefix(), is_forgotten=True)
 
 
 def _delivery(options: SinkOptions, prefix: str, *, checkpoint: str = "", is_forgotten: bool = False) -> Delivery:
@@ -143,8 +209,10 @@ def _delivery(options: SinkOptions, prefix: str, *, checkpoint: str = "", is_for
         timeout_ms=asked.timeout_ms,
         checkpoint=checkpoint,
         key=asked.key,
+        scope=options.topic or "",
         is_given=asked.prefix is not None,
         is_forgotten=is_forgotten,
+        tolerates_mismatch=asked.tolerates_mismatch,
     )
 
 
@@ -153,83 +221,12 @@ def _asked(options: SinkOptions) -> DeliveryOptions:
     return options.exactly_once
 
 
-def _process_name() -> str:
-    """Of the driver whose worker this is: the folders that Spark makes for a driver are its own."""
-    folders = os.environ.get("SPARK_LOCAL_DIRS") or f"process {os.getppid()}"
-    return f"{platform.node()}/{hashlib.sha256(folders.encode()).hexdigest()[:12]}"
+# --- in the committing worker of a stream
 
 
-# --- in the committing worker
-
-
-def commit(once: ExactlyOnce, reports: Sequence[TaskReport]) -> None:
-    _commit(once.delivery, once.start, once.batch, reports)
-
-
-def commit_stream(options: SinkOptions, reports: Sequence[TaskReport]) -> None:
-    """In a process that has nothing but the options and what the tasks bring."""
-    start = _start_of(reports)
-    if start is not None:  # else no task had a row
-        _commit(stream_delivery(options), start, _micro_batch, reports)
-
-
-def abort(once: ExactlyOnce, reports: Sequence[TaskReport]) -> str:
-    """What became of the rows, in words."""
-    return _abort(once.delivery, once.start, once.batch, reports)
-
-
-def abort_stream(options: SinkOptions, reports: Sequence[TaskReport]) -> str:
-    start = _start_of(reports)
-    if start is None:
-        return _abort_unreported(stream_delivery(options))
-    return _abort(stream_delivery(options), start, _micro_batch, reports)
-
-
-def _commit(
-    delivery: Delivery, start: BatchStart, batch_of: Callable[[TaskIdentity], Batch], reports: Sequence[TaskReport]
-) -> None:
-    from spark_kafka_sink.exactly_once.driver import Driver
-
-    transactions = _transactions(reports)
-    if transactions:
-        with Driver(delivery) as driver:
-            driver.commit(start, _one_batch(batch_of, reports), transactions)
-
-
-def _abort(
-    delivery: Delivery, start: BatchStart, batch_of: Callable[[TaskIdentity], Batch], reports: Sequence[TaskReport]
-) -> str:
-    from spark_kafka_sink.exactly_once.driver import Driver
-
-    with Driver(delivery) as driver:
-        if driver.abort(start, _one_batch(batch_of, reports), _transactions(reports)):
-            return "its transactions were aborted, and read_committed readers see nothing of it"
-    return _LEFT_ALONE
-
-
-def _abort_unreported(delivery: Delivery) -> str:
-    """When a query was stopped, for example: its tasks may have written, and are killed."""
-    from spark_kafka_sink.exactly_once.driver import Driver
-
-    with Driver(delivery) as driver:
-        if driver.abort_unreported(_process_name()):
-            return "no task has reported; transactions that were open are aborted, and readers do not wait for them"
-    return _LEFT_ALONE
-
-
-def _transactions(reports: Sequence[TaskReport]) -> list[TaskTransaction]:
-    return [report.transaction for report in reports if report.transaction is not None]
-
-
-def _start_of(reports: Sequence[TaskReport]) -> BatchStart | None:
+def of_reports(options: SinkOptions, reports: Sequence[TaskReport], run: str) -> ExactlyOnce:
+    """What the planning worker had, as far as the tasks have brought it."""
     starts = [report.start for report in reports if report.start is not None]
     if len({(start.prefix, start.driver) for start in starts}) > 1:
         raise DeliveryError("The tasks of one batch were begun by several drivers. Run the write again.")
-    return starts[0] if starts else None
-
-
-def _one_batch(batch_of: Callable[[TaskIdentity], Batch], reports: Sequence[TaskReport]) -> Batch:
-    batches = {batch_of(report.task) for report in reports}
-    if len(batches) > 1:
-        raise DeliveryError(f"The tasks of one batch name {len(batches)} of them. Run the write again.")
-    return batches.pop() if batches else Batch()
+    return ExactlyOnce(stream_delivery(options), starts[0] if starts else None, is_stream=True, name=_name(run))

@@ -65,6 +65,9 @@ class TaskReport(WriterCommitMessage):
     host: str = ""
     was_committed: bool = False
     """Exactly once: an earlier run has committed this batch, so nothing was written now."""
+    passed_over: dict[str, int] = field(default_factory=dict)
+    """Exactly once: the rows that were not written for this reason, by topic."""
+    passed_over_bytes: int = 0
     transaction: TaskTransaction | None = None
     """Exactly once: where the rows are, until the driver commits it."""
     start: BatchStart | None = None
@@ -74,6 +77,11 @@ class TaskReport(WriterCommitMessage):
         of_topic = self.partitions.setdefault(topic, {})
         known = of_topic.get(partition)
         of_topic[partition] = written if known is None else known + written
+
+    def rows_of_topics(self) -> dict[str, int]:
+        """The rows that were written, or passed over."""
+        written = {topic: sum(part.rows for part in parts.values()) for topic, parts in self.partitions.items()}
+        return self.passed_over if self.was_committed else written
 
 
 def add_up(reports: Sequence[TaskReport], batch: str | None = None, status: str = "committed") -> WriteReport:

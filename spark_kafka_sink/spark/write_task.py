@@ -53,6 +53,9 @@ if TYPE_CHECKING:
 NULL_TOPIC = "null topic present in the data. Use the topic option for setting a default topic."
 """In the words of Spark's own sink."""
 
+NO_TOPIC = "no topic"
+"""Rows without one are counted under this, which no topic can be called."""
+
 IDLE_TIMEOUT = "spark.kafka.producer.cache.timeout"
 IDLE_TIMEOUT_DEFAULT = "10m"
 
@@ -74,10 +77,11 @@ def write_rows(
     started = time.monotonic()
     context = TaskContext.get()
     report = TaskReport(_identity(context), started_ms=round(time.time() * 1000), host=platform.node())
-    if once is not None and once.is_committed(report.task):
-        report.was_committed = True
-        deque(batches, maxlen=0)  # Spark hands over all of them
-        return report
+    if once is not None:
+        once.report(report)
+        if once.is_committed(report.task):
+            _pass_over(plan, batches, report)
+            return report
     producer_options = options.producer if once is None else once.producer_options()
     with contextlib.ExitStack() as stack:
         writing: _Writing | None = None
@@ -95,6 +99,16 @@ def write_rows(
             writing.finish()
     report.duration_ms = round((time.monotonic() - started) * 1000)
     return report
+
+
+def _pass_over(plan: ColumnPlan, batches: Iterator[pa.RecordBatch], report: TaskReport) -> None:
+    """Count what an earlier run has committed: the driver compares whether these are the same rows."""
+    report.was_committed = True
+    for batch in batches:
+        for rows in split_by_topic(batch, plan):
+            topic = rows.topic or NO_TOPIC
+            report.passed_over[topic] = report.passed_over.get(topic, 0) + rows.columns.num_rows
+            report.passed_over_bytes += rows.columns.payload_nbytes
 
 
 @dataclass

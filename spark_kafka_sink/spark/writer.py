@@ -6,7 +6,7 @@ commits is made anew in another process: whatever it needs to know comes with th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from spark_kafka_sink.spark.write_task import LOGGER, show_log, write_rows
 if TYPE_CHECKING:
     from spark_kafka_sink.spark.exactly_once import ExactlyOnce
 
+BATCH_JOB = "batch job"
 CONTINUOUS = (
     "trigger(continuous=...) is not available for 'pykafka': continuous processing does not run sinks in Python. "
     'Use micro-batches: .trigger(processingTime="0 seconds").'
@@ -41,66 +42,49 @@ class KafkaBatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         look_at_less()  # the process that commits a stream has planned it anew, and has done so there
-        commit(self._options, messages, make_visible=self._commit)
+        commit(self._options, checked(messages), BATCH_JOB, self._once)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        abort(self._options, messages, take_back=None if self._once is None else self._abort)
-
-    def _commit(self, reports: Sequence[TaskReport]) -> None:
-        if self._once is not None:
-            from spark_kafka_sink.spark import exactly_once
-
-            exactly_once.commit(self._once, reports)
-
-    def _abort(self, reports: Sequence[TaskReport]) -> str:
-        from spark_kafka_sink.spark import exactly_once
-
-        assert self._once is not None
-        return exactly_once.abort(self._once, reports)
+        abort(self._options, messages, BATCH_JOB, self._once)
 
 
 class KafkaStreamWriter(DataSourceStreamArrowWriter):
-    """`once`: what the driver has begun, if it is exactly once; not in the process that commits."""
+    """`once`: what the driver has begun, if it is exactly once; not in the process that commits. `run`: of this start
+    of the query."""
 
-    def __init__(self, options: SinkOptions, plan: ColumnPlan, once: ExactlyOnce | None = None) -> None:
+    def __init__(self, options: SinkOptions, plan: ColumnPlan, run: str, once: ExactlyOnce | None = None) -> None:
         self._options = options
         self._plan = plan
+        self._run = run
         self._once = once
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return write_rows(self._options, self._plan, iterator, once=self._once)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        commit(self._options, messages, batchId, make_visible=self._commit)
+        if messages and not reports_of(messages):
+            # Continuous processing never calls `write`. Spark only logs what is raised here, and goes on.
+            raise ConfigurationError(f"No task has written anything. {CONTINUOUS}")
+        commit(self._options, checked(messages), f"batch {batchId}", self._once_of(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        abort(self._options, messages, batchId, take_back=None if self._options.exactly_once is None else self._abort)
+        abort(self._options, messages, f"batch {batchId}", self._once_of(messages))
 
-    def _commit(self, reports: Sequence[TaskReport]) -> None:
-        if self._options.exactly_once is not None:
-            from spark_kafka_sink.spark import exactly_once
+    def _once_of(self, messages: Sequence[WriterCommitMessage | None]) -> ExactlyOnce | None:
+        if self._options.exactly_once is None:
+            return None
+        from spark_kafka_sink.spark.exactly_once import of_reports
 
-            exactly_once.commit_stream(self._options, reports)
-
-    def _abort(self, reports: Sequence[TaskReport]) -> str:
-        from spark_kafka_sink.spark import exactly_once
-
-        return exactly_once.abort_stream(self._options, reports)
+        return of_reports(self._options, reports_of(messages), self._run)
 
 
-def commit(
-    options: SinkOptions,
-    messages: Sequence[WriterCommitMessage | None],
-    batch_id: int | None = None,
-    make_visible: Callable[[Sequence[TaskReport]], None] | None = None,
-) -> None:
-    """Every task must have said what it wrote; then say so in one line."""
-    from spark_kafka_sink.spark.publish import publish  # not for tasks
+def reports_of(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
+    return [message for message in messages if isinstance(message, TaskReport)]
 
-    reports = _reports(messages)
-    if batch_id is not None and messages and not reports:
-        # Continuous processing never calls `write`. Spark only logs what is raised here, and goes on.
-        raise ConfigurationError(f"No task has written anything. {CONTINUOUS}")
+
+def checked(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
+    """Every task must have said what it wrote, and no two tasks of one partition."""
+    reports = reports_of(messages)
     if len(reports) != len(messages):
         raise DeliveryError(
             f"{len(messages) - len(reports)} of {len(messages)} tasks have not reported what they wrote, so their rows "
@@ -109,9 +93,21 @@ def commit(
     twice = len(reports) - len({report.task.partition_id for report in reports})
     if twice:
         raise DeliveryError(f"{twice} partitions were committed by more than one task. Run the write again.")
-    if make_visible is not None:
-        make_visible(reports)
-    report = add_up(reports, None if reports else _batch(batch_id))
+    return reports
+
+
+def commit(
+    options: SinkOptions, reports: Sequence[TaskReport], name: str = BATCH_JOB, once: ExactlyOnce | None = None
+) -> None:
+    """Make what was written visible, if it is not so yet; then say in one line what was written.
+
+    `name`: of the batch, where no task says it.
+    """
+    from spark_kafka_sink.spark.publish import publish  # not for tasks
+
+    if once is not None:
+        once.commit(reports)
+    report = add_up(reports, None if reports else name)
     show_log()
     LOGGER.info("%s", report.line())
     if any(each.was_committed for each in reports):
@@ -122,17 +118,17 @@ def commit(
 def abort(
     options: SinkOptions,
     messages: Sequence[WriterCommitMessage | None],
-    batch_id: int | None = None,
-    take_back: Callable[[Sequence[TaskReport]], str] | None = None,
+    name: str = BATCH_JOB,
+    once: ExactlyOnce | None = None,
 ) -> None:
-    """Say what is in Kafka. `take_back` aborts transactions, if there are any; else nothing can be taken back."""
+    """Say what is in Kafka. Transactions are aborted, if there are any; else nothing can be taken back."""
     from spark_kafka_sink.spark.publish import publish
 
-    reports = _reports(messages)
-    report = add_up(reports, None if reports else _batch(batch_id), "failed")
+    reports = reports_of(messages)
+    report = add_up(reports, None if reports else name, "failed")
     show_log()
-    if take_back is not None:
-        LOGGER.warning("the write failed: %s [%s]", take_back(reports), report.batch)
+    if once is not None:
+        LOGGER.warning("the write failed: %s [%s]", once.abort(reports), report.batch)
     else:
         LOGGER.warning(
             "the write failed; %d of %d tasks had ended well, and their rows stay in Kafka: %s. "
@@ -142,11 +138,3 @@ def abort(
             report.line(),
         )
     publish(options, report)
-
-
-def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
-    return [message for message in messages if isinstance(message, TaskReport)]
-
-
-def _batch(batch_id: int | None) -> str:
-    return "batch job" if batch_id is None else f"batch {batch_id}"

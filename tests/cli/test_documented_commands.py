@@ -23,6 +23,9 @@ import pytest
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.cli.client_options import properties
 from spark_kafka_sink.cli.main import main
+from spark_kafka_sink.exactly_once.batch_start import Delivery
+from spark_kafka_sink.exactly_once.driver import Driver
+from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.reports.store import keep
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
@@ -61,6 +64,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def begin(broker: EmbeddedBroker, prefix: str) -> None:
+    options = {"bootstrap.servers": broker.bootstrap_servers}
+    with Driver(Delivery(options, prefix, DECISION_LOG_TOPIC, -1, None)) as driver:
+        driver.begin("a start")
+
+
 def put_in(line: str, broker: EmbeddedBroker, folder: Path) -> str:
     line = line.replace("localhost:9092", broker.bootstrap_servers)
     line = re.sub(r"s3a://bucket/reports|/data/reports/", f"{folder}/reports/", line)
@@ -83,6 +92,9 @@ def run(line: str, monkeypatch: pytest.MonkeyPatch) -> int:
 def test_a_command_of_the_page_succeeds(
     broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: Output, line: str
 ) -> None:
+    prefix = re.search(r"transactions .*--prefix (\S+)", line)
+    if prefix is not None:  # of a query that has begun, as its readers have one
+        begin(broker, prefix[1])
     status = run(put_in(line, broker, folder), monkeypatch)
     said = capfd.readouterr()
     assert status == 0, said.err

@@ -42,7 +42,15 @@ def test_without_open_or_decided_transactions_it_prints_that_there_are_none(
 ) -> None:
     assert transactions(broker) == 0
     assert capsys.readouterr().out == "No exactly-once write has anything open, or was ever decided here.\n"
-    assert transactions(broker, "finish", "--prefix", PREFIX) == 0
+
+
+def test_a_log_that_does_not_know_the_prefix_is_refused_before_anything_is_asked(capsys: Output, query: Query) -> None:
+    assert transactions(query.broker, "abort", "--prefix", PREFIX) != 0
+    assert "The decision log decisions does not exist" in capsys.readouterr().err
+    query.write_both(query.begin(), 0)
+    assert transactions(query.broker, "abort", "--prefix", "other") != 0
+    assert "The decision log decisions does not know the prefix other" in capsys.readouterr().err
+    assert transactions(query.broker, "finish", "--prefix", PREFIX) == 0
     assert capsys.readouterr().out == f"There is nothing to finish under the prefix {PREFIX}.\n"
 
 
@@ -62,7 +70,7 @@ def test_the_list_shows_what_is_decided_and_what_is_open(capsys: Output, query: 
 def test_of_a_query_that_has_only_begun_the_list_shows_no_decision(capsys: Output, query: Query) -> None:
     query.write_both(query.begin(), 0)
     assert transactions(query.broker) == 0
-    assert capsys.readouterr().out.splitlines()[2].split()[:3] == [PREFIX, "none", f"{PREFIX}-1-0-0"]
+    assert capsys.readouterr().out.splitlines()[2].split()[:4] == [PREFIX, query.name, "none", f"{PREFIX}-1-0-0"]
     assert transactions(query.broker, "--json") == 0
     (shown,) = json.loads(capsys.readouterr().out)
     assert (shown["state"], shown["batch"]) == ("open", None)

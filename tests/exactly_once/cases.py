@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 import pickle
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 import pytest
 
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
-from spark_kafka_sink.exactly_once.decision_writer import DecisionWriter
+from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, TaskTransaction
 from spark_kafka_sink.exactly_once.names import task_of
+from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
 from spark_kafka_sink.exactly_once.transactions_client import ONGOING, TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -22,6 +23,8 @@ from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 
 TOPIC, LOG, PREFIX, QUERY = "t", "decisions", "p", "query-1"
+BOTH_TASKS = Content.of({TOPIC: 2}, 6)
+"""What `write_both` writes."""
 
 
 @pytest.fixture(params=[1, 2])
@@ -88,13 +91,15 @@ class Query:
     def write_both(self, start: BatchStart, number: int) -> list[TaskTransaction]:
         return [self.write(start, partition, f"{number}/{partition}") for partition in range(2)]
 
-    def commit(self, start: BatchStart, number: int, transactions: list[TaskTransaction]) -> None:
+    def commit(
+        self, start: BatchStart, number: int, transactions: list[TaskTransaction], content: Content = BOTH_TASKS
+    ) -> None:
         with Driver(self.delivery) as driver:
-            driver.commit(start, self.batch(number), transactions)
+            driver.commit(start, self.batch(number), transactions, content)
 
-    def abort(self, start: BatchStart, number: int, transactions: list[TaskTransaction]) -> bool:
+    def abort(self, start: BatchStart, number: int) -> bool:
         with Driver(self.delivery) as driver:
-            return driver.abort(start, self.batch(number), transactions)
+            return driver.abort(start, self.batch(number))
 
     def abort_unreported(self) -> bool:
         with Driver(self.delivery) as driver:
@@ -138,21 +143,24 @@ def open_ids(broker: EmbeddedBroker, prefix: str = PREFIX, topic: str = TOPIC) -
 @contextmanager
 def dying(at: str) -> Iterator[None]:
     """Let the driver die before the given step: `decision`, `commit`, `done` or `losers`."""
-    whole = DecisionWriter.write
+    whole = QueryTransactions.write
 
-    def write(writer: DecisionWriter, entry: Entry) -> None:
-        if entry.state is (EntryState.DECIDED if at == "decision" else EntryState.DONE) and at != "commit":
+    def write(query: QueryTransactions, held: Held, entry: Entry | None) -> Held:
+        if entry is not None and entry.state is (EntryState.DECIDED if at == "decision" else EntryState.DONE):
             raise Crash
-        whole(writer, entry)
+        return whole(query, held, entry)
 
     def die(*_: object, **__: object) -> None:
         raise Crash
 
-    what: dict[str, AbstractContextManager[object]] = {
-        "decision": patch.object(DecisionWriter, "write", write),
-        "commit": patch.object(Driver, "_commit_all", die),
-        "done": patch.object(DecisionWriter, "write", write),
-        "losers": patch.object(TransactionsClient, "abort", die),
-    }
-    with what[at], pytest.raises(Crash):
+    with ExitStack() as stack:
+        if at in ("decision", "done"):
+            stack.enter_context(patch.object(QueryTransactions, "write", write))
+        if at == "done":  # of a driver that takes over, its claim says so
+            stack.enter_context(patch.object(QueryTransactions, "claim", die))
+        if at == "commit":
+            stack.enter_context(patch.object(Driver, "_commit_all", die))
+        if at == "losers":
+            stack.enter_context(patch.object(QueryTransactions, "end_listed", die))
+        stack.enter_context(pytest.raises(Crash))
         yield

@@ -1,145 +1,292 @@
-"""The log of what is decided: made, read to its end, and refused where it is not ours."""
+"""The log of what is decided: made, read to its end, and believed only as the word of the prefix's own driver."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from spark_kafka_sink.errors import BrokerError, DecodeError
-from spark_kafka_sink.exactly_once.decision_log import DRIVER_TIMEOUT_MS, DecisionLog
-from spark_kafka_sink.exactly_once.decision_writer import DecisionWriter
-from spark_kafka_sink.exactly_once.entries import Entry
-from spark_kafka_sink.exactly_once.names import driver_id
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
-from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.errors import BrokerError, DecodeError, ExactlyOnceError
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, encoded
+from spark_kafka_sink.exactly_once.log_topic import PARTITIONS, partition_of
+from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.reader.blocking_client import Patience
 from spark_kafka_sink.reader.reader import TopicReader
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import LOG, client_of
+from tests.exactly_once.cases import LOG, PREFIX, QUERY, Query, rows, seen
 from tests.exactly_once.cases import broker as broker
 from tests.waiting import PATIENCE_SECONDS
 
 
-def log_of(broker: EmbeddedBroker, client: TransactionsClient) -> DecisionLog:
-    config = ProducerConfig.parse({"bootstrap.servers": broker.bootstrap_servers}).client_config()
-    return DecisionLog(config, LOG, client.blocking)
+@pytest.fixture
+def held(broker: EmbeddedBroker) -> Iterator[QueryTransactions]:
+    with transactions(broker) as held:
+        held.log.create_if_missing()
+        yield held
 
 
-def writer_of(broker: EmbeddedBroker, client: TransactionsClient, prefix: str) -> DecisionWriter:
-    driver = client.init_producer_id(driver_id(prefix), DRIVER_TIMEOUT_MS)
-    return DecisionWriter({"bootstrap.servers": broker.bootstrap_servers}, LOG, prefix, driver)
+def transactions(broker: EmbeddedBroker, prefix: str = PREFIX) -> QueryTransactions:
+    return QueryTransactions({"bootstrap.servers": broker.bootstrap_servers}, prefix, LOG)
+
+
+def fence(held: QueryTransactions) -> Held:
+    return Held(held.fence(held.look(), (60_000,))[0])
+
+
+def write_plainly(broker: EmbeddedBroker, key: str, value: bytes | None) -> None:
+    with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
+        record = ProducerRecord(LOG, value, key=key, partition=partition_of(key, PARTITIONS))
+        producer.send(record).result(PATIENCE_SECONDS)
+
+
+def write_as(broker: EmbeddedBroker, transactional_id: str, key: str, value: bytes | None) -> None:
+    options = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": transactional_id}
+    with KafkaProducer(options) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(ProducerRecord(LOG, value, key=key, partition=partition_of(key, PARTITIONS)))
+        producer.commit_transaction()
+
+
+# --- the topic
 
 
 def test_it_is_created_compacted_and_only_once(broker: EmbeddedBroker) -> None:
-    with client_of(broker) as client:
-        log = log_of(broker, client)
-        assert not log.exists()
-        log.create_if_missing()
-        log.create_if_missing()
-        assert log.exists()
-        assert log.read() == {}
+    with transactions(broker) as held:
+        assert not held.log.exists()
+        held.log.create_if_missing()
+        held.log.create_if_missing()
+        assert held.log.exists()
     assert broker.cluster.topic(LOG).config["cleanup.policy"] == "compact"
+    assert len(broker.cluster.topic(LOG).partitions) == PARTITIONS
 
 
 @pytest.mark.parametrize("code", [error_codes.TOPIC_AUTHORIZATION_FAILED, error_codes.POLICY_VIOLATION])
 def test_that_it_may_not_be_created_is_an_error_which_names_it(broker: EmbeddedBroker, code: int) -> None:
     broker.control.when(api=ApiKey.CREATE_TOPICS, times=None).fail(code)
-    with client_of(broker) as client, pytest.raises(BrokerError, match="topic decisions, the log of what is decided"):
-        log_of(broker, client).create_if_missing()
+    with pytest.raises(BrokerError, match="topic decisions, the log of what is decided"), transactions(broker) as held:
+        held.log.create_if_missing()
 
 
 def test_a_controller_that_moves_is_asked_again(broker: EmbeddedBroker) -> None:
     broker.control.when(api=ApiKey.CREATE_TOPICS, times=2).fail(error_codes.NOT_CONTROLLER)
-    with client_of(broker) as client:
-        log = log_of(broker, client)
-        log.create_if_missing()
-        assert log.exists()
+    with transactions(broker) as held:
+        held.log.create_if_missing()
+        assert held.log.exists()
 
 
-def test_the_newest_entry_of_each_prefix_counts_and_what_is_forgotten_is_gone(broker: EmbeddedBroker) -> None:
-    with client_of(broker) as client:
-        log = log_of(broker, client)
-        log.create_if_missing()
-        with writer_of(broker, client, "p") as writer:
-            writer.write(Entry("p", generation=1))
-            assert log.read() == {"p": Entry("p", generation=1)}
-            writer.write(Entry("p", generation=2))
-        with writer_of(broker, client, "q") as writer:
-            writer.write(Entry("q"))
-        assert log.read() == {"p": Entry("p", generation=2), "q": Entry("q")}
-        assert log_of(broker, client).read() == log.read()
-        with writer_of(broker, client, "p") as writer:
-            writer.forget()
-        assert log.read() == {"q": Entry("q")}
+# --- what is read
 
 
-def test_it_is_read_past_an_open_transaction_of_another_query(broker: EmbeddedBroker) -> None:
-    """What is decided may stand behind it: a reader that stopped there would have the batch written twice."""
-    with client_of(broker) as client:
-        log = log_of(broker, client)
-        log.create_if_missing()
-        other = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "other-driver"})
-        other.init_transactions()
-        other.begin_transaction()
-        other.send(ProducerRecord(LOG, b"{}", key="other", partition=0)).result(PATIENCE_SECONDS)
-        with writer_of(broker, client, "p") as writer:
-            writer.write(Entry("p"))
-        assert log.glance() == {}
-        whole = Patience.wait
-
-        def wait(patience: Patience, *arguments: object) -> None:
-            if other._transactions is not None and other._transactions.manager.is_open:
-                other.abort_transaction()
-            whole(patience, *arguments)  # type: ignore[arg-type]
-
-        with patch.object(Patience, "wait", wait):
-            assert log.read() == {"p": Entry("p")}
-        other.close()
+def test_the_newest_entry_of_a_prefix_counts_and_what_is_forgotten_is_gone(
+    broker: EmbeddedBroker, held: QueryTransactions
+) -> None:
+    mine = held.write(fence(held), Entry(PREFIX, generation=1))
+    assert held.entry(mine.driver.producer_id) == Entry(PREFIX, generation=1)
+    mine = held.write(mine, Entry(PREFIX, generation=2))
+    with transactions(broker, "q") as other:
+        other.write(fence(other), Entry("q", generation=7))
+    assert held.entry(mine.driver.producer_id) == Entry(PREFIX, generation=2)
+    mine = held.write(mine, None)
+    assert held.entry(mine.driver.producer_id) == Entry(PREFIX)
 
 
-def test_a_topic_with_other_records_is_refused_with_the_place_and_the_remedy(broker: EmbeddedBroker) -> None:
-    with client_of(broker) as client:
-        log = log_of(broker, client)
-        log.create_if_missing()
-        with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
-            producer.send(ProducerRecord(LOG, b"mine", key="mine", partition=0)).result(PATIENCE_SECONDS)
-        with pytest.raises(DecodeError, match=r"topic decisions, partition 0, offset 0: .*decisionLogTopic"):
-            log.read()
+def test_what_was_read_is_not_read_again_by_this_process(held: QueryTransactions) -> None:
+    read: list[int] = []
+    whole = TopicReader.decoded
+
+    def decoded(reader: TopicReader, topic: str, partition: int, *, start: int, stop: int) -> Any:
+        read.append(start)
+        return whole(reader, topic, partition, start=start, stop=stop)
+
+    with patch.object(TopicReader, "decoded", decoded):
+        mine = held.write(fence(held), Entry(PREFIX, generation=1))
+        assert held.entry(mine.driver.producer_id).generation == 1
+        mine = held.write(mine, Entry(PREFIX, generation=2))
+        assert held.entry(mine.driver.producer_id).generation == 2
+    assert read == [0, 2], "a record and its marker"
 
 
-def test_what_was_read_is_not_read_again_by_this_process(broker: EmbeddedBroker) -> None:
-    fetched: list[dict[int, int] | None] = []
-    whole = TopicReader.batches
-
-    def batches(reader: TopicReader, topic: str, **where: Any) -> Any:
-        fetched.append(where["start"])
-        return whole(reader, topic, **where)
-
-    with client_of(broker) as client, patch.object(TopicReader, "batches", batches):
-        log_of(broker, client).create_if_missing()
-        with writer_of(broker, client, "p") as writer:
-            writer.write(Entry("p", generation=1))
-            assert log_of(broker, client).read() == {"p": Entry("p", generation=1)}
-            writer.write(Entry("p", generation=2))
-            assert log_of(broker, client).read() == {"p": Entry("p", generation=2)}
-    assert fetched == [{0: 0}, {0: 2}], "a record and its marker"
+def test_an_open_transaction_of_another_query_delays_no_other(broker: EmbeddedBroker, held: QueryTransactions) -> None:
+    """A driver that dies in its decision holds back read_committed readers until its timeout: drivers read past it."""
+    other = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "other-driver"})
+    other.init_transactions()
+    other.begin_transaction()
+    where = partition_of(PREFIX, PARTITIONS)
+    other.send(ProducerRecord(LOG, b"{}", key="other", partition=where)).result(PATIENCE_SECONDS)
+    mine = held.write(fence(held), Entry(PREFIX, generation=1))
+    assert held.entry(mine.driver.producer_id) == Entry(PREFIX, generation=1)
+    other.close()
 
 
-def test_a_log_that_was_created_again_is_read_from_its_beginning(broker: EmbeddedBroker) -> None:
-    with client_of(broker) as client:
-        log_of(broker, client).create_if_missing()
-        with writer_of(broker, client, "p") as writer:
-            writer.write(Entry("p"))
-        assert log_of(broker, client).read() == {"p": Entry("p")}
+def test_a_decision_whose_transaction_was_aborted_does_not_count(
+    broker: EmbeddedBroker, held: QueryTransactions
+) -> None:
+    mine = held.write(fence(held), Entry(PREFIX, generation=1))
+    options = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": held.driver_id}
+    with KafkaProducer(options) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        where = partition_of(PREFIX, PARTITIONS)
+        producer.send(ProducerRecord(LOG, encoded(Entry(PREFIX, generation=9)), key=PREFIX, partition=where))
+        producer.flush()
+        assert held.entry(mine.driver.producer_id).generation == 1, "it is open"
+        producer.abort_transaction()
+    assert held.entry(mine.driver.producer_id).generation == 1
+
+
+# --- what it believes
+
+
+def forged(query: str | None = QUERY, number: int | None = 0, key: str | None = None) -> bytes:
+    entry = Entry(PREFIX, generation=1, checkpoint="/checkpoint").begun("driver-1", "/checkpoint", 900_000)
+    batch = Batch(query, number, key)
+    return encoded(entry.decided(batch, None, ()).done())  # type: ignore[arg-type]
+
+
+def test_what_is_written_outside_of_a_transaction_never_counts(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = Query(broker)
+    with transactions(broker) as held:
+        held.log.create_if_missing()
+    write_plainly(broker, PREFIX, forged())
+    query.run(0)
+    write_plainly(broker, PREFIX, forged(number=1))
+    query.run(1)
+    assert seen(broker) == rows(0, 1)
+    assert "is not of the driver of the prefix p, and is passed over" in caplog.text
+    assert f"topic {LOG}, partition {partition_of(PREFIX, PARTITIONS)}, offset" in caplog.text
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_what_another_transactional_id_has_written_under_the_prefix_never_counts(
+    broker: EmbeddedBroker, *, before: bool
+) -> None:
+    """Before the first start of a query, and when it has begun."""
+    query = Query(broker)
+    with transactions(broker) as held:
+        held.log.create_if_missing()
+    if not before:
+        query.begin()
+    write_as(broker, "evil", PREFIX, forged())
+    query.run(0)
+    write_as(broker, "evil", PREFIX, None)
+    query.run(1)
+    assert seen(broker) == rows(0, 1)
+
+
+def test_what_another_prefix_says_of_a_query_decides_nothing(broker: EmbeddedBroker) -> None:
+    query, other = Query(broker), Query(broker, prefix="other", name="of-a-stranger")
+    start = other.begin()
+    other.commit(start, 10**9, other.write_both(start, 10**9))
+    query.run(0)
+    assert seen(broker) == sorted([*rows(0), *rows(10**9)])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"x",
+        b"[]",
+        b"{}",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"format":99}',
+        b'{"format":1,"state":"done","query":"query-1","batch":1e400,"key":null,"transactions":[],"generation":1,'
+        b'"drivers":[],"checkpoint":"","timeoutMs":1,"keys":[]}',
+        json.dumps({"format": 1, "state": "done", "query": QUERY, "batch": True}).encode(),
+        json.dumps({"format": 2, "state": 7, "transactions": [[]], "keys": [7], "drivers": 5}).encode(),
+    ],
+)
+def test_junk_of_others_stops_no_query(broker: EmbeddedBroker, value: bytes) -> None:
+    query = Query(broker)
+    query.run(0)
+    for key in (PREFIX, "other", "\\0", "p" * 5_000):
+        write_plainly(broker, key, value)
+        write_as(broker, "evil", key, value)
+    query.run(1)
+    assert seen(broker) == rows(0, 1)
+
+
+def test_what_the_own_driver_wrote_and_cannot_be_read_is_an_error_for_this_query_alone(broker: EmbeddedBroker) -> None:
+    query, other = Query(broker), Query(broker, prefix="other", name="of-another-query")
+    query.run(0)
+    write_as(broker, f"{PREFIX}-driver", PREFIX, b'{"format":99,"newer":true}')
+    with pytest.raises(DecodeError, match=r"(?s)topic decisions, partition \d+, offset \d+: .*format is 99"):
+        query.again().begin()
+    other.run(1)
+    assert seen(broker) == rows(0, 1)
+
+
+def test_a_driver_that_brokers_have_forgotten_goes_on_from_what_it_wrote(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They forget an id that was not used for a week, and give a new producer id then."""
+    query = Query(broker)
+    query.run(0)
+    del broker.cluster.coordinator.transactions[f"{PREFIX}-driver"]
+    again = query.again()
+    assert again.begin().is_committed(query.batch(0))
+    assert "an earlier producer id of its driver" in caplog.text
+    again.run(1)
+    assert seen(broker) == rows(0, 1)
+
+
+def test_a_driver_whose_epochs_are_used_up_goes_on_under_its_next_producer_id(broker: EmbeddedBroker) -> None:
+    query = Query(broker)
+    query.run(0)
+    broker.cluster.coordinator.transactions[f"{PREFIX}-driver"].epoch = 32_760
+    for number in range(1, 9):
+        query.run(number)
+    assert seen(broker) == rows(*range(9))
+    assert query.again().begin().is_committed(query.batch(8))
+
+
+# --- a log that has lost what it had
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_log_that_was_deleted_is_noticed_by_the_query_that_runs_and_by_its_restart(
+    broker: EmbeddedBroker, *, runs: bool
+) -> None:
+    query = Query(broker)
+    query.run(0)
     broker.control.delete_topic(LOG)
-    with client_of(broker) as client:
-        log_of(broker, client).create_if_missing()
-        with writer_of(broker, client, "q") as writer:
-            writer.write(Entry("q"))
-        assert log_of(broker, client).read() == {"q": Entry("q")}
+    with pytest.raises(ExactlyOnceError, match="the topic was deleted or emptied"):
+        (query if runs else query.again()).begin()
+    query.again(prefix="another").run(1)
+    assert seen(broker) == rows(0, 1)
+
+
+def test_a_query_whose_first_start_died_before_it_wrote_is_no_lost_log(broker: EmbeddedBroker) -> None:
+    for attempt in range(5):
+        with patch.object(QueryTransactions, "claim", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+            Query(broker, name=f"driver-{attempt}").begin()
+    Query(broker).run(0)
+    assert seen(broker) == rows(0)
+
+
+# --- how much is read
+
+
+def test_ten_thousand_batches_of_five_hundred_prefixes_are_a_start_of_less_than_a_megabyte(
+    broker: EmbeddedBroker,
+) -> None:
+    """Before brokers have compacted anything."""
+    with transactions(broker) as held:
+        held.log.create_if_missing()
+        entry = Entry(PREFIX, EntryState.DONE, Batch(QUERY, 0), generation=1, drivers=("driver",) * 20)
+        size = 2 * len(encoded(entry)) * 10_000 // PARTITIONS  # a decision, and that it is done
+        assert size < 1 << 20
+        counts = [0] * PARTITIONS
+        for number in range(500):
+            counts[partition_of(f"pykafka-stream-{number:016x}", PARTITIONS)] += 1
+        assert max(counts) * 2 * len(encoded(entry)) * 20 < 1 << 20, "the fullest partition"

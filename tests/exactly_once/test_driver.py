@@ -9,16 +9,15 @@ import pytest
 
 from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError, NetworkError, PreflightError
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
-from spark_kafka_sink.exactly_once.decision_writer import DecisionWriter
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import Batch, EntryState, TaskTransaction
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, TaskTransaction
 from spark_kafka_sink.exactly_once.names import task_id
-from spark_kafka_sink.exactly_once.prefix import Prefix
+from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
 from spark_kafka_sink.exactly_once.transactions_client import TransactionDescription
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import Query, client_of, dying, open_ids, rows, seen
+from tests.exactly_once.cases import BOTH_TASKS, Query, client_of, dying, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker
 
 
@@ -135,11 +134,11 @@ def test_tasks_of_an_older_driver_have_ids_of_their_own(query: Query) -> None:
 
 def test_an_abort_of_an_older_driver_touches_nothing(query: Query) -> None:
     start = query.begin()
-    written = query.write_both(start, 0)
+    query.write_both(start, 0)
     newer = query.again()
     of_newer = newer.begin()
     of_newer_written = newer.write_both(of_newer, 0)
-    assert not query.abort(start, 0, written)
+    assert not query.abort(start, 0)
     newer.commit(of_newer, 0, of_newer_written)
     assert seen(query.broker) == rows(0)
 
@@ -149,9 +148,9 @@ def test_an_abort_of_an_older_driver_touches_nothing(query: Query) -> None:
 
 def test_what_is_aborted_is_never_seen_and_holds_no_reader_back(query: Query) -> None:
     start = query.begin()
-    written = [query.write(start, 0, "a")]
+    query.write(start, 0, "a")
     query.write(start, 1, "of an attempt that failed", attempt=1)
-    assert query.abort(start, 0, written)
+    assert query.abort(start, 0)
     assert open_ids(query.broker) == []
     assert seen(query.broker) == []
     query.run(0)
@@ -181,16 +180,16 @@ def test_a_driver_that_takes_over_during_an_abort_without_reports_keeps_its_tran
     query.write_both(query.begin(), 0)
     newer = query.again()
     of_newer: list[tuple[BatchStart, list[TaskTransaction]]] = []
-    whole = Prefix.leftovers
+    whole = QueryTransactions.leftovers
 
-    def leftovers(prefix: Prefix) -> list[TransactionDescription]:
+    def leftovers(prefix: QueryTransactions) -> list[TransactionDescription]:
         if not of_newer:
-            with patch.object(Prefix, "leftovers", whole):
+            with patch.object(QueryTransactions, "leftovers", whole):
                 start = newer.begin()
                 of_newer.append((start, newer.write_both(start, 0)))
         return whole(prefix)
 
-    with patch.object(Prefix, "leftovers", leftovers):
+    with patch.object(QueryTransactions, "leftovers", leftovers):
         query.abort_unreported()
     newer.commit(of_newer[0][0], 0, of_newer[0][1])
     assert seen(query.broker) == rows(0)
@@ -203,7 +202,7 @@ def test_what_is_decided_is_not_aborted(query: Query, where: str, *, reported: b
     written = query.write_both(start, 0)
     with dying(where):
         query.commit(start, 0, written)
-    assert not (query.abort(start, 0, written) if reported else query.abort_unreported())
+    assert not (query.abort(start, 0) if reported else query.abort_unreported())
     query.again().begin()
     assert seen(query.broker) == rows(0)
 
@@ -215,7 +214,7 @@ def test_a_decision_that_got_stuck_is_aborted_with_the_batch(query: Query) -> No
     with pytest.raises(Exception, match="INVALID_REQUEST"):
         query.commit(start, 0, written)
     query.broker.control.clear()
-    assert query.abort(start, 0, written)
+    assert query.abort(start, 0)
     assert seen(query.broker) == []
     query.run(0)
     assert seen(query.broker) == rows(0)
@@ -230,7 +229,7 @@ def test_attempts_that_lost_are_aborted_after_the_commit(query: Query) -> None:
     assert seen(query.broker) == rows(0)
 
 
-@pytest.mark.parametrize("step", ["leftovers", "abort"])
+@pytest.mark.parametrize("step", ["leftovers", "end_listed"])
 def test_a_batch_is_committed_though_attempts_that_lost_cannot_be_aborted(
     query: Query, step: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -238,7 +237,7 @@ def test_a_batch_is_committed_though_attempts_that_lost_cannot_be_aborted(
     start = query.begin()
     written = query.write_both(start, 0)
     query.write(start, 1, "of an attempt that lost", attempt=1)
-    with patch.object(Prefix, step, side_effect=NetworkError("no broker answers")):
+    with patch.object(QueryTransactions, step, side_effect=NetworkError("no broker answers")):
         query.commit(start, 0, written)
     assert seen(query.broker) == rows(0)
     assert "batch 0 of query query-1 is committed" in caplog.text
@@ -249,9 +248,18 @@ def test_a_batch_is_committed_though_attempts_that_lost_cannot_be_aborted(
 
 def test_a_job_is_committed_though_the_log_cannot_forget_it(query: Query, caplog: pytest.LogCaptureFixture) -> None:
     delivery = dataclasses.replace(query.delivery, is_forgotten=True, is_given=False)
-    with Driver(delivery) as driver, patch.object(DecisionWriter, "forget", side_effect=NetworkError("it is gone")):
+    with Driver(delivery) as driver:
         start = driver.begin("job")
-        driver.commit(start, Batch(), query.write_both(start, 0))
+        written = query.write_both(start, 0)
+        whole = QueryTransactions.write
+
+        def write(held_by: QueryTransactions, held: Held, entry: Entry | None) -> Held:
+            if entry is None:
+                raise NetworkError("it is gone")
+            return whole(held_by, held, entry)
+
+        with patch.object(QueryTransactions, "write", write):
+            driver.commit(start, Batch(), written, BOTH_TASKS)
     assert seen(query.broker) == rows(0)
     assert "the job is committed" in caplog.text
 
@@ -272,7 +280,7 @@ def test_a_transaction_that_ended_before_the_decision_is_found_before_it(query: 
     time_out(query, start.task_id(1, 0))
     with pytest.raises(ExactlyOnceError, match=r"(?s)p-1-1-0: .*below the transaction timeout \(900 s"):
         query.commit(start, 0, written)
-    assert query.abort(start, 0, written)
+    assert query.abort(start, 0)
     assert seen(query.broker) == []
     query.run(0)
     assert seen(query.broker) == rows(0)
@@ -331,25 +339,6 @@ def test_a_prefix_that_is_in_use_with_another_checkpoint_is_refused_and_its_user
         query.again(checkpoint="/other").begin()
     query.commit(start, 1, written)
     assert seen(query.broker) == rows(0, 1)
-
-
-def test_a_query_is_known_under_another_prefix(query: Query) -> None:
-    query.run(3)
-    start = query.again(prefix="other").begin()
-    assert start.is_committed(query.batch(3))
-    assert not start.is_committed(query.batch(4))
-    with pytest.raises(ExactlyOnceError, match="must not be written"):
-        start.is_committed(query.batch(2))
-
-
-def test_a_batch_that_is_unfinished_under_another_prefix_is_refused(query: Query) -> None:
-    start = query.begin()
-    written = query.write_both(start, 0)
-    with dying("commit"):
-        query.commit(start, 0, written)
-    moved = query.again(prefix="other").begin()
-    with pytest.raises(ExactlyOnceError, match='Set transactionalIdPrefix to "p"'):
-        moved.is_committed(query.batch(0))
 
 
 @pytest.mark.parametrize(

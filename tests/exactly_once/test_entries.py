@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.errors import DecodeError
+from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import (
     DRIVERS_MAX,
     KEYS_MAX,
@@ -15,17 +16,18 @@ from spark_kafka_sink.exactly_once.entries import (
 )
 from spark_kafka_sink.exactly_once.names import TaskName
 
+CONTENT = Content.of({"t": 3, "u": 1}, 40)
 TRANSACTION = TaskTransaction(TaskName(1, 2, 0), 17, 3, 2)
 
 
 def test_an_entry_is_read_as_it_was_written() -> None:
-    entry = Entry("p").begun("driver-1", "/checkpoint", 900_000).decided(Batch("q", 7), (TRANSACTION,))
+    entry = Entry("p").begun("driver-1", "/checkpoint", 900_000).decided(Batch("q", 7), CONTENT, (TRANSACTION,))
     assert decoded(b"p", encoded(entry)) == entry
     assert decoded(b"p", encoded(entry.done())) == entry.done()
 
 
 def test_what_is_done_has_no_transactions_and_remembers_its_batch() -> None:
-    entry = Entry("p").decided(Batch("q", 7), (TRANSACTION,)).done()
+    entry = Entry("p").decided(Batch("q", 7), CONTENT, (TRANSACTION,)).done()
     assert (entry.state, entry.transactions) == (EntryState.DONE, ())
     assert entry.has_committed(Batch("q", 7))
     assert not entry.has_committed(Batch("q", 8))
@@ -36,7 +38,7 @@ def test_a_key_counts_from_the_decision_on_and_the_last_ones_are_remembered() ->
     entry = Entry("p")
     assert not entry.has_committed(Batch(key="0"))
     for number in range(KEYS_MAX + 5):
-        entry = entry.decided(Batch(key=str(number)), (TRANSACTION,))
+        entry = entry.decided(Batch(key=str(number)), CONTENT, (TRANSACTION,))
         assert entry.has_committed(Batch(key=str(number)))
         entry = entry.done()
     assert len(entry.keys) == KEYS_MAX
@@ -45,7 +47,7 @@ def test_a_key_counts_from_the_decision_on_and_the_last_ones_are_remembered() ->
 
 
 def test_a_job_without_a_key_is_never_committed_already() -> None:
-    assert not Entry("p").decided(Batch(), (TRANSACTION,)).done().has_committed(Batch())
+    assert not Entry("p").decided(Batch(), CONTENT, (TRANSACTION,)).done().has_committed(Batch())
 
 
 def test_the_last_drivers_are_remembered_and_the_newest_of_them_drives() -> None:
@@ -68,5 +70,5 @@ def test_what_is_no_entry_is_refused(value: bytes) -> None:
 
 
 def test_an_entry_of_a_newer_version_is_refused_as_such() -> None:
-    with pytest.raises(DecodeError, match="its format is 2, and this version of the library knows 1"):
-        decoded(b"p", b'{"format":2}')
+    with pytest.raises(DecodeError, match="its format is 3, and this version of the library knows 2"):
+        decoded(b"p", b'{"format":3}')

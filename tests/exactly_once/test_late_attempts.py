@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from spark_kafka_sink.errors import ExactlyOnceError, ProducerFencedError, TransactionAbortableError
 from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
-from spark_kafka_sink.exactly_once.late_attempts import refused_if_late
+from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_late
+from spark_kafka_sink.exactly_once.names import task_id
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import LOG, PREFIX, Query, open_ids, rows, seen
+from tests.exactly_once.cases import LOG, PREFIX, Query, client_of, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker
+
+
+@contextmanager
+def refused_if_late(query: Query, start: BatchStart) -> Iterator[None]:
+    """Around the request for the id, as in a task."""
+    with client_of(query.broker) as client:
+        assert free_name(client, start, start.task(1, 1), 17) == start.task(1, 1)
+        yield
+        refuse_if_late(client, start)
 
 
 def commit(query: Query, start: BatchStart) -> None:
@@ -21,7 +32,8 @@ def commit(query: Query, start: BatchStart) -> None:
 
 
 def abort(query: Query, start: BatchStart) -> None:
-    query.abort(start, 0, query.write_both(start, 0))
+    query.write_both(start, 0)
+    query.abort(start, 0)
 
 
 def stop(query: Query, start: BatchStart) -> None:
@@ -46,7 +58,7 @@ def test_an_attempt_that_has_begun_nothing_when_its_batch_ends_cannot_begin(
 ) -> None:
     query = Query(broker)
     start = query.begin()
-    with refused_if_late(start, query.delivery.options):
+    with refused_if_late(query, start):
         late = query.attempt(start, 1, attempt=1)
     end(query, start)
     late.begin_transaction()
@@ -68,7 +80,7 @@ def test_an_attempt_whose_batch_ends_before_it_has_its_id_writes_nothing(
     start = query.begin()
 
     def get_the_id_too_late() -> None:
-        with refused_if_late(start, query.delivery.options):
+        with refused_if_late(query, start):
             end(query, start)
             query.attempt(start, 1, attempt=1).close()
 
@@ -82,3 +94,54 @@ def test_an_id_under_which_nothing_has_begun_is_not_shown_as_open(broker: Embedd
     query.attempt(query.begin(), 1, attempt=1).close()
     (found,) = operations.survey(query.delivery.options, LOG, PREFIX)
     assert found.open == ()
+
+
+# --- attempts that Spark counts from 0 again
+
+
+def test_an_attempt_whose_id_another_one_has_written_under_takes_another_id(broker: EmbeddedBroker) -> None:
+    """Spark runs a stage again, and counts its attempts from 0 again. What the first run has reported stands."""
+    query = Query(broker)
+    start = query.begin()
+    reported = query.write_both(start, 0)
+    with client_of(broker) as client:
+        name = free_name(client, start, start.task(1, 0), task_attempt_id=17)
+    assert name.attempt != 0
+    other = query.attempt(start, 1, attempt=name.attempt)
+    other.begin_transaction()
+    other.send(ProducerRecord("t", "of the second run", partition=1))
+    query.commit(start, 0, reported)
+    assert seen(broker) == rows(0)
+    assert open_ids(broker) == []
+    other.close(timeout=0)
+
+
+def test_an_id_that_another_attempt_has_taken_and_not_begun_under_is_in_use(broker: EmbeddedBroker) -> None:
+    query = Query(broker)
+    start = query.begin()
+    first = query.attempt(start, 1, attempt=0)
+    with client_of(broker) as client:
+        names = {free_name(client, start, start.task(1, 0), task_attempt_id=number) for number in (17, 18)}
+    assert len({task_id(PREFIX, name) for name in names} | {start.task_id(1, 0)}) == 3
+    first.close()
+
+
+def test_an_id_is_used_again_in_the_next_batch(broker: EmbeddedBroker) -> None:
+    query = Query(broker)
+    query.run(0)
+    start = query.begin()
+    with client_of(broker) as client:
+        assert free_name(client, start, start.task(1, 0), task_attempt_id=17) == start.task(1, 0)
+
+
+def test_an_id_that_began_nothing_is_fenced_once_and_free_again(broker: EmbeddedBroker) -> None:
+    query = Query(broker)
+    start = query.begin()
+    query.attempt(start, 1, attempt=0).close()  # it died
+    query.commit(start, 0, [query.write(start, 0, "0/0")])
+    start = query.begin()
+    with client_of(broker) as client:
+        fenced = client.describe([start.task_id(1, 0)])
+        assert free_name(client, start, start.task(1, 0), task_attempt_id=17) == start.task(1, 0)
+        query.commit(start, 1, [query.write(start, 0, "1/0")])
+        assert client.describe([start.task_id(1, 0)]) == fenced, "it is not fenced with each batch"

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
 import pytest
 
 from spark_kafka_sink.errors import CommitLostError, ConfigurationError, ExactlyOnceError
 from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.entries import EntryState
+from spark_kafka_sink.exactly_once.job_names import new_job_prefix
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import LOG, PREFIX, Query, client_of, dying, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker
@@ -31,8 +39,22 @@ def decided_by_a_driver_that_died(query: Query) -> list[str]:
 
 def test_a_cluster_without_a_log_has_nothing_to_show(broker: EmbeddedBroker) -> None:
     assert operations.survey(options(broker), LOG) == []
-    assert operations.finish(options(broker), PREFIX, LOG) is None
-    assert operations.abort(options(broker), PREFIX, LOG) == []
+
+
+@pytest.mark.parametrize("operate", [operations.finish, operations.abort, operations.give_up])
+def test_nothing_is_done_by_a_log_that_is_not_the_one_of_the_write(
+    query: Query, operate: Callable[..., object]
+) -> None:
+    """With the wrong log, what is decided would look as if it were not, and be aborted."""
+    decided_by_a_driver_that_died(query)
+    with pytest.raises(ConfigurationError, match=r"pykafka-decisions does not exist.*Nothing was done"):
+        operate(options(query.broker), PREFIX)
+    Query(query.broker, prefix="another").begin()
+    query.broker.control.create_topic("other-log", 1, {"cleanup.policy": "compact"})
+    with pytest.raises(ConfigurationError, match=r"other-log does not know the prefix p.*Nothing was done"):
+        operate(options(query.broker), PREFIX, "other-log")
+    query.again().begin()
+    assert seen(query.broker) == rows(0)
 
 
 def test_a_survey_shows_what_is_decided_and_what_is_open(query: Query) -> None:
@@ -78,7 +100,9 @@ def test_abort_ends_what_is_not_decided_and_the_batch_cannot_be_committed_any_mo
     with pytest.raises(ExactlyOnceError, match="or `pykafka transactions` has"):
         query.commit(start, 0, written)
     assert seen(query.broker) == []
-    query.run(0)
+    with pytest.raises(ExactlyOnceError, match=r"A newer driver has taken over .*`pykafka transactions` on"):
+        query.begin()
+    query.again().run(0)
     assert seen(query.broker) == rows(0)
 
 
@@ -104,3 +128,54 @@ def test_giving_up_commits_the_rest_and_names_what_is_lost(query: Query) -> None
 def test_a_prefix_that_cannot_be_one_is_refused(broker: EmbeddedBroker) -> None:
     with pytest.raises(ConfigurationError, match="is no prefix"):
         operations.finish(options(broker), "a b", LOG)
+
+
+@pytest.mark.parametrize("code", [error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, error_codes.POLICY_VIOLATION])
+def test_what_could_still_be_committed_is_not_given_up(query: Query, code: int) -> None:
+    """A right that was revoked says nothing of the transaction: it is open, and its rows are not lost."""
+    first, second = decided_by_a_driver_that_died(query)
+    query.broker.control.when(api=ApiKey.END_TXN, times=None).fail(code)
+    with pytest.raises(ExactlyOnceError, match=r"(?s)2 of its 2 transactions could not be committed now.*is lost"):
+        operations.give_up(options(query.broker), PREFIX, LOG)
+    with pytest.raises(ExactlyOnceError, match="could not be committed now") as error:
+        query.again().begin()
+    assert not isinstance(error.value, CommitLostError)
+    query.broker.control.clear()
+    given_up = operations.give_up(options(query.broker), PREFIX, LOG)
+    assert given_up is not None
+    assert (list(given_up.committed), given_up.lost) == ([first, second], {})
+    assert seen(query.broker) == rows(0)
+
+
+# --- jobs without a name
+
+
+def job(query: Query, process: int) -> Query:
+    """One whose driver's process is this one."""
+    return Query(query.broker, prefix=new_job_prefix(process), checkpoint="", is_given=False)
+
+
+def test_what_a_job_without_a_name_has_left_is_freed_by_the_next_one_if_its_process_has_ended(query: Query) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        dead, alive = job(query, process.pid), job(query, os.getpid())
+        process.kill()
+    written = alive.write_both(alive.begin(), 1)
+    dead.write_both(dead.begin(), 0)
+    assert open_ids(query.broker, dead.prefix)
+    operations.free_abandoned_jobs(options(query.broker), LOG)
+    assert open_ids(query.broker, dead.prefix) == []
+    assert len(open_ids(query.broker, alive.prefix)) == len(written), "its driver works"
+    (left,) = operations.survey(options(query.broker), LOG)
+    assert left.prefix == alive.prefix, "nothing needs to be known of the other one any more"
+
+
+def test_what_such_a_job_had_decided_is_committed(query: Query) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        dead = job(query, process.pid)
+        process.kill()
+    start = dead.begin()
+    written = dead.write_both(start, 0)
+    with dying("commit"):
+        dead.commit(start, 0, written)
+    operations.free_abandoned_jobs(options(query.broker), LOG)
+    assert seen(query.broker) == rows(0)

@@ -159,8 +159,7 @@ def test_what_is_aborted_cannot_be_written_to_any_more(
     alive.begin_transaction()
     alive.send(ProducerRecord("t", b"1", partition=0)).result(PATIENCE_SECONDS)
     with client_of(broker) as client:
-        (found,) = client.describe(["alive"]).values()
-        client.abort({"alive": found.id_and_epoch} | {each.transactional_id: each.id_and_epoch for each in written})
+        client.abort([*client.describe(["alive", *(each.transactional_id for each in written)]).values()], 60_000)
         with pytest.raises(KafkaSinkError):
             alive.send(ProducerRecord("t", b"2", partition=1)).result(PATIENCE_SECONDS)
         assert [each.is_open for each in client.describe(["alive", *ids(written)]).values()] == [False] * 3

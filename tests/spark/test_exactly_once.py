@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.testing import EmbeddedBroker, assert_topic_equals, embedded_broker
 from tests.spark_session import shared_spark
 
@@ -141,3 +142,15 @@ def test_keys_under_one_prefix_are_each_remembered(spark: SparkSession, broker: 
     for key in ("1", "2", "1", "2"):
         writer.option("transactionalIdPrefix", "mine").option("idempotencyKey", key).save()
     assert_written(broker, *["x"] * 6)
+
+
+def test_all_micro_batches_of_a_start_have_one_driver_and_the_next_start_has_another(
+    words: DataFrame, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    for start in (1, 2):
+        for number in range(3):
+            (tmp_path / "words" / f"{start}{number}.txt").write_text("a\n")
+        run(words, broker, tmp_path)
+        (survey,) = operations.survey({"bootstrap.servers": broker.bootstrap_servers})
+        assert survey.entry is not None
+        assert (survey.entry.generation, survey.entry.batch.number) == (start, 3 * start - 1)

@@ -67,17 +67,17 @@ def task(partition: int = 0) -> TaskReport:
 
 
 def test_a_function_of_the_users_gets_the_report() -> None:
-    commit(sink_options(reportCallback="callbacks_of_a_job:see"), [task()], 12)
+    commit(sink_options(reportCallback="callbacks_of_a_job:see"), [task()], "batch 12")
     assert [(report.batch, report.rows, report.status) for report in SEEN] == [("query/12", 10, "committed")]
 
 
 def test_the_report_of_a_write_that_failed_has_the_tasks_that_ended_well() -> None:
-    abort(sink_options(reportCallback="callbacks_of_a_job:see"), [task(), None], 12)
+    abort(sink_options(reportCallback="callbacks_of_a_job:see"), [task(), None], "batch 12")
     assert [(report.tasks, report.rows, report.status) for report in SEEN] == [(1, 10, "failed")]
 
 
 def test_a_topic_gets_the_report_as_a_record(broker: EmbeddedBroker) -> None:
-    commit(sink_options(broker, reportTopic="reports"), [task()], 12)
+    commit(sink_options(broker, reportTopic="reports"), [task()], "batch 12")
     records = read_topic(broker.bootstrap_servers, "reports")
     assert records.column("key").to_pylist() == [b"query"]
     assert json.loads(records.column("value").to_pylist()[0])["rows"] == 10
@@ -86,7 +86,7 @@ def test_a_topic_gets_the_report_as_a_record(broker: EmbeddedBroker) -> None:
 def test_file_topic_and_callback_all_get_the_report(broker: EmbeddedBroker, tmp_path: Path) -> None:
     path = str(tmp_path / "reports.jsonl")
     options = sink_options(broker, reportTopic="reports", reportPath=path, reportCallback="callbacks_of_a_job:see")
-    commit(options, [task()], 12)
+    commit(options, [task()], "batch 12")
     assert len(SEEN) == len(read_reports(path)) == len(read_topic(broker.bootstrap_servers, "reports")) == 1
 
 
@@ -95,14 +95,14 @@ def test_a_write_does_not_fail_when_its_report_gets_lost(
 ) -> None:
     """The rows are in Kafka: Spark would run the write again, and double them."""
     path = str(tmp_path / "missing" / "reports.jsonl")
-    commit(sink_options(reportPath=path, reportCallback="callbacks_of_a_job:fail"), [task()], 12)
+    commit(sink_options(reportPath=path, reportCallback="callbacks_of_a_job:fail"), [task()], "batch 12")
     assert f"The report could not be kept in {path}" in caplog.text
     assert "The report could not be given to callbacks_of_a_job:fail" in caplog.text
     assert "the user's own" in caplog.text
 
 
 def test_a_function_that_ends_the_process_does_not_fail_the_write(caplog: pytest.LogCaptureFixture) -> None:
-    commit(sink_options(reportCallback="callbacks_of_a_job:leave"), [task()], 12)
+    commit(sink_options(reportCallback="callbacks_of_a_job:leave"), [task()], "batch 12")
     assert "The report could not be given to callbacks_of_a_job:leave" in caplog.text
 
 
@@ -119,7 +119,7 @@ def test_a_module_that_cannot_be_imported_is_named(
 
 def test_a_report_without_tasks_has_the_time_of_its_commit(tmp_path: Path) -> None:
     path = str(tmp_path / "reports.jsonl")
-    commit(sink_options(reportPath=path), [], 4)
+    commit(sink_options(reportPath=path), [], "batch 4")
     assert read_reports(path)[0].started_ms > 1_700_000_000_000
 
 

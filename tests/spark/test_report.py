@@ -10,9 +10,10 @@ import pytest
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError
 from spark_kafka_sink.producer.futures import OffsetRange
 from spark_kafka_sink.reports.store import read_reports
+from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.report import TaskIdentity, TaskReport, add_up
 from spark_kafka_sink.spark.sink_options import SinkOptions
-from spark_kafka_sink.spark.writer import abort, commit
+from spark_kafka_sink.spark.writer import KafkaStreamWriter, abort, checked, commit
 
 OPTIONS = SinkOptions(producer={})
 
@@ -54,28 +55,28 @@ def test_the_line_names_a_handful_of_topics_and_counts_the_others() -> None:
 
 
 def test_a_write_without_tasks_is_reported_as_well(caplog: pytest.LogCaptureFixture) -> None:
-    commit(OPTIONS, [], 4)
+    commit(OPTIONS, [], "batch 4")
     assert "wrote 0 rows (0 B); 0 tasks" in caplog.text
 
 
 def test_the_driver_does_not_commit_when_a_task_has_not_reported_what_it_wrote() -> None:
     with pytest.raises(DeliveryError, match="1 of 2 tasks"):
-        commit(OPTIONS, [task(0), None])
+        checked([task(0), None])
 
 
 def test_when_no_task_of_a_stream_ran_the_error_names_continuous_processing() -> None:
     """In a continuous stream Spark never runs the sink's tasks; without register() this error is the only hint."""
     with pytest.raises(ConfigurationError, match=r"trigger\(continuous=\.\.\.\) is not available"):
-        commit(OPTIONS, [None, None], 0)
+        KafkaStreamWriter(OPTIONS, ColumnPlan(value=0), "run").commit([None, None], 0)
 
 
 def test_the_driver_does_not_commit_a_partition_twice() -> None:
     with pytest.raises(DeliveryError, match="more than one task"):
-        commit(OPTIONS, [task(0), task(0, attempt=1)])
+        checked([task(0), task(0, attempt=1)])
 
 
 def test_abort_logs_what_stays_in_kafka(caplog: pytest.LogCaptureFixture) -> None:
-    abort(OPTIONS, [task(0), None, None], 7)
+    abort(OPTIONS, [task(0), None, None], "batch 7")
     logged = caplog.text
     assert "1 of 3 tasks had ended well" in logged
     assert "wrote 10 rows" in logged
@@ -88,8 +89,8 @@ def test_a_commit_message_survives_pickling() -> None:
 def test_report_path_collects_one_line_for_each_commit(tmp_path: Path) -> None:
     path = str(tmp_path / "reports.jsonl")
     options = SinkOptions(producer={}, report_path=path)
-    commit(options, [task(0)], 12)
-    commit(options, [task(0, first=10)], 13)
+    commit(options, [task(0)], "batch 12")
+    commit(options, [task(0, first=10)], "batch 13")
     assert [report.partitions["orders"][0] for report in read_reports(path)] == [
         OffsetRange(0, 9, 10),
         OffsetRange(10, 19, 10),

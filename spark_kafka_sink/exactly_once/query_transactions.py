@@ -1,0 +1,191 @@
+"""QueryTransactions: the transactions under one prefix, the identity of its driver, and what the log says of them.
+
+A driver acts under an identity, the producer id and epoch that it holds of `<prefix>-driver`, and so does a person.
+Each step names the identity that it was taken under, and is refused if a newer one exists:
+
+    look      who holds the id now; a hint, no step relies on it
+    fence     get the next epoch, unless it was given to another since the look
+    claim     write down who drives now, in the log; of several that hold one epoch one succeeds
+    write     write an entry
+    list      the open transactions of tasks; then
+    abort     look whether the identity is still the newest, and end exactly what was listed
+
+Why is a claim needed, when there are epochs? Kafka takes a request for the next epoch that names the epoch before the
+present one for the repetition of a lost request, and answers with the present epoch. So two drivers that both saw
+epoch 5 and both ask for the next one both hold 6. But sequence numbers are used once: a decision is a batch of one
+record, a claim one of two, so of two such batches with sequence 0 the second is refused, and of two claims the second
+is dropped as a repetition: its writer reads back another's name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from spark_kafka_sink.client.options import ClientConfig
+from spark_kafka_sink.errors import BrokerError
+from spark_kafka_sink.exactly_once import refusals
+from spark_kafka_sink.exactly_once.clients import lent
+from spark_kafka_sink.exactly_once.decision_log import DecisionLog
+from spark_kafka_sink.exactly_once.entries import Entry, encoded
+from spark_kafka_sink.exactly_once.names import driver_id, task_of
+from spark_kafka_sink.exactly_once.transactions_client import (
+    EMPTY,
+    ONGOING,
+    TransactionDescription,
+    TransactionsClient,
+)
+from spark_kafka_sink.network.system import System
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
+from spark_kafka_sink.protocol import error_codes
+
+NO_DRIVER_YET = ProducerIdAndEpoch(2**62, 0)
+"""Expected for an id that brokers do not know. No producer has this id, so it is refused if the id was made
+meanwhile."""
+# Brokers keep two things that a client says of an id, and show them to all: its epoch and its timeout. So the timeout
+# says what the id is:
+FENCED_TIMEOUT_MS = 1
+"""Of a task's id that a driver has fenced. It is not fenced again with each batch."""
+_DRIVER_TIMEOUT_MS_MAX = 60_000
+"""Of the driver's own transactions, which take milliseconds."""
+_CLAIMED = 999
+"""A driver's id whose timeout ends in this has a claim in the log: if there is none, the log has lost it."""
+
+
+class _TimeoutRefusedError(Exception):
+    """Brokers do not grant transactions that last so long."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """An identity, and the sequence of the next record that it writes into the log."""
+
+    driver: ProducerIdAndEpoch
+    sequence: int = 0
+
+
+class QueryTransactions:
+    """A context manager. Used by one thread. `options`: of a producer."""
+
+    def __init__(self, options: Mapping[str, str], prefix: str, topic: str, *, system: System | None = None) -> None:
+        config: ClientConfig = ProducerConfig.parse(options).client_config()
+        self.prefix = prefix
+        self.driver_id = driver_id(prefix)
+        self._lent = lent(config, system=system)
+        self.client: TransactionsClient = self._lent.__enter__()
+        self.log = DecisionLog(config, topic, self.client.blocking)
+
+    def __enter__(self) -> QueryTransactions:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lent.__exit__(kind, error, trace)
+
+    # --- the identity, and the log
+
+    def look(self) -> TransactionDescription | None:
+        """Who holds the driver's id. None if brokers do not know it."""
+        return self.client.describe([self.driver_id]).get(self.driver_id)
+
+    def fence(self, seen: TransactionDescription | None, timeouts_ms: Sequence[int]) -> tuple[ProducerIdAndEpoch, int]:
+        """The next epoch, and the first of these timeouts that brokers grant.
+
+        ProducerFencedError if another has got an epoch since the look. A timeout that is refused changes nothing.
+        """
+        expected = NO_DRIVER_YET if seen is None else seen.id_and_epoch
+        for timeout_ms in timeouts_ms[:-1]:
+            with contextlib.suppress(_TimeoutRefusedError):
+                return self._init(timeout_ms, expected), timeout_ms
+        return self.client.init_producer_id(self.driver_id, timeouts_ms[-1], expected), timeouts_ms[-1]
+
+    def renew(self, driver: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
+        """The next epoch after the one that is held. ProducerFencedError if it is not the newest any more."""
+        return self.client.init_producer_id(self.driver_id, claimed_timeout_ms(granted_ms), driver)
+
+    def entry(self, producer_id: int | None) -> Entry:
+        """The newest entry that counts; one that says nothing, if there is none."""
+        found = self.log.entry(self.prefix, producer_id, self.client.owners)
+        return Entry(self.prefix) if found is None else found
+
+    def claim(self, driver: ProducerIdAndEpoch, found: Entry, claim: Entry) -> ProducerIdAndEpoch:
+        """Write that the prefix is the caller's; the epoch that the caller holds after it, which no other can hold.
+
+        `found`: the entry that `claim` follows. ProducerFencedError if another has it.
+        """
+        held = self._write(Held(driver), (encoded(found), encoded(claim)))
+        if self.entry(held.driver.producer_id) != claim:
+            raise refusals.fenced(self.driver_id)
+        return self.renew(held.driver, claim.timeout_ms)
+
+    def write(self, held: Held, entry: Entry | None) -> Held:
+        """Durable when this returns. None: nothing needs to be known of the prefix any more."""
+        return self._write(held, (None if entry is None else encoded(entry),))
+
+    def is_newest(self, driver: ProducerIdAndEpoch) -> bool:
+        """Is this the newest epoch, and has nothing been written under it since it was given?"""
+        known = self.look()
+        return known is not None and (known.id_and_epoch, known.state) == (driver, EMPTY)
+
+    def _write(self, held: Held, values: Sequence[bytes | None]) -> Held:
+        records = [(self.prefix.encode(), value) for value in values]
+        partition = self.log.partition(self.prefix)
+        driver, sequence = self.client.write(
+            self.driver_id, held.driver, held.sequence, self.log.topic, partition, records
+        )
+        return Held(driver, sequence)
+
+    def _init(self, timeout_ms: int, expected: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
+        try:
+            return self.client.init_producer_id(self.driver_id, timeout_ms, expected)
+        except BrokerError as error:
+            if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
+                raise _TimeoutRefusedError from error
+            raise
+
+    # --- the transactions of tasks
+
+    def leftovers(self) -> list[TransactionDescription]:
+        """What tasks have open, and the ids under which they have begun nothing yet, but still can."""
+        ids = self.client.ids(lambda name: task_of(self.prefix, name) is not None, ONGOING, EMPTY)
+        return [each for each in self.client.describe(ids).values() if can_write(each)]
+
+    def commit(self, entry: Entry) -> dict[str, BrokerError]:
+        """Commit all transactions of a decided batch. Returns what was refused. May be repeated, by anybody."""
+        return self.client.end([each.prepared(self.prefix) for each in entry.transactions], commit=True)
+
+    def abort(self, listed: Iterable[TransactionDescription], driver: ProducerIdAndEpoch) -> None:
+        """End exactly what was listed, unless there is a newer driver: then ProducerFencedError, and nothing is done.
+
+        What a newer driver's tasks begin after the look has another epoch, and is not hit.
+        """
+        listed = list(listed)
+        if not listed:
+            return
+        if not self.is_newest(driver):
+            raise refusals.fenced(self.driver_id)
+        self.end_listed(listed)
+
+    def end_listed(self, listed: Iterable[TransactionDescription]) -> None:
+        """Abort what is open, under exactly these epochs, and let nothing begin under them."""
+        self.client.abort(list(listed), FENCED_TIMEOUT_MS)
+
+
+def claimed_timeout_ms(granted_ms: int) -> int:
+    """The timeout of the id of a driver whose tasks have `granted_ms`."""
+    return max(FENCED_TIMEOUT_MS, min(_DRIVER_TIMEOUT_MS_MAX, granted_ms) // 1000 * 1000 - 1000 + _CLAIMED)
+
+
+def has_claimed(driver: TransactionDescription) -> bool:
+    return driver.timeout_ms % 1000 == _CLAIMED
+
+
+def can_write(description: TransactionDescription) -> bool:
+    """Is it open, or given to somebody who has begun nothing yet?"""
+    if description.state == EMPTY:
+        return description.timeout_ms != FENCED_TIMEOUT_MS
+    return description.is_open

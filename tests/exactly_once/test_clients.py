@@ -1,0 +1,48 @@
+"""Clients that outlive a batch: a driver connects once, not with each of its batches."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+
+from spark_kafka_sink.client.options import ClientConfig
+from spark_kafka_sink.exactly_once import clients
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.testing import EmbeddedBroker
+from tests.exactly_once.cases import Query
+from tests.exactly_once.cases import broker as broker
+
+
+@pytest.fixture(autouse=True)
+def none_idle() -> None:
+    clients.close_idle()
+
+
+def config(broker: EmbeddedBroker, **options: str) -> ClientConfig:
+    return ProducerConfig.parse({"bootstrap.servers": broker.bootstrap_servers, **options}).client_config()
+
+
+def test_a_client_goes_back_and_the_next_user_with_the_same_configuration_has_it(broker: EmbeddedBroker) -> None:
+    with clients.lent(config(broker)) as first, clients.lent(config(broker)) as second:
+        assert second is not first, "one user at a time"
+    with clients.lent(config(broker)) as again:
+        assert again is first
+    with clients.lent(config(broker, **{"client.id": "other"})) as other:
+        assert other not in (first, second)
+
+
+def test_a_client_whose_user_ended_with_an_error_is_closed(broker: EmbeddedBroker) -> None:
+    with pytest.raises(ValueError, match="of its user"), clients.lent(config(broker)) as first:
+        raise ValueError("of its user")
+    with clients.lent(config(broker)) as again:
+        assert again is not first
+
+
+def test_the_batches_of_a_driver_are_asked_about_by_one_client(broker: EmbeddedBroker) -> None:
+    query = Query(broker)
+    with patch.object(clients, "TransactionsClient", wraps=TransactionsClient) as made:
+        for number in range(5):
+            query.run(number)
+    assert made.call_count == 1

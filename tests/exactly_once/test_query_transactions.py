@@ -1,0 +1,186 @@
+"""The identity of a driver: who may act, where several stand still between their requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from spark_kafka_sink.errors import ProducerFencedError
+from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.entries import Batch, Entry
+from spark_kafka_sink.exactly_once.query_transactions import (
+    Held,
+    QueryTransactions,
+    claimed_timeout_ms,
+    has_claimed,
+)
+from spark_kafka_sink.testing import EmbeddedBroker
+from tests.exactly_once.cases import LOG, PREFIX, Query, client_of, open_ids
+from tests.exactly_once.cases import broker as broker
+
+GRANTED_MS = 60_000
+
+
+@pytest.fixture
+def of_two(broker: EmbeddedBroker) -> Iterator[tuple[QueryTransactions, QueryTransactions]]:
+    options = {"bootstrap.servers": broker.bootstrap_servers}
+    with QueryTransactions(options, PREFIX, LOG) as one, QueryTransactions(options, PREFIX, LOG) as other:
+        one.log.create_if_missing()
+        yield one, other
+
+
+def claim_of(name: str) -> Entry:
+    return Entry(PREFIX).begun(name, "", GRANTED_MS)
+
+
+def test_of_two_that_find_no_driver_one_gets_the_id(of_two: tuple[QueryTransactions, QueryTransactions]) -> None:
+    one, other = of_two
+    assert one.look() is None
+    assert other.look() is None
+    one.fence(None, (GRANTED_MS,))
+    with pytest.raises(ProducerFencedError):
+        other.fence(None, (GRANTED_MS,))
+
+
+def test_an_epoch_that_was_seen_before_another_drivers_is_refused(
+    of_two: tuple[QueryTransactions, QueryTransactions],
+) -> None:
+    """A driver that hung in its start does not fence one that began later and works."""
+    one, other = of_two
+    one.fence(None, (GRANTED_MS,))
+    seen = other.look()
+    driver = one.claim(one.fence(one.look(), (GRANTED_MS,))[0], Entry(PREFIX), claim_of("one"))
+    with pytest.raises(ProducerFencedError):
+        other.fence(seen, (GRANTED_MS,))
+    assert one.is_newest(driver)
+
+
+def test_of_two_that_hold_one_epoch_one_claims(of_two: tuple[QueryTransactions, QueryTransactions]) -> None:
+    """Kafka takes the second request for the next epoch for a repetition of the first."""
+    one, other = of_two
+    one.fence(None, (GRANTED_MS,))
+    seen = one.look()
+    first, second = one.fence(seen, (GRANTED_MS,))[0], other.fence(seen, (GRANTED_MS,))[0]
+    assert first == second, "both hold it"
+    driver = one.claim(first, Entry(PREFIX), claim_of("one"))
+    with pytest.raises(ProducerFencedError):
+        other.claim(second, Entry(PREFIX), claim_of("other"))
+    assert one.entry(driver.producer_id) == claim_of("one")
+    assert one.is_newest(driver)
+
+
+@pytest.mark.parametrize("claims_first", [True, False])
+def test_of_one_that_claims_and_one_that_decides_under_one_epoch_the_second_is_refused(
+    of_two: tuple[QueryTransactions, QueryTransactions], *, claims_first: bool
+) -> None:
+    one, other = of_two
+    one.fence(None, (GRANTED_MS,))
+    seen = one.look()
+    first, second = one.fence(seen, (GRANTED_MS,))[0], other.fence(seen, (GRANTED_MS,))[0]
+    decision = claim_of("before").decided(Batch("q", 1), Content.of({"t": 1}, 1), ())
+
+    def claim() -> None:
+        one.claim(first, Entry(PREFIX), claim_of("one"))
+
+    def decide() -> None:
+        other.write(Held(second), decision)
+
+    steps = (claim, decide) if claims_first else (decide, claim)
+    steps[0]()
+    with pytest.raises(ProducerFencedError):
+        steps[1]()
+    known = one.look()
+    assert known is not None
+    assert one.entry(known.id_and_epoch.producer_id) == (claim_of("one") if claims_first else decision)
+
+
+def test_a_claim_is_refused_when_a_newer_one_was_made(of_two: tuple[QueryTransactions, QueryTransactions]) -> None:
+    one, other = of_two
+    driver, _ = one.fence(None, (GRANTED_MS,))
+    newer = other.claim(other.fence(other.look(), (GRANTED_MS,))[0], Entry(PREFIX), claim_of("other"))
+    with pytest.raises(ProducerFencedError):
+        one.claim(driver, Entry(PREFIX), claim_of("one"))
+    with pytest.raises(ProducerFencedError):
+        one.renew(driver, GRANTED_MS)
+    assert other.is_newest(newer)
+
+
+def test_a_timeout_that_brokers_do_not_grant_changes_nothing(
+    of_two: tuple[QueryTransactions, QueryTransactions],
+) -> None:
+    one, _ = of_two
+    driver, granted_ms = one.fence(None, (10**9, 900_001, 900_000, 5_000))
+    assert granted_ms == 900_000
+    assert driver.epoch == 0
+
+
+def test_brokers_that_grant_less_than_a_minute_are_enough(broker: EmbeddedBroker) -> None:
+    broker.cluster.coordinator.timeout_ms_max = 12_000
+    query = Query(broker)
+    assert query.begin().entry.timeout_ms == 10_000
+    query.run(0)
+    query.again().run(1)
+
+
+@pytest.mark.parametrize("granted_ms", [5_000, 10_500, 60_000, 900_000])
+def test_the_timeout_of_a_drivers_id_says_that_it_has_claimed_and_is_granted(granted_ms: int) -> None:
+    timeout_ms = claimed_timeout_ms(granted_ms)
+    assert 0 < timeout_ms <= granted_ms
+    assert timeout_ms % 1000 == 999
+
+
+def test_a_driver_that_was_given_its_id_has_not_claimed_yet(
+    of_two: tuple[QueryTransactions, QueryTransactions],
+) -> None:
+    one, _ = of_two
+    driver, granted_ms = one.fence(None, (GRANTED_MS,))
+    seen = one.look()
+    assert seen is not None
+    assert not has_claimed(seen)
+    one.claim(driver, Entry(PREFIX), Entry(PREFIX).begun("one", "", granted_ms))
+    seen = one.look()
+    assert seen is not None
+    assert has_claimed(seen)
+
+
+def test_what_was_listed_is_ended_only_if_no_newer_driver_has_come(broker: EmbeddedBroker) -> None:
+    """The driver stands still between its list and the look; another one takes over, and its tasks write."""
+    query, newer = Query(broker), Query(broker, name="driver-2")
+    start = query.begin()
+    query.write_both(start, 0)
+    with QueryTransactions(query.delivery.options, PREFIX, LOG) as held:
+        listed = held.leftovers()
+        of_newer = newer.begin()
+        written = newer.write_both(of_newer, 0)
+        with pytest.raises(ProducerFencedError):
+            held.abort(listed, start.driver)
+    assert len(open_ids(broker)) == 2
+    newer.commit(of_newer, 0, written)
+
+
+def test_exactly_what_was_listed_is_ended_and_nothing_that_has_begun_under_its_id_since(broker: EmbeddedBroker) -> None:
+    """The driver stands still between the look and the end, and the id is given to another."""
+    query = Query(broker)
+    start = query.begin()
+    query.write_both(start, 0)
+    with QueryTransactions(query.delivery.options, PREFIX, LOG) as held:
+        listed = held.leftovers()
+        for partition in range(2):
+            query.write(start, partition, "of another")
+        before = open_ids(broker)
+        held.end_listed(listed)
+    assert open_ids(broker) == before
+
+
+def test_ids_that_have_begun_nothing_are_fenced_by_a_timeout_that_marks_them(broker: EmbeddedBroker) -> None:
+    query = Query(broker)
+    start = query.begin()
+    query.attempt(start, 1, attempt=0).close()
+    with QueryTransactions(query.delivery.options, PREFIX, LOG) as held:
+        (found,) = held.leftovers()
+        held.abort([found], start.driver)
+        assert held.leftovers() == []
+    with client_of(broker) as client:
+        (after,) = client.describe([start.task_id(1, 0)]).values()
+    assert after.id_and_epoch != found.id_and_epoch
