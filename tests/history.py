@@ -161,8 +161,5 @@ def _of_write(write: Write, counts: Mapping[Place, int]) -> Iterator[Anomaly]:
 
 
 def _words(write: Write) -> str:
-    return (
-        "it was " + write.outcome.value
-        if write.outcome in (Outcome.COMMITTED, Outcome.ABORTED)
-        else write.outcome.value
-    )
+    said = str(write.outcome.value)
+    return f"it was {said}" if write.outcome in (Outcome.COMMITTED, Outcome.ABORTED) else said
