@@ -146,7 +146,7 @@ class _Plan:
         if name == "array" and types.is_list(kind):
             items = self.value(schema["items"], space, kind.value_type, f"{where}.element")
             return lambda column, mask: _array(column, mask, items)
-        if name == "map" and types.is_map(kind) and is_text(kind.key_type):
+        if name == "map" and types.is_map(kind) and (is_text(kind.key_type) or types.is_null(kind.key_type)):
             values = self.value(schema["values"], space, kind.item_type, f"{where}.value")
             return lambda column, mask: _map(column, mask, values)
         return leaf_writer(schema, kind, where)

@@ -121,6 +121,13 @@ def _are_names(value: Any) -> bool:
     return isinstance(value, list) and all(_is_name(one) for one in value)
 
 
+_WORDS = {
+    _is_name: "a name",
+    _is_number: "a whole number",
+    _is_schema: "a type",
+    _are_fields: "a list of objects with name and type",
+    _are_names: "a list of names",
+}
 _NAMED = ("record", "error", "enum", "fixed")
 _Shape = dict[str, Callable[[Any], bool]]
 _SHAPES: dict[str, _Shape] = {
@@ -141,7 +148,7 @@ def _check_shape(schema: Mapping[str, Any]) -> None:
     shape = _SHAPES.get(kind, {}) if isinstance(kind, str) else {}
     for name, is_right in (shape | (_DECIMAL if logical == "decimal" else {})).items():
         if not is_right(schema.get(name)):
-            raise SchemaError(f"the Avro schema has a type {kind} whose {name} is missing or not what it must be")
+            raise SchemaError(f"the Avro schema has a type {kind} whose {name} must be {_WORDS[is_right]}")
     if logical is not None and not _is_name(logical):
         raise SchemaError("the Avro schema has a logicalType that is no name")
 

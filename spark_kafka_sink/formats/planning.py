@@ -86,7 +86,8 @@ def _protobuf(fields: Sequence[pa.Field], choice: SchemaChoice) -> PlannedFormat
 def _json_schema(fields: Sequence[pa.Field], choice: SchemaChoice) -> PlannedFormat:
     planned = _json(fields, choice)
     text = choice.text or derived_json_schema(fields, choice.name)
-    title = check_json_schema(text, [field.name for field in fields])
+    written = [field.name for field in fields if not pa.types.is_null(field.type)]  # a null is left out
+    title = check_json_schema(text, written)
     return PlannedFormat(planned.rows, Schema("JSON", text, title))
 
 

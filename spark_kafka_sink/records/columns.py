@@ -23,6 +23,8 @@ NO_TIMESTAMP = -1
 """The protocol's own way to say that a record has no timestamp."""
 BEFORE_EPOCH = -2
 """What every other time before 1970 is read as: no broker takes it, and the check of rows names it."""
+BEYOND_LONG = 1 - (1 << 63)
+"""What a time is read as that is too far in the future for a count of milliseconds in 64 bits."""
 
 ROWS_AT_A_TIME = 10_000
 """Larger chunks fall out of the processor's cache and cost more per record."""
@@ -262,8 +264,9 @@ def _timestamp_column(column: ArrowColumn) -> ArrowColumn | None:
 
 def _ticks_to_ms(ticks: np.ndarray[Any, np.dtype[np.int64]], per_second: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     if per_second < 1_000:
-        bad = (ticks < 0) | (ticks > np.iinfo(np.int64).max // 1_000)
-        return np.where(bad, BEFORE_EPOCH, np.where(bad, 0, ticks) * 1_000)
+        late = ticks > np.iinfo(np.int64).max // 1_000
+        ms = np.where(late | (ticks < 0), BEFORE_EPOCH, np.where(late, 0, ticks) * 1_000)
+        return np.where(late, BEYOND_LONG, ms)
     return np.where(ticks < 0, BEFORE_EPOCH, ticks // (per_second // 1_000))
 
 

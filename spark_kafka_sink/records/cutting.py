@@ -19,7 +19,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_kafka_sink.records.arrays import byte_sizes, numbers_of
-from spark_kafka_sink.records.columns import NO_TIMESTAMP, ROWS_AT_A_TIME, ArrowColumn, RecordColumns, one_array
+from spark_kafka_sink.records.columns import (
+    BEYOND_LONG,
+    NO_TIMESTAMP,
+    ROWS_AT_A_TIME,
+    ArrowColumn,
+    RecordColumns,
+    one_array,
+)
 from spark_kafka_sink.records.fields import encode_varint
 from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.joined_rows import JOINED_BYTES_MAX, header_column, rows_with_bad_headers
@@ -38,6 +45,8 @@ TIMESTAMP_DELTA_BYTES = 6
 _TIMESTAMP_DELTA_BYTES_WORST = 10
 _COMMON_TIMES = (1 << 41) - 1
 """Between two times from 1970 to 2039, or none (-1), the delta has at most 6 bytes."""
+_LAST_YEAR = 292_278_994
+"""The last one whose milliseconds since 1970 are a signed number of 64 bits, as a record has them."""
 _ATTRIBUTES_BYTES = 1
 
 
@@ -54,7 +63,13 @@ def invalid_rows(columns: RecordColumns) -> list[InvalidRows]:
     if columns.timestamp is not None:
         times = numbers_of(one_array(columns.timestamp))
         if np.minimum.reduce(times, initial=NO_TIMESTAMP) < NO_TIMESTAMP:
-            found.append(InvalidRows(np.nonzero(times < NO_TIMESTAMP)[0], "the timestamp is before 1970"))
+            late = times == BEYOND_LONG
+            early = (times < NO_TIMESTAMP) & ~late
+            reasons = (
+                (early, "the timestamp is before 1970"),
+                (late, f"the timestamp is after the year {_LAST_YEAR:,}"),
+            )
+            found += [InvalidRows(np.nonzero(wrong)[0], reason) for wrong, reason in reasons if wrong.any()]
     if columns.headers is not None:
         bad = _over_chunks(columns.headers, rows_with_bad_headers)
         if len(bad):

@@ -41,14 +41,21 @@ def arrow_type(kind: types.DataType, where: str) -> pa.DataType:
     if isinstance(kind, types.DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, types.ArrayType):
-        return pa.list_(pa.field("element", arrow_type(kind.elementType, f"{where}.element"), kind.containsNull))
+        return pa.list_(_field("element", arrow_type(kind.elementType, f"{where}.element"), kind.containsNull))
     if isinstance(kind, types.MapType):
-        value = pa.field("value", arrow_type(kind.valueType, f"{where}.value"), kind.valueContainsNull)
-        return pa.map_(arrow_type(kind.keyType, f"{where}.key"), value)
+        value = _field("value", arrow_type(kind.valueType, f"{where}.value"), kind.valueContainsNull)
+        key = arrow_type(kind.keyType, f"{where}.key")
+        # Nor has it a map whose keys have no type, which is `map()` and has no entries: any type does for its keys.
+        return pa.map_(pa.string() if pa.types.is_null(key) else key, value)
     if isinstance(kind, types.StructType):
         return pa.struct([arrow_field(field, f"{where}.{field.name}") for field in kind.fields])
     raise SchemaError(f"column {where} of type {kind.simpleString()} cannot be written; cast it to a string")
 
 
 def arrow_field(field: types.StructField, where: str) -> pa.Field:
-    return pa.field(field.name, arrow_type(field.dataType, where), field.nullable)
+    return _field(field.name, arrow_type(field.dataType, where), field.nullable)
+
+
+def _field(name: str, kind: pa.DataType, nullable: bool) -> pa.Field:
+    """Of `array()` Spark says that no element is null; Arrow has no such field without a type."""
+    return pa.field(name, kind, nullable or pa.types.is_null(kind))

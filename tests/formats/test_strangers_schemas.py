@@ -94,7 +94,9 @@ def test_the_number_of_a_branch_is_one_byte(branches: int, is_fine: bool) -> Non
         rows = plan_format("avro", ID, SchemaChoice(text)).rows.rows(["id"], [pa.array([1])], 1, b"")
         assert rows.to_pylist() == [bytes([2 * (branches - 1), 2])]
     else:
-        with pytest.raises(SchemaError, match="a type record whose fields is missing or not what it must be"):
+        with pytest.raises(
+            SchemaError, match="a type record whose fields must be a list of objects with name and type"
+        ):
             plan_format("avro", ID, SchemaChoice(text))
 
 

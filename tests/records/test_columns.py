@@ -12,7 +12,7 @@ import pytest
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.records import columns as columns_module
-from spark_kafka_sink.records.columns import BEFORE_EPOCH, RecordColumns
+from spark_kafka_sink.records.columns import BEFORE_EPOCH, BEYOND_LONG, RecordColumns
 
 HEADERS = pa.array([[("a", b"1")], None, []], pa.map_(pa.string(), pa.binary()))
 
@@ -82,7 +82,7 @@ def test_nulls_are_absent_keys_headers_and_timestamps() -> None:
 @pytest.mark.parametrize(
     ("unit", "ticks", "expected"),
     [
-        ("s", [1, 0, -1, 1 << 62], [1000, 0, BEFORE_EPOCH, BEFORE_EPOCH]),
+        ("s", [1, 0, -1, 1 << 62, None], [1000, 0, BEFORE_EPOCH, BEYOND_LONG, None]),
         ("ms", [1, -1, -5], [1, BEFORE_EPOCH, BEFORE_EPOCH]),
         ("us", [1999, -1, 0], [1, BEFORE_EPOCH, 0]),
         ("ns", [1_999_999, None, 5_000_000], [1, None, 5]),

@@ -71,3 +71,10 @@ def test_more_than_two_gibibytes_of_rows_have_sizes_and_the_one_that_is_too_larg
     (fault,) = invalid_rows(columns)
     assert fault.rows.tolist() == [9]
     assert "2 GiB" in fault.reason
+
+
+def test_a_time_in_the_far_future_is_not_one_before_1970() -> None:
+    times = pa.array([0, -1, 1 << 62, None], pa.int64()).cast(pa.timestamp("s"))
+    early, late = invalid_rows(RecordColumns(pa.nulls(4, pa.binary()), timestamp=times))
+    assert (early.rows.tolist(), early.reason) == ([1], "the timestamp is before 1970")
+    assert (late.rows.tolist(), late.reason) == ([2], "the timestamp is after the year 292,278,994")

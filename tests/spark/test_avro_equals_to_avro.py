@@ -26,6 +26,7 @@ COLUMNS = """
     CAST(timestamp_micros(id * 9184000012345) AS TIMESTAMP_NTZ) AS local_time,
     array(id, NULL, -id) AS numbers, if(id % 4 = 0, NULL, array(named_struct('x', id))) AS structs,
     map('k', if(id % 2 = 0, NULL, id)) AS a_map,
+    NULL AS nothing, array() AS no_elements, array(NULL) AS null_element,
     if(id % 3 = 0, NULL, named_struct('a', id, 'b', named_struct('c', 'd'))) AS nested
 """
 

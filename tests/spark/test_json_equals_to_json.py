@@ -54,7 +54,11 @@ NESTED = """
     map(CAST(id AS DOUBLE), true) AS by_double,
     map(date_add(DATE'1970-01-01', CAST(id AS INT)), timestamp_micros(id * 1000000)) AS by_date,
     map(timestamp_micros(id), CAST(CAST(id AS STRING) AS BINARY)) AS by_time,
-    NULL AS nothing
+    NULL AS nothing,
+    array() AS no_elements,
+    map() AS no_entries,
+    array(map(), NULL) AS no_maps,
+    named_struct('x', array(), 'y', NULL) AS nothing_inside
 """
 
 

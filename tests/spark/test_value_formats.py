@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 from pathlib import Path
 
+import fastavro
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import (
+    ArrayType,
+    DataType,
     DayTimeIntervalType,
     IntegerType,
     LongType,
     MapType,
+    NullType,
     StringType,
     StructField,
     StructType,
     TimestampType,
 )
 
-from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.errors import ConfigurationError, SchemaError
 from spark_kafka_sink.formats.avro import AvroFormat
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
+from spark_kafka_sink.formats.planning import NO_SCHEMA, plan_format
+from spark_kafka_sink.spark.arrow_types import arrow_field
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 
@@ -139,6 +147,51 @@ def test_types_that_no_format_can_write_are_refused_by_their_columns() -> None:
     assert "column took of type interval day to second cannot be written; cast it to a string" in fault
     keys = StructType([StructField("m", MapType(PAYLOAD, LongType()))])
     assert "make its keys strings" in faults(keys, valueFormat="json")[0]
+
+
+NOTHING = NullType()
+NO_ELEMENTS = ArrayType(NOTHING, containsNull=False)  # what array() is
+NO_ENTRIES = MapType(NOTHING, NOTHING, valueContainsNull=False)  # what map() is
+EMPTY_MAPS = pa.MapArray.from_arrays(pa.array([0, 0], pa.int32()), pa.nulls(0), pa.nulls(0))
+WITHOUT_A_TYPE: list[tuple[DataType, pa.Array, bytes, object]] = [
+    (NOTHING, pa.nulls(1), b"{}", None),
+    (NO_ELEMENTS, pa.array([[]], pa.list_(pa.null())), b'{"c":[]}', []),
+    (ArrayType(NOTHING), pa.array([[None]], pa.list_(pa.null())), b'{"c":[null]}', [None]),
+    (NO_ENTRIES, EMPTY_MAPS, b'{"c":{}}', {}),
+    (
+        MapType(StringType(), NOTHING),
+        pa.array([[("k", None)]], pa.map_(pa.string(), pa.null())),
+        b'{"c":{"k":null}}',
+        {"k": None},
+    ),
+    (
+        StructType([StructField("x", NO_ELEMENTS, False), StructField("y", NOTHING)]),
+        pa.array([{"x": []}], pa.struct({"x": pa.list_(pa.null()), "y": pa.null()})),
+        b'{"c":{"x":[]}}',
+        {"x": [], "y": None},
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "column", "text", "value"), WITHOUT_A_TYPE)
+@pytest.mark.parametrize("is_nullable", [True, False])
+def test_a_column_without_a_type_is_written_as_spark_writes_it(
+    kind: DataType, column: pa.Array, text: bytes, value: object, is_nullable: bool
+) -> None:
+    field = arrow_field(StructField("c", kind, is_nullable), "c")
+    for name in ("json", "json-schema-confluent"):
+        assert plan_format(name, [field], NO_SCHEMA).rows.rows(["c"], [column], 1, b"").to_pylist() == [text]
+    for name in ("avro", "avro-confluent"):
+        rows = plan_format(name, [field], NO_SCHEMA).rows
+        assert isinstance(rows, AvroFormat)
+        (row,) = rows.rows(["c"], [column], 1, b"").to_pylist()
+        assert fastavro.schemaless_reader(io.BytesIO(row), json.loads(rows.schema), None) == {"c": value}
+
+
+@pytest.mark.parametrize("kind", [kind for kind, *_ in WITHOUT_A_TYPE])
+def test_protobuf_refuses_a_column_without_a_type_by_its_name(kind: DataType) -> None:
+    with pytest.raises(SchemaError, match=r"column c[a-z.]* of type null has no type in Protobuf"):
+        plan_format("protobuf-confluent", [arrow_field(StructField("c", kind), "c")], NO_SCHEMA)
 
 
 def test_a_misspelt_format_does_not_ask_for_a_value_as_well() -> None:
