@@ -121,7 +121,7 @@ def _are_names(value: Any) -> bool:
     return isinstance(value, list) and all(_is_name(one) for one in value)
 
 
-_WORDS = {
+_WORDS: dict[Callable[[Any], bool], str] = {
     _is_name: "a name",
     _is_number: "a whole number",
     _is_schema: "a type",
