@@ -100,7 +100,7 @@ GUARDS = [
     Guard(
         TransactionManager,
         "_lock",
-        _names("_calls _transaction _coordinators _version _wants_producer_id _expected _may_come_late"),
+        _names("_calls _transaction _coordinators _version _wants_producer_id _expected _begun _may_come_late"),
         _names("id_and_epoch"),
         _names("state error transactional_id"),
     ),

@@ -60,7 +60,7 @@ from spark_kafka_sink.producer.record import (
 from spark_kafka_sink.producer.sending.sender import Sender
 from spark_kafka_sink.producer.sending.sender_thread import SenderLoop, SenderThread, abandon
 from spark_kafka_sink.producer.topics import Topics
-from spark_kafka_sink.producer.transactional import TransactionalProducer
+from spark_kafka_sink.producer.transactional import StillOpen, TransactionalProducer
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.joined_rows import reuse_freed_memory
@@ -182,7 +182,7 @@ class KafkaProducer(TransactionalProducer):
     ) -> SendFuture:
         """Send one record: send("topic", b"value", key=b"key"), or send(ProducerRecord(...), callback). It waits for
         the topic's partitions, and for memory. Errors are in the future, but for wrong types and use."""
-        self._ensure_can_send()
+        still = self._ensure_can_send()
         fields = (value, key, headers, partition, timestamp_ms)
         if fields != NO_FIELDS or not isinstance(topic, ProducerRecord):
             topic, callback = record_of(topic, fields, callback)
@@ -192,11 +192,11 @@ class KafkaProducer(TransactionalProducer):
             record = check_record(self._interceptors.on_send(record))
             callbacks = (*self._interceptors.acknowledgements, *callbacks)
         try:
-            return self._send(record, callbacks)
+            return self._send(record, callbacks, still)
         except KafkaSinkError as error:
             if isinstance(error, ProducerClosedError | IllegalStateError):
                 raise
-            self._not_taken(1, error)
+            self._not_taken(1, error, still)
             partition = -1 if record.partition is None else record.partition
             future = SendFuture(record.topic, partition, -1, (-1, -1), callbacks)
             raised = future.failed(error)
@@ -208,7 +208,7 @@ class KafkaProducer(TransactionalProducer):
         self, topic: str, columns: RecordColumns, partition: int | pa.Array | None = None
     ) -> ColumnsFuture:
         """Send all rows of the columns. Rows that cannot be written are in the result; the others go on."""
-        self._ensure_can_send()
+        still = self._ensure_can_send()
         check_topic(topic)
         check_columns(columns)
         call = ColumnsFuture(topic, columns.num_rows)
@@ -221,18 +221,18 @@ class KafkaProducer(TransactionalProducer):
         try:
             snapshot = self._await_topic(topic, now)
         except KafkaSinkError as error:
-            self._not_taken(len(rows), error)
+            self._not_taken(len(rows), error, still)
             raise
-        rows = self._refuse(call, rows, wrong_in_themselves(topic, rows, self.config))
+        rows = self._refuse(call, rows, wrong_in_themselves(topic, rows, self.config), still)
         snapshot = self._await_named_partitions(topic, rows, snapshot, now)
-        rows = self._refuse(call, rows, without_their_partition(topic, rows, snapshot, partition))
+        rows = self._refuse(call, rows, without_their_partition(topic, rows, snapshot, partition), still)
         if len(rows):
-            self._append_rows(call, topic, rows, snapshot)
+            self._append_rows(call, topic, rows, snapshot, still)
         return call
 
-    def _refuse(self, call: ColumnsFuture, rows: Rows, bad: list[BadRows]) -> Rows:
+    def _refuse(self, call: ColumnsFuture, rows: Rows, bad: list[BadRows], still: StillOpen | None) -> Rows:
         for refused in bad:
-            self._not_taken(len(refused.rows), refused.error)
+            self._not_taken(len(refused.rows), refused.error, still)
             call.failed(refused.rows, None, refused.error)
         return rows.without(bad)
 
@@ -247,7 +247,9 @@ class KafkaProducer(TransactionalProducer):
             latest = self._metadata.snapshot
             return snapshot if latest.partition_count(topic) is None else latest
 
-    def _append_rows(self, call: ColumnsFuture, topic: str, rows: Rows, snapshot: ClusterSnapshot) -> None:
+    def _append_rows(
+        self, call: ColumnsFuture, topic: str, rows: Rows, snapshot: ClusterSnapshot, still: StillOpen | None
+    ) -> None:
         columns, sizes, named, positions = rows
         loads = partial(self._accumulator.partition_loads, topic, snapshot)
         partitions = self._partitioner.assign(topic, columns, sizes, named, snapshot, loads)
@@ -256,16 +258,18 @@ class KafkaProducer(TransactionalProducer):
         block_ms = 0.0 if self._loop.is_current() else None
         try:
             taken, error = self._accumulator.append_columns(
-                topic, columns, sizes, partitions, positions, call, block_ms=block_ms
+                topic, columns, sizes, partitions, positions, call, block_ms=block_ms, still=still
             )
         except BaseException as interruption:
             self._sender.interrupted("send_columns()", interruption)
             raise
         if error is not None:
-            self._not_taken(len(rows) - taken, error)
+            self._not_taken(len(rows) - taken, error, still)
+            if not taken and isinstance(error, IllegalStateError):
+                raise error
             call.failed(positions[taken:], None, self._in_callback(error))
 
-    def _send(self, record: ProducerRecord, callbacks: tuple[Callback, ...]) -> SendFuture:
+    def _send(self, record: ProducerRecord, callbacks: tuple[Callback, ...], still: StillOpen | None) -> SendFuture:
         topic, timestamp_ms = record.topic, record.timestamp_ms
         now = self._system.now()
         snapshot = self._await_topic(topic, now, record.partition)
@@ -285,7 +289,7 @@ class KafkaProducer(TransactionalProducer):
         in_callback = self._loop.is_current()
         remaining_ms = 0.0 if in_callback else max(0.0, now + self.config.max_block_ms - self._system.now())
         try:
-            self._accumulator.append_record(topic, staged, remaining_ms)
+            self._accumulator.append_record(topic, staged, remaining_ms, still)
         except KafkaSinkError as error:
             raise self._in_callback(error) from None
         except BaseException as interruption:

@@ -80,6 +80,7 @@ class ProducerTransactions:
         features = self._client.finalized_features
         known = features.epoch >= 0
         self.manager.begin(features.levels.get(TRANSACTION_VERSION, 0) if known else None)
+        self._accumulator.recheck()  # what could not leave before the transaction began may leave now
         self._metrics.waited("txn-begin-time", self._system.now() - started)
 
     def commit(self) -> None:
@@ -99,6 +100,7 @@ class ProducerTransactions:
 
     def prepare(self) -> PreparedTransaction | None:
         self._refuse_in_callback()
+        self.manager.take_no_more()
         # Each record has an outcome after delivery.timeout.ms at the latest.
         self._accumulator.flush(lambda flushed: self._loop.wait(flushed, None))
         return self.manager.prepare()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,19 @@ from spark_kafka_sink.producer.sending.sender_thread import SenderLoop
 if TYPE_CHECKING:  # a producer without a transactional.id does not load it
     from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
     from spark_kafka_sink.producer.sending.transaction_requests import GroupMetadata
+    from spark_kafka_sink.producer.sending.transactions import TransactionManager
     from spark_kafka_sink.producer.transaction_waits import Offsets, ProducerTransactions
+
+
+@dataclass(frozen=True)
+class StillOpen:
+    """Raises if the transaction in which a call has begun is over, or takes no more records."""
+
+    manager: TransactionManager
+    number: int
+
+    def __call__(self) -> None:
+        self.manager.ensure_can_send(self.number)
 
 
 class TransactionalProducer:
@@ -103,17 +116,21 @@ class TransactionalProducer:
             raise self._closed_error()
         return self._transactions
 
-    def _not_taken(self, count: int, error: KafkaSinkError) -> None:
+    def _not_taken(self, count: int, error: KafkaSinkError, still: StillOpen | None) -> None:
         """Rows of a call that will not be written: a transaction that they belong to must not be committed."""
         self._metrics.rows_refused(count, self._system.now())
-        if self._transactions is not None:
-            self._transactions.manager.batch_failed(error, has_sequence=False)
+        if still is not None:
+            still.manager.not_taken(still.number, error)
 
-    def _ensure_can_send(self) -> None:
+    def _ensure_can_send(self) -> StillOpen | None:
+        """Returns what says, when the call has waited, whether its transaction is still open."""
+        still = None
         if self._transactions is not None and not self._closed:
             self._ensure_same_process()
-            self._transactions.manager.ensure_can_send()
+            manager = self._transactions.manager
+            still = StillOpen(manager, manager.ensure_can_send())
         self._ensure_usable()
+        return still
 
     def _ensure_same_process(self) -> None:
         if os.getpid() != self._pid:

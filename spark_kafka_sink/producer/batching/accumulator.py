@@ -109,11 +109,13 @@ class RecordAccumulator:
         call: object,
         *,
         block_ms: float | None = None,
+        still: Callable[[], None] | None = None,
     ) -> tuple[int, KafkaSinkError | None]:
         """Stage rows; returns how many of them, from the first on, and why the others were not.
 
         `sizes` = record_size_bounds(columns); `partitions` are all valid; `rows` = places in what the caller gave, to
         which the result refers (row_origins.py). Waits up to `block_ms` for the memory of each chunk (max.block.ms).
+        `still` raises if, after that, the rows may not be staged any more.
         """
         for start, stop, size in chunks(sizes, _CHUNK_ROWS_MAX, self._chunk_bytes_max):
             chunk = columns if stop - start == len(sizes) else columns.slice(start, stop - start)
@@ -122,14 +124,20 @@ class RecordAccumulator:
                 chunk, sizes[start:stop], its_partitions, np.bincount(its_partitions), rows[start:stop], call
             )
             try:
-                self._stage(topic, staged, size, chunk.nbytes, block_ms)
+                self._stage(topic, staged, size, chunk.nbytes, block_ms, still)
             except KafkaSinkError as error:
                 return start, error
         return len(sizes), None
 
-    def append_record(self, topic: str, record: StagedRecord, block_ms: float | None = None) -> None:
+    def append_record(
+        self,
+        topic: str,
+        record: StagedRecord,
+        block_ms: float | None = None,
+        still: Callable[[], None] | None = None,
+    ) -> None:
         """Stage one record; raises BufferExhaustedError when no memory came within `block_ms` (max.block.ms)."""
-        self._stage(topic, record, record.size, record.size + FUTURE_BYTES, block_ms)
+        self._stage(topic, record, record.size, record.size + FUTURE_BYTES, block_ms, still)
 
     def partition_loads(self, topic: str, snapshot: ClusterSnapshot) -> PartitionLoads | None:
         """For the adaptive partitioner; None while not all partitions have been written to."""
@@ -140,13 +148,29 @@ class RecordAccumulator:
             lengths = self._queues.lengths(topic, [partition.index for partition in info.partitions])
             return None if lengths is None else self._node_latency.usable(info, lengths, snapshot)
 
-    def _stage(self, topic: str, entry: Entry, encoded: int, staged: int, block_ms: float | None) -> None:
-        """Reserve memory for both forms of an entry, add it to its topic's stage, and fill batches if that is full."""
+    def _stage(
+        self,
+        topic: str,
+        entry: Entry,
+        encoded: int,
+        staged: int,
+        block_ms: float | None,
+        still: Callable[[], None] | None,
+    ) -> None:
+        """Reserve memory for both forms of an entry, add it to its topic's stage, and fill batches if that is full.
+
+        `still` is asked under the lock: what it lets pass is seen by `has_incomplete`, and no transaction ends before.
+        """
         reserved = self._reserve(self._wanted(encoded, staged), block_ms)
         with self._lock:
-            if self._closed:
+            try:
+                if self._closed:
+                    raise ProducerClosedError("The producer was closed.")
+                if still is not None:
+                    still()
+            except KafkaSinkError:
                 self._pool.release(reserved)
-                raise ProducerClosedError("The producer was closed.")
+                raise
             stage = self._filler.stage_of(topic, self._clock())
             first = not stage.entries
             stage.add(entry, reserved)

@@ -56,6 +56,8 @@ class GroupOffsets:
 @dataclass
 class OpenTransaction:
     version: int
+    number: int = 0
+    """Counts the transactions of the producer: a call that waits knows by it whether its transaction has ended."""
     partitions: set[TopicPartition] = field(default_factory=set)
     """The partitions of the transaction: batches for them may be sent."""
     waiting: set[TopicPartition] = field(default_factory=set)
@@ -68,6 +70,8 @@ class OpenTransaction:
     needs_new_epoch: bool = False
     """Sequences may have gaps when the transaction is over."""
     end_sent: bool = False
+    takes_records: bool = True
+    """False while it is prepared: all that was sent before is on its way, and nothing may follow."""
 
     def is_empty(self, *, aborting: bool) -> bool:
         """Brokers know nothing of the transaction, and nothing will join it before the end."""

@@ -124,6 +124,13 @@ class TransactionCalls:
         error.__cause__ = cause
         return error
 
+    def ended_meanwhile(self, call: str) -> IllegalStateError:
+        return IllegalStateError(
+            f"transactional id {self.transactional_id}: the transaction of this {call}() has ended while the call "
+            f"waited, or is being prepared: the record is in no transaction. Call {call}() again in the one that it "
+            "belongs to, and end a transaction when all its calls have returned."
+        )
+
     def ensure_in_transaction(self, call: str) -> None:
         self.refuse_while_pending(call)
         self.raise_if_failed()

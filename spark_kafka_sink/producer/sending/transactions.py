@@ -77,6 +77,7 @@ class TransactionManager:
         self._transaction: OpenTransaction | None = None
         self._wants_producer_id = False
         self._expected = NO_PRODUCER_ID  # the one that goes with the wish for a new one (KIP-360)
+        self._begun = 0  # transactions so far
         self._may_come_late = False  # under this epoch a request had no answer, and may be carried out yet
 
     @property
@@ -118,7 +119,8 @@ class TransactionManager:
             self._calls.move(_S.INITIALIZING)
             self._calls.transactional_id, self.id_and_epoch = prepared.transactional_id, prepared.id_and_epoch
             self._version = prepared.version
-            self._transaction = OpenTransaction(prepared.version, started=True)
+            self._begun += 1
+            self._transaction = OpenTransaction(prepared.version, self._begun, started=True)
             self._calls.move(_S.PREPARED)
 
     def begin(self, version: int | None) -> None:
@@ -132,7 +134,8 @@ class TransactionManager:
                 # Brokers expect version 2 to begin under an epoch of its own.
                 self._wants_producer_id, self._expected = True, self.id_and_epoch
             self._version = version
-            self._transaction = OpenTransaction(version)
+            self._begun += 1
+            self._transaction = OpenTransaction(version, self._begun)
 
     def commit(self) -> Operation:
         with self._lock:
@@ -141,6 +144,12 @@ class TransactionManager:
     def abort(self) -> Operation:
         with self._lock:
             return self._calls.operate(calls.ABORT, self._begin_abort)
+
+    def take_no_more(self) -> None:
+        """Before the last flush of a transaction that is to be prepared. An abort may follow, and nothing else."""
+        with self._lock:
+            self._calls.ensure_in_transaction(calls.PREPARE)
+            self._open().takes_records = False
 
     def prepare(self) -> PreparedTransaction | None:
         """Leave it open for another process to end, if all records are acknowledged. None: it was empty."""
@@ -164,9 +173,21 @@ class TransactionManager:
                 operation.finish()
             return operation
 
-    def ensure_can_send(self) -> None:
+    def ensure_can_send(self, number: int | None = None) -> int:
+        """Raise if no record can join the transaction. Returns its number.
+
+        `number`: of the transaction that was open when the call began. A call that has waited for metadata or memory
+        must not put its record into the next one.
+        """
         with self._lock:
+            transaction = self._transaction
+            if number is not None and (transaction is None or transaction.number != number):
+                raise self._calls.ended_meanwhile("send")
             self._calls.ensure_in_transaction("send")
+            transaction = self._open()
+            if not transaction.takes_records:
+                raise self._calls.ended_meanwhile("send")
+            return transaction.number
 
     def abort_if_open(self) -> Operation | None:
         """For close(). Returns what to wait for: the abort, or a call that is under way or has run into its limit."""
@@ -211,6 +232,12 @@ class TransactionManager:
         """What a request of batches must say of the transaction that they belong to."""
         with self._lock:
             return TransactionInUse(self.transactional_id, self._open().version)
+
+    def not_taken(self, number: int, error: KafkaSinkError) -> None:
+        """A record of this transaction could not be taken. Of one that has ended meanwhile it says nothing."""
+        with self._lock:
+            if self._transaction is not None and self._transaction.number == number:
+                self.batch_failed(error, has_sequence=False)
 
     def batch_failed(self, error: KafkaSinkError, *, has_sequence: bool) -> None:
         """Records of the transaction are not stored, or it is not known whether they are."""

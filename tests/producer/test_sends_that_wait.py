@@ -1,0 +1,201 @@
+"""A call that waits, for metadata or memory, while its transaction ends: its record is in no transaction at all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import IllegalStateError, MetadataTimeoutError, TransactionAbortableError
+from spark_kafka_sink.producer.batching.staging import StagedRecord
+from spark_kafka_sink.producer.futures import SendFuture
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
+from tests.producer.transactional_cases import BOTH, begun, committed, send, sent
+from tests.waiting import PATIENCE_SECONDS, wait_until
+
+ENDED = "has ended while the call waited"
+
+ENDS: dict[str, Callable[[KafkaProducer], None]] = {
+    "aborted": KafkaProducer.abort_transaction,
+    "committed": KafkaProducer.commit_transaction,
+}
+
+CALLS: dict[str, Callable[[KafkaProducer], object]] = {
+    "send": lambda producer: send(producer, b"late"),
+    "send_columns": lambda producer: producer.send_columns("t", RecordColumns(pa.array([b"late", b"later"])), 0),
+}
+
+
+def while_it_waits_for_metadata(
+    producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]
+) -> None:
+    """What another thread does while the next call waits for its topic."""
+    wait = producer._topics.await_partitions
+
+    def await_partitions(*arguments: object) -> object:
+        monkeypatch.undo()
+        happens()
+        return wait(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(producer._topics, "await_partitions", await_partitions)
+
+
+def while_it_waits_for_memory(
+    producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]
+) -> None:
+    pool = producer._accumulator._pool
+    reserve = pool.try_reserve
+
+    def try_reserve(*arguments: object) -> object:
+        monkeypatch.undo()
+        happens()
+        return reserve(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pool, "try_reserve", try_reserve)
+
+
+@pytest.mark.parametrize("wait", [while_it_waits_for_metadata, while_it_waits_for_memory])
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("begins_another", [True, False])
+@BOTH
+def test_a_call_whose_transaction_ends_while_it_waits_raises_and_its_record_is_in_no_other(
+    version: int,
+    begins_another: bool,
+    end: str,
+    call: str,
+    wait: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, producer = begun(version)
+    sent(producer, b"first")
+
+    def happens() -> None:
+        ENDS[end](producer)
+        if begins_another:
+            producer.begin_transaction()
+
+    wait(producer, monkeypatch, happens)
+    with pytest.raises(IllegalStateError, match=ENDED):
+        CALLS[call](producer)
+    if not begins_another:
+        producer.begin_transaction()
+    sent(producer, b"next")
+    producer.commit_transaction()
+    assert committed(cluster) == ([b"first", b"next"] if end == "committed" else [b"next"])
+    pool = producer._accumulator._pool
+    assert pool.free_bytes == pool.bytes_max
+
+
+@BOTH
+def test_a_call_that_fails_after_its_transaction_has_ended_does_not_harm_the_next(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, producer = begun(version)
+
+    def fails(*_: object) -> object:
+        monkeypatch.undo()
+        producer.abort_transaction()
+        producer.begin_transaction()
+        raise MetadataTimeoutError("the topic did not become known")
+
+    monkeypatch.setattr(producer._topics, "await_partitions", fails)
+    future = send(producer, b"late")
+    assert isinstance(future.exception(0), MetadataTimeoutError)
+    sent(producer, b"next")
+    producer.commit_transaction()
+    assert committed(cluster) == [b"next"]
+
+
+@BOTH
+def test_a_call_that_fails_in_its_transaction_keeps_it_from_being_committed(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, producer = begun(version)
+
+    def fails(*_: object) -> object:
+        monkeypatch.undo()
+        raise MetadataTimeoutError("the topic did not become known")
+
+    monkeypatch.setattr(producer._topics, "await_partitions", fails)
+    send(producer, b"late")
+    with pytest.raises(TransactionAbortableError, match="the topic did not become known"):
+        producer.commit_transaction()
+    assert committed(cluster) == []
+
+
+@BOTH
+def test_nothing_joins_a_transaction_while_it_is_prepared(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prepared one would wait for it for ever, or it would be in the next."""
+    cluster, producer = begun(version)
+    send(producer, b"1")
+    refused: list[BaseException] = []
+    flush = producer._accumulator.flush
+
+    def flush_beside_another_thread(*arguments: object) -> bool:
+        monkeypatch.undo()
+        for call in CALLS.values():
+            with pytest.raises(IllegalStateError, match="is being prepared") as error:
+                call(producer)
+            refused.append(error.value)
+        return flush(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(producer._accumulator, "flush", flush_beside_another_thread)
+    assert producer.prepare_transaction() is not None
+    assert len(refused) == 2
+    producer.commit_transaction()
+    assert committed(cluster) == [b"1"]
+
+
+@BOTH
+def test_a_begin_looks_again_at_batches_that_were_refused(version: int) -> None:
+    cluster, producer = begun(version)
+    sent(producer, b"1")
+    producer.commit_transaction()
+    # No call of a user can stage a record now. If something else does, the next transaction must not hang.
+    future = SendFuture("t", 0, 0, (-1, 1), ())
+    producer._accumulator.append_record("t", StagedRecord(0, None, b"2", None, 0, 100, future))
+    with pytest.raises(TimeoutError):
+        producer.flush(timeout=1)
+    producer.begin_transaction()
+    producer.commit_transaction()
+    assert future.result(0).offset >= 1
+    assert committed(cluster) == [b"1", b"2"]
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded_broker(topics={"t": 1, "late": 1}) as broker:
+        yield broker
+
+
+def test_a_thread_that_waits_for_its_topic_is_refused_when_another_has_gone_on(broker: EmbeddedBroker) -> None:
+    broker.control.hide_topic("late")
+    errors: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            producer.send(ProducerRecord("late", b"late"))
+        except BaseException as error:
+            errors.append(error)
+
+    options = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "x", "linger.ms": 0}
+    with KafkaProducer({**options, "retry.backoff.ms": 10}) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        writer = threading.Thread(target=write)
+        writer.start()
+        wait_until(lambda: producer._metadata.contains_topic("late"))
+        producer.abort_transaction()
+        producer.begin_transaction()
+        broker.control.show_topic("late")
+        writer.join(PATIENCE_SECONDS)
+        producer.send(ProducerRecord("t", b"next")).result(PATIENCE_SECONDS)
+        producer.commit_transaction()
+    assert [type(error) for error in errors] == [IllegalStateError]
+    assert read_topic(broker.bootstrap_servers, "late", isolation="read_uncommitted").num_rows == 0
