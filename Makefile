@@ -123,15 +123,16 @@ soak: setup kafka ## schedules, hostile bytes, faults, killed drivers and placem
 		$(BIN)/python -m tests.producer.$$name --seeds 0:20000 --processes $$(getconf _NPROCESSORS_ONLN) || exit 1; done
 	$(BIN)/python -m tests.fuzz $(N)
 	SOAK=1 $(BIN)/python -m pytest --capture=no $(wildcard integration/test_faults_*.py) integration/test_partitioner_keys.py \
-		integration/test_spark_killed_driver.py integration/test_exactly_once_killed.py integration/test_spark_cluster.py
+		integration/test_spark_killed_driver.py integration/test_exactly_once_killed.py integration/test_spark_cluster.py \
+		integration/test_spark_memory.py integration/test_producer_memory.py
 
 .PHONY: demo
 demo: setup ## a million rows and a stream, from Spark to a broker, and what was written (BOOTSTRAP=host:port for your own)
 	$(BIN)/python -m spark_kafka_sink demo $(if $(BOOTSTRAP),--bootstrap-server $(BOOTSTRAP)) $(if $(ROWS),--rows $(ROWS))
 
 .PHONY: bench
-bench: setup kafka ## every benchmark, as the tables of docs/benchmarks-history.md
-	for name in encoder network producer spark_sink exactly_once formats; do $(BIN)/python -m integration.benchmarks.$$name || exit 1; done
+bench: setup kafka ## all benchmarks, into docs/benchmarks.md and the README; QUICK=1 prints a few rounds and writes nothing
+	$(BIN)/python -m integration.benchmarks $(if $(QUICK),--quick)
 
 .PHONY: docs
 docs: setup docs/assets/mermaid.min.js ## the site, into docs/site/: tables written from the code, every link and name checked

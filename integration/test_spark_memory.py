@@ -1,4 +1,4 @@
-"""Millions of rows through local[2]: the memory of the Python workers is bounded, and does not grow."""
+"""Millions of rows and many micro-batches through local[2]: memory is bounded, and does not grow."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import os
 import statistics
 import threading
 import time
+from collections import defaultdict
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from integration.benchmarks.spark_sink import TOPIC, discard_broker, rows_of
 from integration.support.processes import python_workers, resident_bytes
@@ -22,6 +25,14 @@ WARM_UP_ROWS = 100_000
 SAMPLE_SECONDS = 0.2
 WORKER_BYTES_MAX = 330_000_000
 GROWTH_BYTES_MAX = 40_000_000
+
+MICRO_BATCHES = 2_000 if os.environ.get("SOAK") else 240
+"""More than a worker writes until all its objects are looked at for garbage once."""
+ROWS_PER_BATCH = 1_000
+LATE_GROWTH_BYTES_MAX = 4_000_000
+"""Of one process in the second half. Where each task kept its 500 rows it would be 7 MB in the short run."""
+JVM_GROWTH_BYTES_MAX = 16_000_000
+"""Of the objects that are alive, Spark's own records of past micro-batches among them."""
 
 
 def test_the_memory_of_the_python_workers_is_flat_and_bounded(spark: SparkSession) -> None:
@@ -53,3 +64,41 @@ def test_the_memory_of_the_python_workers_is_flat_and_bounded(spark: SparkSessio
     print("MB of the largest worker:", *(round(size / 1e6) for size in largest))
     assert max(largest) < WORKER_BYTES_MAX
     assert late < early + GROWTH_BYTES_MAX
+
+
+def test_micro_batches_leave_nothing_behind_in_any_process(spark: SparkSession, tmp_path: Path) -> None:
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS_PER_BATCH)
+    rows = source.option("numPartitions", 2).load().selectExpr("string(value) AS key", "repeat('so ', 40) AS value")
+    with discard_broker() as (bootstrap, _):
+        writer = rows.writeStream.format("pykafka").option("kafka.bootstrap.servers", bootstrap).option("topic", TOPIC)
+        query = writer.option("checkpointLocation", str(tmp_path)).trigger(processingTime="0 seconds").start()
+        try:
+            seen = [memory_after(spark, query, tmp_path, batch) for batch in (MICRO_BATCHES // 2, MICRO_BATCHES)]
+        finally:
+            query.stop()
+    (early, early_jvm), (late, late_jvm) = seen
+    growth = {pid: late[pid] - early[pid] for pid in early.keys() & late.keys()}
+    print("MB that each Python process grew by:", *(f"{size / 1e6:.1f}" for size in growth.values()))
+    print(f"MB alive in the JVM: {early_jvm / 1e6:.1f}, {late_jvm / 1e6:.1f}")
+    assert len(growth) >= 4  # two tasks, the planning, the commit, and their daemons
+    assert max(growth.values()) < LATE_GROWTH_BYTES_MAX
+    assert late_jvm < early_jvm + JVM_GROWTH_BYTES_MAX
+
+
+def memory_after(
+    spark: SparkSession, query: StreamingQuery, checkpoint: Path, batch: int
+) -> tuple[dict[int, int], int]:
+    """What each Python process has when this micro-batch has ended, the median over ten of them, and what lives in the
+    JVM."""
+    samples: dict[int, list[int]] = defaultdict(list)
+    for number in range(batch - 9, batch + 1):
+        while not (checkpoint / "commits" / str(number)).exists():
+            assert query.isActive, query.exception()
+            time.sleep(0.02)
+        for pid in python_workers(os.getpid()):
+            samples[pid].append(resident_bytes(pid))
+    assert spark._jvm is not None
+    runtime = spark._jvm.java.lang.Runtime.getRuntime()
+    runtime.gc()
+    alive = runtime.totalMemory() - runtime.freeMemory()
+    return {pid: int(statistics.median(sizes)) for pid, sizes in samples.items()}, alive

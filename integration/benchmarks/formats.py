@@ -15,14 +15,23 @@ import contextlib
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.avro.functions import to_avro
 from pyspark.sql.functions import struct, to_json
 
-from integration.benchmarks.spark_sink import TASKS, TOPIC, client_cpu_seconds, discard_broker, show, start_spark
+from integration.benchmarks.page import Line, Scale, in_turns, line_of
+from integration.benchmarks.spark_sink import (
+    TASKS,
+    TOPIC,
+    Seen,
+    client_cpu_seconds,
+    discard_broker,
+    show,
+    start_spark,
+)
 from spark_kafka_sink.formats.planning import SchemaChoice, plan_format
 from spark_kafka_sink.spark.arrow_types import arrow_field
 
@@ -83,20 +92,29 @@ def encoders(spark: SparkSession, rounds: int) -> None:
         print(f"| `{name}` | {statistics.median(seen[1:]):,.0f} ns | {size:,.0f} |")
 
 
-def writes(spark: SparkSession, rows: int, rounds: int, bootstrap: str, broker: int | None) -> None:
-    seen: dict[str, list[tuple[float, float]]] = {name: [] for name in CONTENDERS}
+def writes(
+    spark: SparkSession, rows: int, rounds: int, contenders: Sequence[str], bootstrap: str, broker: int | None
+) -> Seen:
+    seen: Seen = {name: [] for name in contenders}
     frame = rows_of(spark, rows)
-    for turn in range(rounds + 1):
-        for name, write_once in CONTENDERS.items():
-            started, cpu_before = time.perf_counter(), client_cpu_seconds(broker)
-            write_once(frame, bootstrap)
-            seconds, cpu = time.perf_counter() - started, client_cpu_seconds(broker) - cpu_before
-            print(f"round {turn}: {name}: {rows / seconds:,.0f} rows/s, {cpu / rows * 1e9:,.0f} ns", file=sys.stderr)
-            if turn:
-                seen[name].append((rows / seconds, cpu / rows * 1e9))
-    for kind in ("json", "avro"):
-        print()
-        show({name: runs for name, runs in seen.items() if kind in name})
+    for turn, name in in_turns(contenders, rounds + 1):
+        started, cpu_before = time.perf_counter(), client_cpu_seconds(broker)
+        CONTENDERS[name](frame, bootstrap)
+        seconds, cpu = time.perf_counter() - started, client_cpu_seconds(broker) - cpu_before
+        print(f"round {turn}: {name}: {rows / seconds:,.0f} rows/s, {cpu / rows * 1e9:,.0f} ns", file=sys.stderr)
+        if turn:
+            seen[name].append({"rate": rows / seconds, "cpu": cpu / rows * 1e9})
+    return seen
+
+
+def lines(scale: Scale) -> Iterator[Line]:
+    pair = ("`valueFormat` = `json`", '`to_json` + `format("kafka")`')
+    with discard_broker() as (bootstrap, broker), contextlib.ExitStack() as stack:
+        spark = start_spark()
+        stack.callback(spark.stop)
+        seen = writes(spark, scale.of(2_000_000), scale.rounds, pair, bootstrap, broker)
+    yield line_of("**Values from columns**: JSON", "rows/s", seen, "rate", pair, "")
+    yield line_of("... CPU, JVM and Python", "ns/row", seen, "cpu", pair, "")
 
 
 def main() -> None:
@@ -112,7 +130,10 @@ def main() -> None:
         spark = start_spark()
         stack.callback(spark.stop)
         encoders(spark, arguments.rounds)
-        writes(spark, arguments.rows, arguments.rounds, bootstrap, broker)
+        seen = writes(spark, arguments.rows, arguments.rounds, list(CONTENDERS), bootstrap, broker)
+    for kind in ("json", "avro"):
+        print()
+        show({name: runs for name, runs in seen.items() if kind in name})
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import re
 import resource
 import statistics
@@ -26,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from integration.benchmarks.page import Line, Scale, in_turns, line_of, table
 from integration.benchmarks.rows import SHAPES
 from integration.support.artifacts import kafka_classpath
 
@@ -237,26 +239,59 @@ def discard_broker() -> Iterator[str]:
         broker.wait()
 
 
-def compare(rounds: int, scale: float, only: str) -> None:
-    rows = [row for row in ROWS_OF_TABLE if only in row.label]
-    seen: dict[str, list[dict[str, float]]] = {row.label: [] for row in rows}
+Seen = dict[str, list[dict[str, float]]]
+
+
+def in_rounds(rows: list[Row], rounds: int, scale: float) -> Seen:
+    """The figures of each row, by its label, of each round."""
+    seen: Seen = {row.label: [] for row in rows}
+    by_label = {row.label: row for row in rows}
     with discard_broker() as bootstrap:
-        for turn in range(rounds):
-            for row in rows:
-                records = max(ROWS, int(RECORDS[row.contender] * scale) // ROWS * ROWS)
-                seen[row.label].append(measure(bootstrap, row, records))
-                print(f"round {turn + 1}: {row.label}: {seen[row.label][-1]}", file=sys.stderr)
+        for turn, label in in_turns(list(by_label), rounds):
+            row = by_label[label]
+            records = max(ROWS, int(RECORDS[row.contender] * scale) // ROWS * ROWS)
+            seen[label].append(measure(bootstrap, row, records))
+            print(f"round {turn + 1}: {label}: {seen[label][-1]}, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
+    return seen
+
+
+def compare(rounds: int, scale: float, only: str) -> None:
+    seen = in_rounds([row for row in ROWS_OF_TABLE if only in row.label], rounds, scale)
     print("| producer | records/s | CPU per record |\n|---|---:|---:|")
     for label, runs in seen.items():
         rate, cpu = (statistics.median(run[what] for run in runs) for what in ("rate", "cpu_ns"))
         print(f"| {label} | {rate:,.0f} | {cpu:,.0f} ns |")
-    print("\n| ratio | target | median of the rounds' ratios | rounds |\n|---|---|---:|---|")
-    for what, label, other, name, target in RATIOS:
-        if label not in seen or other not in seen:
-            continue
-        ratios = [run[what] / its[what] for run, its in zip(seen[label], seen[other], strict=True)]
-        all_ratios = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-        print(f"| {name}: {label} to {other} | {target} | {statistics.median(ratios):.2f} | {all_ratios} |")
+    print()
+    print(table(_line(ratio, seen) for ratio in RATIOS if {ratio[1], ratio[2]} <= set(seen)))
+
+
+def _line(ratio: Ratio, seen: Seen) -> Line:
+    what, label, other, name, target = ratio
+    unit = "records/s" if what == "rate" else "ns/record"
+    return line_of(f"{label}: {name}", unit, seen, what, (label, other), target)
+
+
+ON_THE_PAGE: list[Ratio] = [
+    ("rate", "`send_columns`, 16 kB", "Java ProducerPerformance, 16 kB", "records/s", "2"),
+    ("cpu_ns", "`send_columns`, 16 kB", "confluent-kafka `produce()`, 16 kB", "CPU", "0.35"),
+    (
+        "cpu_ns",
+        f"`send_columns`, {FULL_BATCHES}",
+        f"confluent-kafka `produce()`, {FULL_BATCHES}",
+        "CPU",
+        "0.25",
+    ),
+    ("cpu_ns", "`send_columns`, 512 kB, 1,000 partitions", "`send_columns`, 512 kB", "CPU", "1.7"),
+    ("rate", "`send`, 16 kB", "kafka-python `send`, 16 kB", "records/s", "3"),
+    ("cpu_ns", "`send`, 16 kB", "kafka-python `send`, 16 kB", "CPU", ""),
+]
+
+
+def lines(scale: Scale) -> Iterator[Line]:
+    labels = {label for ratio in ON_THE_PAGE for label in ratio[1:3]}
+    seen = in_rounds([row for row in ROWS_OF_TABLE if row.label in labels], scale.rounds, max(0.3, scale.share))
+    for ratio in ON_THE_PAGE:
+        yield _line(ratio, seen)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What a row costs in Spark: ours, Spark's own sink, foreachPartition with librdkafka, and a writer that only counts.
+"""What a row costs in Spark: ours, Spark's own sink, foreachPartition with librdkafka, a writer that only counts, noop.
 
     python -m integration.benchmarks.spark_sink [--rows 10000000] [--rounds 5] [--bootstrap host:port] [--skip foreach]
 
@@ -14,18 +14,22 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from integration.benchmarks.page import Line, Scale, in_turns, line_of, table
 from integration.support.artifacts import connector_jars
+from integration.support.kafka_cluster import KafkaCluster
+from integration.support.librdkafka import create_topic, delete_topic
 from integration.support.processes import cpu_seconds, descendants
 from spark_kafka_sink import register
 
@@ -49,15 +53,15 @@ class CountingSource(DataSource):
         return CountingWriter()
 
 
-def ours(frame: DataFrame, bootstrap: str) -> None:
-    frame.write.format("pykafka").option("kafka.bootstrap.servers", bootstrap).option("topic", TOPIC).save()
+def ours(frame: DataFrame, bootstrap: str, topic: str) -> None:
+    frame.write.format("pykafka").option("kafka.bootstrap.servers", bootstrap).option("topic", topic).save()
 
 
-def sparks_own(frame: DataFrame, bootstrap: str) -> None:
-    frame.write.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("topic", TOPIC).save()
+def sparks_own(frame: DataFrame, bootstrap: str, topic: str) -> None:
+    frame.write.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("topic", topic).save()
 
 
-def for_each_partition(frame: DataFrame, bootstrap: str) -> None:
+def for_each_partition(frame: DataFrame, bootstrap: str, topic: str) -> None:
     def produce(rows: Iterable[Row]) -> None:
         from confluent_kafka import Producer
 
@@ -66,7 +70,7 @@ def for_each_partition(frame: DataFrame, bootstrap: str) -> None:
         for number, row in enumerate(rows):
             while True:
                 try:
-                    producer.produce(TOPIC, row.value, row.key)
+                    producer.produce(topic, row.value, row.key)
                     break
                 except BufferError:
                     producer.poll(0.01)
@@ -77,15 +81,22 @@ def for_each_partition(frame: DataFrame, bootstrap: str) -> None:
     frame.foreachPartition(produce)
 
 
-def counting(frame: DataFrame, bootstrap: str) -> None:
+def counting(frame: DataFrame, bootstrap: str, topic: str) -> None:
     frame.write.format("counting").mode("append").save()
 
 
-CONTENDERS: dict[str, Callable[[DataFrame, str], None]] = {
-    'pykafka: `format("pykafka")`': ours,
-    'Spark\'s own `format("kafka")`': sparks_own,
-    "`foreachPartition` + confluent-kafka": for_each_partition,
-    "an Arrow writer that only counts": counting,
+def noop(frame: DataFrame, bootstrap: str, topic: str) -> None:
+    frame.write.format("noop").mode("append").save()
+
+
+OURS, SPARKS, FOR_EACH = "pykafka", "Spark's own sink", "`foreachPartition` + confluent-kafka"
+COUNTING, NOOP = "an Arrow writer that only counts", "noop"
+CONTENDERS: dict[str, Callable[[DataFrame, str, str], None]] = {
+    OURS: ours,
+    SPARKS: sparks_own,
+    FOR_EACH: for_each_partition,
+    COUNTING: counting,
+    NOOP: noop,
 }
 
 
@@ -140,56 +151,86 @@ def rows_of(spark: SparkSession, rows: int, shape: str) -> DataFrame:
     return numbers.selectExpr(*SHAPES[shape])
 
 
-def compare(rows: int, rounds: int, bootstrap: str | None, shape: str, contenders: Sequence[str]) -> None:
-    seen: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
+Seen = dict[str, list[dict[str, float]]]
+"""By contender: rows per second and CPU per row of each round, "rate" and "cpu"."""
+
+
+def compare(
+    frame: DataFrame, rows: int, rounds: int, contenders: Sequence[str], bootstrap: str, broker: int | None
+) -> Seen:
+    """`broker` is the process of a discard broker; None is a real Kafka, where each write has a topic of its own."""
+    seen: Seen = {name: [] for name in contenders}
+    for turn, name in in_turns(contenders, rounds + 1):
+        topic = TOPIC if broker else create_topic(bootstrap, partitions=PARTITIONS)
+        started, cpu_before = time.perf_counter(), client_cpu_seconds(broker)
+        CONTENDERS[name](frame, bootstrap, topic)
+        seconds, cpu = time.perf_counter() - started, client_cpu_seconds(broker) - cpu_before
+        if not broker:
+            delete_topic(bootstrap, topic)
+        one = {"rate": rows / seconds, "cpu": cpu / rows * 1e9}
+        words = f"{one['rate']:,.0f} rows/s, {one['cpu']:,.0f} ns, load {os.getloadavg()[0]:.1f}"
+        print(f"round {turn}: {name}: {words}", file=sys.stderr, flush=True)
+        if turn:
+            seen[name].append(one)
+    return seen
+
+
+def lines(scale: Scale, *, with_for_each: bool) -> Iterator[Line]:
+    """Real rows: a discard broker first, then a real Kafka of one node."""
+    rows = scale.of(10_000_000)
+    words = f"{rows / 1e6:.0f} million rows, four tasks"
+    contenders = [name for name in CONTENDERS if with_for_each or name != FOR_EACH]
     with contextlib.ExitStack() as stack:
-        broker: int | None = None
-        if bootstrap is None:
-            bootstrap, broker = stack.enter_context(discard_broker())
+        bootstrap, broker = stack.enter_context(discard_broker())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         spark = start_spark()
         stack.callback(spark.stop)
-        frame = rows_of(spark, rows, shape)
-        for turn in range(rounds + 1):
-            for name in contenders:
-                write = CONTENDERS[name]
-                started, cpu_before = time.perf_counter(), client_cpu_seconds(broker)
-                write(frame, bootstrap)
-                seconds, cpu = time.perf_counter() - started, client_cpu_seconds(broker) - cpu_before
-                print(
-                    f"round {turn}: {name}: {rows / seconds:,.0f} rows/s, {cpu / rows * 1e9:,.0f} ns", file=sys.stderr
-                )
-                if turn:
-                    seen[name].append((rows / seconds, cpu / rows * 1e9))
-    show(seen)
+        frame = rows_of(spark, rows, "real")
+        seen = compare(frame, rows, scale.rounds, contenders, bootstrap, broker)
+        first = line_of(f"**Spark**, {words}", "rows/s", seen, "rate", (OURS, SPARKS), "1.8")
+        yield first._replace(place="no disk")
+        yield line_of("...", "rows/s", seen, "rate", (OURS, COUNTING), "0.8")
+        if with_for_each:
+            yield line_of("...", "rows/s", seen, "rate", (OURS, FOR_EACH), "")
+        yield line_of("... CPU, JVM and Python", "ns/row", seen, "cpu", (OURS, SPARKS), "")
+        source = [run["cpu"] for run in seen.pop(NOOP)]
+        for runs in seen.values():
+            runs[:] = [run | {"cpu": run["cpu"] - noop} for run, noop in zip(runs, source, strict=True)]
+        yield line_of("... CPU without the source's (noop)", "ns/row", seen, "cpu", (OURS, SPARKS), "0.55")
+        kafka = stack.enter_context(KafkaCluster(folder / "cluster")).bootstrap()
+        rows = scale.of(3_000_000)
+        seen = compare(rows_of(spark, rows, "real"), rows, scale.rounds, [OURS, SPARKS], kafka, None)
+        what = f"**A real Kafka** of one node, {rows / 1e6:.1f} million rows"
+        yield line_of(what, "rows/s", seen, "rate", (OURS, SPARKS), "1.6")._replace(place="a real Kafka")
 
 
-def show(seen: dict[str, list[tuple[float, float]]]) -> None:
-    medians = {
-        name: (statistics.median(rate for rate, _ in runs), statistics.median(cpu for _, cpu in runs))
-        for name, runs in seen.items()
-    }
-    ours_seen = next(iter(seen.values()))
-    print("| sink | rows/s | client CPU per row | rows/s, ours is | in the rounds | CPU, times ours |")
-    print("|---|---:|---:|---:|---|---:|")
-    for name, (rate, cpu) in medians.items():
-        ratios = [own / other for (own, _), (other, _) in zip(ours_seen, seen[name], strict=True)]
-        times = statistics.median(other / own for (_, own), (_, other) in zip(ours_seen, seen[name], strict=True))
-        rounds = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-        print(f"| {name} | {rate:,.0f} | {cpu:,.0f} ns | {statistics.median(ratios):.2f}x | {rounds} | {times:.2f}x |")
+def show(seen: Seen) -> None:
+    """Each contender beside the first one."""
+    first, *others = seen
+    print(table(line_of("rows/s", "rows/s", seen, "rate", (first, other), "") for other in others))
+    print()
+    print(table(line_of("CPU", "ns/row", seen, "cpu", (first, other), "") for other in others))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What a row costs in Spark, by sink.")
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--bootstrap", help=f"a Kafka with the topic {TOPIC}, instead of the discard broker")
+    parser.add_argument("--bootstrap", help="a Kafka instead of the discard broker")
     parser.add_argument("--shape", action="append", choices=[*SHAPES], help="real rows, even rows; both without it")
     parser.add_argument("--skip", help="leave out the sinks whose names have this in them")
     arguments = parser.parse_args()
     contenders = [name for name in CONTENDERS if not arguments.skip or arguments.skip not in name]
-    for shape in arguments.shape or SHAPES:
-        print(f"\n{shape} rows:\n")
-        compare(arguments.rows, arguments.rounds, arguments.bootstrap, shape, contenders)
+    with contextlib.ExitStack() as stack:
+        bootstrap, broker = arguments.bootstrap, None
+        if bootstrap is None:
+            bootstrap, broker = stack.enter_context(discard_broker())
+        spark = start_spark()
+        stack.callback(spark.stop)
+        for shape in arguments.shape or SHAPES:
+            print(f"\n{shape} rows:\n")
+            frame = rows_of(spark, arguments.rows, shape)
+            show(compare(frame, arguments.rows, arguments.rounds, contenders, bootstrap, broker))
 
 
 if __name__ == "__main__":

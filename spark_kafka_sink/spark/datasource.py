@@ -30,11 +30,13 @@ class KafkaDataSource(DataSource):
         self._is_planning = True
         # Spark makes a data source once for each start of a query or job, and pickles it for whatever comes after.
         self._run = uuid.uuid4().hex
+        look_at_less()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Pickled after planning, to the process that commits a stream's micro-batches.
         self.__dict__.update(state)
         self._is_planning = False
+        look_at_less()
 
     @classmethod
     def name(cls) -> str:
@@ -72,7 +74,6 @@ class KafkaDataSource(DataSource):
 
     def _plan(self, schema: StructType, start: str | None) -> tuple[SinkOptions, ColumnPlan]:
         show_log()
-        look_at_less()
         try:
             options, plan = check_all(self.options, schema, start, ask=self._is_planning)
         except ConfigurationError as error:

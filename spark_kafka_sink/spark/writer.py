@@ -41,7 +41,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):
         return write_rows(self._options, self._plan, iterator, once=self._once)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        look_at_less()  # the process that commits a stream has planned it anew, and has done so there
+        look_at_less()
         commit(self._options, checked(messages), BATCH_JOB, self._once)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

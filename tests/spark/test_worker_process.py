@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import socket
 import sys
 import weakref
@@ -15,7 +16,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_kafka_sink.spark import worker_process
+from spark_kafka_sink.spark.columns import ColumnPlan
+from spark_kafka_sink.spark.datasource import KafkaDataSource
+from spark_kafka_sink.spark.options import parse_options
 from spark_kafka_sink.spark.worker_process import TIMES_HIDDEN, TIMES_UNTIL_SHOWN, acknowledge_first, look_at_less
+from spark_kafka_sink.spark.writer import KafkaBatchWriter
 
 QUICKACK = getattr(socket, "TCP_QUICKACK", 0)
 linux = pytest.mark.skipif(not QUICKACK, reason="TCP_QUICKACK is Linux's")
@@ -86,6 +91,17 @@ def test_a_process_that_spark_does_not_reuse_is_left_alone(monkeypatch: pytest.M
     monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
     look_at_less()
     assert gc.get_freeze_count() == 0
+
+
+def test_each_time_spark_uses_a_process_begins_with_it(reused_worker: None) -> None:
+    """To make the source or to plan, to commit a stream's batch, to commit a job, and to run a task."""
+    writer = KafkaBatchWriter(parse_options({"kafka.bootstrap.servers": "a:1", "topic": "t"}), ColumnPlan(value=0))
+    source = KafkaDataSource({})
+    times = [worker_process._times]
+    for use in (lambda: pickle.loads(pickle.dumps(source)), lambda: writer.commit([]), lambda: writer.write(iter([]))):
+        use()
+        times.append(worker_process._times)
+    assert times == [1, 2, 3, 4]
 
 
 def connected(stack: ExitStack) -> socket.socket:

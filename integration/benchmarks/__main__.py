@@ -1,0 +1,64 @@
+"""All benchmarks of docs/benchmarks.md, one after the other: `make bench`, or `make bench QUICK=1` for a first look.
+
+The full run writes the page's table and chart and the README's row; with `--quick` they are only printed. What each
+part says while it runs goes to the standard error. `--only NAME` runs the parts whose names have this in them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+
+from integration.benchmarks import exactly_once, formats, producer, small_writes, spark_sink, worker_import
+from integration.benchmarks.page import FULL, QUICK, ROOT, Line, Scale, measured, write_page
+from integration.benchmarks.spark_sink import discard_broker
+
+
+def _small_writes(scale: Scale) -> Iterable[Line]:
+    with discard_broker() as (bootstrap, _):
+        yield from small_writes.lines(scale, bootstrap)
+
+
+PARTS: dict[str, Callable[[Scale], Iterable[Line]]] = {
+    "spark": lambda scale: spark_sink.lines(scale, with_for_each=scale is FULL),
+    "small": _small_writes,
+    "once": exactly_once.lines,
+    "producer": producer.lines,
+    "formats": formats.lines,
+    "import": worker_import.lines,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="All benchmarks, as the table and the chart of docs/benchmarks.md.")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and rows; the page is not written")
+    parser.add_argument("--only", default="", help=f"the parts whose names have this in them: {', '.join(PARTS)}")
+    given = parser.parse_args()
+    scale = QUICK if given.quick else FULL
+    started, loads, lines = time.monotonic(), [os.getloadavg()[0]], list[Line]()
+    for name, part in PARTS.items():
+        if given.only in name:
+            lines += part(scale)
+            loads.append(os.getloadavg()[0])
+            print(f"{name}: {time.monotonic() - started:.0f} s since the start", file=sys.stderr, flush=True)
+    text = measured(lines, how(scale, loads))
+    print(text)
+    if scale is FULL and not given.only:
+        write_page(text, lines)
+
+
+def how(scale: Scale, loads: list[float]) -> str:
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    load = f"load average between the parts {min(loads):.1f} to {max(loads):.1f}, what is measured included"
+    machine = f"{os.cpu_count()} cores that brokers and clients share, {python}; {load}."
+    return f"Commit `{commit.stdout.strip()}`, {scale.rounds} rounds, {machine}"
+
+
+if __name__ == "__main__":
+    main()

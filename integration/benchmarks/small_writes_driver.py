@@ -1,0 +1,165 @@
+"""A driver of small_writes.py: a Spark session that carries out what it reads, line by line, and prints what that took.
+
+It runs on its own, in the folder of any checkout of the project, and imports what is there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from integration.support.artifacts import connector_jars
+from integration.support.processes import command_line, cpu_seconds, descendants
+from spark_kafka_sink import register
+
+ROWS = 1_000
+TASKS = 2
+WARM_UP_BATCHES = 5
+REAL_ROW = (
+    "to_json(struct({0} AS id, {0} % 1000 / 10 AS amount, repeat('so ', int(9 + {0} * 7919 % 22)) AS rest)) AS value"
+)
+KINDS = {
+    "pyspark.worker": "tasks",
+    "pyspark.sql.worker.write_into_data_source": "planning",
+    "pyspark.sql.worker.python_streaming_sink_runner": "commit",
+    "pyspark.sql.worker.commit_data_source_write": "commit",
+}
+"""What a Python worker does, by the module that its daemon runs."""
+
+
+class CountingWriter(DataSourceArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        self.rows = sum(batch.num_rows for batch in iterator)
+        return WriterCommitMessage()
+
+
+class CountingStreamWriter(DataSourceStreamArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        self.rows = sum(batch.num_rows for batch in iterator)
+        return WriterCommitMessage()
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - pyspark's
+        pass
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - pyspark's
+        pass
+
+
+class CountingSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "counting"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return CountingWriter()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - pyspark's
+        return CountingStreamWriter()
+
+
+def cpu_by_kind(root: int) -> dict[str, float]:
+    seconds: dict[str, float] = defaultdict(float)
+    for pid in (root, *descendants(root)):
+        seconds[_kind(pid, root)] += cpu_seconds(pid)
+    return seconds
+
+
+def _kind(pid: int, root: int) -> str:
+    line = command_line(pid)
+    if pid == root:
+        return "driver"
+    if "pyspark.daemon" in line:
+        return KINDS.get(line[-2], "other Python")
+    return "JVM" if "java" in line[0] else "other"
+
+
+def serve(sink: str, conf: dict[str, str], options: dict[str, str]) -> None:
+    """Start a session, and carry out one command for each line of the standard input."""
+    builder = SparkSession.builder.master("local[2]")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.driver.memory": "1g",
+        "spark.sql.streaming.numRecentProgressUpdates": "10000",
+        "spark.jars": ",".join(str(jar) for jar in connector_jars()),
+        **conf,
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    spark.dataSource.register(CountingSource)
+    runs = {"stream": run_stream, "jobs": run_jobs}
+    print("ready", flush=True)
+    for line in sys.stdin:
+        what, count = json.loads(line)
+        print(json.dumps(runs[what](spark, sink, options, count)), flush=True)
+    spark.stop()
+
+
+def run_stream(spark: SparkSession, sink: str, options: dict[str, str], batches: int) -> dict[str, Any]:
+    """Milliseconds of each micro-batch but the first ones, and the CPU of one by kind of process."""
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", TASKS)
+    rows = source.load().selectExpr("CAST(value AS STRING) AS key", REAL_ROW.format("value"))
+    with tempfile.TemporaryDirectory() as folder:
+        writer = rows.writeStream.format(sink).options(**options)
+        query = writer.option("checkpointLocation", folder).trigger(processingTime="0 seconds").start()
+        first = _when_committed(query, folder, WARM_UP_BATCHES)
+        before = cpu_by_kind(os.getpid())
+        last = _when_committed(query, folder, first + batches)
+        after = cpu_by_kind(os.getpid())
+        query.stop()
+        progress = [each for each in query.recentProgress if first <= each["batchId"] <= last]
+    starts = [datetime.fromisoformat(each["timestamp"].replace("Z", "+00:00")).timestamp() for each in progress]
+    return {
+        "addBatch": [each["durationMs"]["addBatch"] for each in progress],
+        "trigger": [(late - early) * 1000 for early, late in itertools.pairwise(starts)],
+        "cpu": {kind: (after[kind] - before[kind]) / (last - first) * 1000 for kind in after},
+    }
+
+
+def _when_committed(query: StreamingQuery, folder: str, batch: int) -> int:
+    """Wait until this micro-batch has ended. Returns the last one that has."""
+    commits = Path(folder) / "commits"
+    while not (commits / str(batch)).exists():
+        if not query.isActive:
+            raise query.exception() or RuntimeError("the query has ended")
+        time.sleep(0.01)
+    return max(int(each.name) for each in commits.iterdir() if each.name.isdigit())
+
+
+def run_jobs(spark: SparkSession, sink: str, options: dict[str, str], jobs: int) -> dict[str, Any]:
+    """Milliseconds of each job, and the CPU of one by kind of process."""
+    frame = spark.range(0, ROWS, 1, TASKS).selectExpr("CAST(id AS STRING) AS key", REAL_ROW.format("id"))
+    milliseconds, before = [], cpu_by_kind(os.getpid())
+    for _ in range(jobs):
+        started = time.perf_counter()
+        frame.write.format(sink).options(**options).mode("append").save()
+        milliseconds.append((time.perf_counter() - started) * 1000)
+    after = cpu_by_kind(os.getpid())
+    return {"job": milliseconds, "cpu": {kind: (after[kind] - before[kind]) / jobs * 1000 for kind in after}}
+
+
+if __name__ == "__main__":
+    serve(*json.loads(sys.argv[1]))

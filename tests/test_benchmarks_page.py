@@ -1,0 +1,78 @@
+"""The page of benchmarks is written by the command that measures: table, chart, and the README's row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from integration.benchmarks import page
+from integration.benchmarks.page import BEGIN, END, FULL, QUICK, Line, in_turns, line_of, measured, table, write_page
+
+SPARK = Line(
+    "**Spark**",
+    "rows/s",
+    [1_800_000, 1_700_000, 1_900_000],
+    [1_000_000, 1_000_000, 1_000_000],
+    "Spark's own",
+    "1.8",
+    "no disk",
+)
+BATCH = Line("a micro-batch", "ms", [100, 90, 400], [100, 100, 100], "noop")
+
+
+@pytest.fixture
+def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Copies of the page and of the README."""
+    for name in ("PAGE", "README"):
+        copy = tmp_path / name
+        copy.write_text(getattr(page, name).read_text())
+        monkeypatch.setattr(page, name, copy)
+    return tmp_path / "PAGE", tmp_path / "README"
+
+
+def test_a_row_has_the_medians_and_the_ratios_of_all_rounds() -> None:
+    assert (
+        SPARK.row() == "| **Spark** | 1,800,000 rows/s | 1,000,000 | Spark's own | **1.80** | 1.8 | 1.80, 1.70, 1.90 |"
+    )
+
+
+def test_the_ratio_is_the_median_of_the_ratios_and_not_the_ratio_of_the_medians() -> None:
+    seen = {"a": [{"CPU": 10.0}, {"CPU": 40.0}, {"CPU": 90.0}], "b": [{"CPU": 10.0}, {"CPU": 20.0}, {"CPU": 30.0}]}
+    assert "**2.00** |  | 1.00, 2.00, 3.00 |" in line_of("CPU", "ms", seen, "CPU", ("a", "b"), "").row()
+    assert "**0.50** |  | 1.00, 0.50, 0.33 |" in line_of("CPU", "ms", seen, "CPU", ("b", "a"), "").row()
+
+
+def test_small_figures_have_a_digit_more() -> None:
+    assert "| 2.5 ms | 1.5 |" in Line("x", "ms", [2.5], [1.5], "y").row()
+
+
+def test_the_page_and_the_readme_get_what_was_measured_and_keep_the_rest(documents: tuple[Path, Path]) -> None:
+    copy, readme = documents
+    before, _, after = copy.read_text().partition(BEGIN)
+    write_page(measured([SPARK, BATCH], "On two cores."), [SPARK, BATCH])
+    text = copy.read_text()
+    assert text.startswith(before + BEGIN)
+    assert text.endswith(END + after.partition(END)[2])
+    assert table([SPARK, BATCH]) in text
+    assert "On two cores." in text
+    assert 'x-axis ["pykafka, no disk", "Spark\'s own, no disk"]' in text
+    assert "bar [1800, 1000]" in text
+    assert "| 1,000,000 | 1,800,000 |" in readme.read_text()
+    assert len(readme.read_text().splitlines()) == len(page.ROOT.joinpath("README.md").read_text().splitlines())
+
+
+def test_writing_again_changes_nothing(documents: tuple[Path, Path]) -> None:
+    text = measured([SPARK], "")
+    write_page(text, [SPARK])
+    once = [each.read_text() for each in documents]
+    write_page(text, [SPARK])
+    assert [each.read_text() for each in documents] == once
+
+
+def test_every_second_round_goes_backwards() -> None:
+    assert list(in_turns(["a", "b"], 2)) == [(0, "b"), (0, "a"), (1, "a"), (1, "b")]
+
+
+def test_a_quick_run_measures_a_part_and_never_nothing() -> None:
+    assert [FULL.of(30, 12), QUICK.of(30, 12), QUICK.of(100), QUICK.of(1)] == [30, 12, 20, 1]
