@@ -90,7 +90,7 @@ def _kind(pid: int, root: int) -> str:
         return "driver"
     if "pyspark.daemon" in line:
         return KINDS.get(line[-2], "other Python")
-    return "JVM" if "java" in line[0] else "other"
+    return "JVM" if any("java" in word for word in line[:1]) else "other"  # no words: it has ended meanwhile
 
 
 def serve(sink: str, conf: dict[str, str], options: dict[str, str]) -> None:
