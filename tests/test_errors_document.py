@@ -20,8 +20,12 @@ OF_OTHERS = {
     "No module named 'spark_kafka_sink'",
     "[UNSUPPORTED_DATA_SOURCE_SAVE_MODE]",
     "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: pykafka",
+    "Connection refused",
+    "invalid credentials with SASL mechanism",
+    "Invalid username or password",
 }
-"""Said by Python and by Spark."""
+"""Said by Python, Spark, the operating system and brokers: tests/spark/test_spark_errors_document.py and
+integration/test_errors_document.py have them say it."""
 
 
 @cache

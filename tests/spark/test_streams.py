@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -119,3 +121,51 @@ def test_a_sink_of_the_users_own_is_left_alone(words: DataFrame, tmp_path: Path)
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
     writer.trigger(availableNow=True).start().awaitTermination()
     assert seen == [1]
+
+
+def numbered(folder: Path, batches: int = 2) -> None:
+    """A file for each micro-batch, with rows of three keys in order, each numbered from 0."""
+    for batch in range(batches):
+        lines = [f"{key} {number:03}" for number in range(batch * 100, batch * 100 + 100) for key in "abc"]
+        file = folder / f"{batch}.txt"
+        file.write_text("\n".join(lines))
+        os.utime(file, (1_700_000_000 + batch, 1_700_000_000 + batch))  # Spark reads the oldest first
+
+
+def numbers_by_key(broker: EmbeddedBroker, topic: str) -> dict[bytes, list[int]]:
+    found: dict[bytes, list[int]] = {}
+    for row in broker.topic(topic).read().to_pylist():
+        found.setdefault(row["key"], []).append(int(row["value"]))
+    return found
+
+
+def test_a_stream_that_is_repartitioned_by_key_keeps_the_order_of_each_key(
+    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    (tmp_path / "in order").mkdir()
+    numbered(tmp_path / "in order")
+    topic = broker.create_topic("in-order", 2)
+    lines = spark.readStream.option("maxFilesPerTrigger", 1).text(str(tmp_path / "in order"))
+    rows = lines.selectExpr("split(value, ' ')[0] AS key", "split(value, ' ')[1] AS value").repartition("key")
+    run_stream(rows.writeStream.format("pykafka").options(**options(broker, tmp_path, topic.name)))
+    assert numbers_by_key(broker, topic.name) == {key: list(range(200)) for key in (b"a", b"b", b"c")}
+
+
+def test_spark_refuses_to_sort_a_stream_and_foreach_batch_can(
+    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    (tmp_path / "sorted").mkdir()
+    numbered(tmp_path / "sorted", batches=1)
+    topic = broker.create_topic("sorted", 2)
+    given = options(broker, tmp_path, topic.name)
+    lines = spark.readStream.text(str(tmp_path / "sorted"))
+    rows = lines.selectExpr("split(value, ' ')[0] AS key", "split(value, ' ')[1] AS value")
+    with pytest.raises((AnalysisException, StreamingQueryException), match=r"[Ss]orting is not supported"):
+        run_stream(rows.sortWithinPartitions("value").writeStream.format("pykafka").options(**given))
+
+    def write(frame: DataFrame, batch: int) -> None:
+        backwards = frame.orderBy("value", ascending=False)
+        backwards.repartition("key").sortWithinPartitions("value").write.format("pykafka").options(**given).save()
+
+    run_stream(rows.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "another")))
+    assert numbers_by_key(broker, topic.name) == {key: list(range(100)) for key in (b"a", b"b", b"c")}

@@ -1,0 +1,193 @@
+"""What a real Kafka makes this client say is found on docs/errors.md: the words come from runs, not from the code."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql.types import StringType, StructField, StructType
+
+from integration.support.kafka_cluster import USERS, KafkaCluster
+from integration.support.librdkafka import create_topic
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.client.preflight import run
+from spark_kafka_sink.client.preflight.checks import HASTE
+from spark_kafka_sink.errors import KafkaSinkError
+from spark_kafka_sink.spark.checks import check_all
+from tests.error_document import rows_that_explain
+
+pytestmark = pytest.mark.needs("kafka")
+
+VALUE = StructType([StructField("value", StringType())])
+LOGIN = 'org.apache.kafka.common.security.{module}LoginModule required username="alice" password="{password}";'
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """One that a test may kill, and that makes no topics by itself."""
+    folder = tmp_path_factory.mktemp("errors") / "cluster"
+    with KafkaCluster(folder, properties={"auto.create.topics.enable": "false"}) as cluster:
+        create_topic(cluster.bootstrap(), "orders", partitions=3)
+        create_topic(cluster.bootstrap(), "compacted", cleanup_policy="compact")
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "Patience", lambda: HASTE)
+
+
+def words_of(attempt: Callable[[], object]) -> str:
+    with pytest.raises(KafkaSinkError) as error:
+        attempt()
+    return str(error.value)
+
+
+def login(mechanism: str, password: str) -> dict[str, str]:
+    module = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
+    return {"sasl.mechanism": mechanism, "sasl.jaas.config": LOGIN.format(module=module, password=password)}
+
+
+def authority(cluster: KafkaCluster, name: str) -> dict[str, str]:
+    return {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(cluster.certificates / name)}
+
+
+def with_prefix(options: dict[str, str]) -> dict[str, str]:
+    return {f"kafka.{name}": value for name, value in options.items()}
+
+
+ON_THE_DRIVER: dict[str, tuple[str, str, Callable[[KafkaCluster], dict[str, str]]]] = {
+    "a wrong password by SCRAM": (
+        "SASL_PLAINTEXT",
+        "invalid credentials with SASL mechanism",
+        lambda cluster: {"security.protocol": "SASL_PLAINTEXT", **login("SCRAM-SHA-256", "wrong")},
+    ),
+    "a wrong password by PLAIN": (
+        "SASL_PLAINTEXT",
+        "Invalid username or password",
+        lambda cluster: {"security.protocol": "SASL_PLAINTEXT", **login("PLAIN", "wrong")},
+    ),
+    "a login at a port without": (
+        "PLAINTEXT",
+        "the listener expects no SASL",
+        lambda cluster: {"security.protocol": "SASL_PLAINTEXT", **login("PLAIN", USERS["alice"])},
+    ),
+    "no login at a port with": ("SASL_PLAINTEXT", "the other end closed the connection", lambda cluster: {}),
+    "no TLS at a port with": ("SSL", "a TLS alert came in: the listener expects TLS", lambda cluster: {}),
+    "TLS at a port without": (
+        "PLAINTEXT",
+        "the other end closed the connection",
+        lambda cluster: {"security.protocol": "SSL", **authority(cluster, "ca.pem")},
+    ),
+    "another authority": (
+        "SSL",
+        "is signed by an authority that is not trusted",
+        lambda cluster: {"security.protocol": "SSL"},
+    ),
+    "a certificate of yesterday": (
+        "EXPIRED",
+        "the broker's certificate has expired",
+        lambda cluster: {"security.protocol": "SSL", **authority(cluster, "ca.pem")},
+    ),
+    "no certificate of the client": (
+        "MTLS",
+        "the other end refused our certificate",
+        lambda cluster: {"security.protocol": "SSL", **authority(cluster, "ca.pem")},
+    ),
+    "a Java class": ("PLAINTEXT", "cannot be set", lambda cluster: {"interceptor.classes": "a.B"}),
+    "a port where nothing listens": (
+        "PLAINTEXT",
+        "Connection refused",
+        lambda cluster: {"bootstrap.servers": "127.0.0.1:{unused}"},
+    ),
+    "a name that is none": (
+        "PLAINTEXT",
+        "the name cannot be resolved",
+        lambda cluster: {"bootstrap.servers": "no-such-host.invalid:9092"},
+    ),
+}
+
+
+@pytest.fixture
+def unused_port() -> Iterator[int]:
+    """A port that refuses connections: a socket is bound to it but does not listen."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+def assert_found(said: str, sentence: str) -> None:
+    """Who looks this up finds the row that is about it."""
+    assert sentence in [row.sentence for row in rows_that_explain(said)], said
+
+
+@pytest.mark.parametrize("mistake", ON_THE_DRIVER)
+def test_what_the_driver_says_is_on_the_page(cluster: KafkaCluster, unused_port: int, mistake: str) -> None:
+    listener, sentence, options = ON_THE_DRIVER[mistake]
+    given = {"bootstrap.servers": cluster.bootstrap(listener), **options(cluster)}
+    given["bootstrap.servers"] = given["bootstrap.servers"].replace("{unused}", str(unused_port))
+    assert_found(words_of(lambda: check_all(with_prefix(given) | {"topic": "orders"}, VALUE)), sentence)
+
+
+def test_a_topic_that_is_not_there_is_on_the_page_and_the_one_that_is_meant_in_the_words(cluster: KafkaCluster) -> None:
+    given = {"kafka.bootstrap.servers": cluster.bootstrap(), "topic": "ordres"}
+    said = words_of(lambda: check_all(given, VALUE))
+    assert_found(said, "does not exist")
+    assert "Is 'orders' meant?" in said
+
+
+SOON = {"max.block.ms": "2000", "delivery.timeout.ms": "3000", "request.timeout.ms": "1000", "linger.ms": "0"}
+BIG = b"x" * 2_000_000
+IN_A_TASK: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
+    "a partition that there is not": (
+        "has no partition … numbered from 0",
+        {},
+        {"topic": "orders", "value": b"a", "partition": 99},
+    ),
+    "a topic that there is not": (
+        "The partitions of topic … did not become known",
+        {},
+        {"topic": "nope", "value": b"a"},
+    ),
+    "a record that is too large here": (
+        "a record of up to … bytes is more than",
+        {},
+        {"topic": "orders", "value": BIG},
+    ),
+    "a record that is too large there": (
+        "MESSAGE_TOO_LARGE",
+        {"max.request.size": "10000000"},
+        {"topic": "orders", "value": BIG},
+    ),
+    "no key where they are compared": ("the broker refused this record", {}, {"topic": "compacted", "value": b"a"}),
+}
+
+
+@pytest.mark.parametrize("mistake", IN_A_TASK)
+def test_what_a_task_says_is_on_the_page(cluster: KafkaCluster, mistake: str) -> None:
+    sentence, options, record = IN_A_TASK[mistake]
+    with KafkaProducer(SOON | options | {"bootstrap.servers": cluster.bootstrap()}) as producer:
+        assert_found(words_of(lambda: producer.send(**record).result()), sentence)
+
+
+@pytest.mark.parametrize(
+    ("what", "sentences"),
+    [
+        ("pause", ["not acknowledged within … ms"]),
+        ("kill", ["The partitions of topic … did not become known", "Connection refused"]),
+    ],
+)
+def test_what_is_said_of_a_broker_that_is_silent_or_dies_while_records_are_written_is_on_the_page(
+    cluster: KafkaCluster, what: str, sentences: list[str]
+) -> None:
+    with KafkaProducer(SOON | {"bootstrap.servers": cluster.bootstrap()}) as producer:
+        producer.send("orders", b"a").result()
+        getattr(cluster, what)(1)
+        try:
+            said = words_of(lambda: producer.send("orders", b"a").result())
+        finally:
+            cluster.resume(1) if what == "pause" else cluster.start_node(1)
+    for sentence in sentences:
+        assert_found(said, sentence)
