@@ -1,0 +1,162 @@
+"""Three hundred transactions on three real brokers end together, also when one of the brokers is dead or stands still;
+and a log is written over the same connections. librdkafka reads what is committed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from integration.support.kafka_cluster import KafkaCluster
+from integration.support.librdkafka import create_topic, read_topic
+from spark_kafka_sink.errors import ProducerFencedError
+from spark_kafka_sink.exactly_once.coordinator_questions import About, code_of
+from spark_kafka_sink.exactly_once.log_writer import Written
+from spark_kafka_sink.exactly_once.transactions_client import ONGOING, TransactionsClient
+from spark_kafka_sink.producer.batching.batch import TopicPartition
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.sending import transaction_requests as requests
+from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
+from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.producer.sending.transaction_requests import Kind
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
+
+pytestmark = pytest.mark.needs("kafka")
+
+TASKS = 300
+TIMEOUT_MS = 900_000
+
+
+def client_of(cluster: KafkaCluster) -> TransactionsClient:
+    return TransactionsClient(ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap()}).client_config())
+
+
+def prepared(client: TransactionsClient, topic: str) -> list[PreparedTransaction]:
+    """An open transaction for each task, without a producer for each."""
+    ids = [f"{topic}-{number}" for number in range(TASKS)]
+    begin = About(
+        Kind.INIT,
+        InitProducerIdResponse,
+        lambda names: requests.init(names[0], TIMEOUT_MS, NO_PRODUCER_ID),
+        code_of,
+    )
+    answers = client._coordinated.answers(begin, ids)
+    made = {name: ProducerIdAndEpoch(each.producer_id, each.producer_epoch) for name, each in answers.items()}
+    add = About(
+        Kind.ADD_PARTITIONS,
+        AddPartitionsToTxnResponse,
+        lambda names: requests.add_partitions(names[0], made[names[0]], [TopicPartition(topic, 0)]),
+        lambda answer, names: {
+            names[0]: answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
+        },
+    )
+    client._coordinated.answers(add, ids)
+    assert all(each.state == ONGOING for each in client.describe(ids).values())
+    return [PreparedTransaction(name, *made[name], 1) for name in ids]
+
+
+@contextmanager
+def measured(what: str) -> Iterator[None]:
+    begun = time.monotonic()
+    yield
+    print(f"{what}: {time.monotonic() - begun:.1f} s")
+
+
+def coordinator_of_most(client: TransactionsClient) -> int:
+    nodes = [node.id for node in client._coordinated.coordinators.values()]
+    return max(set(nodes), key=nodes.count)
+
+
+def nothing(_: KafkaCluster, __: int) -> None:
+    """All brokers live."""
+
+
+FAULTS: dict[str, tuple[Callable[[KafkaCluster, int], None], Callable[[KafkaCluster, int], None]]] = {
+    "all live": (nothing, nothing),
+    "one is killed": (KafkaCluster.kill, KafkaCluster.start_node),
+    "one stands still": (KafkaCluster.pause, KafkaCluster.resume),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_transactions_of_many_tasks_are_committed(kafka3: KafkaCluster, fault: str) -> None:
+    strike, heal = FAULTS[fault]
+    topic = create_topic(kafka3.bootstrap(), replicas=3)
+    with client_of(kafka3) as client:
+        tasks = prepared(client, topic)
+        struck = coordinator_of_most(client)
+        strike(kafka3, struck)
+        try:
+            with measured(f"{TASKS} transactions, {fault}"):
+                assert client.end(tasks, commit=True) == {}
+            with measured(f"{TASKS} descriptions, {fault}"):
+                found = client.describe([each.transactional_id for each in tasks]).values()
+            with measured(f"the list, {fault}"):
+                assert client.ids(lambda name: name.startswith(f"{topic}-"), ONGOING) == []
+        finally:
+            heal(kafka3, struck)
+        assert len(found) == TASKS
+        assert {each.state for each in found} <= {"CompleteCommit", "PrepareCommit"}
+    kafka3.wait_until_ready()
+
+
+@pytest.fixture(params=["kafka_of_version_1", "kafka"])
+def cluster(request: pytest.FixtureRequest) -> KafkaCluster:
+    """With transactions of version 1, and of version 2."""
+    found: KafkaCluster = request.getfixturevalue(request.param)
+    return found
+
+
+def values(cluster: KafkaCluster, topic: str) -> list[bytes | None]:
+    return [record.value for record in read_topic(cluster.bootstrap(), topic)]
+
+
+def test_a_log_is_written_one_committed_batch_after_the_other(cluster: KafkaCluster) -> None:
+    topic = create_topic(cluster.bootstrap(), partitions=1)
+    with client_of(cluster) as client:
+        written = Written(client.init_producer_id(topic, 60_000), 0)
+        for number in range(20):
+            written = client.write(topic, *written, topic, 0, [(b"k", b"%d" % number), (b"gone", None)])
+        assert values(cluster, topic) == [value for number in range(20) for value in (b"%d" % number, None)]
+        is_of_version_2 = not cluster.features
+        assert client.transaction_version == (2 if is_of_version_2 else 1)
+        assert (written.next_sequence == 0) == is_of_version_2
+
+
+def test_the_log_takes_nothing_of_a_writer_that_was_fenced(cluster: KafkaCluster) -> None:
+    topic = create_topic(cluster.bootstrap(), partitions=1)
+    with client_of(cluster) as client, client_of(cluster) as newer:
+        written = Written(client.init_producer_id(topic, 60_000), 0)
+        written = client.write(topic, *written, topic, 0, [(b"k", b"older")])
+        of_newer = Written(newer.init_producer_id(topic, 60_000), 0)
+        with pytest.raises(ProducerFencedError) as refused:
+            client.write(topic, *written, topic, 0, [(b"k", b"late")])
+        assert refused.value.code in (error_codes.PRODUCER_FENCED, error_codes.INVALID_PRODUCER_EPOCH)
+        newer.write(topic, *of_newer, topic, 0, [(b"k", b"newer")])
+    assert values(cluster, topic) == [b"older", b"newer"]
+
+
+@pytest.mark.parametrize("fault", ["one is killed", "one stands still"])
+def test_a_log_whose_leader_is_gone_is_written_at_the_next_one(kafka3: KafkaCluster, fault: str) -> None:
+    strike, heal = FAULTS[fault]
+    topic = create_topic(kafka3.bootstrap(), partitions=1, replicas=3)
+    with client_of(kafka3) as client:
+        written = client.write(topic, client.init_producer_id(topic, 60_000), 0, topic, 0, [(b"k", b"before")])
+        while client.describe([topic])[topic].state != "CompleteCommit":
+            time.sleep(
+                0.05
+            )  # a broker that stands still while it writes the marker holds its coordinator up for minutes
+        leader = client.blocking.leader(topic, 0)
+        assert leader is not None
+        strike(kafka3, leader.id)
+        try:
+            with measured(f"one entry, {fault}"):
+                client.write(topic, *written, topic, 0, [(b"k", b"after")])
+        finally:
+            heal(kafka3, leader.id)
+    kafka3.wait_until_ready()
+    assert values(kafka3, topic) == [b"before", b"after"]
