@@ -30,6 +30,12 @@ def masked(words: str, secrets: Iterable[str]) -> str:
     return words
 
 
+def placed(topic: str, partition: int | None = None) -> str:
+    """topic orders, partition 3: in these words every error and log says where."""
+    name = f"topic {cleaned(topic)}"
+    return name if partition is None else f"{name}, partition {partition}"
+
+
 def host_fault(host: str) -> str | None:
     """Why this is no name of a host, if it is none."""
     if not host:

@@ -23,6 +23,7 @@ from spark_kafka_sink.reader.reader import TopicReader
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.reports.write_report import WriteReport, ranges_of
 from spark_kafka_sink.spark.drop_in import register
+from spark_kafka_sink.words import cleaned
 
 PARTITIONS = 6
 TASKS = 16
@@ -155,7 +156,9 @@ def create_topic(config: ClientConfig, bootstrap: str, topic: str) -> None:
         raise NetworkError(f"no Kafka at {bootstrap}: {error}") from error
     for result in answer.topics:
         if result.error_code:
-            raise KafkaSinkError(f"topic {topic} could not be made: {result.error_message} ({result.error_code})")
+            raise KafkaSinkError(
+                f"topic {topic} could not be made: {cleaned(result.error_message)} ({result.error_code})"
+            )
 
 
 @contextlib.contextmanager

@@ -81,7 +81,7 @@ class Connections:
     def connect(self, node: Node, now: float) -> Loss | None:
         """Begin; a Loss if that failed on the spot."""
         self._nodes[node.id] = node
-        self._addresses[node.id] = f"{cleaned(node.host)}:{node.port}"
+        self._addresses[node.id] = node.address
         try:
             address = self.states.connecting(node, now)
             self._addresses[node.id] = str(address)

@@ -38,6 +38,7 @@ from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.reader.fetched import ROWS_SCHEMA, decoded_batches, visible_rows
 from spark_kafka_sink.records.decoder import DecodedBatch
+from spark_kafka_sink.words import placed
 
 READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
 ISOLATION_LEVELS = {READ_UNCOMMITTED: 0, READ_COMMITTED: 1}
@@ -288,7 +289,7 @@ class _Fetching(Generic[PartT]):
         self.failure = _failure(answer.error_code, f"topic {self.topic}")
         for topic in answer.responses:
             for data in topic.partitions:
-                where = f"topic {self.topic}, partition {data.partition_index}"
+                where = placed(self.topic, data.partition_index)
                 if data.partition_index not in self._positions:
                     continue  # it was not asked for
                 if data.error_code == error_codes.NONE:
@@ -351,7 +352,7 @@ def _take_offsets(
             if partition.error_code == error_codes.NONE:
                 offsets[partition.partition_index] = partition.offset
             else:
-                failure = _failure(partition.error_code, f"topic {topic}, partition {partition.partition_index}")
+                failure = _failure(partition.error_code, placed(topic, partition.partition_index))
     return failure
 
 

@@ -31,6 +31,7 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import error_code
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponseTopic
+from spark_kafka_sink.words import cleaned
 
 NAMES = "names"
 VERSIONS = "versions"
@@ -72,7 +73,7 @@ def names_check(nodes: Iterable[Node], system: System) -> Check:
             addresses = [str(address.sockaddr[0]) for address in system.resolve(node.host, node.port)]
         except NetworkError:
             addresses = []
-        shown[node.host] = f"{node.host} {_named(node.host, addresses)}"
+        shown[node.host] = f"{cleaned(node.host)} {_named(node.host, addresses)}"
     outcome = Outcome.WARNING if any(words.endswith(_NO_ADDRESS) for words in shown.values()) else Outcome.PASSED
     more = f"; and {len(shown) - FAULTS_SHOWN_MAX} more" if len(shown) > FAULTS_SHOWN_MAX else ""
     return Check(NAMES, outcome, "; ".join([*shown.values()][:FAULTS_SHOWN_MAX]) + more)
@@ -121,7 +122,7 @@ def _login_remedy(config: ClientConfig, error: AuthenticationError) -> str:
 
 def _metadata_check(probe: Probe, waited: str) -> Check:
     if probe.answer is not None:
-        detail = f"cluster {probe.answer.cluster_id} of {count(len(probe.answer.brokers), 'broker')}"
+        detail = f"cluster {cleaned(probe.answer.cluster_id)} of {count(len(probe.answer.brokers), 'broker')}"
         return Check(METADATA, Outcome.PASSED, detail)
     if not probe.reached:
         return Check(METADATA, Outcome.SKIPPED, "no connection")

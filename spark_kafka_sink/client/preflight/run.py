@@ -72,7 +72,9 @@ def _with_names_meant(checks: list[Check], probe: Probe, patience: Patience) -> 
 def _answers(probe: Probe, patience: Patience, *, thorough: bool) -> list[Check]:
     from spark_kafka_sink.client.preflight.questions import ask, rights, sizes_and_clocks
 
-    known = [topic.name for topic in probe.answer.topics if not topic.error_code and topic.name] if probe.answer else []
+    answered = probe.answer.topics if probe.answer is not None else []
+    found = {topic.name for topic in answered if not topic.error_code}
+    known = [topic for topic in probe.target.topics if topic in found]
     questions = [*rights(probe.target), *(sizes_and_clocks(known, probe.target.record_bytes_max) if thorough else ())]
     return [ask(probe, question, patience) for question in questions]
 

@@ -26,7 +26,7 @@ from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import broker_error, error_code
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
-from spark_kafka_sink.words import cleaned, counted
+from spark_kafka_sink.words import cleaned, counted, placed
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.sending.deliveries import SentBatches
@@ -96,7 +96,7 @@ def attempt_error(batch: ProducerBatch, answer: Answer) -> KafkaSinkError:
     """What went wrong this time."""
     if answer.cause is not None:
         return answer.cause
-    where = f"topic {batch.topic_partition.topic}, partition {batch.topic_partition.partition}"
+    where = placed(*batch.topic_partition)
     error = broker_error(answer.code, where)
     return _with_words(error, answer.words) if answer.words else error
 
@@ -140,14 +140,14 @@ def _unreachable(leader: Node | None, metadata: Metadata) -> KafkaSinkError | No
     if leader is not None and reason is not None:
         return DisconnectedError(
             f"The partition's leader, {leader}, cannot be reached: {reason.rstrip('.')}. The broker advertises "
-            f"{leader.host}:{leader.port} (advertised.listeners): clients must be able to reach it there."
+            f"{leader.address} (advertised.listeners): clients must be able to reach it there."
         )
     return DisconnectedError(metadata.unreachable_words()) if metadata.has_unreachable else None
 
 
 def timeout_error(batch: ProducerBatch, last: Exception | None, *, in_doubt: bool) -> KafkaSinkError:
     """The error of a batch whose delivery.timeout.ms has passed."""
-    where = f"topic {batch.topic_partition.topic}, partition {batch.topic_partition.partition}"
+    where = placed(*batch.topic_partition)
     limit_ms = batch.deadline_ms - batch.created_ms
     why = "" if batch.ever_sent else " They were never sent."
     if last is not None:
@@ -160,7 +160,7 @@ def timeout_error(batch: ProducerBatch, last: Exception | None, *, in_doubt: boo
 
 def abandoned_error(batch: ProducerBatch, last: Exception | None) -> KafkaSinkError:
     """The error of a batch that cannot keep its sequence, while another sequence could store it twice (rule 3)."""
-    where = f"topic {batch.topic_partition.topic}, partition {batch.topic_partition.partition}"
+    where = placed(*batch.topic_partition)
     words = (
         f"{where}: {batch.record_count} records were sent without an answer, and records before them were refused. "
         f"They are not sent again, for that could store them twice. The last attempt: {_sentence(last)} {_DOUBT}"
@@ -169,12 +169,12 @@ def abandoned_error(batch: ProducerBatch, last: Exception | None) -> KafkaSinkEr
 
 
 def encoding_error(batch: ProducerBatch) -> KafkaSinkError:
-    words = f"topic {batch.topic_partition.topic}: the rows could not be encoded: {batch.error!r}"
+    words = f"{placed(batch.topic_partition.topic)}: the rows could not be encoded: {batch.error!r}"
     return _because(DeliveryError(words), batch.error)
 
 
 def split_error(batch: ProducerBatch, error: Exception) -> KafkaSinkError:
-    words = f"{batch.topic_partition}: a batch that was refused as too large could not be split: {error!r}"
+    words = f"{placed(*batch.topic_partition)}: a batch that was refused as too large could not be split: {error!r}"
     return _because(DeliveryError(words), error)
 
 
@@ -190,7 +190,7 @@ def record_errors(batch: ProducerBatch, answer: Answer) -> tuple[dict[int, Kafka
     words_by_index = {index: words for index, words in answer.record_words.items() if 0 <= index < batch.record_count}
     if not words_by_index:
         return {}, None
-    where = f"topic {batch.topic_partition.topic}, partition {batch.topic_partition.partition}"
+    where = placed(*batch.topic_partition)
     name = error_code(answer.code).name
     named: dict[int, KafkaSinkError] = {
         index: InvalidRecordError(f"{where}: the broker refused this record: {words or answer.words or name} ({name})")

@@ -23,6 +23,7 @@ from spark_kafka_sink.protocol.messages.end_txn import EndTxnResponse
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.txn_offset_commit import TxnOffsetCommitResponse
+from spark_kafka_sink.words import placed
 
 
 class Verdict(IntEnum):
@@ -47,12 +48,12 @@ def codes_of(message: Message) -> dict[str, int]:
         return {"": message.coordinators[0].error_code if message.coordinators else message.error_code}
     if isinstance(message, AddPartitionsToTxnResponse):
         return {
-            f"topic {topic.name}, partition {row.partition_index}": row.partition_error_code
+            placed(topic.name, row.partition_index): row.partition_error_code
             for topic in message.results_by_topic_v3_and_below
             for row in topic.results_by_partition
         }
     if isinstance(message, TxnOffsetCommitResponse):
-        return {_where(where): code for where, code in offset_codes(message).items()}
+        return {placed(*where): code for where, code in offset_codes(message).items()}
     raise DecodeError(f"{type(message).__name__} answers no request about transactions")
 
 
@@ -75,10 +76,6 @@ def partitions_of(message: AddPartitionsToTxnResponse) -> set[TopicPartition]:
 def found_coordinator(message: FindCoordinatorResponse) -> Node:
     row = message.coordinators[0] if message.coordinators else message
     return Node(row.node_id, row.host, row.port)
-
-
-def _where(partition: TopicPartition) -> str:
-    return f"topic {partition.topic}, partition {partition.partition}"
 
 
 # --- what follows

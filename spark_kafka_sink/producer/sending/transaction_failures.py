@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from spark_kafka_sink.errors import DeliveryError, KafkaSinkError, TransactionAbortedError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.sending.transactions import TransactionManager
+from spark_kafka_sink.words import placed
 
 _KEY_BYTES_MAX = 60
 
@@ -38,12 +39,11 @@ def _with_records(
     first = min(by_record, default=0)
     named = by_record.get(first, error)
     count = len(by_record) or batch.record_count
-    topic, partition = batch.topic_partition
     key = _key_of(batch, first)
     which = "1 record" if count == 1 else f"{count} records"
     if key is not None:
         which += f" with the key {key}" if count == 1 else f", the first with the key {key},"
-    described = DeliveryError(f"{which} for topic {topic}, partition {partition}, failed: {named}")
+    described = DeliveryError(f"{which} for {placed(*batch.topic_partition)}, failed: {named}")
     described.__cause__ = named
     return described
 

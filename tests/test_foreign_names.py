@@ -1,0 +1,184 @@
+"""No name or text of a broker's answer reaches a log or an error as it came: each string of each answer is tried.
+
+The messages are declarations, so the fields are found by walking them. Each gets a line break and an ESC at its end, in
+answers without an error and in answers that refuse, while producers, transactions, the checks before a write and a
+reader talk to the cluster.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.broker.context import RequestContext
+from spark_kafka_sink.broker.handlers import HANDLERS
+from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.client.preflight import HASTE, Target, failure, preflight
+from spark_kafka_sink.errors import KafkaSinkError
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.message import ApiKey, Message
+from spark_kafka_sink.protocol.messages import response_type
+from spark_kafka_sink.protocol.schema import Struct, field_specs
+from spark_kafka_sink.reader.reader import TopicReader
+from tests.fake_system import FakeSystem
+from tests.producer.virtual_time import simulated_producer
+from tests.simulated_cluster import SimulatedCluster
+
+EVIL = "\nforged line\x1b[31m"
+Path = tuple[str, ...]
+
+SPOKEN_BY_SASL = {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
+"""Answered before a channel is open: tests/network/security has their words."""
+ASKED = {
+    ApiKey.PRODUCE,
+    ApiKey.FETCH,
+    ApiKey.LIST_OFFSETS,
+    ApiKey.METADATA,
+    ApiKey.FIND_COORDINATOR,
+    ApiKey.API_VERSIONS,
+    ApiKey.INIT_PRODUCER_ID,
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.ADD_OFFSETS_TO_TXN,
+    ApiKey.END_TXN,
+    ApiKey.TXN_OFFSET_COMMIT,
+    ApiKey.DESCRIBE_CONFIGS,
+    ApiKey.DESCRIBE_QUORUM,
+}
+
+
+def strings_of(kind: type[Struct], before: Path = ()) -> Iterator[Path]:
+    """The paths of all fields that hold a string, or an array of strings."""
+    for name, spec in field_specs(kind).items():
+        if spec.kind == "string" or spec.element == "string":
+            yield (*before, name)
+        elif isinstance(spec.element, type) and issubclass(spec.element, Struct):
+            yield from strings_of(spec.element, (*before, name))
+
+
+FIELDS = [(api, path) for api in sorted(ASKED) for path in strings_of(response_type(api))]
+
+
+def structs_at(value: Any, path: Path) -> Iterator[Struct]:
+    if not path:
+        yield value
+        return
+    inner = getattr(value, path[0])
+    for each in inner if isinstance(inner, list) else [] if inner is None else [inner]:
+        yield from structs_at(each, path[1:])
+
+
+def poisoned(message: Message, path: Path, code: int) -> Message:
+    for struct in structs_at(message, path[:-1]):
+        was = getattr(struct, path[-1])
+        now = [f"{one}{EVIL}" for one in was] if isinstance(was, list) else f"{was or ''}{EVIL}"
+        setattr(struct, path[-1], now)
+    if code:
+        refuse(message, code)
+    return message
+
+
+def refuse(struct: Struct, code: int) -> None:
+    """Set every error code of an answer."""
+    for name, spec in field_specs(type(struct)).items():
+        value = getattr(struct, name)
+        if name.endswith("error_code"):
+            setattr(struct, name, code)
+        elif spec.element is not None:
+            for each in value if isinstance(value, list) else [value]:
+                if isinstance(each, Struct):
+                    refuse(each, code)
+
+
+def sent(producer: KafkaProducer) -> object:
+    future = producer.send("t", b"v")
+    producer.flush()
+    return future.exception(0)
+
+
+def words_of(step: Callable[[], object]) -> str:
+    try:
+        return str(step())
+    except KafkaSinkError as error:
+        return str(error)
+
+
+def writing(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
+    limits = {"delivery_timeout_ms": 3_000, "request_timeout_ms": 1_000, "max_block_ms": 3_000, "linger_ms": 0}
+    producer = simulated_producer(cluster, **limits)
+    yield lambda: sent(producer)
+    yield lambda: producer.close(0)
+    for version in (1, 2):
+        cluster.core.coordinator.version = version
+        yield from in_transactions(simulated_producer(cluster, transactional_id=f"x{version}", **limits))
+
+
+def in_transactions(producer: KafkaProducer) -> Iterator[Callable[[], object]]:
+    yield producer.init_transactions
+    yield producer.begin_transaction
+    yield lambda: sent(producer)
+    yield lambda: producer.send_offsets_to_transaction({("t", 0): 1}, "group")
+    yield producer.commit_transaction
+    yield lambda: producer.close(0)
+
+
+def checking(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
+    config = client_config({"bootstrap.servers": cluster.bootstrap_servers})
+    target = Target(["t"], idempotent=True, transactional_id="x")
+
+    def checks() -> str:
+        found = preflight(config, target, patience=HASTE, thorough=True, system=cluster.system)
+        error = failure(found)
+        return "".join(map(str, found)).replace("\n", "") if error is None else f"{found} {error!r}"
+
+    yield checks
+
+
+def reading(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
+    config = client_config({"bootstrap.servers": cluster.bootstrap_servers})
+
+    def read() -> None:
+        with TopicReader(config, system=cluster.system, timeout_ms=3_000) as reader:
+            list(reader.read("t"))
+
+    yield read
+
+
+CONVERSATIONS = {
+    ApiKey.PRODUCE: [writing],
+    ApiKey.FETCH: [reading],
+    ApiKey.LIST_OFFSETS: [reading],
+    ApiKey.METADATA: [writing, checking, reading],
+    ApiKey.API_VERSIONS: [writing, checking, reading],
+}
+
+
+@pytest.mark.parametrize(
+    "code", [error_codes.NONE, error_codes.INVALID_REQUEST, error_codes.TOPIC_AUTHORIZATION_FAILED]
+)
+@pytest.mark.parametrize(("api", "path"), FIELDS, ids=[f"{api.name}-{'.'.join(path)}" for api, path in FIELDS])
+def test_no_string_of_an_answer_is_shown_as_it_came(
+    api: ApiKey, path: Path, code: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "spark_kafka_sink")
+    handle = HANDLERS[api]
+
+    def handle_and_poison(context: RequestContext, request: Any) -> Any:
+        result = handle(context, request)
+        return poisoned(result, path, code) if isinstance(result, Message) else result
+
+    shown: list[str] = []
+    monkeypatch.setitem(HANDLERS, api, handle_and_poison)
+    for conversation in CONVERSATIONS.get(api, [writing, checking]):
+        for step in conversation(SimulatedCluster(FakeSystem(latency_ms=1), nodes=2, topics={"t": 1})):
+            shown.append(words_of(step))
+    shown += caplog.text.split("spark_kafka_sink")
+    assert [words for words in shown if "\x1b" in words or "\nforged" in words] == []
+
+
+def test_each_answer_that_clients_read_is_tried() -> None:
+    assert FIELDS
+    assert not ASKED & SPOKEN_BY_SASL
