@@ -173,8 +173,8 @@ def test_no_string_of_an_answer_is_shown_as_it_came(
     shown: list[str] = []
     monkeypatch.setitem(HANDLERS, api, handle_and_poison)
     for conversation in CONVERSATIONS.get(api, [writing, checking]):
-        for step in conversation(SimulatedCluster(FakeSystem(latency_ms=1), nodes=2, topics={"t": 1})):
-            shown.append(words_of(step))
+        cluster = SimulatedCluster(FakeSystem(latency_ms=1), nodes=2, topics={"t": 1})
+        shown += [words_of(step) for step in conversation(cluster)]
     shown += caplog.text.split("spark_kafka_sink")
     assert [words for words in shown if "\x1b" in words or "\nforged" in words] == []
 

@@ -98,7 +98,7 @@ def reach(config: ClientConfig, *topics: str) -> None:
 
     with quiet():
         checks = preflight(config, Target(topics, create_topics=False), patience=HASTE)
-    error = failure(checks, "Kafka cannot be read.")
+    error = failure(checks, "Kafka cannot be read")
     if error is not None:
         raise error
 

@@ -31,7 +31,7 @@ _SHOWN_MAX = 20
 
 
 def nothing_written(reason: object) -> PreflightError:
-    return PreflightError(f"Kafka cannot be written to exactly once. Nothing was written.\n- {reason}")
+    return PreflightError(f"Kafka cannot be written to exactly once, and nothing was written: {reason}")
 
 
 def timeout_refused(error: BrokerError) -> PreflightError:

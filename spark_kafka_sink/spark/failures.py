@@ -16,7 +16,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.records.columns import RecordColumns, one_array
 from spark_kafka_sink.spark.report import TaskIdentity
 from spark_kafka_sink.spark.sink_options import SinkOptions
-from spark_kafka_sink.words import counted
+from spark_kafka_sink.words import counted, placed
 
 _GROUPS_MAX = 10
 _KEY_CHARACTERS_MAX = 60
@@ -44,27 +44,29 @@ class Failures:
 
     def add(self, topic: str | None, partition: int | None, error: KafkaSinkError, rows: RecordColumns) -> None:
         self._count += rows.num_rows
-        place = (topic, partition, str(error))
+        place = (topic, partition, str(error.__cause__ or error))
         if place not in self._groups and len(self._groups) >= _GROUPS_MAX:
             return
         group = self._groups.setdefault(place, _Group(error, _sample_key(rows)))
         group.count += rows.num_rows
+        if len(str(error)) > len(str(group.error)):  # it says more: that the records may be stored
+            group.error = error
 
     def error(self, options: SinkOptions) -> DeliveryError:
-        from spark_kafka_sink.spark.option_names import as_in_spark
-
+        """Its first line has the first reason; then each place and reason has a line."""
+        groups = {place: _reason(*place[:2], group.error) for place, group in self._groups.items()}
+        first = next(iter(groups.values()))
         lines = [
             f"Not written to Kafka: {counted(self._count, 'record')}, by the task of partition "
-            f"{self._task.partition_id} (attempt {self._task.attempt_number}, stage {self._task.stage_id})."
+            f"{self._task.partition_id} (attempt {self._task.attempt_number}, stage {self._task.stage_id}). {first}"
         ]
-        for (topic, partition, words), group in self._groups.items():
+        for place, reason in groups.items():
+            topic, partition, _ = place
+            group = self._groups[place]
             where = "no topic" if topic is None else f"topic '{topic}'"
             where += "" if partition is None else f", partition {partition}"
-            kind = type(group.error).__name__
-            lines.append(
-                f"- {where}: {counted(group.count, 'record')}, for example with {group.sample_key}. {kind}: "
-                f"{as_in_spark(words)}"
-            )
+            why = "" if reason == first else f" {reason}"
+            lines.append(f"- {where}: {counted(group.count, 'record')}, for example with {group.sample_key}.{why}")
         shown = sum(group.count for group in self._groups.values())
         if shown < self._count:
             lines.append(f"- and {self._count - shown:,} more, at other places or for other reasons.")
@@ -72,6 +74,16 @@ class Failures:
         error = DeliveryError("\n".join(lines))
         error.__cause__ = next(iter(self._groups.values())).error
         return error
+
+
+def _reason(topic: str | None, partition: int | None, error: KafkaSinkError) -> str:
+    """Why, without the place, which has been named."""
+    from spark_kafka_sink.spark.option_names import as_in_spark
+
+    words = as_in_spark(str(error))
+    for place in (placed(topic, partition), placed(topic)) if topic is not None else ():
+        words = words.removeprefix(f"{place}: ")
+    return f"{type(error).__name__}: {words}"
 
 
 def _advice(errors: list[KafkaSinkError], options: SinkOptions) -> list[str]:

@@ -185,7 +185,7 @@ def test_a_topic_or_a_server_that_is_not_there_is_a_sentence(
 ) -> None:
     assert main(["cat", "--bootstrap-server", servers or bootstrap, topic]) == 1
     errors = output.readouterr().err.decode()
-    assert errors.startswith("pykafka: Kafka cannot be read.")
+    assert errors.startswith("pykafka: Kafka cannot be read: ")
     assert words in errors
     assert "Traceback" not in errors
 

@@ -131,7 +131,7 @@ def test_an_address_that_a_broker_advertises_and_that_leads_nowhere_is_named_as_
     cluster.system.names["broker1"] = []
     checks = checks_of(cluster, "t", servers="broker0:9092")
     assert outcomes(checks)["topic t"] == "passed"
-    assert "- broker 1 (broker1:9093): the name cannot be resolved" in words(checks)
+    assert ": broker 1 (broker1:9093): the name cannot be resolved" in words(checks)
     assert "The broker itself advertises this address (advertised.listeners)" in words(checks)
     assert "broker 0" not in words(checks)
 
@@ -175,13 +175,13 @@ def test_they_are_named_though_metadata_came_late_and_another_bootstrap_server_r
 def test_a_leader_that_swallows_connections_is_named() -> None:
     cluster = simulated()
     cluster.system.swallow("broker1", 9093)
-    assert "- broker 1 (broker1:9093): no answer within 5 s." in words(checks_of(cluster, "t", servers="broker0:9092"))
+    assert ": broker 1 (broker1:9093): no answer within 5 s." in words(checks_of(cluster, "t", servers="broker0:9092"))
 
 
 def test_a_topic_that_does_not_exist_is_named_and_not_created_if_that_is_not_wanted() -> None:
     cluster = simulated(auto_create_topics=True)
     checks = checks_of(cluster, "t", "tpoic", create=False)
-    assert "- topic tpoic: does not exist. Correct its name or create it" in words(checks)
+    assert ": topic tpoic: does not exist.\nWhat to do: Correct its name or create it" in words(checks)
     assert outcomes(checks)["topic t"] == "passed"
     assert [*cluster.core.topics] == ["t"]
 
@@ -202,8 +202,9 @@ def test_a_topic_that_may_not_be_seen_ends_the_checks_at_once() -> None:
     cluster = simulated()
     cluster.control.when(api=ApiKey.METADATA, topic="t", times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
     started = cluster.system.now()
-    assert "- topic t: this user may not see it (TOPIC_AUTHORIZATION_FAILED). Grant the user the right" in words(
-        checks_of(cluster, "t")
+    assert (
+        ": topic t: this user may not see it (TOPIC_AUTHORIZATION_FAILED).\nWhat to do: Grant the user the right"
+        in words(checks_of(cluster, "t"))
     )
     assert cluster.system.now() - started < 1_000
 
@@ -258,8 +259,17 @@ def test_a_topic_that_may_be_seen_but_not_written_to_fails(operations: int, outc
 def test_many_faults_are_counted_and_the_first_of_them_shown() -> None:
     failed = [Check(f"topic t{number}", Outcome.FAILED, "does not exist") for number in range(300)]
     lines = str(failure(failed)).splitlines()
-    assert lines[0] == "Kafka cannot be written to. Nothing was written."
-    assert (len(lines), lines[-1]) == (12, "- and 290 more checks.")
+    assert lines[0] == "Kafka cannot be written to, and nothing was written: topic t0: does not exist."
+    assert (len(lines), lines[-1]) == (11, "- and 290 more checks.")
+
+
+def test_the_first_line_has_the_first_fault_and_what_to_do_follows() -> None:
+    failed = [Check(f"topic t{number}", Outcome.FAILED, "does not exist", "Create it") for number in range(2)]
+    assert str(failure(failed)).splitlines() == [
+        "Kafka cannot be written to, and nothing was written: topic t0: does not exist.",
+        "What to do: Create it.",
+        "- topic t1: does not exist. Create it.",
+    ]
 
 
 # With real sockets: security.

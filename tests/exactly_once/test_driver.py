@@ -359,7 +359,7 @@ def test_a_prefix_that_is_in_use_with_another_checkpoint_is_refused_and_its_user
 )
 def test_a_missing_right_is_reported_before_the_first_row(query: Query, api: ApiKey, code: int, words: str) -> None:
     query.broker.control.when(api=api, times=None).fail(code)
-    with pytest.raises(PreflightError, match=f"(?s)Nothing was written.*{words}"):
+    with pytest.raises(PreflightError, match=f"(?s)nothing was written.*{words}"):
         query.begin()
 
 

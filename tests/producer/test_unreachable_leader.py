@@ -11,7 +11,7 @@ from tests.producer.virtual_time import outcome, run_until, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 REASONS = {
-    "unknown name": "kafka-internal:9092: the name cannot be resolved",
+    "unknown name": "the name cannot be resolved",
     "refused": "Connection refused",
     "swallowed": "no connection within",
 }
@@ -50,7 +50,7 @@ def test_records_that_were_never_sent_name_the_leader_s_address_the_reason_and_w
     error = future.exception(0)
     assert isinstance(error, DeliveryTimeoutError)
     for words in (
-        "never sent",
+        "Never sent",
         "broker 0 (kafka-internal:9092)",
         REASONS[why],
         "The broker advertises kafka-internal:9092",
@@ -76,3 +76,33 @@ def test_a_leader_that_is_reached_after_all_is_not_spoken_of_any_more() -> None:
     cluster.accept(0)
     assert outcome(producer, future).offset == 0
     assert producer._metadata.why_unreachable(0) is None
+
+
+def test_records_that_were_sent_and_those_that_were_not_have_one_cause_when_their_leader_is_gone() -> None:
+    cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
+    limits = {"delivery_timeout_ms": 5_000, "request_timeout_ms": 1_000, "metadata_recovery_strategy": "none"}
+    producer = simulated_producer(cluster, linger_ms=0, batch_size=0, **limits)
+    assert outcome(producer, producer.send("t", b"0")).offset == 0
+    cluster.control.when("PRODUCE", times=None).never_answer()
+    futures = [producer.send("t", b"%d" % number) for number in range(7)]
+    run_until(producer, lambda: producer._client.in_flight_request_count() == 5)
+    cluster.cut(0)
+    cluster.refuse(0)
+    run_until(producer, lambda: all(future.done() for future in futures))
+    errors = [future.exception(0) for future in futures]
+    causes = {str(error.__cause__) for error in errors if error is not None}
+    (cause,) = causes
+    assert cause.startswith("The partition's leader, broker 0 (broker0:9092), cannot be reached: Connection refused")
+    assert "See whether it runs." in cause
+    assert ["The last attempt: " in str(error) for error in errors] == [True] * 5 + [False] * 2
+
+
+def test_a_leader_that_is_silent_is_named_with_the_time_and_what_to_do() -> None:
+    cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
+    producer = simulated_producer(cluster, linger_ms=0, delivery_timeout_ms=3_000, request_timeout_ms=1_000)
+    cluster.control.when("PRODUCE", times=None).never_answer()
+    future = producer.send("t", b"v")
+    run_until(producer, future.done)
+    words = str(future.exception(0))
+    assert "broker 0 (broker0:9092) did not answer within request.timeout.ms. See that broker's log" in words
+    assert "The records may be stored all the same." in words

@@ -22,7 +22,7 @@ REFUSED = {
     "ignore": "ConfigurationError Save mode Ignore not allowed for Kafka.",
     "continuous": "ConfigurationError trigger(continuous=...) is not available",
     "tpoic": "ConfigurationError Unknown option 'tpoic'. Did you mean 'topic'?",
-    "topic": "PreflightError Kafka cannot be written to. Nothing was written. - topic not-there: does not exist.",
+    "topic": "PreflightError Kafka cannot be written to, and nothing was written: topic not-there: does not exist.",
     "kafka.bootstrap.servers": "no-such-host.invalid:1: the name cannot be resolved",
     "no value": "SchemaError Required attribute 'value' not found",
 }

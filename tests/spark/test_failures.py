@@ -7,7 +7,13 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.errors import DeliveryError, InvalidRecordError
+from spark_kafka_sink.errors import (
+    DeliveryError,
+    DeliveryTimeoutError,
+    DisconnectedError,
+    InvalidRecordError,
+    KafkaSinkError,
+)
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.failures import Failures
@@ -28,6 +34,30 @@ def test_an_error_shows_a_few_places_and_counts_the_records_of_all() -> None:
     assert f"Not written to Kafka: {2 * PLACES:,} records" in text
     assert text.count("topic 't'") == 10
     assert f"and {2 * PLACES - 20:,} more, at other places" in text
+
+
+def because(error: KafkaSinkError, cause: Exception) -> KafkaSinkError:
+    error.__cause__ = cause
+    return error
+
+
+def test_each_partition_and_cause_has_one_line_and_the_first_line_has_the_reason() -> None:
+    failures = Failures(TaskIdentity(partition_id=0, attempt_number=0, task_attempt_id=0, stage_id=0))
+    dead = "The partition's leader, broker 1 (b:9092), cannot be reached: Connection refused. See whether it runs."
+    for number, words in enumerate(["Never sent.", "The last attempt:", "Never sent."]):
+        doubt = " The records may be stored all the same." if number == 1 else ""
+        text = f"topic t, partition 3: not acknowledged within 500 ms. {words} {dead}{doubt}"
+        rows = RecordColumns(pa.array([b"v"] * 10), pa.array([b"k%d" % number] * 10))
+        failures.add("t", 3, because(DeliveryTimeoutError(text), DisconnectedError(dead)), rows)
+    silent = because(DeliveryTimeoutError("topic t, partition 3: not acknowledged."), DisconnectedError("Silence."))
+    failures.add("t", 3, silent, RecordColumns(pa.array([b"v"])))
+    lines = str(failures.error(parse_options({"kafka.bootstrap.servers": "host:9092"}))).splitlines()
+    assert lines == [
+        "Not written to Kafka: 31 records, by the task of partition 0 (attempt 0, stage 0). DeliveryTimeoutError: not "
+        f"acknowledged within 500 ms. The last attempt: {dead} The records may be stored all the same.",
+        "- topic 't', partition 3: 30 records, for example with key 'k0'.",
+        "- topic 't', partition 3: 1 record, for example with no key. DeliveryTimeoutError: not acknowledged.",
+    ]
 
 
 def test_a_task_reads_no_further_when_a_record_has_failed() -> None:

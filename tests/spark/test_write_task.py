@@ -287,7 +287,8 @@ def test_a_null_topic_fails_the_task_like_any_other_fault_of_a_record(
     with pytest.raises(DeliveryError) as error:
         write_rows(options(broker), ColumnPlan(value=0, topic=1), iter([NULL_TOPIC]), pool)
     assert "Not written to Kafka: 1 record," in str(error.value)
-    assert "- no topic: 1 record, for example with no key. InvalidRecordError: null topic present" in str(error.value)
+    assert "stage 0). InvalidRecordError: null topic present" in str(error.value).splitlines()[0]
+    assert "- no topic: 1 record, for example with no key." in str(error.value)
     assert '.option("onRecordError", "deadLetter")' in str(error.value)
     assert sorted(values(broker)) == [b"a", b"c"]
 

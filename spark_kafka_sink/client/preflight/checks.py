@@ -67,16 +67,20 @@ HASTE = Patience(faults_ms=1_000.0)
 
 
 def failure(
-    checks: Iterable[Check], sentence: str = "Kafka cannot be written to. Nothing was written."
+    checks: Iterable[Check], heading: str = "Kafka cannot be written to, and nothing was written"
 ) -> PreflightError | None:
-    """One error that names every check that has failed, after a first sentence; None if none has."""
+    """One error that names every check that has failed, the first of them in its first line; None if none has."""
     failed = [check for check in checks if check.outcome is Outcome.FAILED]
     if not failed:
         return None
-    shown = [f"- {check}" for check in failed[:FAULTS_SHOWN_MAX]]
-    if len(failed) > len(shown):
-        shown.append(f"- and {len(failed) - len(shown)} more checks.")
-    return PreflightError("\n".join([sentence, *shown]))
+    first, *others = failed
+    lines = [f"{heading}: {sentence(f'{first.name}: {first.detail}')}"]
+    if first.remedy:
+        lines.append(f"What to do: {sentence(first.remedy)}")
+    lines += [f"- {check}" for check in others[: FAULTS_SHOWN_MAX - 1]]
+    if len(failed) > FAULTS_SHOWN_MAX:
+        lines.append(f"- and {len(failed) - FAULTS_SHOWN_MAX} more checks.")
+    return PreflightError("\n".join(lines))
 
 
 def topic_name(topic: str) -> str:

@@ -26,7 +26,7 @@ from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import broker_error, error_code
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
-from spark_kafka_sink.words import cleaned, counted, placed
+from spark_kafka_sink.words import cleaned, placed
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.sending.deliveries import SentBatches
@@ -117,12 +117,15 @@ def why_not_stored(batch: ProducerBatch, metadata: Metadata, client: NetworkClie
     """Why the batch is not stored: an error of its topic, its leader or its last attempt, or why there was none."""
     topic, partition = batch.topic_partition
     leader = metadata.snapshot.leader(topic, partition)
-    error = metadata.topic_error(topic) or _refused_by(leader, client) or batch.error
-    if error is not None or batch.ever_sent:
-        return error
-    error = _unreachable(leader, metadata)
+    error = metadata.topic_error(topic) or _refused_by(leader, client) or _unreachable(leader, metadata)
     if error is not None:
         return error
+    if batch.ever_sent:
+        return _silent(batch.error)
+    if batch.error is not None:
+        return batch.error
+    if metadata.has_unreachable:
+        return DisconnectedError(metadata.unreachable_words())
     known = metadata.snapshot.partition(topic, partition)
     has_leader = known is not None and known.leader is not None
     return None if has_leader else DisconnectedError("The partition has no leader.")
@@ -137,24 +140,32 @@ def _refused_by(leader: Node | None, client: NetworkClient) -> KafkaSinkError | 
 
 def _unreachable(leader: Node | None, metadata: Metadata) -> KafkaSinkError | None:
     reason = None if leader is None else metadata.why_unreachable(leader.id)
-    if leader is not None and reason is not None:
-        return DisconnectedError(
-            f"The partition's leader, {leader}, cannot be reached: {reason.rstrip('.')}. The broker advertises "
-            f"{leader.address} (advertised.listeners): clients must be able to reach it there."
-        )
-    return DisconnectedError(metadata.unreachable_words()) if metadata.has_unreachable else None
+    if leader is None or reason is None:
+        return None
+    reason = reason.removeprefix(f"{leader.address}: ").rstrip(".")
+    return DisconnectedError(
+        f"The partition's leader, {leader}, cannot be reached: {reason}. See whether it runs. The broker "
+        f"advertises {leader.address} (advertised.listeners): clients must be able to reach it there."
+    )
+
+
+def _silent(error: Exception | None) -> Exception | None:
+    """What to do if the last attempt had no answer, added to what became of it."""
+    if not isinstance(error, DisconnectedError):
+        return error
+    remedy = "See that broker's log, and its load; delivery.timeout.ms is how long it is waited for."
+    return _because(DisconnectedError(f"{_sentence(error)} {remedy}"), error)
 
 
 def timeout_error(batch: ProducerBatch, last: Exception | None, *, in_doubt: bool) -> KafkaSinkError:
     """The error of a batch whose delivery.timeout.ms has passed."""
     where = placed(*batch.topic_partition)
     limit_ms = batch.deadline_ms - batch.created_ms
-    why = "" if batch.ever_sent else " They were never sent."
+    why = "" if batch.ever_sent else " Never sent."
     if last is not None:
         why += f" The last attempt: {_sentence(last)}" if batch.ever_sent else f" {_sentence(last)}"
     doubt = f" {_DOUBT}" if in_doubt else ""
-    records = f"{counted(batch.record_count, 'record')} {'was' if batch.record_count == 1 else 'were'}"
-    words = f"{where}: {records} not acknowledged within {limit_ms:.0f} ms.{why}{doubt}"
+    words = f"{where}: not acknowledged within {limit_ms:.0f} ms.{why}{doubt}"
     return _because(DeliveryTimeoutError(words), last)
 
 
@@ -162,7 +173,7 @@ def abandoned_error(batch: ProducerBatch, last: Exception | None) -> KafkaSinkEr
     """The error of a batch that cannot keep its sequence, while another sequence could store it twice (rule 3)."""
     where = placed(*batch.topic_partition)
     words = (
-        f"{where}: {batch.record_count} records were sent without an answer, and records before them were refused. "
+        f"{where}: sent without an answer, and records before them were refused. "
         f"They are not sent again, for that could store them twice. The last attempt: {_sentence(last)} {_DOUBT}"
     )
     return _because(DeliveryError(words), last)

@@ -153,5 +153,5 @@ def test_the_sender_wakes_when_a_batch_expires_although_nothing_else_happens() -
     future = producer.send(record, lambda metadata, error: reported.append(cluster.system.now() - started))
     wait(producer, future)
     assert isinstance(future.exception(0), DeliveryTimeoutError)
-    assert "They were never sent." in str(future.exception(0))
+    assert "Never sent." in str(future.exception(0))
     assert reported == [1500]
