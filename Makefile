@@ -164,12 +164,14 @@ build: $(BUILD)/.up-to-date ## the wheel and the source archive, checked, in dis
 
 # What the wheel brings with it, as pip installs it today; pip itself is not among it.
 .PHONY: sbom
-sbom: build ## the wheel's bill of materials (CycloneDX), as build/sbom.cdx.json
+sbom: build ## the wheel with its bill of materials (CycloneDX) in it, which is build/sbom.cdx.json too
 	$(BUILD)/bin/python -m pip install --quiet cyclonedx-bom
 	mkdir -p build
 	$(PYTHON) -m venv --clear --without-pip build/installed
 	$(BUILD)/bin/python -m pip --python build/installed/bin/python install --quiet dist/*.whl
 	$(BUILD)/bin/cyclonedx-py environment --output-reproducible --output-file build/sbom.cdx.json build/installed/bin/python
+	$(BUILD)/bin/python -m tests.wheel_sbom build/sbom.cdx.json dist/*.whl
+	$(BUILD)/bin/python -m twine check --strict dist/*
 
 .PHONY: clean
 clean: ## remove builds and caches (keeps .venv and .jars)

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import copy
+import csv
+import hashlib
+import importlib.metadata
+import json
 import re
 import shutil
 import subprocess
@@ -11,13 +17,23 @@ import zipfile
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from spark_kafka_sink import __version__
+from tests.wheel_sbom import add_to_wheel, finished
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE", "pyspark_pykafka.py")
+SOURCES = (
+    "pyproject.toml",
+    "MANIFEST.in",
+    "README.md",
+    "CHANGELOG.md",
+    "LICENSE",
+    "THIRD-PARTY.md",
+    "pyspark_pykafka.py",
+)
 PACKAGE = "spark_kafka_sink"
 INFO = f"{PACKAGE}-{__version__}.dist-info"
 BUILD = "from setuptools import build_meta\nbuild_meta.build_wheel('dist')\nbuild_meta.build_sdist('dist')\n"
@@ -54,7 +70,7 @@ def test_the_wheel_holds_the_package_the_module_that_spark_finds_and_nothing_els
 
 
 def test_the_wheel_brings_the_licence_and_no_compiled_file(wheel: zipfile.ZipFile) -> None:
-    assert f"{INFO}/licenses/LICENSE" in wheel.namelist()
+    assert {f"{INFO}/licenses/LICENSE", f"{INFO}/licenses/THIRD-PARTY.md"} <= set(wheel.namelist())
     assert "Root-Is-Purelib: true" in wheel.read(f"{INFO}/WHEEL").decode()
 
 
@@ -132,5 +148,74 @@ def test_a_release_is_published_without_a_password_and_only_with_the_projects_ad
     release = (ROOT / ".github" / "workflows" / "release.yml").read_text()
     assert "id-token: write" in release
     assert not re.search(r"password:|secrets\.", release)
-    for step in ("make build", "make sbom", "project.urls", "attest"):
+    for step in ("make build sbom", "project.urls", "attest"):
         assert step in release
+
+
+def test_the_licences_of_others_are_those_that_their_packages_name(metadata: Message) -> None:
+    rows = re.findall(r"^\| (\S+) \| ([^|]+) \|", (ROOT / "THIRD-PARTY.md").read_text(), re.MULTILINE)
+    named = {name: licence for name, licence in rows if name not in ("package", "---")}
+    needed = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
+    assert sorted(named) == sorted(re.split(r"[<>=]", line)[0] for line in needed)
+    for name, licence in named.items():
+        about = cast(Message, importlib.metadata.metadata(name))
+        classifiers = [line for line in about.get_all("Classifier") or [] if line.startswith("License")]
+        assert licence in (about.get("License-Expression") or about.get("License") or str(classifiers)), name
+    assert named["crc32c"] == "LGPL-2.1-or-later"
+
+
+BILL: dict[str, Any] = {
+    "metadata": {"tools": {}},
+    "components": [
+        {"name": "crc32c", "version": "2.9", "bom-ref": "crc32c==2.9"},
+        {
+            "name": "spark-kafka-sink",
+            "version": __version__,
+            "bom-ref": "spark-kafka-sink",
+            "externalReferences": [{"type": "distribution", "url": "file:///home/me/dist/x.whl"}],
+        },
+    ],
+    "dependencies": [{"ref": "spark-kafka-sink", "dependsOn": ["crc32c==2.9"]}],
+}
+
+
+def test_the_wheel_has_a_bill_of_materials_about_itself_in_its_list_of_files(built: Path, tmp_path: Path) -> None:
+    (original,) = built.glob("*.whl")
+    wheel = tmp_path / original.name
+    shutil.copy(original, wheel)
+    for _ in range(2):  # again does no harm
+        add_to_wheel(wheel, json.dumps(finished(copy.deepcopy(BILL))))
+    place = f"{INFO}/sboms/spark-kafka-sink.cdx.json"
+    with zipfile.ZipFile(wheel) as archive, zipfile.ZipFile(original) as before:
+        assert archive.testzip() is None
+        assert sorted(archive.namelist()) == sorted([*before.namelist(), place])
+        bill = json.loads(archive.read(place))
+        for name, digest, size in csv.reader(archive.read(f"{INFO}/RECORD").decode().splitlines()):
+            if not name.endswith("RECORD"):
+                data = archive.read(name)
+                found = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+                assert (digest, size) == (f"sha256={found}", str(len(data)))
+    assert bill["metadata"]["component"]["purl"] == f"pkg:pypi/spark-kafka-sink@{__version__}"
+    assert [one["name"] for one in bill["components"]] == ["crc32c"]
+    assert bill["dependencies"] == BILL["dependencies"]
+    assert "file:" not in json.dumps(bill)
+
+
+def test_actions_that_make_a_release_are_named_by_their_commit() -> None:
+    release = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    used = re.findall(r"uses: (\S+)(.*)", release)
+    assert used
+    assert [
+        name for name, beside in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", name) or "# v" not in beside
+    ] == []
+
+
+def test_the_versions_of_python_that_ci_runs_are_those_that_the_documents_name() -> None:
+    ci = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    (matrix,) = re.findall(r"python: \[(.*)\]", ci)
+    versions = matrix.replace('"', "").split(", ")
+    upgrading = (ROOT / "docs" / "upgrading.md").read_text()
+    assert f"| Python | {versions[0]} | {versions[-1]} |" in upgrading
+    assert f"on Python {', '.join(versions[:-1])} and {versions[-1]}" in " ".join(upgrading.split())
+    named = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
+    assert named == versions

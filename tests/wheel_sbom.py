@@ -1,0 +1,63 @@
+"""Finish a bill of materials and put it into its wheel (PEP 770): `python -m tests.wheel_sbom SBOM WHEEL`.
+
+The tool that lists an environment does not know which of its packages the list is about. That package becomes
+`metadata.component`, without the place on this machine from which it was installed.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shutil
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+NAME = "spark-kafka-sink"
+FILE = f"{NAME}.cdx.json"
+_TIME = (1980, 1, 1, 0, 0, 0)
+"""A fixed time, so that equal files make an equal wheel."""
+
+
+def finished(bill: dict[str, Any]) -> dict[str, Any]:
+    """The bill about the package, which is one of its components so far."""
+    (main,) = [one for one in bill["components"] if one["name"] == NAME]
+    others = [one for one in bill["components"] if one["name"] != NAME]
+    known = [one for one in main.pop("externalReferences", []) if not one["url"].startswith("file:")]
+    main |= {"purl": f"pkg:pypi/{NAME}@{main['version']}"} | ({"externalReferences": known} if known else {})
+    return {**bill, "metadata": {**bill["metadata"], "component": main}, "components": others}
+
+
+def add_to_wheel(wheel: Path, text: str) -> None:
+    """Write the wheel anew with the bill in `.dist-info/sboms/` and in its list of files."""
+    aside = wheel.with_suffix(".aside")
+    with zipfile.ZipFile(wheel) as before, zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as after:
+        (record,) = [name for name in before.namelist() if name.endswith(".dist-info/RECORD")]
+        place = f"{record.removesuffix('RECORD')}sboms/{FILE}"
+        for item in before.infolist():
+            if item.filename not in (record, place):
+                after.writestr(item, before.read(item))
+        _add(after, place, text)
+        lines = [line for line in before.read(record).decode().splitlines() if not line.startswith(place)]
+        lines.insert(-1, f"{place},sha256={_digest(text)},{len(text.encode())}")
+        _add(after, record, "\n".join(lines) + "\n")
+    shutil.move(aside, wheel)
+
+
+def _add(archive: zipfile.ZipFile, place: str, text: str) -> None:
+    item = zipfile.ZipInfo(place, _TIME)
+    item.external_attr = 0o644 << 16
+    archive.writestr(item, text, zipfile.ZIP_DEFLATED)
+
+
+def _digest(text: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+
+
+if __name__ == "__main__":
+    bill_path, wheel_path = map(Path, sys.argv[1:])
+    finished_text = json.dumps(finished(json.loads(bill_path.read_text())), indent=2) + "\n"
+    bill_path.write_text(finished_text)
+    add_to_wheel(wheel_path, finished_text)
