@@ -10,6 +10,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "guarantees.md").read_text()
 SCRIPTED = "\n".join(path.read_text() for path in (ROOT / "tests" / "producer").rglob("test_*.py"))
+EXACTLY_ONCE = "\n".join(
+    path.read_text() for folder in ("exactly_once", "spark") for path in (ROOT / "tests" / folder).glob("test_*.py")
+)
 REAL = "\n".join(path.read_text() for path in (ROOT / "integration").glob("test_faults_*.py"))
 ROWS = {int(number): shown for number, shown in re.findall(r"^\| (\d+) \|.*\| ([^|]*) \|$", PAGE, re.MULTILINE)}
 
@@ -34,7 +37,7 @@ def test_the_tests_that_the_page_names_exist() -> None:
     rules = re.findall(r"^(\d)\. \*\*.*?(?=^\d\. \*\*|^$)", PAGE, re.MULTILINE | re.DOTALL)
     assert rules == ["1", "2", "3", "4", "5", "6"]
     for name in re.findall(r"`(test_\w+[a-z])`", PAGE):
-        assert f"def {name}(" in SCRIPTED, name
+        assert f"def {name}(" in SCRIPTED + EXACTLY_ONCE, name
     for path in re.findall(r"`((?:tests|integration)/[\w/]+\.py)`", PAGE):
         assert (ROOT / path).exists(), path
 

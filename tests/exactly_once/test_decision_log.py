@@ -10,13 +10,19 @@ from unittest.mock import patch
 import pytest
 
 from spark_kafka_sink.errors import BrokerError, DecodeError, ExactlyOnceError
-from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, encoded
+from spark_kafka_sink.exactly_once import decision_log, log_writer
+from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, TaskTransaction, encoded
 from spark_kafka_sink.exactly_once.log_topic import PARTITIONS, partition_of
+from spark_kafka_sink.exactly_once.log_writer import Written
+from spark_kafka_sink.exactly_once.names import TaskName
 from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.reader import fetched, reader
 from spark_kafka_sink.reader.reader import TopicReader
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import LOG, PREFIX, QUERY, Query, rows, seen
@@ -280,13 +286,29 @@ def test_a_query_whose_first_start_died_before_it_wrote_is_no_lost_log(broker: E
 def test_ten_thousand_batches_of_five_hundred_prefixes_are_a_start_of_less_than_a_megabyte(
     broker: EmbeddedBroker,
 ) -> None:
-    """Before brokers have compacted anything."""
+    """Before brokers have compacted anything: a decision and its end for each batch, with their markers."""
     with transactions(broker) as held:
         held.log.create_if_missing()
-        entry = Entry(PREFIX, EntryState.DONE, Batch(QUERY, 0), generation=1, drivers=("driver",) * 20)
-        size = 2 * len(encoded(entry)) * 10_000 // PARTITIONS  # a decision, and that it is done
-        assert size < 1 << 20
-        counts = [0] * PARTITIONS
-        for number in range(500):
-            counts[partition_of(f"pykafka-stream-{number:016x}", PARTITIONS)] += 1
-        assert max(counts) * 2 * len(encoded(entry)) * 20 < 1 << 20, "the fullest partition"
+    prefixes = [PREFIX, *(f"pykafka-stream-{number:016x}" for number in range(499))]
+    for producer_id, prefix in enumerate(prefixes, start=10_000):
+        log = broker.cluster.log(LOG, partition_of(prefix, PARTITIONS))
+        entry = Entry(prefix).begun("a.host.of.a.cluster/" + "0" * 32, "hdfs://name/checkpoints/of/a/query", 900_000)
+        tasks = tuple(TaskTransaction(TaskName(1, part, 0), 4711 + part, 12, 2) for part in range(8))
+        for number in range(20):
+            decided = entry.decided(Batch(QUERY, number), Content.of({"t": 1_000}, 100_000), tasks)
+            for epoch, each in enumerate((decided, decided.done())):
+                written = Written(ProducerIdAndEpoch(producer_id, 2 * number + epoch), 0)
+                log.append(log_writer._batch(written, [(prefix.encode(), encoded(each))], 1), wall_ms=1)
+                log.end_transaction(producer_id, 2 * number + epoch, commit=True, wall_ms=1, leader_epoch=0)
+    sizes: list[int] = []
+    whole = fetched.decoded_batches
+
+    def decoded_batches(records: Any) -> Any:
+        sizes.append(len(records or b""))
+        return whole(records)
+
+    decision_log._progress.clear()
+    with patch.object(reader, "decoded_batches", decoded_batches), transactions(broker) as held:
+        entry = held.entry(10_000)
+    assert (entry.state, entry.batch.number) == (EntryState.DONE, 19)
+    assert sum(sizes) < 1 << 20

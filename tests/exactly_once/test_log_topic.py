@@ -75,3 +75,18 @@ def test_a_process_asks_once_for_each_log(broker: EmbeddedBroker) -> None:
     for number in range(3):
         Query(broker).run(number)
     assert rule.seen == 1
+
+
+def test_a_log_with_one_replica_on_a_cluster_of_several_is_a_warning(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.control.create_topic(LOG, 1, {"cleanup.policy": "compact"})
+    for partition in broker.cluster.topic(LOG).partitions:
+        partition.replicas = partition.replicas[:1]
+    with caplog.at_level(logging.WARNING, "spark_kafka_sink"):
+        create_if_missing(broker)
+    (warning,) = [record.getMessage() for record in caplog.records if "replica" in record.getMessage()]
+    assert warning.startswith(
+        f"topic {LOG}, the log of what is decided, has one replica, and the cluster has 2 brokers"
+    )
+    assert "decisionLogReplication" in warning
