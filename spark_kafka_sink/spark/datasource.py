@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import uuid
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -28,8 +27,6 @@ class KafkaDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._is_planning = True
-        # Spark makes a data source once for each start of a query or job, and pickles it for whatever comes after.
-        self._run = uuid.uuid4().hex
         look_at_less()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -56,21 +53,17 @@ class KafkaDataSource(DataSource):
         from spark_kafka_sink.spark.exactly_once import begin_job, begin_stream
 
         # A micro-batch in output mode update is a job with a data source of its own; `register` has named the start.
-        once = (
-            begin_stream(options, self.options.get(START, self._run))
-            if MICRO_BATCH in self.options
-            else begin_job(options)
-        )
+        once = begin_stream(options, self.options.get(START)) if MICRO_BATCH in self.options else begin_job(options)
         return KafkaBatchWriter(options, plan, once)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:  # noqa: N802
         # `overwrite` is output mode complete: every micro-batch writes the whole result, as with Spark's own sink.
         options, plan = self._plan(schema, self.options.get(START, ""))
         if options.exactly_once is None or not self._is_planning:
-            return KafkaStreamWriter(options, plan, self._run)
+            return KafkaStreamWriter(options, plan, self.options.get(START))
         from spark_kafka_sink.spark.exactly_once import begin_stream
 
-        return KafkaStreamWriter(options, plan, self._run, begin_stream(options, self._run))
+        return KafkaStreamWriter(options, plan, self.options.get(START), begin_stream(options, self.options.get(START)))
 
     def _plan(self, schema: StructType, start: str | None) -> tuple[SinkOptions, ColumnPlan]:
         show_log()

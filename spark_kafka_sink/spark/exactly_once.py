@@ -12,6 +12,8 @@ Imported only where exactly once was asked for.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 import platform
 import uuid
 from collections.abc import Iterator, Sequence
@@ -157,8 +159,8 @@ def _content(reports: Sequence[TaskReport]) -> Content:
 # --- in the planning worker
 
 
-def begin_stream(options: SinkOptions, run: str) -> ExactlyOnce:
-    """`run`: of this start of the query. All its micro-batches have the same."""
+def begin_stream(options: SinkOptions, run: str | None) -> ExactlyOnce:
+    """`run`: which start of the query it is. All its micro-batches have the same; None without `register`."""
     return _begun(stream_delivery(options), _name(run), is_stream=True)
 
 
@@ -174,7 +176,12 @@ def _begun(delivery: Delivery, name: str, *, is_stream: bool) -> ExactlyOnce:
         return ExactlyOnce(delivery, driver.begin(name), is_stream, name)
 
 
-def _name(run: str) -> str:
+def _name(run: str | None) -> str:
+    """Of the driver. Without `register` all starts in one Spark are one driver: Spark makes a data source anew for each
+    micro-batch, and says nothing of which start it is. The folders that Spark makes for a process are its own."""
+    if run is None:
+        folders = os.environ.get("SPARK_LOCAL_DIRS") or f"process {os.getppid()}"
+        run = hashlib.sha256(folders.encode()).hexdigest()[:12]
     return f"{platform.node()}/{run}"
 
 
@@ -224,7 +231,7 @@ def _asked(options: SinkOptions) -> DeliveryOptions:
 # --- in the committing worker of a stream
 
 
-def of_reports(options: SinkOptions, reports: Sequence[TaskReport], run: str) -> ExactlyOnce:
+def of_reports(options: SinkOptions, reports: Sequence[TaskReport], run: str | None) -> ExactlyOnce:
     """What the planning worker had, as far as the tasks have brought it."""
     starts = [report.start for report in reports if report.start is not None]
     if len({(start.prefix, start.driver) for start in starts}) > 1:

@@ -49,10 +49,14 @@ class KafkaBatchWriter(DataSourceArrowWriter):
 
 
 class KafkaStreamWriter(DataSourceStreamArrowWriter):
-    """`once`: what the driver has begun, if it is exactly once; not in the process that commits. `run`: of this start
-    of the query."""
+    """`once`: what the driver has begun, if it is exactly once; not in the process that commits.
 
-    def __init__(self, options: SinkOptions, plan: ColumnPlan, run: str, once: ExactlyOnce | None = None) -> None:
+    `run`: which start of the query it is, if `register` has noted that.
+    """
+
+    def __init__(
+        self, options: SinkOptions, plan: ColumnPlan, run: str | None, once: ExactlyOnce | None = None
+    ) -> None:
         self._options = options
         self._plan = plan
         self._run = run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import pickle
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from spark_kafka_sink.spark import write_task
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.pool import POOL
 from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
+from spark_kafka_sink.spark.words import START
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 from tests.exactly_once.cases import client_of, seen
 
@@ -36,7 +38,8 @@ class Spark:
 
     def __init__(self, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, **options: str) -> None:
         given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "t"}
-        self._source = KafkaDataSource({**given, "deliveryGuarantee": "exactly-once", **options})
+        start = {START: uuid.uuid4().hex}  # as `register` names it
+        self._source = KafkaDataSource({**given, "deliveryGuarantee": "exactly-once", **start, **options})
         self._monkeypatch = monkeypatch
 
     def job(self) -> Any:
