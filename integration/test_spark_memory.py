@@ -30,7 +30,7 @@ MICRO_BATCHES = 2_000 if os.environ.get("SOAK") else 240
 """More than a worker writes until all its objects are looked at for garbage once."""
 ROWS_PER_BATCH = 1_000
 LATE_GROWTH_BYTES_MAX = 4_000_000
-"""Of one process in the second half. Where each task kept its 500 rows it would be 7 MB in the short run; seen: 0.3 MB."""
+"""Of one process in the second half. Where each task kept its 500 rows it would be 7 MB in the short run."""
 JVM_GROWTH_BYTES_MAX = 16_000_000
 """Of the objects that are alive, Spark's own records of past micro-batches among them."""
 
