@@ -3,6 +3,8 @@
 Lines differ by their dashes and carry their names at their ends; bars have their numbers beside them. What a `<title>`
 says is shown by a browser when the mouse rests there. Colours come from the page by CSS classes, so that dark pages are
 dark.
+
+Charts over time have a place for each write by when it began, so that a pause is as wide as it was long.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 Words = Callable[[float], str]
 """A number as it is shown."""
@@ -24,6 +27,14 @@ _NUMBER_WIDTH = 70
 _LABEL_CHARACTERS_MAX = 23
 _NAME_DISTANCE = 13
 """Between the names of lines that end close together."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """When each column of a chart was, in any unit, in the order of time, and how it is called."""
+
+    times: Sequence[float]
+    labels: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -44,34 +55,33 @@ class Bar:
     hint: str
 
 
-def line_chart(
-    title: str, lines: Sequence[Line], labels: Sequence[str], words: Words, crossed: Collection[int] = ()
-) -> str:
-    """Lines over columns that are named by `labels`, from zero up. The columns in `crossed` get a cross below."""
+def line_chart(title: str, lines: Sequence[Line], moments: Moments, words: Words, crossed: Collection[int] = ()) -> str:
+    """Lines over moments, from zero up. The moments in `crossed` get a cross below."""
     known = [value for line in lines for value in line.values if not math.isnan(value)]
     if not known:
         return _nothing(title)
     ticks = nice_ticks(max(known))
-    parts = [*_grid(ticks, words), *_columns(labels)]
+    places = _by_time(moments.times)
+    parts = [*_grid(ticks, words), *_columns(places, moments.labels)]
     for line in lines:
-        parts += _path(line, labels, ticks[-1], words)
+        parts += _path(line, places, moments.labels, ticks[-1], words)
     parts += _names(lines, ticks[-1])
-    parts += [_text(_x(index, len(labels)), _TOP + _PLOT_HEIGHT - 4, "✗", "middle", "cross") for index in crossed]
+    parts += [_text(places[index], _TOP + _PLOT_HEIGHT - 4, "✗", "middle", "cross") for index in crossed]
     return _svg(title, HEIGHT, parts)
 
 
-def column_chart(title: str, bars: Sequence[Bar], words: Words) -> str:
-    """Bars that stand on a line."""
+def column_chart(title: str, bars: Sequence[Bar], words: Words, times: Sequence[float] | None = None) -> str:
+    """Bars that stand on a line: at these times, or side by side."""
     if not bars:
         return _nothing(title)
     ticks = nice_ticks(max(bar.value for bar in bars))
-    step = _PLOT_WIDTH / len(bars)
+    places = _side_by_side(len(bars)) if times is None else _by_time(times)
+    step = min((after - before for before, after in pairwise(places)), default=_PLOT_WIDTH)
     width = max(1.0, min(step * 0.8, 40))
-    parts = [*_grid(ticks, words), *_columns([bar.label for bar in bars])]
-    for index, bar in enumerate(bars):
+    parts = [*_grid(ticks, words), *_columns(places, [bar.label for bar in bars])]
+    for place, bar in zip(places, bars, strict=True):
         top = _y(bar.value, ticks[-1])
-        x = _x(index, len(bars)) - width / 2
-        parts.append(_bar(x, top, width, _TOP + _PLOT_HEIGHT - top, bar))
+        parts.append(_bar(place - width / 2, top, width, _TOP + _PLOT_HEIGHT - top, bar))
     return _svg(title, HEIGHT, parts)
 
 
@@ -106,8 +116,17 @@ def nice_ticks(top: float, wanted: int = 4) -> list[float]:
     return [step * count for count in range(math.ceil(top / step - 1e-9) + 1)]
 
 
-def _x(index: int, count: int) -> float:
-    return _LEFT + _PLOT_WIDTH * (index + 0.5) / count
+def _side_by_side(count: int) -> list[float]:
+    return [_LEFT + _PLOT_WIDTH * (index + 0.5) / count for index in range(count)]
+
+
+def _by_time(times: Sequence[float]) -> list[float]:
+    """To scale, with a margin for the first and the last; side by side if all are of one moment."""
+    begin, length = min(times), max(times) - min(times)
+    if not length:
+        return _side_by_side(len(times))
+    margin = min(20.0, _PLOT_WIDTH / (2 * len(times)))
+    return [_LEFT + margin + (_PLOT_WIDTH - 2 * margin) * (time - begin) / length for time in times]
 
 
 def _y(value: float, top: float) -> float:
@@ -122,30 +141,30 @@ def _grid(ticks: Sequence[float], words: Words) -> Iterator[str]:
         yield _text(_LEFT - 8, y + 4, words(tick), "end")
 
 
-def _columns(labels: Sequence[str]) -> Iterator[str]:
-    """The labels of the first column, the last one and some between; they need about 70 of the width."""
-    count = len(labels)
-    shown = {0, count - 1} if count < 5 else {0, count // 2, count - 1}
-    if count <= 6 and max(map(len, labels)) <= 8:
-        shown = set(range(count))
-    for index in sorted(shown):
-        yield _text(_x(index, count), HEIGHT - 10, labels[index], "middle")
+def _columns(places: Sequence[float], labels: Sequence[str]) -> Iterator[str]:
+    """The labels of the first column and the last one, and of those between that have room."""
+    last, end, room = -math.inf, places[-1], 8 * max(map(len, labels)) + 6
+    for index, (place, label) in enumerate(zip(places, labels, strict=True)):
+        is_last = index == len(places) - 1
+        if place - last >= room and (is_last or end - place >= room):
+            yield _text(place, HEIGHT - 10, label, "middle")
+            last = place
 
 
-def _path(line: Line, labels: Sequence[str], top: float, words: Words) -> Iterator[str]:
+def _path(line: Line, places: Sequence[float], labels: Sequence[str], top: float, words: Words) -> Iterator[str]:
     count, pen, path = len(line.values), "M", []
     for index, value in enumerate(line.values):
         if math.isnan(value):
             pen = "M"
             continue
-        path.append(f"{pen}{_x(index, count):.1f} {_y(value, top):.1f}")
+        path.append(f"{pen}{places[index]:.1f} {_y(value, top):.1f}")
         pen = "L"
     yield f'<path class="line {line.style}" d="{"".join(path)}"/>'
     radius = 5 if count == 1 else 2.4  # one point without a line is hard to find
     for index, value in enumerate(line.values):
         if not math.isnan(value):
             hint = escape(f"{line.name}, {labels[index]}: {words(value)}")
-            place = f'cx="{_x(index, count):.1f}" cy="{_y(value, top):.1f}" r="{radius}"'
+            place = f'cx="{places[index]:.1f}" cy="{_y(value, top):.1f}" r="{radius}"'
             yield f'<circle class="dot {line.style}" {place}><title>{hint}</title></circle>'
 
 

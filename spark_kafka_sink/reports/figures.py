@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 
 from spark_kafka_sink.producer.windows import bucket_end_ms
-from spark_kafka_sink.reports.charts import Bar, Line, column_chart, line_chart, row_chart
+from spark_kafka_sink.reports.charts import Bar, Line, Moments, column_chart, line_chart, row_chart
 from spark_kafka_sink.reports.numbers import milliseconds, share, short
 from spark_kafka_sink.reports.write_report import FAILED, TaskSummary, WriteReport, errors_of, latencies_of, ranges_of
 from spark_kafka_sink.words import counted
@@ -35,18 +35,25 @@ class Figure:
 
 
 def figures(reports: Sequence[WriteReport]) -> list[Figure]:
-    labels = [f"{report.started_at:%H:%M:%S}" for report in reports]
+    reports = sorted(reports, key=lambda report: report.started_ms)
+    moments = Moments([report.started_ms for report in reports], _labels(reports))
     return [
-        _throughput(reports, labels),
-        _latency(reports, labels),
+        _throughput(reports, moments),
+        _latency(reports, moments),
         _spread(reports),
-        _retries(reports, labels),
+        _retries(reports, moments),
         _partitions(reports),
         _tasks(reports),
     ]
 
 
-def _throughput(reports: Sequence[WriteReport], labels: Sequence[str]) -> Figure:
+def _labels(reports: Sequence[WriteReport]) -> list[str]:
+    """The times, with their days where there are several."""
+    days = {report.started_at.date() for report in reports}
+    return [f"{report.started_at:{'%H:%M:%S' if len(days) == 1 else '%m-%d %H:%M'}}" for report in reports]
+
+
+def _throughput(reports: Sequence[WriteReport], moments: Moments) -> Figure:
     values = [report.rows_per_second if report.rows else math.nan for report in reports]
     known = [value for value in values if not math.isnan(value)]
     sentence = "No write has rows."
@@ -56,11 +63,11 @@ def _throughput(reports: Sequence[WriteReport], labels: Sequence[str]) -> Figure
     failed = [index for index, report in enumerate(reports) if report.status == FAILED]
     if failed:
         sentence += f" ✗: {counted(len(failed), 'write')} that failed."
-    svg = line_chart("rows per second of each write", [Line("", values, "s1")], labels, short, failed)
+    svg = line_chart("rows per second of each write", [Line("", values, "s1")], moments, short, failed)
     return Figure("Rows per second", svg, sentence)
 
 
-def _latency(reports: Sequence[WriteReport], labels: Sequence[str]) -> Figure:
+def _latency(reports: Sequence[WriteReport], moments: Moments) -> Figure:
     lines = [Line(name, [report.latency_ms(part) for report in reports], style) for name, part, style in _PERCENTILES]
     merged = latencies_of(reports)
     sentence = "No record was acknowledged."
@@ -71,7 +78,7 @@ def _latency(reports: Sequence[WriteReport], labels: Sequence[str]) -> Figure:
         )
     return Figure(
         "Latency until the acknowledgement",
-        line_chart("percentiles of the latency of each write", lines, labels, milliseconds),
+        line_chart("percentiles of the latency of each write", lines, moments, milliseconds),
         sentence,
     )
 
@@ -90,10 +97,10 @@ def _spread(reports: Sequence[WriteReport]) -> Figure:
     )
 
 
-def _retries(reports: Sequence[WriteReport], labels: Sequence[str]) -> Figure:
+def _retries(reports: Sequence[WriteReport], moments: Moments) -> Figure:
     bars = [
         Bar(label, report.retries, f"{label}: {counted(report.retries, 'record')} sent again")
-        for label, report in zip(labels, reports, strict=True)
+        for label, report in zip(moments.labels, reports, strict=True)
     ]
     retries = sum(report.retries for report in reports)
     if not retries:
@@ -102,7 +109,9 @@ def _retries(reports: Sequence[WriteReport], labels: Sequence[str]) -> Figure:
     letters = ", ".join(f"{number:,} {name}" for name, number in sorted(errors.items()))
     again = f"{counted(retries, 'record')} sent again. " if retries else "No record was sent again. "
     sentence = again + (f"Dead letters: {letters}." if letters else "No record became a dead letter.")
-    return Figure("Records sent again", column_chart("records sent again by each write", bars, short), sentence)
+    return Figure(
+        "Records sent again", column_chart("records sent again by each write", bars, short, moments.times), sentence
+    )
 
 
 def _partitions(reports: Sequence[WriteReport]) -> Figure:

@@ -6,6 +6,7 @@ commits is made anew in another process: whatever it needs to know comes with th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -113,7 +114,8 @@ def commit(
         once.commit(reports)
     report = add_up(reports, None if reports else name)
     show_log()
-    LOGGER.info("%s", report.line())
+    # Rows that were refused are not where a reader of the topic looks for them.
+    LOGGER.log(logging.WARNING if report.dead_letters else logging.INFO, "%s", report.line())
     if any(each.was_committed for each in reports):
         LOGGER.info("An earlier run has committed this already: its rows were passed over [%s]", report.batch)
     publish(options, report)

@@ -6,6 +6,7 @@ import dataclasses
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from playwright.sync_api import Page, sync_playwright
 from spark_kafka_sink.producer.futures import OffsetRange
 from spark_kafka_sink.producer.windows import Latencies
 from spark_kafka_sink.reports import table
+from spark_kafka_sink.reports.figures import figures
 from spark_kafka_sink.reports.page import page
 from spark_kafka_sink.reports.write_report import FAILED, WriteReport
 from tests.reports.some_reports import job, report
@@ -57,6 +59,42 @@ def chromium() -> Iterator[Any]:
         found = playwright.chromium.launch(executable_path=browser(), args=FLAGS)
         yield found
         found.close()
+
+
+def dots(svg: str, style: str) -> list[float]:
+    return [float(place) for place in re.findall(rf'<circle class="dot {style}" cx="([0-9.]+)"', svg)]
+
+
+def test_times_are_to_scale() -> None:
+    seconds = (0, 10, 100, 1_000)
+    reports = [dataclasses.replace(report(), started_ms=1_700_000_000_000 + 1_000 * one) for one in seconds]
+    throughput, latency, _, retries, *_ = figures([*reversed(reports)])
+    bars = [
+        float(x) + float(wide) / 2
+        for x, wide in re.findall(r'class="bar" x="([0-9.]+)".*? width="([0-9.]+)"', retries.svg)
+    ]
+    for places in (dots(throughput.svg, "s1"), dots(latency.svg, "s3"), bars):
+        assert len(places) == len(seconds)
+        wide = places[-1] - places[0]
+        assert [(place - places[0]) / wide for place in places] == pytest.approx([0, 0.01, 0.1, 1], abs=0.002)
+        assert wide > 380
+
+
+def test_writes_of_one_moment_stand_side_by_side() -> None:
+    throughput, *_ = figures([report(), report(), report()])
+    first, second, third = dots(throughput.svg, "s1")
+    assert second - first == pytest.approx(third - second, abs=0.2)
+    assert first < second
+
+
+def test_writes_of_several_days_are_labelled_with_the_day_and_not_upon_each_other() -> None:
+    hours = [0, 1, 2, 30, 31, 48]
+    reports = [dataclasses.replace(report(), started_ms=1_700_000_000_000 + 3_600_000 * one) for one in hours]
+    throughput, *_ = figures(reports)
+    labels = re.findall(r'<text class="tick" x="([0-9.]+)" y="240.0" text-anchor="middle">([^<]*)<', throughput.svg)
+    assert [label for _, label in labels] == ["11-14 22:13", "11-16 04:13", "11-16 22:13"]
+    places = [float(place) for place, _ in labels]
+    assert min(after - before for before, after in pairwise(places)) > 90
 
 
 def opened(chromium: Any, path: Path, reports: list[WriteReport], **settings: Any) -> tuple[Page, list[str]]:

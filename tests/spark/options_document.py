@@ -18,10 +18,35 @@ from tests.document_sections import with_sections
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "options.md"
 
 
+COMMON = (
+    "kafka.bootstrap.servers",
+    "topic",
+    "kafka.security.protocol",
+    "kafka.sasl.mechanism",
+    "kafka.sasl.jaas.config",
+    "kafka.ssl.truststore.location",
+    "valueFormat",
+    "kafka.compression.type",
+    "onRecordError",
+    "deliveryGuarantee",
+)
+"""What a job begins with, in the order in which its author needs it."""
+REGISTRY_TLS = "schema.registry.ssl."
+REGISTRY_TLS_ROW = (f"{REGISTRY_TLS}*", "", "as the options [`kafka.ssl.*`](#tls-and-sasl), for the registry")
+
+
 def sections() -> dict[str, str]:
     """Name of a section -> its text."""
     return {
-        "own": _table((option.name, option.default, option.meaning) for option in OPTIONS),
+        "common": _table(_row(name) for name in COMMON),
+        "own": _table(
+            dict.fromkeys(
+                REGISTRY_TLS_ROW
+                if option.name.startswith(REGISTRY_TLS)
+                else (option.name, option.default, option.meaning)
+                for option in OPTIONS
+            )
+        ),
         "producer": _table(
             (f"kafka.{option.name}", _default(option), option.meaning)
             for option in PRODUCER_OPTIONS.values()
@@ -58,6 +83,18 @@ def _table(rows: Iterable[tuple[str, str, str]]) -> str:
     for name, default, meaning in rows:
         lines.append(f"| `{name}` | {f'`{default}`' if default else ''} | {meaning.replace('|', chr(92) + '|')} |")
     return "\n".join(lines) + "\n"
+
+
+def _row(name: str) -> tuple[str, str, str]:
+    """Of an option of any kind."""
+    own = next((option for option in OPTIONS if option.name == name), None)
+    if own is not None:
+        return name, own.default, own.meaning
+    of_kafka = name.removeprefix("kafka.")
+    if of_kafka in SECURITY_OPTIONS:
+        security = SECURITY_OPTIONS[of_kafka]
+        return name, _shown(security.default), security.doc + (" **Secret.**" if security.secret else "")
+    return name, _default(PRODUCER_OPTIONS[of_kafka]), PRODUCER_OPTIONS[of_kafka].meaning
 
 
 def _list(items: Iterable[str]) -> str:

@@ -59,6 +59,18 @@ def test_a_write_without_tasks_is_reported_as_well(caplog: pytest.LogCaptureFixt
     assert "wrote 0 rows (0 B); 0 tasks" in caplog.text
 
 
+@pytest.mark.parametrize(("dead_letters", "level"), [(0, "INFO"), (1, "WARNING")])
+def test_rows_that_were_refused_make_the_line_of_a_commit_a_warning(
+    caplog: pytest.LogCaptureFixture, dead_letters: int, level: str
+) -> None:
+    one = task(0)
+    one.dead_letters = dead_letters
+    with caplog.at_level("INFO"):
+        commit(OPTIONS, [one])
+    (line,) = [record for record in caplog.records if record.getMessage().startswith("wrote")]
+    assert line.levelname == level
+
+
 def test_the_driver_does_not_commit_when_a_task_has_not_reported_what_it_wrote() -> None:
     with pytest.raises(DeliveryError, match="1 of 2 tasks"):
         checked([task(0), None])
