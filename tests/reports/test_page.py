@@ -88,7 +88,7 @@ def test_writes_of_one_moment_stand_side_by_side() -> None:
 
 
 def test_writes_of_several_days_are_labelled_with_the_day_and_not_upon_each_other() -> None:
-    hours = [0, 1, 2, 30, 31, 48]
+    hours = [0, 1, 2, 30, 31, 47, 48]
     reports = [dataclasses.replace(report(), started_ms=1_700_000_000_000 + 3_600_000 * one) for one in hours]
     throughput, *_ = figures(reports)
     labels = re.findall(r'<text class="tick" x="([0-9.]+)" y="240.0" text-anchor="middle">([^<]*)<', throughput.svg)
