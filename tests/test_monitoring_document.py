@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import re
+import shutil
+import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +18,16 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
 from spark_kafka_sink.exporters.opentelemetry import WriteInstruments
-from spark_kafka_sink.exporters.prometheus import WriteCollector
+from spark_kafka_sink.exporters.prometheus import ProducerCollector, WriteCollector
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.testing import embedded_broker
+from tests.fake_system import FakeSystem
+from tests.producer.virtual_time import outcome, simulated_producer
 from tests.reports.some_reports import report
+from tests.simulated_cluster import SimulatedCluster
 from tests.waiting import PATIENCE_SECONDS
 
 TEXT = (Path(__file__).resolve().parents[1] / "docs" / "monitoring.md").read_text()
@@ -101,3 +109,69 @@ def test_every_metric_of_writes_is_named() -> None:
     assert [name for name in scraped | collected if f"`{name}`" not in TEXT] == []
     named = set(re.findall(r"`(pykafka[_.][a-z_.]+)`", TEXT))
     assert named - scraped - collected == set()
+
+
+ASSETS = Path(__file__).resolve().parents[1] / "docs" / "assets"
+FUNCTIONS = {"rate", "increase", "time", "histogram_quantile", "sum"}
+
+
+def rules() -> list[dict[str, Any]]:
+    groups = import_module("yaml").safe_load((ASSETS / "prometheus-rules.yml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def dashboard() -> dict[str, Any]:
+    return dict(json.loads((ASSETS / "grafana-dashboard.json").read_text()))
+
+
+def expressions() -> list[str]:
+    shown = [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
+    return [rule["expr"] for rule in rules()] + shown
+
+
+def series_on_the_pages() -> dict[str, set[str]]:
+    """What both collectors show: the name of each series, and its labels."""
+    registry, writes = CollectorRegistry(), WriteCollector()
+    writes.record(report())
+    producer = simulated_producer(SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1}))
+    outcome(producer, producer.send("t", b"v"))
+    registry.register(writes)
+    registry.register(ProducerCollector(producer))
+    text = generate_latest(registry).decode()
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    return {sample.name: set(sample.labels) for sample in samples}
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_rules_and_dashboard_ask_for_series_and_labels_that_there_are(expression: str) -> None:
+    series = series_on_the_pages()
+    names = set(re.findall(r"[a-z][a-z_]*(?=[\[( )]|$)", re.sub(r"by \([^)]*\)|\[[^]]*\]", "", expression)))
+    asked = {name for name in names if name.startswith(("pykafka_", "kafka_producer_"))}
+    assert asked
+    assert asked <= set(series)
+    assert names - asked <= FUNCTIONS
+    by = {label.strip() for found in re.findall(r"by \(([^)]*)\)", expression) for label in found.split(",")}
+    assert all(by <= series[name] for name in asked)
+    assert expression.count("(") == expression.count(")")
+
+
+def test_each_rule_says_what_has_happened_and_to_whom() -> None:
+    names = [rule["alert"] for rule in rules()]
+    assert len(names) == len(set(names)) > 5
+    for rule in rules():
+        label = "job" if "pykafka_" in rule["expr"] else "client_id"
+        assert f"{{{{ $labels.{label} }}}}" in rule["annotations"]["summary"]
+        assert rule["labels"]["severity"] in ("critical", "warning")
+
+
+def test_the_panels_of_the_dashboard_do_not_overlap_and_name_their_series() -> None:
+    panels = dashboard()["panels"]
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
+    assert len(set(places)) == len({panel["id"] for panel in panels}) == len(panels)
+    legends = [target["legendFormat"] for panel in panels for target in panel["targets"]]
+    assert all(legend.startswith(("{{job}}", "{{client_id}}")) for legend in legends)
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_takes_the_rules() -> None:
+    subprocess.run(["promtool", "check", "rules", str(ASSETS / "prometheus-rules.yml")], check=True)

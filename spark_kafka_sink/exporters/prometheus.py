@@ -1,6 +1,6 @@
 """Metrics for Prometheus, by its own client (`pip install "spark-kafka-sink[prometheus]"`).
 
-REGISTRY.register(ProducerCollector(producer))     a producer's metrics, read when Prometheus asks
+REGISTRY.register(ProducerCollector(producer))     the metrics of producers, read when Prometheus asks
 REGISTRY.register(WriteCollector())                writes of Spark, from the reports that `record` is called with
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -35,47 +36,77 @@ _BUCKETS_MS = tuple(float(1 << power) for power in range(18))
 """1 ms to 131 s. The producer counts in finer buckets, whose ends meet these."""
 
 
+_NANOSECONDS, _MILLISECONDS = 1e-9, 1e-3
+_IN_MILLISECONDS = ("record-queue-time-", "request-latency-", "produce-throttle-time-")
+_IN_BYTES = ("batch-size-", "record-size-", "request-size-")
+
+
 class ProducerCollector(Collector):
     """`kafka_producer_record_send_total{client_id="..."}` and so on: docs/metrics.md has the names, with dashes.
 
-    Those of a topic begin with `kafka_producer_topic_` and have the label `topic`. Averages and maxima of nothing are
-    left out.
+    Those of a topic begin with `kafka_producer_topic_` and have the label `topic`. Times are in seconds, and say so.
+    Averages and maxima of nothing are left out. A registry takes one collector, for all producers of the program: `add`
+    adds one that is made later, and one that is gone is left out.
     """
 
-    def __init__(self, producer: KafkaProducer) -> None:
-        self._producer = producer
+    def __init__(self, *producers: KafkaProducer) -> None:
+        self._producers: weakref.WeakSet[KafkaProducer] = weakref.WeakSet(producers)
+
+    def add(self, producer: KafkaProducer) -> None:
+        self._producers.add(producer)
 
     def collect(self) -> Iterator[Metric]:
-        client = self._producer.config.client_id
         families: dict[str, Metric] = {}
-        for name, value in self._producer.metrics().items():
-            if math.isnan(value):
-                continue
-            stem, topic = split_name(name)
-            bare = stem if topic is None else f"topic-{stem}"
-            labels = [client] if topic is None else [client, topic]
-            family = families.get(bare)
-            if family is None:
-                names = ["client_id"] if topic is None else ["client_id", "topic"]
-                family = families[bare] = _family(bare, names)
-            family.add_metric(labels, value)  # type: ignore[attr-defined]
+        latencies: dict[tuple[str, ...], Latencies] = {}
+        for producer in sorted(self._producers, key=lambda one: one.config.client_id):
+            client = producer.config.client_id
+            if (client,) in latencies:
+                client = f"{client} ({len(latencies) + 1})"  # two series of the same labels would be no page
+            latencies[(client,)] = producer.totals().latencies
+            for name, value in producer.metrics().items():
+                if not math.isnan(value):
+                    _add(families, client, name, value)
         yield from families.values()
-        yield _histogram(
-            "kafka_producer_delivery_latency_seconds",
-            "From a batch's first record to the acknowledgement, by record",
-            {(client,): self._producer.totals().latencies},
-            ["client_id"],
-        )
+        yield _producer_latencies(latencies)
 
     def describe(self) -> list[Metric]:
-        """Nothing in advance: the names are those that the producer has when it is asked."""
-        return []
+        """A name that is always there: a registry refuses a second collector, whose page Prometheus could not read."""
+        return [_producer_latencies({})]
 
 
-def _family(name: str, labels: list[str]) -> Metric:
+def _add(families: dict[str, Metric], client: str, name: str, value: float) -> None:
+    stem, topic = split_name(name)
+    bare, factor = _with_unit(stem)
+    bare = bare if topic is None else f"topic-{bare}"
+    family = families.get(bare)
+    if family is None:
+        names = ["client_id"] if topic is None else ["client_id", "topic"]
+        family = families[bare] = _family(bare, stem, names)
+    family.add_metric([client] if topic is None else [client, topic], value * factor)  # type: ignore[attr-defined]
+
+
+def _with_unit(name: str) -> tuple[str, float]:
+    """The name with Prometheus' base unit at its end, and what the value is multiplied with."""
+    stem, _, kind = name.rpartition("-")
+    if stem.endswith("-ns"):
+        stem = stem.removesuffix("-ns")
+        return (f"{stem}-seconds-total" if kind == "total" else f"{stem}-{kind}-seconds"), _NANOSECONDS
+    if name.startswith(_IN_MILLISECONDS):
+        return f"{name}-seconds", _MILLISECONDS
+    if name == "metadata-age":
+        return f"{name}-seconds", 1.0
+    return (f"{name}-bytes" if name.startswith(_IN_BYTES) else name), 1.0
+
+
+def _family(name: str, stem: str, labels: list[str]) -> Metric:
     words = f"kafka_producer_{name.replace('-', '_')}"
     kind = CounterMetricFamily if name.endswith("-total") else GaugeMetricFamily
-    return kind(words, f"docs/metrics.md: {name.removeprefix('topic-')}", labels=labels)
+    return kind(words, f"docs/metrics.md: {stem}", labels=labels)
+
+
+def _producer_latencies(latencies: dict[tuple[str, ...], Latencies]) -> HistogramMetricFamily:
+    words = "From a batch's first record to the acknowledgement, by record"
+    return _histogram("kafka_producer_delivery_latency_seconds", words, latencies, ["client_id"])
 
 
 @dataclass
@@ -149,8 +180,8 @@ class WriteCollector(Collector):
         )
 
     def describe(self) -> list[Metric]:
-        """Nothing in advance, so that several collectors can stand in one registry."""
-        return []
+        """Names that are always there: a registry refuses a second collector, whose page Prometheus could not read."""
+        return [CounterMetricFamily(name, words) for name, words in _SUMS.items()]
 
 
 def _amounts(report: WriteReport) -> dict[str, float]:

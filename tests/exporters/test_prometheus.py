@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+import re
 import sys
 
 import pytest
@@ -47,24 +49,58 @@ def test_a_producers_metrics_are_read_when_prometheus_asks() -> None:
     assert values[("kafka_producer_delivery_latency_seconds_bucket", "+Inf")] == 3
 
 
-def test_every_metric_of_the_producer_is_scraped() -> None:
-    producer = simulated_producer(SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1}))
+UNITS = {"seconds", "bytes", "total", "rate", "ratio", "avg", "max", "count", "flight", "threads"}
+"""How names end: with the unit, `total`, or a number that has no unit."""
+NOT_BASE_UNITS = ("_ns", "_ms", "milliseconds", "nanoseconds", "kilobytes")
+
+
+def test_every_metric_of_the_producer_is_scraped_in_base_units() -> None:
+    producer = simulated_producer(SimulatedCluster(FakeSystem(latency_ms=3), topics={"t": 1}))
     outcome(producer, producer.send(ProducerRecord("t", b"v")))
     registry = CollectorRegistry()
     registry.register(ProducerCollector(producer))
-    names = {name for name, _ in scraped(registry)}
-    for name, value in producer.metrics().items():
-        stem, _, topic = name.partition("{")
-        wanted = f"kafka_producer_{'topic_' if topic else ''}{stem.replace('-', '_')}"
-        assert wanted in names or value != value, name  # nan: an average of nothing
+    values = scraped(registry)
+    families = {name for name, _ in values if "latency_seconds_" not in name}
+    numbers = [value for value in producer.metrics().values() if value == value]  # nan: an average of nothing
+    assert len(families) == len(numbers)
+    assert [name for name in families if any(unit in name for unit in NOT_BASE_UNITS)] == []
+    assert {name.rpartition("_")[2] for name in families} <= UNITS
+    for name, java, factor in (
+        ("metadata_wait_time_seconds_total", "metadata-wait-time-ns-total", 1e-9),
+        ("io_wait_time_avg_seconds", "io-wait-time-ns-avg", 1e-9),
+        ("request_latency_avg_seconds", "request-latency-avg", 1e-3),
+        ("record_queue_time_max_seconds", "record-queue-time-max", 1e-3),
+        ("batch_size_avg_bytes", "batch-size-avg", 1),
+    ):
+        assert values[(f"kafka_producer_{name}", "")] == pytest.approx(producer.metric(java) * factor) != 0
 
 
-def test_several_producers_stand_in_one_registry() -> None:
+def test_one_collector_has_all_producers_and_each_name_stands_once_on_the_page() -> None:
+    registry, collector = CollectorRegistry(), ProducerCollector()
+    registry.register(collector)
+    producers = [simulated_producer(SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})) for _ in range(2)]
+    for producer in producers:
+        collector.add(producer)
+    text = generate_latest(registry).decode()
+    names = re.findall(r"(?m)^# TYPE (\S+)", text)
+    assert len(names) == len(set(names)) > 40
+    series = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert len(series) == len(set(series))
+    assert text.count("kafka_producer_record_send_total{") == 2
+    del producer
+    producers.clear()
+    gc.collect()
+    assert "kafka_producer_record_send_total{" not in generate_latest(registry).decode()
+
+
+@pytest.mark.parametrize("collector", [ProducerCollector, WriteCollector])
+def test_a_second_collector_is_refused_for_prometheus_could_not_read_its_page(
+    collector: type[ProducerCollector] | type[WriteCollector],
+) -> None:
     registry = CollectorRegistry()
-    for _ in range(2):
-        producer = simulated_producer(SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1}))
-        registry.register(ProducerCollector(producer))
-    assert generate_latest(registry)
+    registry.register(collector())
+    with pytest.raises(ValueError, match="Duplicated timeseries"):
+        registry.register(collector())
 
 
 def test_the_writes_of_a_job_add_up() -> None:
