@@ -55,6 +55,7 @@ class Acceptor:
         self._wake_reader, self._wake_writer = system.waker()
         self._poller.register(self._wake_reader, EVENT_READ)
         self._paused = False
+        self._refused_by: int | None = None  # the system's reason, until a connection is accepted again: said once
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="embedded-broker-acceptor", daemon=True)
 
@@ -140,6 +141,7 @@ class Acceptor:
                 # The client is gone again.
                 _log.debug("a connection to node %d could not be accepted: %s", node, error)
             return
+        self._refused_by = None
         try:
             configure_socket(sock, OS_DEFAULT_BUFFER, OS_DEFAULT_BUFFER)
             self._deliver(node, sock, peer_address(sock))
@@ -147,7 +149,9 @@ class Acceptor:
             sock.close()
 
     def _pause(self, error: OSError) -> None:
-        _log.warning("no connections are accepted for %.1f s: %s", PAUSE_SECONDS, error.strerror)
+        if self._refused_by != error.errno:
+            _log.warning("no connections are accepted until there is room: %s", error.strerror)
+        self._refused_by = error.errno
         self._paused = True
         for sock in self._listeners.values():
             self._poller.unregister(sock)

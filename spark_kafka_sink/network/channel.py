@@ -184,7 +184,9 @@ class KafkaChannel:
 
     @property
     def wants_input(self) -> bool:
-        return not (self.connecting or (self.muted and self.ready) or self._reader.starved)
+        """Before the login is over, the next frame is read when the answer to the last one is written."""
+        is_answering = self._authentication_writer is not None and self.state.kind is ChannelStateKind.AUTHENTICATE
+        return not (self.connecting or (self.muted and self.ready) or self._reader.starved or is_answering)
 
     @property
     def is_reading_a_frame(self) -> bool:

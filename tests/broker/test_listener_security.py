@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.protocol.headers import encode_request
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
+from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
+from tests.waiting import PATIENCE_SECONDS
 
 SECRET = "a secret that must not show"
 USERS = {"alice": SECRET}
@@ -36,3 +44,40 @@ def test_a_certificate_that_is_none_is_a_fault_of_the_configuration(tmp_path: Pa
 
 def test_passwords_are_not_in_the_repr() -> None:
     assert SECRET not in repr(ListenerSecurity("SASL_PLAINTEXT", users=USERS))
+
+
+PIPELINED: list[tuple[Message, int]] = [
+    (ApiVersionsRequest(), 0),
+    (ApiVersionsRequest(), 0),
+    (SaslHandshakeRequest(mechanism="PLAIN"), 1),
+    (SaslAuthenticateRequest(auth_bytes=f"\0alice\0{SECRET}".encode()), 2),
+    (MetadataRequest(topics=None), 9),
+    (ApiVersionsRequest(), 0),
+]
+
+
+@pytest.mark.parametrize("count", [2, 4, 6])
+def test_requests_that_come_together_around_a_login_are_each_answered_in_their_order(count: int) -> None:
+    with embedded_broker(security=ListenerSecurity("SASL_PLAINTEXT", users=USERS)) as broker:
+        host, _, port = broker.bootstrap_servers.rpartition(":")
+        asked = PIPELINED[:count]
+        with socket.create_connection((host, int(port)), PATIENCE_SECONDS) as sock:
+            frames = [
+                b"".join(bytes(segment) for segment in encode_request(message, version, number, "pipelining"))
+                for number, (message, version) in enumerate(asked, 1)
+            ]
+            sock.sendall(b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames))
+            assert [answered(sock) for _ in asked] == list(range(1, count + 1))
+
+
+def answered(sock: socket.socket) -> int:
+    """The correlation id of the next answer."""
+    length = int.from_bytes(received(sock, 4), "big")
+    return int.from_bytes(received(sock, length)[:4], "big")
+
+
+def received(sock: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count and (more := sock.recv(count - len(data))):
+        data += more
+    return data
