@@ -155,7 +155,7 @@ def test_rules_and_dashboard_ask_for_series_and_labels_that_there_are(expression
     assert expression.count("(") == expression.count(")")
 
 
-def test_each_rule_says_what_has_happened_and_to_whom() -> None:
+def test_each_rule_says_what_has_happened_and_names_the_job_or_the_producer() -> None:
     names = [rule["alert"] for rule in rules()]
     assert len(names) == len(set(names)) > 5
     for rule in rules():
