@@ -28,7 +28,7 @@ from spark_kafka_sink.network.security.oidc import TokenSource
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
-from spark_kafka_sink.producer.futures import ColumnsFuture, SendFuture
+from spark_kafka_sink.producer.futures import ColumnsFuture
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.partitioner import Partitioner
 from spark_kafka_sink.producer.sending.transactions import TransactionManager
@@ -95,7 +95,6 @@ GUARDS = [
         _names("_averages _meters _nanoseconds _network _sent _requests_sent _stored _topics _sent_since_ms"),
     ),
     Guard(ColumnsFuture, "_lock", _names("_pending _stored _failures"), exempt=_names("_resolve")),
-    Guard(SendFuture, "_lock", _names("_outcome _is_ordinary")),
     Guard(Partitioner, "_lock", _names("_topics")),
     Guard(
         TransactionManager,

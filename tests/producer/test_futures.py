@@ -14,8 +14,9 @@ import pytest
 from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
-from spark_kafka_sink.producer.futures import ColumnsFuture, OffsetRange, RecordMetadata, SendFuture, complete_futures
-from tests.waiting import PATIENCE_SECONDS
+from spark_kafka_sink.producer.futures import ColumnsFuture, OffsetRange, RecordMetadata, SendFuture
+from spark_kafka_sink.producer.sending.deliveries import complete_futures
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 STORED = RecordMetadata("t", 3, 17, 1_000, 4, -1)
 
@@ -142,15 +143,40 @@ def interrupted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Future, "set_result", interrupted)
 
 
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_after_ctrl_c_in_the_first_look_at_a_future_the_second_look_finds_its_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     one = future()
     one.stored(17, -1)
-    interrupted_once(monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        one.result(0)
+    for where, name in ((threading, "Condition"), (SendFuture, "_take_outcome")):
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                one.result(0)
     assert one.result(0) == STORED
+
+
+def test_an_outcome_that_a_look_takes_just_before_it_waits_ends_the_wait() -> None:
+    class ComesBetween(threading.Condition):
+        """The outcome comes after the look at the state, before the wait."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            sender.start()
+            wait_until(lambda: one._outcome is not None)
+            assert one._condition is self  # Future.result asks for it again, and that look takes the outcome
+            assert one._state == "FINISHED"
+            return super().wait(timeout)
+
+    one = future()
+    sender = threading.Thread(target=one.stored, args=(17, -1))
+    assert not one.done()
+    one._looked_at = ComesBetween()
+    assert one.result(PATIENCE_SECONDS) == STORED
+    sender.join()
 
 
 def test_ctrl_c_while_a_call_refuses_its_rows_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:

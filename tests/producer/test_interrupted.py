@@ -144,7 +144,7 @@ def test_a_close_in_a_signal_handler_returns_while_the_interrupted_call_holds_th
             return entered
 
     assert not future.done()  # it has a lock after the first look
-    future._condition = Interrupted()
+    future._looked_at = Interrupted()
     error = Caller(lambda: future.exception(PATIENCE_SECONDS)).finish().returned
     assert isinstance(error, ProducerClosedError)
     assert done_in_the_handler == [False]

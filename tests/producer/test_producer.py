@@ -17,8 +17,7 @@ from spark_kafka_sink.errors import (
     ProducerClosedError,
     RecordTooLargeError,
 )
-from spark_kafka_sink.producer.batching.row_origins import FUTURE_BYTES
-from spark_kafka_sink.producer.futures import RecordMetadata
+from spark_kafka_sink.producer.futures import FUTURE_BYTES, RecordMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.protocol import error_codes as codes

@@ -43,9 +43,10 @@ from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.batching.incomplete import IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS, Admit, NodeLatency, PartitionQueues
-from spark_kafka_sink.producer.batching.row_origins import FUTURE_BYTES
+from spark_kafka_sink.producer.batching.row_origins import Call
 from spark_kafka_sink.producer.batching.staging import Entry, Stage, StagedRecord, StagedRows, chunks
 from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.futures import FUTURE_BYTES
 from spark_kafka_sink.producer.partitioner import PartitionLoads
 from spark_kafka_sink.records.columns import RecordColumns
 
@@ -106,7 +107,7 @@ class RecordAccumulator:
         sizes: NDArray[np.int64],
         partitions: NDArray[np.int32],
         rows: NDArray[np.int64],
-        call: object,
+        call: Call,
         *,
         block_ms: float | None = None,
         still: Callable[[], None] | None = None,

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
-from spark_kafka_sink.producer.batching.row_origins import BatchRows
+from spark_kafka_sink.producer.batching.row_origins import BatchRows, Call
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.encoder import EncodedSlice
@@ -170,7 +170,7 @@ class ProducerBatch:
         self.record_count += count
         self.rows = (*self.rows, rows)
 
-    def rows_by_call(self) -> list[tuple[object, NDArray[np.int64], int]]:
+    def rows_by_call(self) -> list[tuple[Call, NDArray[np.int64], int]]:
         """For each call: the call, places of rows in it, and the number of the first of them in the batch."""
         return [share for rows in self.rows for share in rows.by_call()]
 

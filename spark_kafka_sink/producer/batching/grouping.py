@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.row_origins import RowOrigins
 from spark_kafka_sink.producer.batching.staging import GROUPED_BYTES_MAX, Entry, Headers, StagedRecord, StagedRows
+from spark_kafka_sink.producer.futures import RecordFutures
 from spark_kafka_sink.records.arrays import bytes_array, number_array
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.cutting import PartitionSlice, record_size_bounds
@@ -126,7 +127,7 @@ def rows_of_records(records: Sequence[StagedRecord]) -> StagedRows:
         in_order,
         np.bincount(in_order),
         np.arange(count, dtype=np.int64),
-        list(futures),
+        RecordFutures(futures),
     )
 
 

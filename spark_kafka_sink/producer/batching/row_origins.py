@@ -8,45 +8,58 @@ grouped together and a range of them, and the shares are found there when the ba
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-FUTURE_BYTES = 512
-"""What a record of send() takes, besides its own bytes, until it is acknowledged: its future, and Python's objects for
-its key and value. Measured with tracemalloc: 709 bytes for a record that is encoded to 113, in the stage."""
+from spark_kafka_sink.errors import KafkaSinkError
+
+
+class Call(Protocol):
+    """The rows that were given to the producer by one call of send_columns(), or by several of send(): it gets their
+    results, batch by batch, each row once. `rows` are places in what was given."""
+
+    @property
+    def bytes_per_row(self) -> int:
+        """What buffer.memory is charged for each row besides its record: for its future, if it has one of its own."""
+
+    def stored(self, rows: NDArray[np.int64], partition: int, offset: int, log_append_time: int) -> None:
+        """A broker has these rows, the first of them at this offset (-1 if it is not known), and one after the other.
+        `log_append_time` is -1 where records keep their own times."""
+
+    def failed(
+        self,
+        rows: NDArray[np.int64],
+        partition: int | None,
+        error: KafkaSinkError,
+        named: Mapping[int, KafkaSinkError] = ...,
+    ) -> None:
+        """These rows failed. `named` has an error of its own for some, by their numbers in `rows` (rule 6)."""
 
 
 class RowOrigins:
-    """For each row that was grouped, in the order of the partitions, the call that it came with and its place there.
+    """For each row that was grouped, in the order of the partitions, the call that it came with and its place there."""
 
-    `call` is what the accumulator was given with the rows and is never looked into here. For single records it is the
-    list of their futures, and `rows` are places in that list.
-    """
+    __slots__ = ("_calls", "_has_futures", "_starts", "rows")
 
-    __slots__ = ("_calls", "_has_singles", "_starts", "only_call", "rows")
-
-    def __init__(self, rows: NDArray[np.int64], calls: Sequence[object], starts: Sequence[int] = (0,)) -> None:
+    def __init__(self, rows: NDArray[np.int64], calls: Sequence[Call], starts: Sequence[int] = (0,)) -> None:
         """`rows` are places in the calls; from row starts[i] on, until the next start, the call is calls[i]."""
         self.rows = rows
-        self._has_singles = list in map(type, calls)
+        self._has_futures = any(call.bytes_per_row for call in calls)
         self._calls = calls
-        self.only_call = calls[0] if len(calls) == 1 else None
         self._starts = [*starts, len(rows)]
 
     def nbytes(self, start: int, stop: int) -> int:
         """What the rows in [start, stop) are charged for to buffer.memory besides their records."""
-        singles = 0
-        if self._has_singles:
-            singles = sum([end - first for call, first, end in self.shares(start, stop) if isinstance(call, list)])
-        return (stop - start) * self.rows.itemsize + singles * FUTURE_BYTES
+        futures = 0
+        if self._has_futures:
+            futures = sum([call.bytes_per_row * (end - first) for call, first, end in self.shares(start, stop)])
+        return (stop - start) * self.rows.itemsize + futures
 
-    def shares(self, start: int, stop: int) -> list[tuple[object, int, int]]:
+    def shares(self, start: int, stop: int) -> list[tuple[Call, int, int]]:
         """The calls that have rows in [start, stop), and which rows: call, first row, row after the last."""
-        if self.only_call is not None:
-            return [(self.only_call, start, stop)]
         calls, starts = self._calls, self._starts
         at = bisect_right(starts, start) - 1
         end = starts[at + 1]
@@ -74,7 +87,7 @@ class BatchRows(NamedTuple):
         """What these rows take besides their records."""
         return self.origins.nbytes(self.start, self.stop)
 
-    def by_call(self) -> list[tuple[object, NDArray[np.int64], int]]:
+    def by_call(self) -> list[tuple[Call, NDArray[np.int64], int]]:
         """For each call: the call, places of rows in it, and the number of the first of them in the batch."""
         origins = self.origins
         return [
@@ -89,6 +102,6 @@ class BatchRows(NamedTuple):
         return BatchRows(self.origins, start, stop, start - shift - first_record) if start < stop else None
 
 
-def rows_of_call(call: object, rows: NDArray[np.int64], first_index: int = 0) -> BatchRows:
+def rows_of_call(call: Call, rows: NDArray[np.int64], first_index: int = 0) -> BatchRows:
     """Rows that all come from one call."""
     return BatchRows(RowOrigins(rows, [call]), 0, len(rows), first_index)

@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue
-from spark_kafka_sink.producer.batching.row_origins import FUTURE_BYTES, BatchRows, rows_of_call
+from spark_kafka_sink.producer.batching.row_origins import BatchRows, Call, rows_of_call
+from spark_kafka_sink.producer.futures import RecordFutures, SendFuture
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.encoder import EncodedSlice
 from spark_kafka_sink.records.joined_rows import JOINED_BYTES_MAX
@@ -58,12 +59,12 @@ class StagedRecord(NamedTuple):
     headers: Headers | None
     timestamp_ms: int
     size: int
-    future: object
+    future: SendFuture
 
 
 @dataclass(slots=True, eq=False)
 class StagedRows:
-    """Rows of one call, and their places in what the caller gave. For single records `call` is the list of futures."""
+    """Rows of one call, and their places in what the caller gave."""
 
     columns: RecordColumns  # deleted when they are grouped, so that encoded records can take their place in memory
     sizes: NDArray[np.int64]
@@ -71,7 +72,7 @@ class StagedRows:
     counts: NDArray[np.int64]
     """Rows of each partition, up to the last one that has any."""
     rows: NDArray[np.int64]
-    call: object
+    call: Call
 
     def split(self, leaving: NDArray[np.bool_]) -> tuple[StagedRows | None, StagedRows | None]:
         """The rows of the partitions that are True in `leaving`, and the others; None where there are none."""
@@ -90,7 +91,7 @@ class StagedRows:
     @property
     def futures_bytes(self) -> int:
         """What is reserved for the futures of these rows."""
-        return FUTURE_BYTES * len(self.rows) if isinstance(self.call, list) else 0
+        return self.call.bytes_per_row * len(self.rows)
 
 
 Entry = StagedRecord | StagedRows
@@ -224,12 +225,12 @@ class Stage:
         """All rows that are in no batch, as batches without bytes that have failed."""
         batches: list[ProducerBatch] = []
         records = [entry for entry in self.entries if isinstance(entry, StagedRecord)]
-        found: list[tuple[NDArray[np.int32], NDArray[np.int64], object]] = [
+        found: list[tuple[NDArray[np.int32], NDArray[np.int64], Call]] = [
             (entry.partitions, entry.rows, entry.call) for entry in self.rows
         ]
         if records:
             partitions = np.array([record.partition for record in records], np.int32)
-            found.append((partitions, np.arange(len(records)), [record.future for record in records]))
+            found.append((partitions, np.arange(len(records)), RecordFutures([record.future for record in records])))
         for partitions, rows, call in found:
             for partition in np.flatnonzero(np.bincount(partitions)).tolist():
                 its_rows = rows_of_call(call, rows[partitions == partition])

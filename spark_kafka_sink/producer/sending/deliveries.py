@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID, ClusterSnapshot, LeaderHint, Node
@@ -27,7 +27,7 @@ from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.futures import complete_futures, fail_futures
+from spark_kafka_sink.producer.futures import by_itself
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.sending.delivery_errors import (
     SUCCESSES,
@@ -297,3 +297,21 @@ class Deliveries:
         if hints:
             nodes = [Node(one.node_id, one.host, one.port, one.rack) for one in message.node_endpoints]
             self._metadata.update_leaders(hints, nodes)
+
+
+def complete_futures(batches: Iterable[ProducerBatch]) -> None:
+    """Hand the rows of acknowledged batches to their calls."""
+    for batch in batches:
+        for call, rows, first_index in batch.rows_by_call():
+            offset = batch.offset_of(first_index)
+            by_itself(call.stored, rows, batch.topic_partition.partition, offset, batch.log_append_time)
+
+
+def fail_futures(
+    batch: ProducerBatch, error: KafkaSinkError, by_record: Mapping[int, KafkaSinkError] | None = None
+) -> None:
+    """Hand the rows of a failed batch to their calls; `by_record` has the records that the broker named (rule 6)."""
+    for call, rows, first_index in batch.rows_by_call():
+        numbers = {index - first_index: reason for index, reason in (by_record or {}).items()}
+        named = {number: reason for number, reason in numbers.items() if 0 <= number < len(rows)}
+        by_itself(call.failed, rows, batch.topic_partition.partition, error, named)

@@ -20,6 +20,7 @@ from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.cutting import record_size_bounds
 from spark_kafka_sink.records.decoder import decode_batches
+from tests.producer.batching.named_call import NamedCall, named_future
 
 TOPIC = "t"
 VALUE = b"v" * 100
@@ -118,11 +119,13 @@ class Harness:
             record_size_bounds(columns),
             np.array(partitions, np.int32),
             np.arange(len(values)),
-            call,
+            NamedCall(call),
         )
 
     def append_record(self, partition: int, value: bytes = VALUE, call: object = None) -> None:
-        record = StagedRecord(partition, None, value, None, WALL_MS, len(value) + RECORD_BYTES - 100, call)
+        record = StagedRecord(
+            partition, None, value, None, WALL_MS, len(value) + RECORD_BYTES - 100, named_future(call)
+        )
         self.accumulator.append_record(TOPIC, record)
 
     def begin_flush(self) -> Flush:

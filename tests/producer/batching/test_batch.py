@@ -21,6 +21,7 @@ from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.records.encoder import EncodedSlice, encode
 from spark_kafka_sink.records.header import parse_header
 from tests.producer.batching.accumulator_harness import Clock, tp
+from tests.producer.batching.named_call import NamedCall
 
 ERROR = DeliveryError("no")
 
@@ -35,7 +36,7 @@ def batch_of(columns: RecordColumns, pool: BufferPool | None = None) -> Producer
     now, whole = 1_700_000_000_000, [PartitionSlice(0, columns.num_rows)]
     plan = cut_batches(record_size_bounds(columns), whole, 1 << 20, times_of(columns, now))
     (piece,) = encode(columns, plan, now)
-    batch.append(piece, rows_of_call("call", np.arange(piece.record_count)), lease)
+    batch.append(piece, rows_of_call(NamedCall("call"), np.arange(piece.record_count)), lease)
     lease.let_go(filling)
     return batch
 

@@ -11,6 +11,7 @@ from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue
 from spark_kafka_sink.records.compression import Codec
 from tests.producer.batching.accumulator_harness import RECORD_BYTES, VALUE, Harness
+from tests.producer.batching.named_call import name_of
 
 BATCH_ROWS = (1024 - 61) // RECORD_BYTES
 FAULTS = [MemoryError, ValueError]
@@ -30,7 +31,9 @@ def failing(real: Callable[..., Any], fault: type[Exception], nth: int = 1) -> C
 
 
 def rows_of(batches: list[ProducerBatch]) -> list[tuple[object, int]]:
-    return sorted((call, int(row)) for batch in batches for call, rows, _ in batch.rows_by_call() for row in rows)
+    return sorted(
+        (name_of(call), int(row)) for batch in batches for call, rows, _ in batch.rows_by_call() for row in rows
+    )
 
 
 def sent_and_failed(h: Harness) -> tuple[list[ProducerBatch], list[ProducerBatch]]:
@@ -76,7 +79,7 @@ def test_single_records_that_cannot_become_columns_fail(
     monkeypatch.undo()
     sent, (failed,) = sent_and_failed(h)
     assert sent == []
-    assert [(call, rows.tolist()) for call, rows, _ in failed.rows_by_call()] == [(["a", "b"], [0, 1])]
+    assert [(name_of(call), rows.tolist()) for call, rows, _ in failed.rows_by_call()] == [(["a", "b"], [0, 1])]
 
 
 def test_an_abort_reports_single_records_that_cannot_become_columns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +89,7 @@ def test_an_abort_reports_single_records_that_cannot_become_columns(monkeypatch:
         "spark_kafka_sink.producer.batching.grouping.bytes_array", failing(lambda values: None, MemoryError)
     )
     (aborted,) = h.accumulator.abort_incomplete(ValueError("closed"))
-    assert [call for call, _, _ in aborted.rows_by_call()] == [["a"]]
+    assert [name_of(call) for call, _, _ in aborted.rows_by_call()] == [["a"]]
     assert h.pool.free_bytes == h.pool.bytes_max
 
 

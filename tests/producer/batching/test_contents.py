@@ -19,6 +19,7 @@ from tests.producer.batching.accumulator_harness import (
     Harness,
     values_of,
 )
+from tests.producer.batching.named_call import NamedCall, name_of, named_future
 
 
 def test_rows_keep_their_order_within_a_partition_and_are_reported_to_their_calls_row_by_row() -> None:
@@ -28,11 +29,11 @@ def test_rows_keep_their_order_within_a_partition_and_are_reported_to_their_call
     batches = {batch.topic_partition.partition: batch for batch in h.take()}
     assert values_of(batches[0]) == [b"a0", b"a1", None, b"a2"]
     assert values_of(batches[1]) == [b"b0", b"b1"]
-    assert [(call, rows.tolist(), first) for call, rows, first in batches[0].rows_by_call()] == [
+    assert [(name_of(call), rows.tolist(), first) for call, rows, first in batches[0].rows_by_call()] == [
         ("first", [0, 2, 3], 0),
         ("second", [0], 3),
     ]
-    assert [(call, rows.tolist(), first) for call, rows, first in batches[1].rows_by_call()] == [
+    assert [(name_of(call), rows.tolist(), first) for call, rows, first in batches[1].rows_by_call()] == [
         ("first", [1], 0),
         ("second", [1], 1),
     ]
@@ -46,7 +47,7 @@ def test_single_records_and_columns_keep_the_order_in_which_they_were_given() ->
     h.append_record(0, b"4", call="four")
     (batch,) = h.take()
     assert values_of(batch) == [b"1", b"2", b"3", b"4"]
-    parts = [(call, rows.tolist(), first) for call, rows, first in batch.rows_by_call()]
+    parts = [(name_of(call), rows.tolist(), first) for call, rows, first in batch.rows_by_call()]
     assert parts == [(["one", "two"], [0, 1], 0), ("three", [0], 2), (["four"], [0], 3)]
 
 
@@ -76,7 +77,7 @@ def test_the_parts_of_a_continued_batch_count_on() -> None:
         for call, rows, first_index in batch.rows_by_call():
             assert first_index == index
             index += len(rows)
-            rows_of_call[str(call)] += rows.tolist()
+            rows_of_call[str(name_of(call))] += rows.tolist()
         assert index == batch.record_count
     assert rows_of_call == {"a": [0, 1, 2, 3], "b": [0, 1, 2, 3]}
 
@@ -105,8 +106,8 @@ def test_a_topic_whose_header_columns_have_different_types_is_grouped_in_order()
     headers = pa.array([[("k", b"v")]], pa.map_(pa.string(), pa.binary()))
     columns = RecordColumns(pa.array([b"2"]), headers=headers)
     partitions = np.zeros(1, np.int32)
-    h.accumulator.append_columns(TOPIC, columns, record_size_bounds(columns), partitions, np.arange(1), "c")
-    h.accumulator.append_record(TOPIC, StagedRecord(0, None, b"3", [("x", None)], WALL_MS, 60, "s"))
+    h.accumulator.append_columns(TOPIC, columns, record_size_bounds(columns), partitions, np.arange(1), NamedCall("c"))
+    h.accumulator.append_record(TOPIC, StagedRecord(0, None, b"3", [("x", None)], WALL_MS, 60, named_future("s")))
     (batch,) = h.take()
     assert values_of(batch) == [b"1", b"2", b"3"]
 
@@ -136,7 +137,7 @@ def test_rows_that_cannot_be_encoded_fail_with_their_error_and_their_memory_retu
     (failed,) = h.accumulator.failed_batches()
     assert failed.done
     assert isinstance(failed.error, MemoryError)
-    assert [(call, rows.tolist()) for call, rows, _ in failed.rows_by_call()] == [("x", [0, 1])]
+    assert [(name_of(call), rows.tolist()) for call, rows, _ in failed.rows_by_call()] == [("x", [0, 1])]
     assert h.accumulator.failed_batches() == []
     h.accumulator.finish(failed)
     assert not h.accumulator.has_incomplete()
@@ -167,7 +168,7 @@ def test_rows_that_cannot_be_encoded_take_those_of_their_stage_behind_them_with_
         listed = pa.array([headers], pa.list_(pa.struct([("key", pa.string()), ("value", kind)])))
         columns = RecordColumns(pa.array([VALUE]), headers=listed)
         sizes = record_size_bounds(columns)
-        h.accumulator.append_columns(TOPIC, columns, sizes, np.zeros(1, np.int32), np.arange(1), None)
+        h.accumulator.append_columns(TOPIC, columns, sizes, np.zeros(1, np.int32), np.arange(1), NamedCall(None))
 
     def out_of_memory(*_: object) -> None:
         raise MemoryError
@@ -188,7 +189,7 @@ def test_rows_that_cannot_be_encoded_fail_and_block_nothing(monkeypatch: pytest.
         patch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode", out_of_memory)
         h.append(0, 20, call="failed")
     (failed,) = h.accumulator.failed_batches()
-    assert [(call, len(rows)) for call, rows, _ in failed.rows_by_call()] == [("failed", 20)]
+    assert [(name_of(call), len(rows)) for call, rows, _ in failed.rows_by_call()] == [("failed", 20)]
     h.accumulator.finish(failed)
     h.clock.now += 10
     assert sum(batch.record_count for _ in range(2) for batch in h.take()) == BATCH_ROWS + 1

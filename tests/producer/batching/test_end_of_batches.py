@@ -21,6 +21,7 @@ from tests.producer.batching.accumulator_harness import (
     Harness,
     values_of,
 )
+from tests.producer.batching.named_call import NamedCall
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
@@ -60,7 +61,7 @@ def test_header_keys_that_are_not_text_survive_a_split(compression: str) -> None
     headers = pa.array([[{"key": b"caf\xe9", "value": b"x"}]] * 2, kind)
     columns = RecordColumns(pa.array([b"a", b"b"]), headers=headers)
     sizes, rows = record_size_bounds(columns), np.arange(2)
-    h.accumulator.append_columns(TOPIC, columns, sizes, np.zeros(2, np.int32), rows, "call")
+    h.accumulator.append_columns(TOPIC, columns, sizes, np.zeros(2, np.int32), rows, NamedCall("call"))
     (batch,) = h.take()
     batch.off_wire()
     children = h.accumulator.split_and_reenqueue(batch, h.clock.now)

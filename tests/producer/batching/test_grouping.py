@@ -16,6 +16,7 @@ from spark_kafka_sink.producer.batching.row_origins import BatchRows
 from spark_kafka_sink.producer.batching.staging import StagedRecord, StagedRows
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.cutting import record_size_bounds
+from tests.producer.batching.named_call import NamedCall, name_of, named_future
 
 
 def staged(values: list[bytes], partitions: list[int], call: object, headers: pa.Array | None = None) -> StagedRows:
@@ -25,7 +26,7 @@ def staged(values: list[bytes], partitions: list[int], call: object, headers: pa
         np.array(partitions, np.int32),
         np.bincount(partitions),
         np.arange(len(values)) * 10,
-        call,
+        NamedCall(call),
     )
 
 
@@ -35,7 +36,7 @@ def in_order(grouped: GroupedRows) -> list[bytes]:
 
 
 def record(partition: int, value: bytes | None, future: object) -> StagedRecord:
-    return StagedRecord(partition, None, value, None, 1, 30, future)
+    return StagedRecord(partition, None, value, None, 1, 30, named_future(future))
 
 
 @settings(max_examples=80, deadline=None)
@@ -60,7 +61,7 @@ def test_grouping_equals_sorting_row_by_row(calls: list[list[int]], spread: int)
         assert values[start:stop] == [value for value, _, _ in slow[partition]]
         assert grouped.sizes[start:stop].tolist() == [len(value) for value, _, _ in slow[partition]]
         shares = BatchRows(grouped.origins, start, stop, 7).by_call()
-        found = [(call, row) for call, rows, _ in shares for row in rows.tolist()]
+        found = [(name_of(call), row) for call, rows, _ in shares for row in rows.tolist()]
         assert found == [(call, row) for _, call, row in slow[partition]]
         lengths = [len(rows) for _, rows, _ in shares]
         assert [first for _, _, first in shares] == [7 + sum(lengths[:i]) for i in range(len(lengths))]
@@ -69,7 +70,7 @@ def test_grouping_equals_sorting_row_by_row(calls: list[list[int]], spread: int)
 def test_shares_of_batches_that_begin_in_the_middle_of_a_call() -> None:
     grouped = group([staged([b"a", b"b", b"c"], [0, 0, 0], "x"), staged([b"d", b"e"], [0, 0], "y")])
     parts = [BatchRows(grouped.origins, *cut) for cut in ((0, 1, 8), (1, 4, 0), (4, 5, 0))]
-    assert [[(call, rows.tolist(), first) for call, rows, first in part.by_call()] for part in parts] == [
+    assert [[(name_of(call), rows.tolist(), first) for call, rows, first in part.by_call()] for part in parts] == [
         [("x", [0], 8)],
         [("x", [10, 20], 0), ("y", [0], 2)],
         [("y", [10], 0)],
@@ -79,8 +80,8 @@ def test_shares_of_batches_that_begin_in_the_middle_of_a_call() -> None:
 def test_single_records_become_columns_with_all_their_futures() -> None:
     rows = rows_of_records(
         [
-            StagedRecord(3, b"k", b"v", [("h", b"1"), ("h", None)], 5, 20, "first"),
-            StagedRecord(1, None, None, None, 6, 10, "second"),
+            StagedRecord(3, b"k", b"v", [("h", b"1"), ("h", None)], 5, 20, named_future("first")),
+            StagedRecord(1, None, None, None, 6, 10, named_future("second")),
         ]
     )
     assert rows.columns.key is not None
@@ -92,11 +93,11 @@ def test_single_records_become_columns_with_all_their_futures() -> None:
     assert rows.columns.headers.to_pylist()[0] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
     assert (rows.partitions.tolist(), rows.counts.tolist()) == ([3, 1], [0, 1, 0, 1])
     assert rows.sizes.tolist() == record_size_bounds(rows.columns).tolist()
-    assert rows.call == ["first", "second"]
+    assert name_of(rows.call) == ["first", "second"]
 
 
 def test_columns_that_no_record_uses_are_left_out() -> None:
-    rows = rows_of_records([StagedRecord(0, None, b"v", [], 5, 20, "c")])
+    rows = rows_of_records([StagedRecord(0, None, b"v", [], 5, 20, named_future("c"))])
     assert rows.columns.key is None
     assert rows.columns.headers is None
 
@@ -104,7 +105,7 @@ def test_columns_that_no_record_uses_are_left_out() -> None:
 def test_neighbouring_records_become_one_and_columns_stay_between_them() -> None:
     whole = staged([b"x"], [0], "b")
     rows = in_columns([record(0, b"1", "a"), record(0, b"2", "b"), whole, record(0, b"3", "c")])
-    assert [one.call for one in rows] == [["a", "b"], "b", ["c"]]
+    assert [name_of(one.call) for one in rows] == [["a", "b"], "b", ["c"]]
     assert rows[1] is whole
 
 
@@ -119,7 +120,7 @@ def test_rows_with_headers_of_different_types_are_grouped_apart_in_order() -> No
         staged([b"5"], [0], 5, as_map),
     ]
     together = list(compatible(entries))
-    assert [[rows.call for rows in some] for some in together] == [[1, 2, 3], [4], [5]]
+    assert [[name_of(rows.call) for rows in some] for some in together] == [[1, 2, 3], [4], [5]]
     for some in together:
         assert group(some).columns.num_rows == len(some)
 
@@ -127,7 +128,7 @@ def test_rows_with_headers_of_different_types_are_grouped_apart_in_order() -> No
 def test_rows_of_more_bytes_than_one_array_may_have_are_grouped_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grouping, "GROUPED_BYTES_MAX", 10)
     entries = [staged([b"x" * size], [0], call) for call, size in enumerate((4, 6, 1, 30, 1, 9, 1))]
-    assert [[rows.call for rows in some] for some in compatible(entries)] == [[0, 1], [2], [3], [4, 5], [6]]
+    assert [[name_of(rows.call) for rows in some] for some in compatible(entries)] == [[0, 1], [2], [3], [4, 5], [6]]
 
 
 @pytest.mark.parametrize("highest", [255, 256, 65_535, 65_536])

@@ -12,6 +12,7 @@ from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
 from tests.producer.batching.accumulator_harness import Harness
+from tests.producer.batching.named_call import name_of
 from tests.producer.virtual_time import loop_of, outcome, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
@@ -43,7 +44,7 @@ def test_rows_that_have_lingered_stay_staged_while_every_leader_has_a_full_reque
     h.append(1, 2, call="second")
     h.ready()  # the full batches are gone
     (batch,) = [batch for batch in h.drain() if batch.topic_partition.partition == 1]
-    assert [call for call, _, _ in batch.rows_by_call()] == ["first", "second"]
+    assert [name_of(call) for call, _, _ in batch.rows_by_call()] == ["first", "second"]
 
 
 def test_one_leader_that_could_take_more_is_enough_to_group() -> None:

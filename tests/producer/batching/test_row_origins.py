@@ -8,7 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_kafka_sink.producer.batching.row_origins import FUTURE_BYTES, BatchRows, RowOrigins
+from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
+from spark_kafka_sink.producer.futures import FUTURE_BYTES, RecordFutures
+from tests.producer.batching.named_call import NamedCall, name_of, named_future
 
 LENGTHS = st.lists(st.integers(1, 5), min_size=1, max_size=8)
 
@@ -20,22 +22,24 @@ def test_shares_equal_those_found_row_by_row(lengths: list[int], data: st.DataOb
     starts = [sum(lengths[:i]) for i in range(len(lengths))]
     start = data.draw(st.integers(0, len(row_calls) - 1))
     stop = data.draw(st.integers(start + 1, len(row_calls)))
-    origins = RowOrigins(np.arange(len(row_calls)) * 10, list(range(len(lengths))), starts)
+    origins = RowOrigins(np.arange(len(row_calls)) * 10, [NamedCall(call) for call in range(len(lengths))], starts)
     slow = [(call, list(rows)) for call, rows in groupby(range(start, stop), key=row_calls.__getitem__)]
-    assert origins.shares(start, stop) == [(call, rows[0], rows[-1] + 1) for call, rows in slow]
+    shares = [(name_of(call), first, last) for call, first, last in origins.shares(start, stop)]
+    assert shares == [(call, rows[0], rows[-1] + 1) for call, rows in slow]
     found = BatchRows(origins, start, stop, 4).by_call()
-    assert [(call, rows.tolist(), first) for call, rows, first in found] == [
+    assert [(name_of(call), rows.tolist(), first) for call, rows, first in found] == [
         (call, [10 * row for row in rows], rows[0] - start + 4) for call, rows in slow
     ]
 
 
 def test_single_records_are_charged_for_their_futures_and_the_rows_beside_them_are_not() -> None:
-    origins = RowOrigins(np.arange(9), ["columns", ["a", "future", "each"], "columns"], [0, 2, 5])
+    columns, singles = NamedCall("columns"), RecordFutures(map(named_future, ("a", "future", "each")))
+    origins = RowOrigins(np.arange(9), [columns, singles, columns], [0, 2, 5])
     place_bytes = origins.rows.itemsize
     assert origins.nbytes(0, 2) == 2 * place_bytes
     assert origins.nbytes(1, 4) == 3 * place_bytes + 2 * FUTURE_BYTES
     assert BatchRows(origins, 0, 9, 0).nbytes == 9 * place_bytes + 3 * FUTURE_BYTES
-    assert RowOrigins(np.arange(2), [["a", "b"]]).nbytes(0, 2) == 2 * (place_bytes + FUTURE_BYTES)
+    assert RowOrigins(np.arange(2), [singles]).nbytes(0, 2) == 2 * (place_bytes + FUTURE_BYTES)
 
 
 @settings(max_examples=100, deadline=None)
@@ -44,7 +48,7 @@ def test_what_lies_between_two_records_of_a_batch_is_counted_from_the_first(
     lengths: list[int], first: int, count: int
 ) -> None:
     rows = sum(lengths)
-    origins = RowOrigins(np.arange(rows), ["call"])
+    origins = RowOrigins(np.arange(rows), [NamedCall("call")])
     edges = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
     parts = [BatchRows(origins, edges[i], edges[i + 1], edges[i]) for i in range(len(lengths))]
     cut = [part.between(first, first + count) for part in parts]

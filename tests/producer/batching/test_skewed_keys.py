@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.producer.batching.staging import Stage
 from tests.producer.batching.accumulator_harness import BATCH_ROWS, TOPIC, VALUE, Harness
+from tests.producer.batching.named_call import name_of
 
 LINGER_MS = 1_000
 PARTITIONS = 40
@@ -56,7 +57,7 @@ def test_rows_that_are_staged_while_others_leave_come_behind_those_that_wait_on(
     h.append_rows([VALUE] * (2 * BATCH_ROWS + 1), [0] * (2 * BATCH_ROWS) + [1], call="skewed")
     h.clock.now += LINGER_MS
     (thin,) = [batch for batch in h.take() if batch.topic_partition.partition == 1]
-    shares = [(call, rows.tolist()) for call, rows, _ in thin.rows_by_call()]
+    shares = [(name_of(call), rows.tolist()) for call, rows, _ in thin.rows_by_call()]
     assert shares == [("skewed", [2 * BATCH_ROWS]), ("meanwhile", [0, 1])]
 
 

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.producer.batching import staging
 from spark_kafka_sink.producer.batching.grouping import group, rows_of_records
-from spark_kafka_sink.producer.batching.row_origins import FUTURE_BYTES
 from spark_kafka_sink.producer.batching.staging import Stage, StagedRecord, StagedRows, chunks
+from spark_kafka_sink.producer.futures import FUTURE_BYTES
 from spark_kafka_sink.producer.record import RECORD_SIZE_MAX, header_bytes
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.cutting import BatchSlice, cut_batches, times_of
 from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import HEADER_BYTES
+from tests.producer.batching.named_call import NamedCall, name_of, named_future
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -28,12 +29,12 @@ def rows_of(sizes: list[int], partitions: list[int]) -> StagedRows:
         np.array(partitions, np.int32),
         np.bincount(partitions),
         np.arange(len(sizes)),
-        "call",
+        NamedCall("call"),
     )
 
 
 def record(partition: int, size: int) -> StagedRecord:
-    return StagedRecord(partition, None, b"v", None, 1, size, "future")
+    return StagedRecord(partition, None, b"v", None, 1, size, named_future("future"))
 
 
 def test_a_stage_counts_what_it_holds() -> None:
@@ -52,7 +53,7 @@ def test_a_stage_is_not_full_before_its_records_are_as_many_bytes_as_a_batch(
 ) -> None:
     """A batch that is filled a little too early lingers, and is sent with the next rows."""
     size = RECORD_SIZE_MAX + header_bytes(None) + sum(-1 if part is None else len(part) for part in (key, value))
-    staged = StagedRecord(0, key, value, None, 1, size, "future")
+    staged = StagedRecord(0, key, value, None, 1, size, named_future("future"))
     stage = Stage("t", 5, 32 * MIB)
     stage.add(staged, 1)
     (encoded,) = encode(rows_of_records([staged]).columns, [BatchSlice(0, 0, 1)], 1)
@@ -66,7 +67,7 @@ def test_a_full_stage_of_single_records_fills_a_batch(length: int) -> None:
     stage, records, batch_bytes = Stage("t", 5, 32 * MIB), [], 16 * KIB
     while not stage.is_full(batch_bytes - HEADER_BYTES):
         size = RECORD_SIZE_MAX + 8 + length + header_bytes(None)
-        records.append(StagedRecord(0, bytes(8), bytes(length), None, 1_700_000_000_000, size, "future"))
+        records.append(StagedRecord(0, bytes(8), bytes(length), None, 1_700_000_000_000, size, named_future("future")))
         stage.add(records[-1], 1)
     grouped = group([rows_of_records(records)])
     cuts = cut_batches(grouped.sizes, grouped.slices([None]), batch_bytes, times_of(grouped.columns, 0))
@@ -167,7 +168,9 @@ def test_all_rows_leave_when_they_fill_memory_or_the_others_are_not_thin_or_have
 
 def test_single_records_and_their_futures_share_what_was_reserved_by_bytes_and_by_count() -> None:
     lengths = [(0, 50), (1, 50), (1, 700)]
-    rows = rows_of_records([StagedRecord(to, None, bytes(length), None, 1, 800, "future") for to, length in lengths])
+    rows = rows_of_records(
+        [StagedRecord(to, None, bytes(length), None, 1, 800, named_future("future")) for to, length in lengths]
+    )
     small, _, large = rows.sizes.tolist()
     stage = Stage("t", 0, MIB)
     stage.add(rows, 2 * (2 * small + large) + 3 * FUTURE_BYTES)
@@ -192,8 +195,8 @@ def test_a_call_is_staged_in_chunks_of_bounded_rows_and_bytes(sizes: list[int], 
 def test_rows_that_are_given_up_become_a_failed_batch_for_each_partition() -> None:
     stage, error = Stage("t", 0, MIB), MemoryError("no memory")
     stage.add(rows_of([10, 10, 10], [2, 5, 2]), 1)
-    stage.add(StagedRecord(5, None, b"v", None, 1, 30, "future"), 1)
+    stage.add(StagedRecord(5, None, b"v", None, 1, 30, named_future("future")), 1)
     batches = stage.failed_batches(error)
     assert [(batch.topic_partition.partition, batch.record_count) for batch in batches] == [(2, 2), (5, 1), (5, 1)]
     assert all(batch.done and batch.error is error for batch in batches)
-    assert batches[2].rows[0].origins.only_call == ["future"]
+    assert [name_of(call) for call, _, _ in batches[2].rows_by_call()] == [["future"]]

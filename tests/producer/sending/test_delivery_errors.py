@@ -20,8 +20,8 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.row_origins import rows_of_call
-from spark_kafka_sink.producer.futures import ColumnsFuture, fail_futures
-from spark_kafka_sink.producer.sending.deliveries import SentBatches
+from spark_kafka_sink.producer.futures import ColumnsFuture
+from spark_kafka_sink.producer.sending.deliveries import SentBatches, fail_futures
 from spark_kafka_sink.producer.sending.delivery_errors import (
     Answer,
     Fail,

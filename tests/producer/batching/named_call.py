@@ -1,0 +1,56 @@
+"""Calls and futures that tests know by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spark_kafka_sink.errors import KafkaSinkError
+from spark_kafka_sink.producer.batching.row_origins import Call
+from spark_kafka_sink.producer.futures import SendFuture
+
+
+class NamedCall:
+    """A Call that equals its name, and forgets its results."""
+
+    bytes_per_row = 0
+
+    def __init__(self, name: object) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"NamedCall({self.name!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.name == (other.name if isinstance(other, NamedCall) else other))
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __lt__(self, other: NamedCall) -> bool:
+        return str(self.name) < str(other.name)
+
+    def stored(self, rows: NDArray[np.int64], partition: int, offset: int, log_append_time: int) -> None:
+        pass
+
+    def failed(
+        self,
+        rows: NDArray[np.int64],
+        partition: int | None,
+        error: KafkaSinkError,
+        named: Mapping[int, KafkaSinkError] | None = None,
+    ) -> None:
+        pass
+
+
+def name_of(call: Call) -> object:
+    """The name of a NamedCall, or those of single records."""
+    return call.name if isinstance(call, NamedCall) else call
+
+
+def named_future(name: object) -> SendFuture:
+    """What stands for the future of a single record, where it is not resolved."""
+    return cast("SendFuture", name)
