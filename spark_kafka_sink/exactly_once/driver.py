@@ -104,6 +104,8 @@ class Driver:
         entry = self._query.entry(driver.producer_id)  # all that an older driver has written; it writes no more
         self._refuse(entry, name, present)
         if entry.driver == name and entry.state is not EntryState.DECIDED:
+            if entry.is_claim:  # by which it took over, and perhaps came no further
+                self._query.abort(self._query.leftovers(), driver)
             return BatchStart(entry, driver, self._delivery.is_given)
         if not entry.generation and seen is not None and has_claimed(seen):
             raise refusals.log_lost(self._delivery.prefix, self._query.log.topic)

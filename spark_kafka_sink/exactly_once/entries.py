@@ -97,6 +97,8 @@ class Entry:
     """Of the tasks' transactions; 0 if that is not known."""
     keys: tuple[KeyedJob, ...] = ()
     """Jobs that are committed, the newest at the end."""
+    is_claim: bool = False
+    """Its driver has taken over and decided nothing yet: what older drivers have left open may be so still."""
 
     @property
     def driver(self) -> str:
@@ -115,11 +117,17 @@ class Entry:
             drivers=(*self.drivers, driver)[-DRIVERS_MAX:],
             checkpoint=checkpoint or self.checkpoint,
             timeout_ms=timeout_ms,
+            is_claim=True,
         )
 
     def decided(self, batch: Batch, content: Content, transactions: tuple[TaskTransaction, ...]) -> Entry:
         return dataclasses.replace(
-            self, state=EntryState.DECIDED, batch=batch, content=content, transactions=transactions
+            self,
+            state=EntryState.DECIDED,
+            batch=batch,
+            content=content,
+            transactions=transactions,
+            is_claim=False,
         )
 
     def done(self) -> Entry:
@@ -166,6 +174,7 @@ def encoded(entry: Entry) -> bytes:
         "drivers": entry.drivers,
         "checkpoint": entry.checkpoint,
         "timeoutMs": entry.timeout_ms,
+        "claim": entry.is_claim,
         "keys": [{"key": job.key, "scope": job.scope, "content": _plain(job.content)} for job in entry.keys],
     }
     return json.dumps(plain, separators=(",", ":")).encode()
@@ -203,6 +212,7 @@ def _entry(prefix: str, plain: Mapping[str, Any]) -> Entry:
         checkpoint=_text(plain["checkpoint"]),
         timeout_ms=_whole(plain["timeoutMs"], _INT_MAX),
         keys=tuple(_keyed_job(each) for each in _list(plain["keys"])),
+        is_claim=plain.get("claim") is True,
     )
 
 

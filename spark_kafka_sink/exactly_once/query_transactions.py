@@ -118,9 +118,11 @@ class QueryTransactions:
         `found`: the entry that `claim` follows. ProducerFencedError if another has it.
         """
         held = self._write(Held(driver), (encoded(found), encoded(claim)))
-        if self.entry(held.driver.producer_id) != claim:
+        # Brokers give the next epoch when the transaction before it is complete: its marker is in the log then.
+        renewed = self.renew(held.driver, claim.timeout_ms)
+        if self.entry(renewed.producer_id) != claim:
             raise refusals.fenced(self.driver_id)
-        return self.renew(held.driver, claim.timeout_ms)
+        return renewed
 
     def write(self, held: Held, entry: Entry | None) -> Held:
         """Durable when this returns. None: nothing needs to be known of the prefix any more."""

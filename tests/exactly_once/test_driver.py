@@ -98,6 +98,19 @@ def test_a_driver_that_dies_again_and_again_in_the_same_batch_finishes_it_once(q
 # --- two drivers
 
 
+def test_a_driver_that_claimed_and_came_no_further_frees_what_was_left_when_it_begins_again(query: Query) -> None:
+    query.write_both(query.begin(), 0)
+    again = query.again()
+    failing = patch.object(QueryTransactions, "abort", side_effect=NetworkError("no broker answers"))
+    with failing, pytest.raises(NetworkError):
+        again.begin()
+    assert len(open_ids(query.broker)) == 2
+    start = again.begin()
+    assert open_ids(query.broker) == []
+    again.commit(start, 0, again.write_both(start, 0))
+    assert seen(query.broker) == rows(0)
+
+
 def test_of_two_drivers_the_older_is_fenced_and_its_commit_fails(query: Query) -> None:
     older, newer = query, query.again()
     start = older.begin()
