@@ -158,7 +158,10 @@ class TokenSource:
                     raise AuthenticationError(
                         f"OAUTHBEARER: no token from the endpoint: {failure_words(error)}"
                     ) from None
-            self._wait_s(min(backoff_ms, self._config.retry_backoff_max_ms) / 1000)
+                fault = failure_words(error)
+            wait_s = min(backoff_ms, self._config.retry_backoff_max_ms) / 1000
+            _log.warning("OAUTHBEARER: no token from the endpoint: %s. It is asked again in %.1f s.", fault, wait_s)
+            self._wait_s(wait_s)
             backoff_ms *= 2
         raise AssertionError("the last attempt returns or raises")
 

@@ -197,13 +197,17 @@ def test_a_token_that_says_nothing_is_asked_for_each_time(endpoint: Endpoint) ->
     assert len(endpoint.asked) == 2
 
 
-def test_a_busy_endpoint_is_asked_again_with_growing_waits(endpoint: Endpoint) -> None:
+def test_a_busy_endpoint_is_asked_again_with_growing_waits(
+    endpoint: Endpoint, caplog: pytest.LogCaptureFixture
+) -> None:
     clock = Clock()
     endpoint.answer(b"", 503)
     endpoint.answer(b"", 429)
     endpoint.answer({"access_token": "t"})
     assert source(endpoint, clock).token() == "t"
     assert clock.waits == [0.1, 0.2]
+    assert "(status 503). It is asked again in 0.1 s." in caplog.text
+    assert "(status 429). It is asked again in 0.2 s." in caplog.text
 
 
 def test_attempts_are_bounded(endpoint: Endpoint) -> None:
