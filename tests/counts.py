@@ -1,6 +1,6 @@
 """How large the rooms are that a row passes: `python -m tests.counts` prints it, test_counts.py holds it.
 
-classes      defined to append, queue, drain and keep memory (producer/batching, node_latency), and for the encoder
+classes      defined to append, queue, drain and keep memory (producer/batching), and for the encoder
              (records without the decoder and the codecs)
 hops         the functions that a row passes on its way from `write(iterator)` to the socket, seen in one real write
 modules      of ours that a Spark worker has imported before its first task, folders included

@@ -75,7 +75,7 @@ GUARDS = [
     Guard(
         RecordAccumulator,
         "_lock",
-        _names("_queues _incomplete _node_latency"),
+        _names("_queues _incomplete _stuck_nodes"),
         _names("_closed"),
         _names("next_expiry_ms flush"),
     ),

@@ -1,8 +1,8 @@
 """The rows of one write, as Arrow columns: what the producer takes and the encoder reads.
 
 Columns are checked once, when they come in, and changed only where a later step could not work with them: view types
-become offset types (Arrow cannot take rows from views), timestamps become int64 milliseconds. Everything after that,
-slicing and chunking included, is free of copies; the memory of the user's own arrays is what goes to the socket.
+become offset types (Arrow cannot take rows from views), timestamps become int64 milliseconds. Slices and chunks are
+free of copies. `take` copies the rows that it takes, and the encoder copies each value once, into its record.
 """
 
 from __future__ import annotations

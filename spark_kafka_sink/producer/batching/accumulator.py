@@ -38,13 +38,14 @@ from numpy.typing import NDArray
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.client.connection_states import ExponentialBackoff
 from spark_kafka_sink.errors import KafkaSinkError, ProducerClosedError, RecordTooLargeError
-from spark_kafka_sink.producer.batching.batch import IN_FLIGHT, PINNED, ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.batching.batch import DRAINED, IN_FLIGHT, ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.batching.incomplete import IncompleteBatches
-from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS, Admit, NodeLatency, PartitionQueues
+from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS, Admit, PartitionQueues
 from spark_kafka_sink.producer.batching.row_origins import Call
 from spark_kafka_sink.producer.batching.staging import Entry, Stage, StagedRecord, StagedRows, chunks
+from spark_kafka_sink.producer.batching.stuck_nodes import StuckNodes
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import FUTURE_BYTES
 from spark_kafka_sink.producer.partitioner import PartitionLoads
@@ -95,7 +96,7 @@ class RecordAccumulator:
             clock=clock,
             wall_clock_ms=wall_clock_ms,
         )
-        self._node_latency = NodeLatency(config.partitioner_availability_timeout_ms)
+        self._stuck_nodes = StuckNodes(config.partitioner_availability_timeout_ms)
         self._closed = False
 
     # -- callers of send ----------------------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ class RecordAccumulator:
             return None
         with self._lock:
             lengths = self._queues.lengths(topic, [partition.index for partition in info.partitions])
-            return None if lengths is None else self._node_latency.usable(info, lengths, snapshot)
+            return None if lengths is None else self._stuck_nodes.usable(info, lengths, snapshot)
 
     def _stage(
         self,
@@ -249,7 +250,7 @@ class RecordAccumulator:
                 batches = self._queues.take(node_id, max_request_size, now, admit)
                 if batches:
                     drained[node_id] = batches
-            unfinished = [batch for batch in itertools.chain.from_iterable(drained.values()) if batch.state is PINNED]
+            unfinished = [batch for batch in itertools.chain.from_iterable(drained.values()) if batch.state is DRAINED]
         for batch in unfinished:
             self._filler.close_batch(batch)
         for batch in itertools.chain.from_iterable(drained.values()):
@@ -322,10 +323,10 @@ class RecordAccumulator:
                 for batch in batches:
                     self._queues.bring_back(self._queues.get(batch.topic_partition), self._clock())
 
-    def node_latency(self, node_id: int, now: float, *, can_drain: bool) -> None:
+    def note_node(self, node_id: int, now: float, *, can_drain: bool) -> None:
         """Note when a node was last ready and last drained (partitioner.availability.timeout.ms)."""
         with self._lock:
-            self._node_latency.note(node_id, now, can_drain=can_drain)
+            self._stuck_nodes.note(node_id, now, can_drain=can_drain)
 
     # -- flush and close ----------------------------------------------------------------------------------------------
 

@@ -6,10 +6,11 @@ closed. The header is stamped as late as possible, because the sequence number i
 once stamped it stays byte for byte equal for every retry, unless the sequence is set again.
 
     state       meaning                                          moves to
-    OPEN        takes more records                               PINNED, CLOSED, DONE
+    OPEN        takes more records                               PINNED, DRAINED, CLOSED, DONE
     PINNED      a thread adds records or compresses, unlocked    OPEN, CLOSED, DONE
+    DRAINED     left its queue while open; sender closes it      CLOSED, DONE
     CLOSED      complete, waits in its queue                     IN_FLIGHT, DONE
-    IN_FLIGHT   in a request                                     CLOSED (retry), DONE
+    IN_FLIGHT   in a request                                     CLOSED, DONE
     DONE        acknowledged, failed or split                    -
 
 `MOVES` is this table; a move that is not in it raises. Being done and being off the wire are different facts: a batch
@@ -54,6 +55,7 @@ class BatchState(Enum):
 
     OPEN = "open"
     PINNED = "pinned"
+    DRAINED = "drained"
     CLOSED = "closed"
     IN_FLIGHT = "in flight"
     DONE = "done"
@@ -62,10 +64,11 @@ class BatchState(Enum):
     """MOVES of this state, where they are found at once."""
 
 
-OPEN, PINNED, CLOSED, IN_FLIGHT, DONE = BatchState  # a name of its own is found in a tenth of the time
+OPEN, PINNED, DRAINED, CLOSED, IN_FLIGHT, DONE = BatchState  # a name of its own is found in a tenth of the time
 MOVES: dict[BatchState, tuple[BatchState, ...]] = {
-    OPEN: (PINNED, CLOSED, DONE),
+    OPEN: (PINNED, DRAINED, CLOSED, DONE),
     PINNED: (OPEN, CLOSED, DONE),
+    DRAINED: (CLOSED, DONE),
     CLOSED: (IN_FLIGHT, DONE),
     IN_FLIGHT: (CLOSED, DONE),
     DONE: (),
@@ -187,7 +190,7 @@ class ProducerBatch:
         self._move(OPEN)
 
     def close(self, codec: Codec = Codec.NONE, level: int | None = None) -> None:
-        """OPEN or PINNED -> CLOSED: end the appending. Compression comes first; if it fails, nothing has changed."""
+        """To CLOSED: end the appending. Compression comes first; if it fails, nothing has changed."""
         if codec is not Codec.NONE:
             packed = memoryview(compress(codec, self.segments, level))
             self.codec = codec
@@ -262,7 +265,7 @@ class ProducerBatch:
 
     def wire_segments(self) -> list[Segment]:
         """Header and records for the request; the header is stamped once for each identity."""
-        if self.state is OPEN or self.state is PINNED:
+        if self.state in (OPEN, PINNED, DRAINED):
             raise IllegalStateError(f"{self!r} is not closed.")
         if not self._header:
             header = BatchHeader(
@@ -292,7 +295,7 @@ class ProducerBatch:
         """Note that the batch has left its queue, for a leader of this epoch."""
         self.leader_epoch = leader_epoch
         if self.state is OPEN:
-            self.state = PINNED
+            self._move(DRAINED)
 
     def depart(self, now: float) -> None:
         """CLOSED -> IN_FLIGHT: from now on possibly in a socket's queue."""

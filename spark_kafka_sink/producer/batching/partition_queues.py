@@ -23,9 +23,8 @@ import itertools
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 
-from spark_kafka_sink.client.cluster import ClusterSnapshot, TopicInfo
+from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.producer.batching.batch import OPEN, PINNED, ProducerBatch, TopicPartition
-from spark_kafka_sink.producer.partitioner import PartitionLoads
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.header import HEADER_BYTES
 
@@ -325,31 +324,3 @@ class PartitionQueues:
         if queue.sendable:
             queue.sendable = False
             self._sendable[queue.leader_id].pop(queue, None)
-
-
-# Which brokers take nothing: for the partitioner, which then leaves their partitions out (KIP-794).
-
-
-class NodeLatency:
-    """When each node last had something to be sent to it, and when it last took something. Under a caller's lock."""
-
-    def __init__(self, availability_timeout_ms: float) -> None:
-        self._timeout_ms = availability_timeout_ms
-        self._times: dict[int, tuple[float, float]] = {}
-
-    def note(self, node_id: int, now: float, *, can_drain: bool) -> None:
-        _, drained_ms = self._times.get(node_id, (now, now))
-        self._times[node_id] = (now, now if can_drain else drained_ms)
-
-    def usable(self, topic: TopicInfo, queue_lengths: list[int], snapshot: ClusterSnapshot) -> PartitionLoads:
-        """The partitions that have a leader which takes what it is sent."""
-        usable = [
-            (partition.index, length)
-            for partition, length in zip(topic.partitions, queue_lengths, strict=True)
-            if partition.leader is not None and partition.leader in snapshot.nodes and not self._stuck(partition.leader)
-        ]
-        return PartitionLoads([one[0] for one in usable], [one[1] for one in usable], len(queue_lengths))
-
-    def _stuck(self, node_id: int) -> bool:
-        ready_ms, drained_ms = self._times.get(node_id, (0.0, 0.0))
-        return self._timeout_ms > 0 and ready_ms - drained_ms > self._timeout_ms

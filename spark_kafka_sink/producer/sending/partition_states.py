@@ -61,7 +61,7 @@ class Phase(Enum):
 
 
 PROBING, PIPELINED, DRAINING, REPAIRING, AWAITING_EPOCH = Phase
-_MOVES: dict[Phase, frozenset[Phase]] = {
+MOVES: dict[Phase, frozenset[Phase]] = {
     PROBING: frozenset({PIPELINED, DRAINING, REPAIRING, AWAITING_EPOCH}),
     PIPELINED: frozenset({PROBING, DRAINING, AWAITING_EPOCH}),
     DRAINING: frozenset({PROBING, REPAIRING, AWAITING_EPOCH}),
@@ -114,7 +114,7 @@ class PartitionState:
         """To stay where one is is no move, and always allowed."""
         if phase is self.phase:
             return
-        if phase not in _MOVES[self.phase]:
+        if phase not in MOVES[self.phase]:
             raise IllegalStateError(f"{self!r} cannot go on as {phase.value}.")
         self.phase = phase
         self.confirmed_by = None

@@ -252,7 +252,7 @@ class Sender:
         delay_ms = _POLL_MS_MAX
         for node_id in ready:
             can_send = self._client.ready(snapshot.nodes[node_id], now)
-            self._accumulator.node_latency(node_id, now, can_drain=can_send)
+            self._accumulator.note_node(node_id, now, can_drain=can_send)
             if can_send:
                 node_ids.append(node_id)
             elif not self._client.has_in_flight_requests(node_id):

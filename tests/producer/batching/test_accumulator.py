@@ -295,13 +295,13 @@ def test_partitions_of_a_node_that_takes_nothing_are_left_out() -> None:
         h.append(partition)
     h.ready()
     for _ in range(3):
-        h.accumulator.node_latency(0, h.clock.now, can_drain=False)
-        h.accumulator.node_latency(1, h.clock.now, can_drain=True)
+        h.accumulator.note_node(0, h.clock.now, can_drain=False)
+        h.accumulator.note_node(1, h.clock.now, can_drain=True)
         h.clock.now += 30
     loads = h.accumulator.partition_loads(TOPIC, h.snapshot)
     assert loads is not None
     assert (loads.partitions, loads.partition_count) == ([2], 3)
-    h.accumulator.node_latency(0, h.clock.now, can_drain=True)
+    h.accumulator.note_node(0, h.clock.now, can_drain=True)
     again = h.accumulator.partition_loads(TOPIC, h.snapshot)
     assert again is not None
     assert again.partitions == [0, 1, 2]

@@ -67,6 +67,7 @@ def test_a_batch_that_failed_has_no_offsets() -> None:
 WAYS: dict[BatchState, list[Callable[[ProducerBatch], object]]] = {
     BatchState.OPEN: [],
     BatchState.PINNED: [lambda batch: batch.pin()],
+    BatchState.DRAINED: [lambda batch: batch.drained_for(1)],
     BatchState.CLOSED: [lambda batch: batch.close()],
     BatchState.IN_FLIGHT: [lambda batch: batch.close(), lambda batch: batch.depart(20)],
     BatchState.DONE: [lambda batch: batch.fail(ERROR)],

@@ -28,7 +28,7 @@ from spark_kafka_sink.producer.sending.partition_states import (
 from tests.producer.sending.checked_idempotence import CheckedIdempotence
 
 TP = TopicPartition("t", 0)
-MOVES = partition_states._MOVES
+MOVES = partition_states.MOVES
 ARCHITECTURE = Path(__file__).parents[3] / "docs" / "architecture.md"
 ID = ProducerIdAndEpoch(7, 0)
 
