@@ -31,7 +31,7 @@ from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLea
 from spark_kafka_sink.producer.futures import ColumnsFuture
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.partitioner import Partitioner
-from spark_kafka_sink.producer.sending.transactions import TransactionManager
+from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.spark.pool import ProducerPool
 
 PACKAGE = str(Path(spark_kafka_sink.__file__).parent) + "/"

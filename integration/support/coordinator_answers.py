@@ -14,9 +14,10 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.sending import transaction_requests as requests
 from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
-from spark_kafka_sink.producer.sending.transaction_requests import VersionedMessage
+from spark_kafka_sink.producer.transactions import requests
+from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.producer.transactions.requests import VersionedMessage
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import error_code
 from spark_kafka_sink.protocol.message import Message
@@ -80,7 +81,9 @@ class CoordinatorAnswers:
         return self.given
 
     def end(self, identity: ProducerIdAndEpoch, *, commit: bool = True) -> ProducerIdAndEpoch:
-        answer = self._ask(EndTxnResponse, requests.end(self._id, identity, self._version, commit=commit))
+        answer = self._ask(
+            EndTxnResponse, requests.end(PreparedTransaction(self._id, *identity, self._version), commit=commit)
+        )
         what = f"{'commit' if commit else 'abort'} by {self._named(identity)}"
         self._note(what, answer.error_code, getattr(answer, "producer_id", -1), getattr(answer, "producer_epoch", -1))
         return self.given

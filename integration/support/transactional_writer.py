@@ -13,7 +13,7 @@ from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.sending.transaction_requests import TRANSACTION, CoordinatorKey
+from spark_kafka_sink.producer.transactions.requests import TRANSACTION, CoordinatorKey
 from tests.waiting import PATIENCE_SECONDS
 
 RECORDS = 30

@@ -14,8 +14,8 @@ from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, TaskTransaction
 from spark_kafka_sink.exactly_once.names import TaskName, driver_id, task_id
-from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
+from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 
 _log = logging.getLogger(__name__)
 

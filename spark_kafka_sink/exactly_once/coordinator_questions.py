@@ -21,10 +21,10 @@ from typing import Generic, TypeVar
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, NetworkError, UnsupportedVersionError
-from spark_kafka_sink.producer.sending import transaction_requests as requests
-from spark_kafka_sink.producer.sending.coordinators import COMPLETING_PAUSE_MS
-from spark_kafka_sink.producer.sending.transaction_answers import Verdict, verdict
-from spark_kafka_sink.producer.sending.transaction_requests import TRANSACTION, Kind, VersionedMessage
+from spark_kafka_sink.producer.transactions import requests
+from spark_kafka_sink.producer.transactions.answers import Verdict, verdict
+from spark_kafka_sink.producer.transactions.coordinators import COMPLETING_PAUSE_MS
+from spark_kafka_sink.producer.transactions.requests import TRANSACTION, Kind, VersionedMessage
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import broker_error
 from spark_kafka_sink.protocol.message import Message

@@ -20,7 +20,7 @@ from typing import Any
 from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.names import PREFIX_CHARACTERS_MAX, TaskName, task_id
-from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
+from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 
 FORMAT = 2
 _READ_TOO = 1

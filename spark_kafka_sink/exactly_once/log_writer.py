@@ -31,10 +31,11 @@ from spark_kafka_sink.exactly_once.coordinator_questions import (
     refused,
 )
 from spark_kafka_sink.producer.batching.batch import TopicPartition
-from spark_kafka_sink.producer.sending import transaction_requests as requests
-from spark_kafka_sink.producer.sending.coordinators import COMPLETING_PAUSE_MS
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
-from spark_kafka_sink.producer.sending.transaction_requests import Kind
+from spark_kafka_sink.producer.transactions import requests
+from spark_kafka_sink.producer.transactions.coordinators import COMPLETING_PAUSE_MS
+from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.producer.transactions.requests import Kind
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import broker_error
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
@@ -174,7 +175,8 @@ class LogWriter:
         )
 
     def _commit(self, transactional_id: str, now: Written, records: int, version: int) -> Written:
-        question = requests.end(transactional_id, now.id_and_epoch, version, commit=True)
+        whole = PreparedTransaction(transactional_id, *now.id_and_epoch, version)
+        question = requests.end(whole, commit=True)
         about = About(Kind.END, EndTxnResponse, lambda _: question, code_of)
         self._coordinated.in_doubt.discard(transactional_id)
         try:

@@ -26,11 +26,11 @@ from spark_kafka_sink.exactly_once.coordinator_questions import (
 from spark_kafka_sink.exactly_once.log_writer import TRANSACTION_VERSION, KeyValue, LogWriter, Written
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.batching.batch import TopicPartition
-from spark_kafka_sink.producer.sending import transaction_requests as requests
-from spark_kafka_sink.producer.sending.coordinators import COMPLETING_PAUSE_MS
-from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
 from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
-from spark_kafka_sink.producer.sending.transaction_requests import Kind
+from spark_kafka_sink.producer.transactions import requests
+from spark_kafka_sink.producer.transactions.coordinators import COMPLETING_PAUSE_MS
+from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.producer.transactions.requests import Kind
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import broker_error
 from spark_kafka_sink.protocol.messages.describe_transactions import (
@@ -117,10 +117,7 @@ class TransactionsClient:
         A transaction that has ended so already is no refusal, as long as nothing has begun under its id since. What has
         begun since, under a newer epoch, is left alone.
         """
-        questions = {
-            each.transactional_id: requests.end(each.transactional_id, each.id_and_epoch, each.version, commit=commit)
-            for each in prepared
-        }
+        questions = {each.transactional_id: requests.end(each, commit=commit) for each in prepared}
         answers = self._coordinated.answers(
             About(Kind.END, EndTxnResponse, lambda names: questions[names[0]], code_of), questions
         )

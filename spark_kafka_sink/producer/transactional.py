@@ -1,4 +1,4 @@
-"""A producer's calls about transactions, as users see them. How they wait is in transaction_waits.py."""
+"""A producer's calls about transactions, as users see them. How they wait is in transactions/waits.py."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from spark_kafka_sink.producer.sending.sender import Sender
 from spark_kafka_sink.producer.sending.sender_thread import SenderLoop
 
 if TYPE_CHECKING:  # a producer without a transactional.id does not load it
-    from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
-    from spark_kafka_sink.producer.sending.transaction_requests import GroupMetadata
-    from spark_kafka_sink.producer.sending.transactions import TransactionManager
-    from spark_kafka_sink.producer.transaction_waits import Offsets, ProducerTransactions
+    from spark_kafka_sink.producer.transactions.manager import TransactionManager
+    from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+    from spark_kafka_sink.producer.transactions.requests import GroupMetadata
+    from spark_kafka_sink.producer.transactions.waits import Offsets, ProducerTransactions
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class TransactionalProducer:
         self._in_transactions().manager.resume(id_and_epoch, version)
 
     def _new_transactions(self, random: Random) -> ProducerTransactions:
-        from spark_kafka_sink.producer.transaction_waits import Calls, new_transactions  # not for other producers
+        from spark_kafka_sink.producer.transactions.waits import Calls, new_transactions  # not for other producers
 
         calls = Calls(self._loop, self._metrics, self._system)
         return new_transactions(self.config, self._client, self._accumulator, calls, random)

@@ -15,10 +15,10 @@ from spark_kafka_sink.errors import AuthorizationError, MetadataTimeoutError
 from spark_kafka_sink.exactly_once.coordinator_questions import About
 from spark_kafka_sink.exactly_once.transactions_client import EMPTY, ONGOING, SILENCE_MS, TransactionsClient
 from spark_kafka_sink.producer.batching.batch import TopicPartition
-from spark_kafka_sink.producer.sending import transaction_requests as requests
-from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
-from spark_kafka_sink.producer.sending.transaction_requests import Kind
+from spark_kafka_sink.producer.transactions import requests
+from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.producer.transactions.requests import Kind
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse

@@ -23,7 +23,7 @@ from random import Random
 
 from spark_kafka_sink.broker.transactions import ProducerIdentity
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
+from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from tests.fake_system import FakeSystem
 from tests.history import History, Outcome, Place, Write, offsets_anomalies
 from tests.producer.explorer import check_partitions_of, command, threads_and_descriptors

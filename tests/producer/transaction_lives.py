@@ -22,7 +22,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.producer.futures import RecordMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
+from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from tests.fake_system import WALL_MS
 from tests.producer.schedules import TOPIC
 from tests.producer.virtual_time import loop_of

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID, ClusterSnapshot, LeaderHint, Node
 from spark_kafka_sink.client.in_flight import ClientResponse
@@ -57,6 +57,10 @@ from spark_kafka_sink.protocol.messages.produce import (
 )
 from spark_kafka_sink.protocol.schema import VersionRange
 
+if TYPE_CHECKING:  # a producer without a transactional.id does not load it
+    from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+
+
 # The batches that one node takes, as a Produce request; and whose answer is whose.
 
 
@@ -64,13 +68,6 @@ _NAMES_ONLY_TO = 12
 """The last version in which topics have names. Later versions have their ids alone."""
 _ADDS_PARTITIONS_FROM = 12
 """In a transaction, what is written adds its partition from this version on (KIP-890), and must not before."""
-
-
-class TransactionInUse(NamedTuple):
-    """The transaction that the batches of a request belong to."""
-
-    transactional_id: str
-    version: int
 
 
 class SentBatches(NamedTuple):
@@ -88,7 +85,7 @@ def produce_request(
     batches: Sequence[ProducerBatch],
     snapshot: ClusterSnapshot,
     config: ProducerConfig,
-    transaction: TransactionInUse | None = None,
+    transaction: PreparedTransaction | None = None,
 ) -> tuple[ProduceRequest, SentBatches, VersionRange]:
     """The message, what is to be kept until the answer, and the versions that will do."""
     by_topic: defaultdict[str, dict[int, ProducerBatch]] = defaultdict(dict)
@@ -102,7 +99,7 @@ def produce_request(
         data = [PartitionProduceData(partition, batch.wire_segments()) for partition, batch in its_batches.items()]
         topics.append(TopicProduceData(name=name, topic_id=topic_id or NO_TOPIC_ID, partition_data=data))
     message = ProduceRequest(
-        transactional_id=transaction and transaction.transactional_id,
+        transactional_id=None if transaction is None else transaction.transactional_id,
         acks=config.acks,
         timeout_ms=config.request_timeout_ms,
         topic_data=topics,
@@ -110,7 +107,7 @@ def produce_request(
     return message, SentBatches(by_topic, snapshot), _versions(transaction, by_name_only=by_name_only)
 
 
-def _versions(transaction: TransactionInUse | None, *, by_name_only: bool) -> VersionRange:
+def _versions(transaction: PreparedTransaction | None, *, by_name_only: bool) -> VersionRange:
     least, most = ProduceRequest.VERSIONS.min, ProduceRequest.VERSIONS.max
     if by_name_only:
         most = _NAMES_ONLY_TO
@@ -265,7 +262,7 @@ class Deliveries:
     ) -> None:
         """A batch will not be sent again: its records fail, those in `by_record` with errors of their own."""
         if self._idempotence.transactions is not None:
-            from spark_kafka_sink.producer.sending.transaction_failures import fail_transaction  # not for others
+            from spark_kafka_sink.producer.transactions.failures import fail_transaction  # not for others
 
             fail_transaction(self._idempotence.transactions, batch, error, by_record)
         if not batch.done:  # the accumulator has failed those that it gives up itself

@@ -52,7 +52,7 @@ from spark_kafka_sink.producer.sending.partition_states import (
 from spark_kafka_sink.records.sequences import follows
 
 if TYPE_CHECKING:  # loaded for producers with a transactional.id only
-    from spark_kafka_sink.producer.sending.transactions import TransactionManager
+    from spark_kafka_sink.producer.transactions.manager import TransactionManager
 
 _TAKING_NEW = (PROBING, PIPELINED)
 

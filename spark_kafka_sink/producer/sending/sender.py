@@ -36,8 +36,8 @@ from spark_kafka_sink.producer.sending.producer_id_request import ProducerIdRequ
 from spark_kafka_sink.words import counted
 
 if TYPE_CHECKING:  # loaded for producers with a transactional.id only
-    from spark_kafka_sink.producer.sending.transaction_talk import TransactionTalk
-    from spark_kafka_sink.producer.sending.transactions import TransactionManager
+    from spark_kafka_sink.producer.transactions.manager import TransactionManager
+    from spark_kafka_sink.producer.transactions.talk import TransactionTalk
 
 _log = logging.getLogger(__name__)
 
@@ -211,7 +211,7 @@ class Sender:
     def _fail_what_leaves_a_transaction(self, now: float) -> None:
         """Records that have not left when their transaction is aborted, or can only be aborted."""
         if self._transactions is not None and self._transactions.drops_unsent:
-            from spark_kafka_sink.producer.sending.transaction_failures import not_sent_error  # not for other producers
+            from spark_kafka_sink.producer.transactions.failures import not_sent_error  # not for other producers
 
             self._fail_what_has_not_left(not_sent_error(self._transactions), now)
 
@@ -229,7 +229,7 @@ class Sender:
     def _new_transaction_talk(self) -> TransactionTalk | None:
         if self._transactions is None:
             return None
-        from spark_kafka_sink.producer.sending.transaction_talk import TransactionTalk  # not for other producers
+        from spark_kafka_sink.producer.transactions.talk import TransactionTalk  # not for other producers
 
         return TransactionTalk(self._transactions, self._client, self._accumulator, self.idempotence)
 

@@ -6,7 +6,7 @@ from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.sending.partition_states import Phase, ProducerIdAndEpoch
 from tests.producer.sending.checked_idempotence import CheckedIdempotence
 from tests.producer.sending.test_idempotence import CONNECTION, T0, admitted, batch_of, stamp, store
-from tests.producer.sending.transaction_cases import Talk
+from tests.producer.transactions.transaction_cases import Talk
 
 
 def begun() -> tuple[Talk, Idempotence]:

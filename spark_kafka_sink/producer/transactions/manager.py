@@ -24,21 +24,17 @@ from collections.abc import Mapping
 from spark_kafka_sink.client.connection_states import ExponentialBackoff
 from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError, TransactionAbortableError
 from spark_kafka_sink.producer.batching.batch import TopicPartition
-from spark_kafka_sink.producer.sending import transaction_answers as answers
-from spark_kafka_sink.producer.sending import transaction_calls as calls
-from spark_kafka_sink.producer.sending import transaction_requests as requests
-from spark_kafka_sink.producer.sending.coordinators import Coordinators
-from spark_kafka_sink.producer.sending.deliveries import TransactionInUse
-from spark_kafka_sink.producer.sending.open_transaction import (
+from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.producer.transactions import answers, requests
+from spark_kafka_sink.producer.transactions import states as calls
+from spark_kafka_sink.producer.transactions.answers import Verdict
+from spark_kafka_sink.producer.transactions.coordinators import Coordinators
+from spark_kafka_sink.producer.transactions.open_transaction import (
     GroupOffsets,
     OpenTransaction,
-    PreparedTransaction,
-    TransactionSubject,
 )
-from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
-from spark_kafka_sink.producer.sending.transaction_answers import Verdict
-from spark_kafka_sink.producer.sending.transaction_calls import Operation, TransactionCalls
-from spark_kafka_sink.producer.sending.transaction_requests import (
+from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.producer.transactions.requests import (
     GROUP,
     TRANSACTION,
     CoordinatorKey,
@@ -47,7 +43,7 @@ from spark_kafka_sink.producer.sending.transaction_requests import (
     OffsetAndMetadata,
     TransactionRequest,
 )
-from spark_kafka_sink.producer.sending.transaction_states import ENDING, WRITING, TransactionState
+from spark_kafka_sink.producer.transactions.states import ENDING, WRITING, Operation, TransactionCalls, TransactionState
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import broker_error
 from spark_kafka_sink.protocol.message import Message
@@ -228,10 +224,10 @@ class TransactionManager:
             return True
 
     @property
-    def in_use(self) -> TransactionInUse:
+    def in_use(self) -> PreparedTransaction:
         """What a request of batches must say of the transaction that they belong to."""
         with self._lock:
-            return TransactionInUse(self.transactional_id, self._open().version)
+            return PreparedTransaction(self.transactional_id, *self.id_and_epoch, self._open().version)
 
     def not_taken(self, number: int, error: KafkaSinkError) -> None:
         """A record of this transaction could not be taken. Of one that has ended meanwhile it says nothing."""
@@ -352,8 +348,7 @@ class TransactionManager:
         if kind is Kind.INIT:
             message, versions = requests.init(self.transactional_id, self._timeout_ms, self._expected)
         else:
-            subject = TransactionSubject(self.transactional_id, self.id_and_epoch, self.state is _S.COMMITTING)
-            message, versions = self._open().message(kind, subject)
+            message, versions = self._open().message(kind, self.in_use, commit=self.state is _S.COMMITTING)
         return TransactionRequest(kind, message.API_KEY, lambda _: message, versions, node, key)
 
     # --- what answers change

@@ -11,10 +11,10 @@ from spark_kafka_sink.errors import (
     TransactionAbortableError,
 )
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
-from spark_kafka_sink.producer.sending.transaction_requests import Kind
+from spark_kafka_sink.producer.transactions.requests import Kind
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
-from tests.producer.sending.transaction_cases import (
+from tests.producer.transactions.transaction_cases import (
     T0,
     T1,
     S,

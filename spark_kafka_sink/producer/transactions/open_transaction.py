@@ -1,45 +1,22 @@
-"""What is known of a transaction while it is open, and what others need to end it."""
+"""What is known of a transaction while it is open."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.batching.batch import TopicPartition
-from spark_kafka_sink.producer.sending import transaction_requests as requests
-from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
-from spark_kafka_sink.producer.sending.transaction_calls import Operation
-from spark_kafka_sink.producer.sending.transaction_requests import (
+from spark_kafka_sink.producer.transactions import requests
+from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.producer.transactions.requests import (
     GroupMetadata,
     Kind,
     OffsetAndMetadata,
     VersionedMessage,
 )
+from spark_kafka_sink.producer.transactions.states import Operation
 from spark_kafka_sink.protocol import error_codes as codes
-
-
-@dataclass(frozen=True)
-class PreparedTransaction:
-    """All that is needed to end a transaction from another process."""
-
-    transactional_id: str
-    producer_id: int
-    epoch: int
-    version: int
-
-    @property
-    def id_and_epoch(self) -> ProducerIdAndEpoch:
-        return ProducerIdAndEpoch(self.producer_id, self.epoch)
-
-
-class TransactionSubject(NamedTuple):
-    """Whose transaction a request is about, and whether it is to be committed."""
-
-    transactional_id: str
-    id_and_epoch: ProducerIdAndEpoch
-    commit: bool
 
 
 @dataclass
@@ -78,12 +55,12 @@ class OpenTransaction:
         joining = not aborting and bool(self.waiting or self.groups)
         return not (self.started or self.in_doubt or joining)
 
-    def message(self, kind: Kind, subject: TransactionSubject) -> VersionedMessage:
-        name, id_and_epoch, commit = subject
+    def message(self, kind: Kind, whose: PreparedTransaction, *, commit: bool) -> VersionedMessage:
+        name, id_and_epoch = whose.transactional_id, whose.id_and_epoch
         if kind is Kind.ADD_PARTITIONS:
             return requests.add_partitions(name, id_and_epoch, self.waiting)
         if kind is Kind.END:
-            return requests.end(name, id_and_epoch, self.version, commit=commit)
+            return requests.end(whose, commit=commit)
         first = self.groups[0]
         if kind is Kind.ADD_OFFSETS:
             return requests.add_offsets(name, id_and_epoch, first.group.group_id)

@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from spark_kafka_sink.errors import IllegalStateError
-from spark_kafka_sink.producer.sending.transaction_states import ALLOWED_FROM, checked_move
-from tests.producer.sending.transaction_cases import S
+from spark_kafka_sink.producer.transactions.states import ALLOWED_FROM, checked_move
+from tests.producer.transactions.transaction_cases import S
 
 ALLOWED = {
     (S.INITIALIZING, S.UNINITIALIZED),

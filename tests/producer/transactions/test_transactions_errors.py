@@ -13,13 +13,13 @@ from spark_kafka_sink.errors import (
     ProducerFencedError,
     UnsupportedVersionError,
 )
-from spark_kafka_sink.producer.sending.transaction_calls import Operation
-from spark_kafka_sink.producer.sending.transaction_requests import GroupMetadata, Kind
+from spark_kafka_sink.producer.transactions.requests import GroupMetadata, Kind
+from spark_kafka_sink.producer.transactions.states import Operation
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 from spark_kafka_sink.protocol.messages.txn_offset_commit import TxnOffsetCommitResponse
-from tests.producer.sending.transaction_cases import (
+from tests.producer.transactions.transaction_cases import (
     OFFSETS,
     PAUSE_MS,
     T0,

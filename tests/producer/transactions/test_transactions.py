@@ -7,15 +7,15 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafka_sink.errors import IllegalStateError
-from spark_kafka_sink.producer.sending.open_transaction import PreparedTransaction
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
-from spark_kafka_sink.producer.sending.transaction_calls import Operation
-from spark_kafka_sink.producer.sending.transaction_requests import CoordinatorKey, Kind
+from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.producer.transactions.requests import CoordinatorKey, Kind
+from spark_kafka_sink.producer.transactions.states import Operation
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from spark_kafka_sink.protocol.schema import VersionRange
-from tests.producer.sending.transaction_cases import GROUP, IDENTITY, OFFSETS, T0, T1, S, Talk, adding, error_of
+from tests.producer.transactions.transaction_cases import GROUP, IDENTITY, OFFSETS, T0, T1, S, Talk, adding, error_of
 
 BOTH = pytest.mark.parametrize("version", [1, 2])
 

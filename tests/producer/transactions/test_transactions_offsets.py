@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.errors import AuthorizationError, KafkaSinkError, TransactionAbortableError
-from spark_kafka_sink.producer.sending.transaction_requests import CoordinatorKey, GroupMetadata, Kind
+from spark_kafka_sink.producer.transactions.requests import CoordinatorKey, GroupMetadata, Kind
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from spark_kafka_sink.protocol.schema import VersionRange
-from tests.producer.sending.transaction_cases import (
+from tests.producer.transactions.transaction_cases import (
     GROUP,
     OFFSETS,
     T0,

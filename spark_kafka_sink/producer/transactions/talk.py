@@ -10,9 +10,9 @@ from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.errors import KafkaSinkError, UnsupportedVersionError
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
-from spark_kafka_sink.producer.sending.transaction_requests import TransactionRequest
-from spark_kafka_sink.producer.sending.transaction_states import ENDING, TransactionState
-from spark_kafka_sink.producer.sending.transactions import TransactionManager
+from spark_kafka_sink.producer.transactions.manager import TransactionManager
+from spark_kafka_sink.producer.transactions.requests import TransactionRequest
+from spark_kafka_sink.producer.transactions.states import ENDING, TransactionState
 from spark_kafka_sink.protocol.schema import VersionRange
 
 _LOOK_AGAIN_MS = 10.0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from spark_kafka_sink.errors import DeliveryError, KafkaSinkError, TransactionAbortedError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
-from spark_kafka_sink.producer.sending.transactions import TransactionManager
+from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.words import placed
 
 _KEY_BYTES_MAX = 60

@@ -13,7 +13,7 @@ from enum import IntEnum
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.producer.batching.batch import TopicPartition
-from spark_kafka_sink.producer.sending.transaction_requests import Kind
+from spark_kafka_sink.producer.transactions.requests import Kind
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import error_code
 from spark_kafka_sink.protocol.message import Message

@@ -15,11 +15,10 @@ from spark_kafka_sink.client.connection_states import ExponentialBackoff
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
-from spark_kafka_sink.producer.sending.transaction_calls import Operation
-from spark_kafka_sink.producer.sending.transaction_requests import GroupMetadata, Kind, OffsetAndMetadata
-from spark_kafka_sink.producer.sending.transaction_requests import TransactionRequest as Request
-from spark_kafka_sink.producer.sending.transaction_states import TransactionState
-from spark_kafka_sink.producer.sending.transactions import TransactionManager
+from spark_kafka_sink.producer.transactions.manager import TransactionManager
+from spark_kafka_sink.producer.transactions.requests import GroupMetadata, Kind, OffsetAndMetadata
+from spark_kafka_sink.producer.transactions.requests import TransactionRequest as Request
+from spark_kafka_sink.producer.transactions.states import Operation, TransactionState
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (

@@ -18,6 +18,7 @@ from spark_kafka_sink.client.option_parsing import INT_MAX, LONG_MAX
 from spark_kafka_sink.errors import InvalidRecordError
 from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol.codecs import STRING_BYTES_MAX, is_writable
 from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -206,15 +207,13 @@ def commit_offsets(
     return message, VersionRange(MEMBERS_FROM if has_member else 0, VERSION_2_OFFSETS_FROM - 1)
 
 
-def end(
-    transactional_id: str, id_and_epoch: ProducerIdAndEpoch, transaction_version: int, *, commit: bool
-) -> VersionedMessage:
+def end(transaction: PreparedTransaction, *, commit: bool) -> VersionedMessage:
     message = EndTxnRequest(
-        transactional_id=transactional_id,
-        producer_id=id_and_epoch.producer_id,
-        producer_epoch=id_and_epoch.epoch,
+        transactional_id=transaction.transactional_id,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.epoch,
         committed=commit,
     )
-    if transaction_version >= 2:
+    if transaction.version >= 2:
         return message, VersionRange(VERSION_2_END_FROM, VERSION_LIMIT)
     return message, VersionRange(0, VERSION_2_END_FROM - 1)
