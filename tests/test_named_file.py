@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "spark_kafka_sink"
 READERS_OF_THEIR_OWN = {
     "named_file.py",
     "broker/storage.py",  # its own data
+    "exactly_once/job_names.py",  # the kernel's own words about this machine and its processes
     "reports/store.py",  # its own reports, which grow
     "cli/produced_rows.py",  # rows: as many as there are
 }
