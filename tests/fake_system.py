@@ -115,6 +115,10 @@ class FakeSocket:
         self.closed = False
         self.writes = 0
         self.connection: FakeConnection | None = None
+        self.before_write: Callable[[bytes], None] = lambda data: None
+        """Called before bytes are taken from the client. A test may let something else happen first."""
+        self.after_read: Callable[[memoryview], None] = lambda data: None
+        """Called with what the client has read."""
         self._system = system
         self._number = number
         self._error = 0
@@ -144,6 +148,7 @@ class FakeSocket:
         data = self.incoming[0]
         count = min(len(data), len(buffer))
         memoryview(buffer)[:count] = data[:count]
+        self.after_read(data[:count])
         if count == len(data):
             self.incoming.popleft()
         else:
@@ -168,6 +173,8 @@ class FakeSocket:
             if not space:
                 break
         data = b"".join(taken)
+        self.before_write(data)
+        self._check_open()
         self.unread_bytes += len(data)
         connection = self.connection
         self._system.after(self._system.latency_ms, lambda: connection.arrived(data))

@@ -1,0 +1,347 @@
+"""What plays in the explorer of exactly once: Spark's drivers and tasks, and people, without Spark.
+
+A query of two tasks writes batches, as Spark has them written: begin, the tasks, commit; abort if something fails; and
+what was committed is noted in the checkpoint, from which the next start goes on. All calls of exactly_once/ are here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import Any, cast
+from unittest.mock import patch
+
+from spark_kafka_sink.errors import DecodeError, KafkaSinkError
+from spark_kafka_sink.exactly_once import clients, decision_log, operations
+from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
+from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.driver import Driver
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, TaskTransaction, decoded
+from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_late
+from spark_kafka_sink.exactly_once.names import task_id
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.reader import blocking_client
+from tests.exactly_once.interleaving import Actor, Stage
+from tests.fake_system import FakeSystem
+from tests.producer.virtual_time import InlineLoop
+from tests.simulated_cluster import SimulatedCluster
+
+TOPIC, LOG, PREFIX, QUERY, CHECKPOINT = "t", "decisions", "p", "query-1", "/checkpoint"
+TASKS = 2
+_OF_A_PROCESS: tuple[tuple[Any, str], ...] = (
+    (clients, "_idle"),
+    (decision_log, "_progress"),
+    (decision_log, "_checked"),
+    (decision_log, "_warned"),
+)
+"""What modules remember: each process has its own."""
+
+Identity = tuple[str, int, int]
+"""(transactional id, producer id, epoch)"""
+
+
+@dataclass
+class Attempt:
+    """What an attempt of a task has written."""
+
+    driver: str
+    number: int
+    partition: int
+    attempt: int
+    values: list[tuple[int, bytes]]
+    identity: Identity | None = None
+    transaction: TaskTransaction | None = None
+    passed_over: bool = False
+    ended: bool = False
+    error: KafkaSinkError | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.driver}'s attempt {self.attempt} of task {self.partition} of batch {self.number}"
+
+    @property
+    def succeeded(self) -> bool:
+        return self.passed_over or self.transaction is not None
+
+
+@dataclass
+class End:
+    """A transaction of a task was ended."""
+
+    by: str
+    identity: Identity
+    commit: bool
+
+
+class World:
+    """One query, its cluster, and what happened."""
+
+    def __init__(
+        self, *, version: int, batches: int, nodes: int = 1, late_attempts: bool = True, seed: int = 0
+    ) -> None:
+        self.system = FakeSystem()
+        self.stage = Stage(self.system)
+        self.cluster = SimulatedCluster(
+            self.system, nodes=nodes, topics={TOPIC: TASKS}, seed=seed, transaction_version=version
+        )
+        self.cluster.core.create_topic(LOG, 1, {"cleanup.policy": "compact"})
+        self.batches = batches
+        self.late_attempts = late_attempts
+        self.checkpoint = 0
+        """The batch with which the next start of the query begins."""
+        self.attempts: list[Attempt] = []
+        self.began: list[str] = []
+        """The drivers that have begun, in their order; one that begins again stands where it began first."""
+        self.failed: dict[str, KafkaSinkError] = {}
+        self.committed: list[tuple[str, int]] = []
+        """(driver, batch) where commit returned, or the batch was passed over."""
+        self.ends: list[End] = []
+        self.fails: Callable[[Attempt], bool] = lambda attempt: False
+        """A task that fails when it has written."""
+        self._process_of: dict[str, str] = {}
+        self._processes: dict[str, dict[tuple[Any, str], Any]] = {}
+        self._watch_ends()
+        self.stage.before_going_on = self._enter_process
+        self._now_in = ""
+        self._logs: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def add_driver(self, name: str, *, latent: bool = False, until: int | None = None, process: str = "") -> Actor:
+        """`until`: the batch before which it ends; `process`: in which another driver was before."""
+        self._process_of[name] = process or name
+        return self.stage.add(name, lambda actor: self.drive(actor, name, until), latent=latent)
+
+    def add_operator(self, name: str, *, latent: bool = True) -> Actor:
+        return self.stage.add(name, lambda actor: self.operate(actor, name), latent=latent)
+
+    # --- the life of a driver
+
+    def drive(self, actor: Actor, name: str, until: int | None = None) -> None:
+        """One start of the query: batch after batch, until one fails."""
+        number = self.checkpoint
+        try:
+            while number < (self.batches if until is None else until):
+                self.run_batch(actor, name, number)
+                self.committed.append((name, number))
+                number += 1
+                self.checkpoint = max(self.checkpoint, number)
+        except KafkaSinkError as error:
+            self.failed[name] = error
+
+    def run_batch(self, actor: Actor, name: str, number: int) -> None:
+        with Driver(self.delivery, system=actor.system) as driver:
+            start = driver.begin(name)
+        if name not in self.began:
+            self.began.append(name)
+        attempts = self.run_tasks(actor, name, start, number)
+        batch = Batch(QUERY, number)
+        content = Content.of({TOPIC: TASKS * TASKS}, 0)
+        try:
+            for each in attempts:
+                if not each.succeeded:
+                    raise each.error or KafkaSinkError(f"{each.name} has died")
+            transactions = [each.transaction for each in attempts if each.transaction is not None]
+            if not transactions:
+                start.check_passed_over(batch, content, tolerant=False)
+                return
+            with Driver(self.delivery, system=actor.system) as driver:
+                driver.commit(start, batch, transactions, content)
+        except KafkaSinkError:
+            with Driver(self.delivery, system=actor.system) as driver:
+                driver.abort(start, batch)
+            raise
+
+    def run_tasks(self, actor: Actor, name: str, start: BatchStart, number: int) -> list[Attempt]:
+        """The attempts whose reports Spark takes: the first of each task that succeeded."""
+        attempts = [Attempt(name, number, partition, 0, []) for partition in range(TASKS)]
+        late = [Attempt(name, number, 0, 1, [])] if self.late_attempts else []
+        for each in (*attempts, *late):
+            self.attempts.append(each)
+            self.stage.add(each.name, self._attempt_of(start, each), latent=each.attempt > 0)
+        actor.wait_for(lambda: all(each.ended for each in attempts), "waits for its tasks")
+        return [
+            late[0] if late and each.partition == 0 and not each.succeeded and late[0].succeeded else each
+            for each in attempts
+        ]
+
+    def _attempt_of(self, start: BatchStart, attempt: Attempt) -> Callable[[Actor], None]:
+        def run(actor: Actor) -> None:
+            try:
+                self.write(actor, start, attempt)
+            except KafkaSinkError as error:
+                attempt.error = error
+            finally:
+                attempt.ended = True
+
+        return run
+
+    # --- the life of a task
+
+    def write(self, actor: Actor, start: BatchStart, attempt: Attempt) -> None:
+        if start.is_committed(Batch(QUERY, attempt.number)):
+            attempt.passed_over = True
+            return
+        producer = self.producer(actor, start)
+        try:
+            with TransactionsClient(self.client_config, system=actor.system) as client:
+                wanted = start.task(attempt.partition, attempt.attempt)
+                name = free_name(client, start, wanted, len(self.attempts))
+                producer.init_transactions(task_id(PREFIX, name))
+                identity = producer._sender.idempotence.id_and_epoch
+                attempt.identity = (task_id(PREFIX, name), identity.producer_id, identity.epoch)
+                refuse_if_late(client, start)
+            producer.begin_transaction()
+            for partition in range(TASKS):
+                value = f"{attempt.number}/{attempt.partition}/{attempt.driver}/{attempt.attempt}".encode()
+                attempt.values.append((partition, value))
+                producer.send(ProducerRecord(TOPIC, value, partition=partition))
+            prepared = producer.prepare_transaction()
+            if self.fails(attempt):
+                attempt.error = KafkaSinkError(f"{attempt.name} has failed")
+                return  # its worker was killed: nothing is aborted
+        except Exception:
+            producer.close(5)
+            raise
+        assert prepared is not None
+        producer.close(timeout=0)
+        attempt.transaction = TaskTransaction(name, prepared.producer_id, prepared.epoch, prepared.version)
+
+    def producer(self, actor: Actor, start: BatchStart) -> KafkaProducer:
+        own = {"transactional.id": "task", "transaction.timeout.ms": str(start.entry.timeout_ms), "linger.ms": "0"}
+        loop = InlineLoop(cast(FakeSystem, actor.system))
+        return KafkaProducer({**self.options, **own}, system=actor.system, loop=loop, random=Random(0))
+
+    # --- the life of a person
+
+    def operate(self, actor: Actor, name: str) -> None:
+        """`pykafka transactions abort`"""
+        try:
+            operations.abort(self.options, PREFIX, LOG)
+        except KafkaSinkError as error:
+            self.failed[name] = error
+
+    # --- what they have in common
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {
+            "bootstrap.servers": self.cluster.bootstrap_servers,
+            "retry.backoff.ms": "10",
+            "retry.backoff.max.ms": "10",
+            "request.timeout.ms": "1000",
+        }
+
+    @property
+    def client_config(self) -> Any:
+        return ProducerConfig.parse(self.options).client_config()
+
+    @property
+    def delivery(self) -> Delivery:
+        return self.delivery_of(PREFIX)
+
+    def delivery_of(self, prefix: str) -> Delivery:
+        return Delivery(
+            options=self.options,
+            prefix=prefix,
+            topic=LOG,
+            replication=-1,
+            timeout_ms=900_000,
+            checkpoint=CHECKPOINT,
+            is_given=True,
+        )
+
+    def decisions(self) -> list[Entry]:
+        """All entries of the query in the log that are committed, oldest first."""
+        rows = self.cluster.table(LOG, 0, committed=True)
+        found: list[Entry] = []
+        for key, value in zip(rows.column("key").to_pylist(), rows.column("value").to_pylist(), strict=True):
+            if key == PREFIX.encode() and value is not None:
+                with contextlib.suppress(DecodeError):  # a stranger's
+                    found.append(decoded(key, value))
+        return found
+
+    def decided(self) -> dict[int, list[frozenset[Identity]]]:
+        """By batch: the transactions that were decided to be committed. Several, where that was decided anew."""
+        found: dict[int, list[frozenset[Identity]]] = {}
+        for entry in self.decisions():
+            if entry.state is EntryState.DECIDED and entry.batch.number is not None:
+                ids = frozenset(
+                    (task_id(PREFIX, each.task), each.producer_id, each.epoch) for each in entry.transactions
+                )
+                every = found.setdefault(entry.batch.number, [])
+                if ids not in every:
+                    every.append(ids)
+        return found
+
+    def state(self) -> int:
+        """A hash of all from which it follows how the run goes on."""
+        coordinator = self.cluster.core.coordinator
+        transactions = [
+            (name, each.producer_id, each.epoch, each.last_epoch, each.timeout_ms, each.state.value, each.version)
+            for name, each in sorted(coordinator.transactions.items())
+        ]
+        logs = [self._log_state(TOPIC, partition) for partition in range(TASKS)] + [self._log_state(LOG, 0)]
+        return hash((self.stage.state(), tuple(transactions), tuple(logs), self.checkpoint))
+
+    def _log_state(self, topic: str, partition: int) -> int:
+        batches = self.cluster.log(topic, partition)._batches
+        count, known = self._logs.get((topic, partition), (0, 0))
+        for batch in batches[count:]:
+            known = hash((known, bytes(batch.data)))
+        self._logs[topic, partition] = len(batches), known
+        return known
+
+    # --- parts
+
+    def _watch_ends(self) -> None:
+        coordinator = self.cluster.core.coordinator
+        write_end = coordinator._write_end
+
+        def watched(transaction: Any, epoch: int, *, commit: bool) -> None:
+            by = self.stage.current.name if self.stage.current else ""
+            identity = transaction.transactional_id, transaction.producer_id, transaction.epoch
+            self.ends.append(End(by, identity, commit))
+            write_end(transaction, epoch, commit=commit)
+
+        coordinator._write_end = watched  # type: ignore[method-assign]
+
+    def _enter_process(self, actor: Actor) -> None:
+        """What modules remember is of the process that goes on."""
+        process = self._process_of.get(actor.name, actor.name)
+        if process == self._now_in:
+            return
+        self._processes[self._now_in] = {place: getattr(*place) for place in _OF_A_PROCESS}
+        mine = self._processes.get(process)
+        for module, name in _OF_A_PROCESS:
+            value = type(getattr(module, name))() if mine is None else mine[module, name]
+            setattr(module, name, value)
+        self._now_in = process
+
+
+@contextmanager
+def one_process_at_a_time(world: World) -> Iterator[None]:
+    """Around `world.stage.play`: what asks for the operating system gets that of the actor which goes on."""
+
+    def system() -> object:
+        assert world.stage.current is not None
+        return world.stage.current.system
+
+    before = {place: getattr(*place) for place in _OF_A_PROCESS}
+    logger = logging.getLogger("spark_kafka_sink")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with patch.object(blocking_client, "OperatingSystem", system):
+            for module, name in _OF_A_PROCESS:
+                setattr(module, name, type(getattr(module, name))())
+            yield
+    finally:
+        logger.setLevel(level)
+        for (module, name), value in before.items():
+            setattr(module, name, value)

@@ -1,0 +1,68 @@
+"""The rules of exactly once, each taken out of the code: for tests that show that the explorer notices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.exactly_once.batch_start import BatchStart
+from spark_kafka_sink.exactly_once.driver import Driver
+from spark_kafka_sink.exactly_once.entries import Entry, EntryState
+from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
+from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID
+
+TakenOut = Callable[[pytest.MonkeyPatch], None]
+
+
+def the_log_is_read_after_the_epoch_was_given(patch: pytest.MonkeyPatch) -> None:
+    """What the driver saw before it had its epoch is what it acts on."""
+    read = QueryTransactions.entry
+    hints: dict[int, Entry] = {}
+
+    def entry(query: QueryTransactions, producer_id: int | None) -> Entry:
+        if id(query) not in hints:
+            hints[id(query)] = read(query, producer_id)
+        return hints[id(query)]
+
+    patch.setattr(QueryTransactions, "entry", entry)
+
+
+def a_decision_is_written_under_the_epoch_of_the_start(patch: pytest.MonkeyPatch) -> None:
+    """A driver that was fenced gets itself another epoch."""
+    write = QueryTransactions.write
+
+    def anew(query: QueryTransactions, held: Held, entry: Entry | None) -> Held:
+        if entry is not None and entry.state is EntryState.DECIDED:
+            held = Held(query.client.init_producer_id(query.driver_id, 60_000, NO_PRODUCER_ID))
+        return write(query, held, entry)
+
+    patch.setattr(QueryTransactions, "write", anew)
+    patch.setattr(QueryTransactions, "is_newest", lambda query, driver: True)
+
+
+def what_is_decided_is_finished_by_the_next_driver(patch: pytest.MonkeyPatch) -> None:
+    take_over = Driver._take_over
+
+    def without(driver: Driver, entry: Entry, *rest: Any) -> BatchStart:
+        return take_over(driver, entry.done() if entry.state is EntryState.DECIDED else entry, *rest)
+
+    patch.setattr(Driver, "_take_over", without)
+
+
+def a_batch_that_is_decided_is_passed_over(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BatchStart, "is_committed", lambda start, batch: False)
+
+
+def what_is_left_is_aborted_by_the_next_driver(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(QueryTransactions, "leftovers", lambda query: [])
+
+
+RULES: tuple[TakenOut, ...] = (
+    the_log_is_read_after_the_epoch_was_given,
+    a_decision_is_written_under_the_epoch_of_the_start,
+    what_is_decided_is_finished_by_the_next_driver,
+    a_batch_that_is_decided_is_passed_over,
+    what_is_left_is_aborted_by_the_next_driver,
+)

@@ -1,0 +1,192 @@
+"""Runs in which two drivers of one query, or a driver and a person, meet at the worst moment.
+
+One of them stands still, at each of its requests in turn, until the others have done their part; then it goes on. All
+places are played, with transactions of both versions.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.broker.transactions import TransactionState
+from spark_kafka_sink.errors import ExactlyOnceError
+from spark_kafka_sink.exactly_once.driver import Driver
+from spark_kafka_sink.exactly_once.entries import EntryState
+from spark_kafka_sink.producer.record import ProducerRecord
+from tests.exactly_once.explorer import LAST, check
+from tests.exactly_once.interleaving import Actor
+from tests.exactly_once.lives import LOG, TASKS, World, one_process_at_a_time
+from tests.exactly_once.script import Script
+from tests.producer.virtual_time import simulated_producer
+
+BOTH = pytest.mark.parametrize("version", [1, 2])
+BEGIN = range(1, 12)
+"""The points of a driver's start, and of its first batch."""
+
+
+def world_after_one_batch(version: int) -> World:
+    """driver-1 has written batch 0, and is gone."""
+    world = World(version=version, batches=3, late_attempts=False)
+    world.add_driver("driver-1", until=1)
+    with one_process_at_a_time(world):
+        world.stage.play(lambda point, chosen, others: chosen)
+    assert world.checkpoint == 1
+    return world
+
+
+def restart_and_check(world: World) -> None:
+    """The next start of the query works, and all is as it should be."""
+    world.add_driver(LAST)
+    with one_process_at_a_time(world):
+        world.stage.play(lambda point, chosen, others: chosen)
+    check(world)
+
+
+def is_decided(world: World, number: int) -> bool:
+    return any(entry.state is EntryState.DECIDED and entry.batch.number == number for entry in world.decisions())
+
+
+def committed_by(world: World, driver: str) -> list[str]:
+    """The transactions of tasks that this driver has committed."""
+    return [end.identity[0] for end in world.ends if end.by == driver and end.commit and end.identity[0] != "p-driver"]
+
+
+def all_have_ended(world: World, driver: str) -> bool:
+    """All tasks of the first batch that this driver writes."""
+    own = [each for each in world.attempts if each.driver == driver]
+    return len(own) >= TASKS and all(each.ended for each in own[:TASKS])
+
+
+def is_open(world: World, transactional_id: str) -> bool:
+    transaction = world.cluster.core.coordinator.transactions.get(transactional_id)
+    return transaction is not None and transaction.state is TransactionState.ONGOING
+
+
+@BOTH
+@pytest.mark.parametrize("place", BEGIN)
+def test_1_a_driver_that_stood_still_in_its_start_doubles_nothing_of_the_one_that_overtook_it(
+    version: int, place: int
+) -> None:
+    world = world_after_one_batch(version)
+    script = Script(world)
+    world.add_driver("driver-2")
+    world.add_driver("driver-3")
+    script.holds("driver-2", place, lambda: script.ended("driver-3"))
+    script.play()
+    assert "driver-3" not in world.failed
+    assert [number for driver, number in world.committed if driver == "driver-3"] == [1, 2]
+    restart_and_check(world)
+
+
+@BOTH
+@pytest.mark.parametrize("place", BEGIN[2:])
+def test_1b_a_driver_that_hung_in_its_start_is_refused_and_the_one_that_works_goes_on(version: int, place: int) -> None:
+    world = world_after_one_batch(version)
+    script = Script(world)
+    world.add_driver("driver-2")
+    world.add_driver("driver-3")
+    script.holds("driver-2", place, lambda: ("driver-3", 1) in world.committed)
+    script.holds("driver-3", 0, lambda: script.ended("driver-2"), since=lambda: ("driver-3", 1) in world.committed)
+    script.play()
+    assert "driver-3" not in world.failed
+    assert isinstance(world.failed["driver-2"], ExactlyOnceError)
+    assert "newer driver" in str(world.failed["driver-2"])
+    restart_and_check(world)
+
+
+@BOTH
+@pytest.mark.parametrize("place", BEGIN)
+@pytest.mark.parametrize("ended", [1])
+def test_2_what_a_newer_driver_has_decided_before_it_died_is_neither_doubled_nor_aborted(
+    version: int, place: int, ended: int
+) -> None:
+    """`ended`: of the two transactions that were decided, when it died."""
+    world = world_after_one_batch(version)
+    script = Script(world)
+    world.add_driver("driver-2")
+    world.add_driver("driver-3")
+    script.holds("driver-2", place, lambda: script.ended("driver-3"))
+    script.kills("driver-3", since=lambda: is_decided(world, 1) and len(committed_by(world, "driver-3")) >= ended)
+    script.play()
+    assert is_decided(world, 1)
+    restart_and_check(world)
+
+
+@BOTH
+@pytest.mark.parametrize("place", range(6))
+def test_3_an_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided(version: int, place: int) -> None:
+    world = world_after_one_batch(version)
+    world.fails = lambda attempt: attempt.driver == "driver-2" and attempt.partition == 1
+    script = Script(world)
+    world.add_driver("driver-2")
+    world.add_driver("driver-3", latent=True)
+    script.holds("driver-2", place, lambda: script.ended("driver-3"), since=lambda: all_have_ended(world, "driver-2"))
+    script.kills("driver-3", since=lambda: is_decided(world, 1))
+    script.play()
+    assert is_decided(world, 1)
+    restart_and_check(world)
+
+
+@BOTH
+@pytest.mark.parametrize("place", range(1, 14))
+def test_3_a_persons_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided(
+    version: int, place: int
+) -> None:
+    world = world_after_one_batch(version)
+    script = Script(world)
+    world.add_operator("person", latent=False)
+    world.add_driver("driver-3")
+    script.holds("person", place, lambda: script.ended("driver-3"))
+    script.kills("driver-3", since=lambda: is_decided(world, 1))
+    script.play()
+    assert is_decided(world, 1)
+    restart_and_check(world)
+
+
+@BOTH
+def test_12_two_drivers_that_live_long_take_turns_on_one_checkpoint(version: int) -> None:
+    world = World(version=version, batches=3, late_attempts=False)
+    for until, (name, process) in enumerate((("driver-1", "A"), ("driver-2", "B"), ("driver-3", "A")), 1):
+        world.add_driver(name, until=until, process=process)
+        with one_process_at_a_time(world):
+            world.stage.play(lambda point, chosen, others: chosen)
+    assert world.failed == {}
+    assert world.committed == [("driver-1", 0), ("driver-2", 1), ("driver-3", 2)]
+    restart_and_check(world)
+
+
+@BOTH
+def test_13_a_driver_that_died_with_its_decision_open_delays_no_other_query(version: int) -> None:
+    world = world_after_one_batch(version)
+    script = Script(world)
+    world.add_driver("driver-2")
+    script.kills("driver-2", since=lambda: is_open(world, "p-driver") and all_have_ended(world, "driver-2"))
+    script.play()
+    assert is_open(world, "p-driver")
+    waited_ms: list[float] = []
+
+    def begin(actor: Actor) -> None:
+        began_ms = actor.system.now()
+        with Driver(world.delivery_of("another"), system=actor.system) as driver:
+            driver.begin("driver-of-another")
+        waited_ms.append(actor.system.now() - began_ms)
+
+    world.stage.add("another query", begin)
+    script.play()
+    assert waited_ms[0] < 1_000
+    restart_and_check(world)
+
+
+@BOTH
+@pytest.mark.parametrize("key", [None, b"another", b"p"])
+@pytest.mark.parametrize("value", [b"", b"{}", b"[" * 5000, b"\xff"], ids=["nothing", "object", "deep", "bytes"])
+def test_14_a_strangers_record_in_the_log_stops_no_query(version: int, key: bytes | None, value: bytes) -> None:
+    world = world_after_one_batch(version)
+    stranger = simulated_producer(world.cluster)
+    stranger.send(ProducerRecord(LOG, value, key=key, partition=0))
+    stranger.flush()
+    stranger.close()
+    world.add_driver("driver-2")
+    Script(world).play()
+    assert world.failed == {}
+    restart_and_check(world)
