@@ -20,7 +20,7 @@ EXTRAS = set(
     re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text().split("[project.optional-dependencies]")[1], re.M)
 )
 WHEEL = r"(WHEEL|dist/\*\.whl|\$\(ls dist/\*\.whl\))"
-OF_OTHERS = {"venv-pack", "pyspark[connect]>=4.1"}
+OF_OTHERS = {"venv-pack", "pyspark[connect]>=4.1", "pyspark[connect,pipelines]"}
 """Packages of others that pages install."""
 LINES = [(page, line) for page in pages() for line in command_lines(page)]
 
@@ -79,7 +79,9 @@ CHECKS: Mapping[str, Callable[[list[str]], None]] = {
     # What the tests of docs/cli.md, docs/formats.md and docs/deploying.md run or look at.
     **dict.fromkeys((".", "cp", "docker", "eval", "export", "jq", "printf", "protoc", "seq"), check_nothing),
     "kafka-acls.sh": check_nothing,  # Kafka's own, as its documents have it
-    **dict.fromkeys(("environment/bin/venv-pack", "sbin/start-connect-server.sh", "spark-submit"), check_nothing),
+    **dict.fromkeys(
+        ("environment/bin/venv-pack", "sbin/start-connect-server.sh", "spark-pipelines", "spark-submit"), check_nothing
+    ),
 }
 
 

@@ -20,6 +20,8 @@ OF_OTHERS = {
     "No module named 'spark_kafka_sink'",
     "[UNSUPPORTED_DATA_SOURCE_SAVE_MODE]",
     "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: pykafka",
+    "[STREAMING_REAL_TIME_MODE.OPERATOR_OR_SINK_NOT_IN_ALLOWLIST]",
+    "Sink pykafka does not support async progress tracking",
     "Connection refused",
     "invalid credentials with SASL mechanism",
     "Invalid username or password",

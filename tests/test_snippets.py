@@ -38,6 +38,8 @@ RUN_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("docs/migrating.md", "sql"): ("tests/spark/test_tables.py",),
     ("docs/monitoring.md", "json"): (HERE,),
     ("docs/monitoring.md", "python"): ("tests/test_monitoring_document.py", "tests/spark/test_progress.py"),
+    ("docs/pipelines.md", "python"): ("tests/spark/test_pipelines.py",),
+    ("docs/pipelines.md", "yaml"): ("tests/spark/test_pipelines.py",),
     ("docs/producer.md", "python"): (HERE, "tests/producer/test_leaving.py"),
     ("docs/quickstart.md", "python"): (WITH_SPARK,),
     ("docs/security.md", "python"): (HERE, "tests/test_security_document.py"),

@@ -28,7 +28,7 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.spark.checks import ask_driver, check_all
 from spark_kafka_sink.spark.delivery_options import EXACTLY_ONCE
 from spark_kafka_sink.spark.recorded_writer import Record, frame_of, made_anew, record_of
-from spark_kafka_sink.spark.words import MICRO_BATCH, MODE_NOT_ALLOWED, NAME, NO_NAME, START
+from spark_kafka_sink.spark.words import MICRO_BATCH, MODE_NOT_ALLOWED, NAME, NO_NAME, REAL_TIME, START
 from spark_kafka_sink.spark.writer import CONTINUOUS
 
 _MODES = {"append", "error", "errorifexists", "default"}
@@ -216,8 +216,11 @@ def _check_mode(said: Record) -> None:
 
 def _check_trigger(said: Record) -> None:
     trigger = said.last("trigger")
-    if trigger is not None and trigger.named.get("continuous") is not None:
-        raise ConfigurationError(CONTINUOUS)
+    if trigger is None:
+        return
+    for kind, words in (("continuous", CONTINUOUS), ("realTime", REAL_TIME)):
+        if trigger.named.get(kind) is not None:
+            raise ConfigurationError(words)
 
 
 def _warn_of_tables(said: Record) -> None:

@@ -13,6 +13,13 @@ NO_NAME = (
     "Option 'deliveryGuarantee' is 'exactly-once', which needs a name for this query that stays the same after a "
     "restart. Set the option checkpointLocation, from which it is made, or transactionalIdPrefix."
 )
+REAL_TIME = (
+    "trigger(realTime=...) is not available for 'pykafka': Spark's real-time mode takes the sinks on its own list, "
+    "which has none in Python (PythonTable, or ForeachBatchSink in output mode update). The setting "
+    "spark.sql.streaming.realTimeMode.allowlistCheck = false does not help: the mode also needs asynchronous progress "
+    "tracking, which Spark refuses for sinks in Python. Use micro-batches, one after the other: "
+    '.trigger(processingTime="0 seconds"). They take some tenths of a second; docs/latency.md has figures.'
+)
 OPTIONS_OF_A_TABLE = (
     "If this writes to a table: Spark does not hand the options of CREATE TABLE to a data source in Python. Give them "
     "with each write: INSERT INTO the_table WITH ('kafka.bootstrap.servers' = 'host:9092', 'topic' = 'orders') "

@@ -84,7 +84,11 @@ def refused(write: Callable[[], object], spark: SparkSession) -> KafkaSinkError:
         (lambda frame: frame.drop("value"), {}, "Required attribute 'value' not found"),
         (lambda frame: frame, {"kafka.bootstrap.servers": "127.0.0.1:{unused}"}, "{unused}: Connection refused"),
         (lambda frame: frame, {"topic": "not-there"}, "topic not-there: does not exist."),
-        (lambda frame: frame, {"topic": "ordres"}, "topic ordres: does not exist. Is 'orders' meant? Correct its name"),
+        (
+            lambda frame: frame,
+            {"topic": "ordres"},
+            "topic ordres: does not exist.\nWhat to do: Is 'orders' meant? Correct its name",
+        ),
     ],
     ids=["a misspelt option", "no value", "a wrong address", "a wrong topic", "a topic misspelt"],
 )

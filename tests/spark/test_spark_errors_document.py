@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.readwriter import DataFrameWriter
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.error_document import rows_that_explain
 
@@ -38,6 +40,23 @@ def test_sparks_advice_to_overwrite_is_answered_by_the_first_row_of_the_page(row
     (row,) = rows_that_explain(said)
     assert row.place == 0
     assert "`register(spark)` was not called" in row.advice
+
+
+@pytest.mark.parametrize("is_checked", ["true", "false"])
+def test_what_spark_says_to_real_time_mode_and_when_its_advice_is_followed_is_on_the_page(
+    spark: SparkSession, tmp_path: Path, is_checked: str
+) -> None:
+    other = spark.newSession()
+    other.conf.set("spark.sql.streaming.realTimeMode.allowlistCheck", is_checked)
+    rates = other.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
+    writer = rates.writeStream.format("pykafka").options(**NOWHERE).outputMode("update")
+    if "realTime" not in inspect.signature(writer.trigger).parameters:
+        pytest.skip("this pyspark has no real-time mode")
+    writer = writer.trigger(realTime="5 seconds")  # type: ignore[call-overload]
+    writer = writer.option("checkpointLocation", str(tmp_path))
+    start = inspect.unwrap(DataStreamWriter.start)
+    (row,) = rows_that_explain(words_of(lambda: start(writer).awaitTermination()))
+    assert "latency.md" in row.advice
 
 
 def test_a_thread_without_a_session_and_without_register_finds_its_sentence(rows: DataFrame) -> None:

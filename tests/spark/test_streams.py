@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,7 +45,7 @@ def options(broker: EmbeddedBroker, tmp_path: Path, topic: str = "t") -> dict[st
     [
         ({"tpoic": "t"}, ConfigurationError, "Did you mean 'topic'"),
         ({"topic": "not-there"}, PreflightError, "topic not-there: does not exist"),
-        ({"topic": "conuts"}, PreflightError, "does not exist. Is 'counts' meant?"),
+        ({"topic": "conuts"}, PreflightError, "does not exist[^?]* Is 'counts' meant"),
     ],
 )
 def test_what_is_wrong_with_a_stream_is_raised_by_start(
@@ -73,6 +74,21 @@ def test_continuous_processing_is_refused_with_the_line_to_write_instead(
     writer = words.writeStream.format("pykafka").options(**options(broker, tmp_path)).trigger(continuous="1 second")
     with pytest.raises(ConfigurationError, match=r'Use micro-batches: \.trigger\(processingTime="0 seconds"\)'):
         writer.start()
+    assert words.sparkSession.streams.active == []
+
+
+@pytest.mark.parametrize("output_mode", ["append", "update"])
+def test_real_time_mode_is_refused_with_what_stands_in_the_way_and_the_line_to_write_instead(
+    words: DataFrame, broker: EmbeddedBroker, tmp_path: Path, output_mode: str
+) -> None:
+    writer = words.writeStream.format("pykafka").options(**options(broker, tmp_path)).outputMode(output_mode)
+    if "realTime" not in inspect.signature(writer.trigger).parameters:
+        pytest.skip("this pyspark has no real-time mode")
+    writer = writer.trigger(realTime="5 seconds")  # type: ignore[call-overload]
+    with pytest.raises(ConfigurationError) as error:
+        writer.start()
+    for part in ("PythonTable", "asynchronous progress tracking", '.trigger(processingTime="0 seconds")'):
+        assert part in str(error.value)
     assert words.sparkSession.streams.active == []
 
 

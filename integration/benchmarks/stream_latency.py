@@ -1,0 +1,83 @@
+"""How long a record takes from Kafka to Kafka through a stream of Spark, with this sink and with Spark's own.
+
+    python -m integration.benchmarks.stream_latency [SECONDS]
+
+It starts a Kafka and a Spark, sends a record every 20 ms to one topic, and lets a stream copy them to another one as
+fast as micro-batches go, with each sink in turn and twice. The topic that is written to has LogAppendTime, so a
+record's latency is the difference of two times of this machine: from its creation to its place in the log. What
+micro-batches took is Spark's own progress. What comes before five seconds after the first micro-batch does not count.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+from pyspark.sql import SparkSession
+
+from integration.support.artifacts import connector_jars
+from integration.support.kafka_cluster import KafkaCluster
+from integration.support.librdkafka import create_topic
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.testing import read_topic
+from tests.spark_session import start_spark
+from tests.waiting import wait_until
+
+WARM_UP_S = 5.0
+EVERY_S = 0.02
+STEPS = ("triggerExecution", "addBatch", "walCommit", "commitOffsets")
+
+
+def main(seconds: float) -> None:
+    with tempfile.TemporaryDirectory() as name, KafkaCluster(Path(name) / "kafka") as cluster:
+        spark = start_spark({"spark.jars": ",".join(map(str, connector_jars()))})
+        spark.sparkContext.setLogLevel("OFF")
+        for turn in range(2):
+            for sink in ("pykafka", "kafka"):
+                print(turn + 1, sink, measured(spark, cluster.bootstrap(), sink, f"{name}/{sink}-{turn}", seconds))
+        spark.stop()
+
+
+def measured(spark: SparkSession, servers: str, sink: str, checkpoint: str, seconds: float) -> str:
+    source = create_topic(servers)
+    target = create_topic(servers, message_timestamp_type="LogAppendTime")
+    ended = threading.Event()
+    sender = threading.Thread(target=send, args=(servers, source, ended))
+    options = {"kafka.bootstrap.servers": servers}
+    records = spark.readStream.format("kafka").options(**options).option("subscribe", source).load()
+    writer = records.selectExpr("CAST(CAST(timestamp AS DOUBLE) * 1000 AS STRING) AS value").writeStream.format(sink)
+    query = writer.options(**options).option("topic", target).option("checkpointLocation", checkpoint).start()
+    sender.start()
+    wait_until(lambda: any(one["numInputRows"] for one in query.recentProgress), lambda: str(query.status))
+    time.sleep(WARM_UP_S)
+    begun, before = time.time(), len(query.recentProgress)
+    time.sleep(seconds)
+    progress = query.recentProgress[before:]
+    query.stop()
+    ended.set()
+    sender.join()
+    table = read_topic(servers, target)
+    created = np.array([float(value) for value in table["value"].to_pylist()])
+    stored = table["timestamp"].cast("timestamp[ms]").cast("int64").to_numpy()
+    latencies = (stored - created)[created > begun * 1000]
+    batches = [one["durationMs"] for one in progress if one["numInputRows"]]
+    steps = ", ".join(f"{step} {np.median([batch.get(step, 0) for batch in batches]):.0f}" for step in STEPS)
+    p50, p95, p99 = np.percentile(latencies, (50, 95, 99))
+    return (
+        f"{len(latencies)} records, latency p50 {p50:.0f} p95 {p95:.0f} p99 {p99:.0f} ms; "
+        f"{len(batches)} micro-batches, medians in ms: {steps}"
+    )
+
+
+def send(servers: str, topic: str, ended: threading.Event) -> None:
+    with KafkaProducer({"bootstrap.servers": servers, "linger.ms": "0"}) as producer:
+        while not ended.wait(EVERY_S):
+            producer.send(topic, b"x")
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 30.0)

@@ -1,0 +1,122 @@
+"""Declarative pipelines: the project of docs/pipelines.md, run as `spark-pipelines` runs it.
+
+The command is the same Python program. Here it finds a Spark that runs already, by SPARK_REMOTE.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
+from tests.documents import ROOT, blocks
+from tests.spark_session import connect_address
+
+pytest.importorskip("pyspark.pipelines", reason="this pyspark has no pipelines")
+pytest.importorskip("yaml", reason="pipelines need pyyaml")
+pytestmark = pytest.mark.needs("java")
+
+PROJECT = ROOT / "docs" / "examples" / "pipeline"
+TOPIC = '"topic": "orders",'
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded_broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def run(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> Run:
+    """Runs the project with these options of the sink, more than those of the page."""
+    shutil.copytree(PROJECT, tmp_path / "project")
+    spec = tmp_path / "project" / "spark-pipeline.yml"
+    addresses = {
+        "file:///tmp/orders-pipeline": f"file://{tmp_path}/storage",
+        "/data/orders": str(tmp_path / "orders"),
+        "localhost:9092": broker.bootstrap_servers,
+    }
+    for documented, here in addresses.items():
+        assert documented in spec.read_text()
+        spec.write_text(spec.read_text().replace(documented, here))
+    (tmp_path / "orders").mkdir()
+    sink = tmp_path / "project" / "transformations" / "orders.py"
+    documented_sink = sink.read_text()
+    assert TOPIC in documented_sink
+
+    def run(*arguments: str, topic: str, **more: str) -> subprocess.CompletedProcess[str]:
+        options = "".join(f'"{name}": "{value}", ' for name, value in ({"topic": topic} | more).items())
+        sink.write_text(documented_sink.replace(TOPIC, options))
+        command = [sys.executable, "-m", "pyspark.pipelines.cli", *arguments, "--spec", str(spec)]
+        environment = os.environ | {"SPARK_REMOTE": connect_address(spark)}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def test_the_page_shows_the_files_of_the_project() -> None:
+    """docs/pipelines.md"""
+    assert blocks("docs/pipelines.md", "yaml") == [(PROJECT / "spark-pipeline.yml").read_text()]
+    assert blocks("docs/pipelines.md") == [(PROJECT / "transformations" / "orders.py").read_text()]
+
+
+def order(tmp_path: Path, *ids: int) -> None:
+    lines = [f'{{"id": "{number}", "amount": {number}.5}}' for number in ids]
+    (tmp_path / "orders" / f"{ids[0]}.json").write_text("\n".join(lines))
+
+
+def keys(broker: EmbeddedBroker, topic: str) -> list[int]:
+    return sorted(int(key) for key in broker.topic(topic).read().column("key").to_pylist())
+
+
+@pytest.mark.parametrize("more", [{}, {"deliveryGuarantee": "exactly-once"}], ids=["at least once", "exactly once"])
+def test_each_run_writes_what_is_new_and_a_full_refresh_writes_all_again(
+    broker: EmbeddedBroker, run: Run, tmp_path: Path, more: dict[str, str]
+) -> None:
+    topic = broker.create_topic(f"orders-{len(more)}").name
+    for ids in ([1, 2, 3], [4]):
+        order(tmp_path, *ids)
+        done = run("run", topic=topic, **more)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "Run is COMPLETED." in done.stdout
+    assert keys(broker, topic) == [1, 2, 3, 4]
+    checkpoints = tmp_path / "storage" / "_checkpoints" / "orders_topic" / "orders_to_kafka"
+    assert [folder.name for folder in checkpoints.iterdir()] == ["0"]
+    done = run("run", "--full-refresh-all", topic=topic, **more)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert keys(broker, topic) == [1, 1, 2, 2, 3, 3, 4, 4]
+    assert sorted(folder.name for folder in checkpoints.iterdir()) == ["0", "1"], "each refresh has a checkpoint anew"
+
+
+def test_a_full_refresh_under_a_prefix_of_the_users_is_refused(
+    broker: EmbeddedBroker, run: Run, tmp_path: Path
+) -> None:
+    topic = broker.create_topic("prefixed").name
+    more = {"deliveryGuarantee": "exactly-once", "transactionalIdPrefix": "orders-pipeline"}
+    order(tmp_path, 1, 2)
+    assert run("run", topic=topic, **more).returncode == 0
+    done = run("run", "--full-refresh-all", topic=topic, **more)
+    assert done.returncode != 0
+    assert "transactionalIdPrefix" in done.stdout + done.stderr
+    assert keys(broker, topic) == [1, 2]
+
+
+def test_a_mistake_in_the_options_is_found_by_a_run_and_not_by_a_dry_run(
+    broker: EmbeddedBroker, run: Run, tmp_path: Path
+) -> None:
+    topic = broker.create_topic("mistaken").name
+    order(tmp_path, 1)
+    dry = run("dry-run", topic=topic, tpoic="x")
+    assert dry.returncode == 0, dry.stdout + dry.stderr
+    done = run("run", topic=topic, tpoic="x")
+    assert done.returncode != 0
+    assert "ConfigurationError: Unknown option 'tpoic'. Did you mean 'topic'?" in done.stdout
+    assert keys(broker, topic) == []
