@@ -295,7 +295,8 @@ class NetworkClient:
 
     def _handle_timed_out_requests(self, responses: list[ClientResponse], now: float) -> None:
         for node_id in self._in_flight.nodes_with_timed_out_requests(now):
-            reason = f"{self._connections.describe(node_id)} did not answer within request.timeout.ms"
+            silent = f"{self._config.request_timeout_ms / 1000:g} s (request.timeout.ms)"
+            reason = f"{self._connections.describe(node_id)} did not answer, silent for {silent}"
             self._abandon(responses, node_id, Loss(reason, timed_out=True), now)
 
     def _handle_rebootstrap(self, responses: list[ClientResponse], now: float) -> None:
