@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
+from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import Entry, EntryState
+from spark_kafka_sink.exactly_once.entries import Entry, EntryState, encoded
 from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
-from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID
+from spark_kafka_sink.exactly_once.transactions_client import TransactionDescription
+from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
+from tests.exactly_once import lives
 
 TakenOut = Callable[[pytest.MonkeyPatch], None]
 
@@ -27,6 +30,14 @@ def the_log_is_read_after_the_epoch_was_given(patch: pytest.MonkeyPatch) -> None
         return hints[id(query)]
 
     patch.setattr(QueryTransactions, "entry", entry)
+
+
+def a_claim_is_read_back(patch: pytest.MonkeyPatch) -> None:
+    def claim(query: QueryTransactions, driver: ProducerIdAndEpoch, found: Entry, claim: Entry) -> ProducerIdAndEpoch:
+        held = query._write(Held(driver), (encoded(found), encoded(claim)))
+        return query.renew(held.driver, claim.timeout_ms)
+
+    patch.setattr(QueryTransactions, "claim", claim)
 
 
 def a_decision_is_written_under_the_epoch_of_the_start(patch: pytest.MonkeyPatch) -> None:
@@ -59,10 +70,35 @@ def what_is_left_is_aborted_by_the_next_driver(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(QueryTransactions, "leftovers", lambda query: [])
 
 
-RULES: tuple[TakenOut, ...] = (
-    the_log_is_read_after_the_epoch_was_given,
-    a_decision_is_written_under_the_epoch_of_the_start,
-    what_is_decided_is_finished_by_the_next_driver,
-    a_batch_that_is_decided_is_passed_over,
-    what_is_left_is_aborted_by_the_next_driver,
-)
+def it_is_looked_for_a_newer_driver_between_list_and_abort(patch: pytest.MonkeyPatch) -> None:
+    def abort(query: QueryTransactions, listed: Iterable[TransactionDescription], driver: ProducerIdAndEpoch) -> None:
+        query.end_listed(listed)
+
+    patch.setattr(QueryTransactions, "abort", abort)
+
+
+def exactly_what_was_listed_is_aborted(patch: pytest.MonkeyPatch) -> None:
+    """The look comes first, and then all that is open is ended."""
+
+    def listed_anew(query: QueryTransactions, listed: Iterable[Any], driver: ProducerIdAndEpoch) -> None:
+        if list(listed):
+            if not query.is_newest(driver):
+                raise refusals.fenced(query.driver_id)
+            query.end_listed(query.leftovers())
+
+    patch.setattr(QueryTransactions, "abort", listed_anew)
+
+
+def a_late_attempt_looks_before_it_begins(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(lives, "refuse_if_late", lambda client, start: None)
+
+
+SEEDS: dict[TakenOut, tuple[int, ...]] = {
+    the_log_is_read_after_the_epoch_was_given: (0, 1),
+    a_decision_is_written_under_the_epoch_of_the_start: (40,),
+    what_is_decided_is_finished_by_the_next_driver: (12, 119),
+    a_batch_that_is_decided_is_passed_over: (4, 15, 20),
+    what_is_left_is_aborted_by_the_next_driver: (0, 1),
+    a_late_attempt_looks_before_it_begins: (111, 244),
+}
+"""Which noticed, once. A change of the code may well make other runs of them; then others are tried."""

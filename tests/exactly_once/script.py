@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,13 @@ class Script:
     def __init__(self, world: World) -> None:
         self.world = world
         self._places: list[_Place] = []
+        self._in_step: tuple[str, str] | None = None
+        self._lead: Counter[str] = Counter()
+
+    def in_step(self, one: str, other: str, first: int, second: int) -> None:
+        """The one passes `first` points, the other `second`; then they take turns, as long as both have any."""
+        self._in_step = one, other
+        self._lead = Counter({one: -first, other: -second})
 
     def holds(self, actor: str, number: int, until: Holds, *, since: Holds = lambda: True) -> None:
         """It stands still at one of its points until that is so; the first one `since` then is 0."""
@@ -42,13 +50,21 @@ class Script:
 
     def _decide(self, point: Point, chosen: Actor, others: Sequence[Actor]) -> Actor | None:
         free = [actor for actor in (chosen, *others) if not self._is_held(actor)]
-        goes_on = free[0] if free else chosen
+        goes_on = self._whose_turn(free) if free else chosen
         here = [each for each in self._places if each.actor == goes_on.name and each.since()]
         if any(each.until is None and each.passed == each.number for each in here):
             self.world.stage.kill(goes_on)
             return None
         for each in here:
             each.passed += 1
+        return goes_on
+
+    def _whose_turn(self, free: Sequence[Actor]) -> Actor:
+        in_step = [actor for actor in free if self._in_step is not None and actor.name in self._in_step]
+        if len(in_step) < len(self._in_step or ()) or not in_step:
+            return free[0]
+        goes_on = min(in_step, key=lambda actor: (self._lead[actor.name], actor.name))
+        self._lead[goes_on.name] += 1
         return goes_on
 
     def _is_held(self, actor: Actor) -> bool:

@@ -6,6 +6,8 @@ places are played, with transactions of both versions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from spark_kafka_sink.broker.transactions import TransactionState
@@ -13,6 +15,7 @@ from spark_kafka_sink.errors import ExactlyOnceError
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import EntryState
 from spark_kafka_sink.producer.record import ProducerRecord
+from tests.exactly_once import rules
 from tests.exactly_once.explorer import LAST, check
 from tests.exactly_once.interleaving import Actor
 from tests.exactly_once.lives import LOG, TASKS, World, one_process_at_a_time
@@ -113,7 +116,7 @@ def test_2_what_a_newer_driver_has_decided_before_it_died_is_neither_doubled_nor
 
 
 @BOTH
-@pytest.mark.parametrize("place", range(6))
+@pytest.mark.parametrize("place", range(10))
 def test_3_an_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided(version: int, place: int) -> None:
     world = world_after_one_batch(version)
     world.fails = lambda attempt: attempt.driver == "driver-2" and attempt.partition == 1
@@ -190,3 +193,65 @@ def test_14_a_strangers_record_in_the_log_stops_no_query(version: int, key: byte
     Script(world).play()
     assert world.failed == {}
     restart_and_check(world)
+
+
+@BOTH
+@pytest.mark.parametrize("place", BEGIN[2:])
+def test_1_a_driver_that_stood_still_in_its_start_aborts_nothing_that_a_newer_ones_tasks_have_open(
+    version: int, place: int
+) -> None:
+    world = world_after_one_batch(version)
+    script = Script(world)
+    world.add_driver("driver-2")
+    world.add_driver("driver-3")
+    script.holds("driver-2", place, lambda: all_have_ended(world, "driver-3"))
+    script.holds("driver-3", 0, lambda: script.ended("driver-2"), since=lambda: all_have_ended(world, "driver-3"))
+    script.play()
+    assert "driver-3" not in world.failed
+    restart_and_check(world)
+
+
+@BOTH
+@pytest.mark.parametrize(("first", "second"), [(first, second) for first in range(1, 9) for second in (1, 2, 4)])
+def test_two_drivers_that_begin_in_step_are_never_both_at_work(version: int, first: int, second: int) -> None:
+    """driver-2 does this many requests, driver-3 that many; then they take turns, one request each."""
+    world = world_after_one_batch(version)
+    script = Script(world)
+    world.add_driver("driver-2")
+    world.add_driver("driver-3")
+    script.in_step("driver-2", "driver-3", first, second)
+    script.play()
+    restart_and_check(world)
+
+
+# --- each rule is what makes one of these tests pass
+
+
+def test_without_reading_its_claim_back_a_driver_works_beside_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules.a_claim_is_read_back(monkeypatch)
+    with pytest.raises(AssertionError, match="the last start fails"):
+        test_two_drivers_that_begin_in_step_are_never_both_at_work(2, 1, 1)
+
+
+def test_without_a_look_after_the_list_a_driver_aborts_what_a_newer_one_has_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rules.it_is_looked_for_a_newer_driver_between_list_and_abort(monkeypatch)
+    promise = test_1_a_driver_that_stood_still_in_its_start_aborts_nothing_that_a_newer_ones_tasks_have_open
+    assert any(_fails(promise, 2, place) for place in reversed(BEGIN))
+
+
+def test_where_the_list_comes_after_the_look_a_driver_aborts_what_a_newer_one_has_decided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rules.exactly_what_was_listed_is_aborted(monkeypatch)
+    promise = test_3_an_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided
+    assert any(_fails(promise, 2, place) for place in (7, *range(12)))
+
+
+def _fails(promise: Callable[[int, int], None], version: int, place: int) -> bool:
+    try:
+        promise(version, place)
+    except AssertionError:
+        return True
+    return False
