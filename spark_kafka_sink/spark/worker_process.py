@@ -50,7 +50,9 @@ def acknowledge_at_once() -> None:
     if not hasattr(socket, "TCP_QUICKACK") or os.environ.get(_HAS_UNIX_SOCKET, "false").lower() == "true":
         return
     # With a default timeout, socket.socket(fileno=...) would make pyspark's connection non-blocking.
-    if socket.getdefaulttimeout() is None:
+    if socket.getdefaulttimeout() is not None:
+        return
+    with contextlib.suppress(OSError):  # a machine may have no /proc
         acknowledge_first(sorted(map(int, os.listdir("/proc/self/fd"))))
 
 
