@@ -145,3 +145,15 @@ def test_an_id_that_began_nothing_is_fenced_once_and_free_again(broker: Embedded
         assert free_name(client, start, start.task(1, 0), task_attempt_id=17) == start.task(1, 0)
         query.commit(start, 1, [query.write(start, 0, "1/0")])
         assert client.describe([start.task_id(1, 0)]) == fenced, "it is not fenced with each batch"
+
+
+@pytest.mark.parametrize("end", [commit, abort, take_over, abort_by_hand])
+def test_an_attempt_whose_batch_has_ended_does_not_even_ask_for_an_id(
+    broker: EmbeddedBroker, end: Callable[[Query, BatchStart], None]
+) -> None:
+    """By then a task of the next batch may have the id, and to ask for it would abort what that one writes."""
+    query = Query(broker)
+    start = query.begin()
+    end(query, start)
+    with client_of(broker) as client, pytest.raises(ExactlyOnceError, match="This attempt came too late"):
+        free_name(client, start, start.task(1, 1), 17)
