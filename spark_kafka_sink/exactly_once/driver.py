@@ -84,7 +84,9 @@ class Driver:
         for _ in range(_TURNS_MAX):
             seen = self._query.look()
             hint = self._query.entry(None if seen is None else seen.id_and_epoch.producer_id)
-            present = hint.driver if present is None else present
+            if present is None:
+                self._refuse_newer(hint, name, seen)
+                present = hint.driver
             self._refuse(hint, name, present)
             try:
                 return self._turn(name, seen, hint, present)
@@ -111,6 +113,18 @@ class Driver:
             raise refusals.log_lost(self._delivery.prefix, self._query.log.topic)
         return self._take_over(entry, name, driver, hint.timeout_ms if goes_on else granted_ms)
 
+    def _refuse_newer(self, hint: Entry, name: str, seen: TransactionDescription | None) -> None:
+        """Has another driver claimed the prefix between the look at its id and the look into the log?"""
+        if hint.driver in ("", name):
+            return
+        if seen is None:  # brokers did not know the id: they have forgotten it, or it is newer than the look
+            newer = self._query.look() is not None
+        else:
+            producer_id, epoch = hint.claimed
+            newer = producer_id == seen.id_and_epoch.producer_id and epoch > seen.id_and_epoch.epoch
+        if newer:
+            raise refusals.overtaken(hint, name)
+
     def _refuse(self, entry: Entry, name: str, present: str) -> None:
         """`present`: who drove when this driver looked first. To take over from another one is to fence one that
         began later, and works."""
@@ -129,7 +143,7 @@ class Driver:
             _log.info("prefix %s: %s is decided and not done; it is finished now", entry.prefix, entry.batch)
             self._commit_all(entry)
             entry = entry.done()
-        claim = entry.begun(name, self._delivery.checkpoint, granted_ms)
+        claim = entry.begun(name, self._delivery.checkpoint, granted_ms, (driver.producer_id, driver.epoch))
         driver = self._query.claim(driver, found, claim)
         self._query.abort(self._query.leftovers(), driver)
         return BatchStart(claim, driver, self._delivery.is_given)

@@ -28,6 +28,7 @@ _READ_TOO = 1
 KEYS_MAX = 100
 DRIVERS_MAX = 20
 VALUE_BYTES_MAX = 8 << 20
+NOT_CLAIMED = (-1, -1)
 _TEXT_CHARACTERS_MAX = 4_096
 _LONG_MAX = 2**63 - 1
 _INT_MAX = 2**31 - 1
@@ -97,6 +98,8 @@ class Entry:
     """Of the tasks' transactions; 0 if that is not known."""
     keys: tuple[KeyedJob, ...] = ()
     """Jobs that are committed, the newest at the end."""
+    claimed: tuple[int, int] = NOT_CLAIMED
+    """Producer id and epoch under which the newest driver took over."""
     is_claim: bool = False
     """Its driver has taken over and decided nothing yet: what older drivers have left open may be so still."""
 
@@ -109,7 +112,7 @@ class Entry:
     def last_decided(self) -> Batch | None:
         return None if self.state is EntryState.OPEN else self.batch
 
-    def begun(self, driver: str, checkpoint: str, timeout_ms: int) -> Entry:
+    def begun(self, driver: str, checkpoint: str, timeout_ms: int, claimed: tuple[int, int] = NOT_CLAIMED) -> Entry:
         """A new driver has the prefix."""
         return dataclasses.replace(
             self,
@@ -117,6 +120,7 @@ class Entry:
             drivers=(*self.drivers, driver)[-DRIVERS_MAX:],
             checkpoint=checkpoint or self.checkpoint,
             timeout_ms=timeout_ms,
+            claimed=claimed,
             is_claim=True,
         )
 
@@ -174,6 +178,7 @@ def encoded(entry: Entry) -> bytes:
         "drivers": entry.drivers,
         "checkpoint": entry.checkpoint,
         "timeoutMs": entry.timeout_ms,
+        "claimed": None if entry.claimed == NOT_CLAIMED else entry.claimed,
         "claim": entry.is_claim,
         "keys": [{"key": job.key, "scope": job.scope, "content": _plain(job.content)} for job in entry.keys],
     }
@@ -212,6 +217,7 @@ def _entry(prefix: str, plain: Mapping[str, Any]) -> Entry:
         checkpoint=_text(plain["checkpoint"]),
         timeout_ms=_whole(plain["timeoutMs"], _INT_MAX),
         keys=tuple(_keyed_job(each) for each in _list(plain["keys"])),
+        claimed=_claimed(plain.get("claimed")),
         is_claim=plain.get("claim") is True,
     )
 
@@ -219,6 +225,13 @@ def _entry(prefix: str, plain: Mapping[str, Any]) -> Entry:
 def _transaction(row: object) -> TaskTransaction:
     generation, partition, attempt, producer_id, epoch, version = (_whole(each) for each in _list(row, 6))
     return TaskTransaction(TaskName(generation, partition, attempt), producer_id, epoch, version)
+
+
+def _claimed(plain: object) -> tuple[int, int]:
+    if plain is None:
+        return NOT_CLAIMED
+    producer_id, epoch = _list(plain, 2)
+    return (_whole(producer_id), _whole(epoch, _INT_MAX))
 
 
 def _keyed_job(plain: object) -> KeyedJob:

@@ -111,7 +111,9 @@ def abort(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOP
     """Abort the open transactions of tasks under the prefix, and return them. ExactlyOnceError if they are decided."""
     with _opened(options, prefix, topic) as query:
         driver, entry = _fenced(query, _refuse_decided)
-        driver = query.claim(driver, entry, entry.begun(_person(), "", entry.timeout_ms))
+        driver = query.claim(
+            driver, entry, entry.begun(_person(), "", entry.timeout_ms, (driver.producer_id, driver.epoch))
+        )
         listed = query.leftovers()
         query.abort(listed, driver)
         _forget_job(query, driver)
@@ -190,10 +192,17 @@ def _finished(options: Mapping[str, str], prefix: str, topic: str, *, give_up: b
         if not all(refusals.is_lost(error) for error in refused.values()):
             raise refusals.not_yet_committed(entry, refused)
         if give_up or not refused:
-            driver = query.claim(driver, entry, entry.done().begun(_person(), "", entry.timeout_ms))
+            driver = query.claim(
+                driver, entry, entry.done().begun(_person(), "", entry.timeout_ms, (driver.producer_id, driver.epoch))
+            )
             _forget_job(query, driver)
         ids = [task_id(prefix, each.task) for each in entry.transactions]
         return Finished(entry, tuple(name for name in ids if name not in refused), refused)
+
+
+def _claim(query: QueryTransactions, driver: ProducerIdAndEpoch, found: Entry, following: Entry) -> ProducerIdAndEpoch:
+    claimed = (driver.producer_id, driver.epoch)
+    return query.claim(driver, found, following.begun(_person(), "", found.timeout_ms, claimed))
 
 
 def _forget_job(query: QueryTransactions, driver: ProducerIdAndEpoch) -> None:

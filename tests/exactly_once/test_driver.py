@@ -95,67 +95,6 @@ def test_a_driver_that_dies_again_and_again_in_the_same_batch_finishes_it_once(q
     assert seen(query.broker, "read_uncommitted") == rows(0)
 
 
-# --- two drivers
-
-
-def test_a_driver_that_claimed_and_came_no_further_frees_what_was_left_when_it_begins_again(query: Query) -> None:
-    query.write_both(query.begin(), 0)
-    again = query.again()
-    failing = patch.object(QueryTransactions, "abort", side_effect=NetworkError("no broker answers"))
-    with failing, pytest.raises(NetworkError):
-        again.begin()
-    assert len(open_ids(query.broker)) == 2
-    start = again.begin()
-    assert open_ids(query.broker) == []
-    again.commit(start, 0, again.write_both(start, 0))
-    assert seen(query.broker) == rows(0)
-
-
-def test_of_two_drivers_the_older_is_fenced_and_its_commit_fails(query: Query) -> None:
-    older, newer = query, query.again()
-    start = older.begin()
-    written = older.write_both(start, 0)
-    of_newer = newer.begin()
-    with pytest.raises(
-        ExactlyOnceError, match="batch 0 of query query-1 was not committed: a newer driver has taken over"
-    ):
-        older.commit(start, 0, written)
-    newer.commit(of_newer, 0, newer.write_both(of_newer, 0))
-    assert seen(query.broker) == rows(0)
-
-
-def test_an_older_driver_that_begins_again_is_refused_and_the_newer_one_goes_on(query: Query) -> None:
-    older, newer = query, query.again()
-    older.run(0)
-    start = newer.begin()
-    written = newer.write_both(start, 1)
-    with pytest.raises(ExactlyOnceError, match="A newer driver has taken over the query with the prefix p: driver-2"):
-        older.begin()
-    newer.commit(start, 1, written)
-    assert seen(query.broker) == rows(0, 1)
-
-
-def test_tasks_of_an_older_driver_have_ids_of_their_own(query: Query) -> None:
-    start = query.begin()
-    newer = query.again()
-    of_newer = newer.begin()
-    written = newer.write_both(of_newer, 0)
-    query.write(start, 0, "late")
-    newer.commit(of_newer, 0, written)
-    assert seen(query.broker) == rows(0)
-
-
-def test_an_abort_of_an_older_driver_touches_nothing(query: Query) -> None:
-    start = query.begin()
-    query.write_both(start, 0)
-    newer = query.again()
-    of_newer = newer.begin()
-    of_newer_written = newer.write_both(of_newer, 0)
-    assert not query.abort(start, 0)
-    newer.commit(of_newer, 0, of_newer_written)
-    assert seen(query.broker) == rows(0)
-
-
 # --- abort
 
 
