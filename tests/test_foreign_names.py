@@ -1,8 +1,8 @@
 """No name or text of a broker's answer reaches a log or an error as it came: each string of each answer is tried.
 
 The messages are declarations, so the fields are found by walking them. Each gets a line break and an ESC at its end, in
-answers without an error and in answers that refuse, while producers, transactions, the checks before a write and a
-reader talk to the cluster.
+answers without an error and in answers that refuse, while producers, transactions, the checks before a write, a reader
+and a driver of exactly once talk to the cluster.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from spark_kafka_sink.broker.handlers import HANDLERS
 from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.client.preflight import HASTE, Target, failure, preflight
 from spark_kafka_sink.errors import KafkaSinkError
+from spark_kafka_sink.exactly_once.batch_start import Delivery
+from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.driver import Driver
+from spark_kafka_sink.exactly_once.entries import Batch
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey, Message
@@ -47,6 +51,9 @@ ASKED = {
     ApiKey.TXN_OFFSET_COMMIT,
     ApiKey.DESCRIBE_CONFIGS,
     ApiKey.DESCRIBE_QUORUM,
+    ApiKey.DESCRIBE_TRANSACTIONS,
+    ApiKey.LIST_TRANSACTIONS,
+    ApiKey.CREATE_TOPICS,
 }
 
 
@@ -147,7 +154,36 @@ def reading(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
     yield read
 
 
+def deciding(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
+    """Exactly once: a batch from its beginning to its commit, and the start of another driver after it."""
+    limits = {"retry.backoff.ms": "10", "request.timeout.ms": "1000"}
+    delivery = Delivery({"bootstrap.servers": cluster.bootstrap_servers, **limits}, "p", "decisions", -1, 60_000)
+
+    def batch(number: int) -> None:
+        with Driver(delivery, system=cluster.system) as driver:
+            start = driver.begin(f"start {number}")
+            producer = simulated_producer(cluster, transactional_id="x", max_block_ms=3_000)
+            try:
+                producer.init_transactions(start.task_id(0, 0))
+                producer.begin_transaction()
+                producer.send("t", b"v")
+                prepared = producer.prepare_transaction()
+                assert prepared is not None
+                written = [start.transaction(0, 0, prepared)]
+                driver.commit(start, Batch("q", number), written, Content.of({"t": 1}, 1))
+            finally:
+                producer.close(0)
+
+    for number in range(2):
+        yield lambda number=number: batch(number)  # type: ignore[misc]
+
+
 CONVERSATIONS = {
+    ApiKey.DESCRIBE_TRANSACTIONS: [deciding],
+    ApiKey.LIST_TRANSACTIONS: [deciding],
+    ApiKey.CREATE_TOPICS: [deciding],
+    ApiKey.DESCRIBE_CONFIGS: [writing, checking, deciding],
+    ApiKey.FIND_COORDINATOR: [writing, checking, deciding],
     ApiKey.PRODUCE: [writing],
     ApiKey.FETCH: [reading],
     ApiKey.LIST_OFFSETS: [reading],

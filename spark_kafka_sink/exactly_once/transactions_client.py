@@ -46,6 +46,7 @@ from spark_kafka_sink.protocol.messages.list_transactions import (
 )
 from spark_kafka_sink.protocol.messages.list_transactions import TransactionState as ListedTransaction
 from spark_kafka_sink.reader.blocking_client import BlockingClient, Question
+from spark_kafka_sink.words import cleaned
 
 ONGOING, EMPTY, COMPLETE_ABORT = "Ongoing", "Empty", "CompleteAbort"
 """States of a transactional id. Empty: a producer has asked for it, and has begun nothing since."""
@@ -243,11 +244,11 @@ def _described_codes(answer: DescribeTransactionsResponse, _: Sequence[str]) -> 
 def _description(row: TransactionState) -> TransactionDescription:
     return TransactionDescription(
         row.transactional_id,
-        row.transaction_state,
+        cleaned(row.transaction_state),  # it and the topics are shown to people
         ProducerIdAndEpoch(row.producer_id, row.producer_epoch),
         row.transaction_timeout_ms,
         row.transaction_start_time_ms,
-        tuple((topic.topic, index) for topic in row.topics for index in topic.partitions),
+        tuple((cleaned(topic.topic), index) for topic in row.topics for index in topic.partitions),
     )
 
 

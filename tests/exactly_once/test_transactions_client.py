@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from spark_kafka_sink.broker.context import RequestContext
+from spark_kafka_sink.broker.handlers import HANDLERS
 from spark_kafka_sink.errors import KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.transactions_client import ONGOING, TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -166,3 +170,24 @@ def test_what_is_aborted_cannot_be_written_to_any_more(
         assert client.end(written, commit=True).keys() == set(ids(written))
     alive.close(timeout=0)
     assert seen(broker) == []
+
+
+def test_a_state_and_topics_that_a_broker_names_are_shown_on_one_line(
+    broker: EmbeddedBroker, written: list[PreparedTransaction], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = HANDLERS[ApiKey.DESCRIBE_TRANSACTIONS]
+
+    def poisoned(context: RequestContext, request: Any) -> Any:
+        answer: Any = handle(context, request)
+        for row in answer.transaction_states:
+            row.transaction_state += "\nforged"
+            for topic in row.topics:
+                topic.topic += "\x1b[31m"
+        return answer
+
+    monkeypatch.setitem(HANDLERS, ApiKey.DESCRIBE_TRANSACTIONS, poisoned)
+    with client_of(broker) as client:
+        shown = str(client.describe(each.transactional_id for each in written))
+    assert "forged" in shown
+    assert "\\n" not in shown
+    assert "\\x1b" not in shown
