@@ -33,6 +33,7 @@ UNKNOWN_TOPIC_MS_MAX = 5_000.0
 """A topic that was created a moment ago may be unknown to a broker for so long."""
 SUSPICIOUS_MS = 1_000.0
 """After so much silence of a node, metadata are asked for: the cluster may have elected another."""
+_LEAST_WAIT_MS = 1.0
 _NO_LIMIT_MS = 2.0**40
 """Of a single request: the limit is on the silence of its node. It may wait for many others."""
 
@@ -283,7 +284,8 @@ class BlockingClient:
                 if not known.is_bootstrap and node_id not in known.nodes:
                     self._leave(node_id, "said nothing, and has left the cluster", now)
             if 0 < silence_ms < limit_ms:
-                look_again_ms = min(look_again_ms, limit_ms - silence_ms)
+                # What is left may be less than the clock can tell: then the time would never come.
+                look_again_ms = min(look_again_ms, max(limit_ms - silence_ms, _LEAST_WAIT_MS))
         return look_again_ms
 
     def _leave(self, node_id: int, why: str, now: float) -> None:
