@@ -11,7 +11,7 @@ from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
 
 SILENCE_MS = 3_000.0
-TOO_LITTLE_MS = 1e-13
+TOO_LITTLE_MS = 1e-12
 """Added to a clock that stands at some seconds, this changes nothing."""
 
 
