@@ -98,7 +98,7 @@ def test_the_error_of_records_that_were_never_sent_names_that_and_the_reason(los
     future = producer.send(ProducerRecord("t", b"1"))
     run_until(producer, future.done, 5100)
     error = str(future.exception(0))
-    assert "never sent" in error
+    assert "Never sent" in error
     assert ("no leader" if lost == "the leader" else "broker0:9092") in error
     assert "may be stored" not in error
 
