@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
@@ -129,15 +128,20 @@ def expressions() -> list[str]:
     return [rule["expr"] for rule in rules()] + shown
 
 
-def series_on_the_pages() -> dict[str, set[str]]:
-    """What both collectors show: the name of each series, and its labels."""
+def page() -> bytes:
+    """What both collectors show together."""
     registry, writes = CollectorRegistry(), WriteCollector()
     writes.record(report())
     producer = simulated_producer(SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1}))
     outcome(producer, producer.send("t", b"v"))
     registry.register(writes)
     registry.register(ProducerCollector(producer))
-    text = generate_latest(registry).decode()
+    return generate_latest(registry)
+
+
+def series_on_the_pages() -> dict[str, set[str]]:
+    """The name of each series of the page, and its labels."""
+    text = page().decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     return {sample.name: set(sample.labels) for sample in samples}
 
@@ -172,6 +176,11 @@ def test_the_panels_of_the_dashboard_do_not_overlap_and_name_their_series() -> N
     assert all(legend.startswith(("{{job}}", "{{client_id}}")) for legend in legends)
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+@pytest.mark.needs("promtool")
+def test_promtool_finds_nothing_to_mend_in_the_page() -> None:
+    subprocess.run(["promtool", "check", "metrics"], input=page(), check=True)
+
+
+@pytest.mark.needs("promtool")
 def test_promtool_takes_the_rules() -> None:
     subprocess.run(["promtool", "check", "rules", str(ASSETS / "prometheus-rules.yml")], check=True)

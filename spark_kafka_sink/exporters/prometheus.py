@@ -95,6 +95,8 @@ def _with_unit(name: str) -> tuple[str, float]:
         return f"{name}-seconds", _MILLISECONDS
     if name == "metadata-age":
         return f"{name}-seconds", 1.0
+    if name == "connection-count":
+        return "connections", 1.0  # Prometheus keeps the end `_count` for histograms
     return (f"{name}-bytes" if name.startswith(_IN_BYTES) else name), 1.0
 
 
