@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.record import ProducerRecord
     from spark_kafka_sink.records.columns import RecordColumns
     from spark_kafka_sink.spark.datasource import KafkaDataSource
-    from spark_kafka_sink.spark.drop_in import register
+    from spark_kafka_sink.spark.patches.drop_in import register
 
 __version__ = "0.1.0"
 
@@ -28,7 +28,7 @@ _HOME = {
     "ProducerRecord": "spark_kafka_sink.producer.record",
     "RecordColumns": "spark_kafka_sink.records.columns",
     "RecordMetadata": "spark_kafka_sink.producer.futures",
-    "register": "spark_kafka_sink.spark.drop_in",
+    "register": "spark_kafka_sink.spark.patches.drop_in",
 }
 
 __all__ = [

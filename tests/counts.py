@@ -22,8 +22,8 @@ from typing import Any
 import pyarrow as pa
 
 from spark_kafka_sink.spark.columns import ColumnPlan
+from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.pool import POOL
-from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.writer import KafkaBatchWriter
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import simulated_producer

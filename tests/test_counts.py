@@ -47,6 +47,6 @@ def test_a_spark_worker_imports_only_what_a_write_needs() -> None:
         "protocol.messages.fetch",
         "exactly_once",
         "spark.exactly_once",
-        "spark.delivery_options",
+        "spark.options.delivery",
     ):
         assert not [name for name in modules if f"{name}.".startswith(f"spark_kafka_sink.{room}.")], room

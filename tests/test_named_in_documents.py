@@ -11,7 +11,7 @@ import pytest
 from spark_kafka_sink.cli.main import COMMANDS, parser
 from spark_kafka_sink.network.security_config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS
-from spark_kafka_sink.spark.options import CONSUMER_OPTIONS, OPTIONS, SOURCE_OPTIONS
+from spark_kafka_sink.spark.options.parse import CONSUMER_OPTIONS, OPTIONS, SOURCE_OPTIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

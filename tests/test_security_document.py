@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.spark.options import parse_options
-from spark_kafka_sink.spark.sink_options import SinkOptions
+from spark_kafka_sink.spark.options.parse import parse_options
+from spark_kafka_sink.spark.options.sink_options import SinkOptions
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "security.md").read_text()
 RECIPES = [block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "options = {" in block]

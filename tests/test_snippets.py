@@ -17,7 +17,7 @@ import pytest
 
 from integration.support.kafka_cluster import KafkaCluster
 from spark_kafka_sink.reports.write_report import from_json
-from spark_kafka_sink.spark.options import parse_options
+from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.documents import ROOT, blocks, languages, pages
 

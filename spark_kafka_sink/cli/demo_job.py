@@ -22,7 +22,7 @@ from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.reader.reader import TopicReader
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.reports.write_report import WriteReport, ranges_of
-from spark_kafka_sink.spark.drop_in import register
+from spark_kafka_sink.spark.patches.drop_in import register
 from spark_kafka_sink.words import cleaned
 
 PARTITIONS = 6

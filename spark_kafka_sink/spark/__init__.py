@@ -1,23 +1,24 @@
 """The Spark data source `pykafka`: the only folder that knows Spark.
 
 datasource.py       what Spark finds: KafkaDataSource
-drop_in.py          register(): which methods of pyspark it replaces, and what it sets
-save_and_start.py   what takes their place: a look before Spark plans, fewer columns, mode append, output mode update
-plain_errors.py     what they raise: the sentence, without the stages of a job around it
-recorded_writer.py  writers of pyspark that remember what was said to them
-option_names.py     names of options as a job writes them, also in the words of the producer
-options.py          option strings -> SinkOptions, all faults in one error
-columns.py          the column contract, and Arrow batches -> columns per topic
-writer.py           what Spark calls: a batch and a stream writer over one write task
-write_task.py       one task: Arrow batches in, acknowledged offsets out
 checks.py           what the driver looks at before any task: options, schema, connection; also for Spark Connect
+columns.py          the column contract, and Arrow batches -> columns per topic
+value_formats.py    which columns become the value and the key, and by which encoder
+arrow_types.py      types of Spark's columns as Arrow has them
+writer.py           what Spark calls: a batch and a stream writer over one write task
+exactly_once.py     what these writers do besides if the delivery guarantee is exactly once
+write_task.py       one task: Arrow batches in, acknowledged offsets out
+pool.py             producers that outlive a task
 failures.py         the error of a failed task
 dead_letters.py     where records go that no broker takes
-pool.py             producers that outlive a task
 report.py           what a task has written, as its commit message, and the sum of them
 publish.py          where the report of a write goes: a file, a topic, a function
 progress.py         these reports beside Spark's own progress of a stream
+worker_process.py   settings of the Python processes that Spark starts
+worker_log.py       log lines of these processes
 words.py            refusals that more than one file has to say
+options/            option strings -> SinkOptions, all faults in one error
+patches/            register(): methods of pyspark's writers that it replaces
 
 pyspark comes with the cluster, or with the extra `spark`.
 """

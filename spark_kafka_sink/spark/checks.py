@@ -20,11 +20,11 @@ from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError, Prefligh
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.held_log import held_log
 from spark_kafka_sink.spark.columns import ColumnPlan, plan_columns
-from spark_kafka_sink.spark.format_options import encoded_sides
-from spark_kafka_sink.spark.option_names import as_in_spark
-from spark_kafka_sink.spark.options import parse_options
+from spark_kafka_sink.spark.options.formats import encoded_sides
+from spark_kafka_sink.spark.options.names import as_in_spark
+from spark_kafka_sink.spark.options.parse import parse_options
+from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.publish import check_report_options
-from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.value_formats import plan_encoders, with_schema_ids
 from spark_kafka_sink.spark.words import NAME, START
 

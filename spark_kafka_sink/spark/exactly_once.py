@@ -31,9 +31,9 @@ from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_lat
 from spark_kafka_sink.exactly_once.names import OWN_PREFIX, checkpoint_name, prefix_of, task_id
 from spark_kafka_sink.exactly_once.operations import free_abandoned_jobs
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.spark.delivery_options import DeliveryOptions
+from spark_kafka_sink.spark.options.delivery import DeliveryOptions
+from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
-from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.words import NO_NAME
 
 _CLOSE_SECONDS = 5.0

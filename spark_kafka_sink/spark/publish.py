@@ -15,9 +15,9 @@ from spark_kafka_sink.named_function import named_function
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.reports import store
 from spark_kafka_sink.reports.write_report import WriteReport
+from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.pool import POOL
-from spark_kafka_sink.spark.sink_options import SinkOptions
-from spark_kafka_sink.spark.write_task import LOGGER
+from spark_kafka_sink.spark.worker_log import LOGGER
 
 _IDLE_SECONDS = 600.0
 

@@ -18,9 +18,9 @@ from spark_kafka_sink.formats.planning import WITH_DESCRIPTOR, plan_format, plan
 from spark_kafka_sink.formats.schema_registry import schema_registry
 from spark_kafka_sink.spark.arrow_types import arrow_field
 from spark_kafka_sink.spark.columns import ColumnPlan
-from spark_kafka_sink.spark.format_options import FormatOptions
-from spark_kafka_sink.spark.registry_options import RegistryOptions
-from spark_kafka_sink.spark.sink_options import SinkOptions
+from spark_kafka_sink.spark.options.formats import FormatOptions
+from spark_kafka_sink.spark.options.registry import RegistryOptions
+from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.words import no_such_column
 from spark_kafka_sink.words import cleaned
 

@@ -13,10 +13,8 @@ leaves nothing behind: the pool closes its producer.
 from __future__ import annotations
 
 import contextlib
-import logging
 import platform
 import re
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -42,9 +40,10 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.spark.columns import ColumnPlan, TopicRows, split_by_topic
 from spark_kafka_sink.spark.failures import Failures, is_about_the_record
+from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.pool import POOL, ProducerPool
 from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
-from spark_kafka_sink.spark.sink_options import SinkOptions
+from spark_kafka_sink.spark.worker_log import show_log
 from spark_kafka_sink.spark.worker_process import acknowledge_at_once, look_at_less
 
 if TYPE_CHECKING:
@@ -281,41 +280,3 @@ def seconds_of(text: str) -> float:
     if match is None:
         raise ConfigurationError(f"{IDLE_TIMEOUT} is {text!r}; it must be a time such as 30s, 10m or 1h")
     return int(match[1]) * _SECONDS[match[2] or "ms"]
-
-
-# Log lines in the Python processes that Spark starts: the executors' workers, and those that plan and commit.
-#
-# The logging configuration of the application does not reach these processes. Without one Python prints the bare text
-# of a warning, and no line of level INFO. `show_log` adds what Spark's own log has: time, level and logger. Nothing is
-# printed where the user has configured logging in the process.
-
-
-LOGGER = logging.getLogger("spark_kafka_sink")
-"""What was written is logged here at level INFO; the modules have loggers below it."""
-
-_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-_TIME_FORMAT = "%y/%m/%d %H:%M:%S"
-
-
-class _ToStderr(logging.Handler):
-    """Spark collects what its Python processes print to stderr."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if logging.getLogger().handlers:
-            return False
-        return record.levelno >= logging.WARNING or record.name == LOGGER.name
-
-    def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), file=sys.stderr, flush=True)
-
-
-_TO_STDERR = _ToStderr()
-_TO_STDERR.setFormatter(logging.Formatter(_FORMAT, _TIME_FORMAT))
-
-
-def show_log() -> None:
-    """Called at every door by which Spark enters: a process may serve many tasks, and the first call counts."""
-    if _TO_STDERR not in LOGGER.handlers:
-        LOGGER.addHandler(_TO_STDERR)
-        if LOGGER.level == logging.NOTSET:
-            LOGGER.setLevel(logging.INFO)

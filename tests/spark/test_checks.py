@@ -15,7 +15,7 @@ from spark_kafka_sink.held_log import forget
 from spark_kafka_sink.spark import checks
 from spark_kafka_sink.spark.checks import ask_driver, check_all, check_connection
 from spark_kafka_sink.spark.datasource import KafkaDataSource
-from spark_kafka_sink.spark.options import parse_options
+from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.testing import embedded_broker
 
 SERVERS = {"kafka.bootstrap.servers": "a:1"}

@@ -17,7 +17,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.failures import Failures
-from spark_kafka_sink.spark.options import parse_options
+from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.pool import ProducerPool
 from spark_kafka_sink.spark.report import TaskIdentity
 from spark_kafka_sink.spark.write_task import write_rows

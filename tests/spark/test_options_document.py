@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_kafka_sink.spark.drop_in import _REDACTION
+from spark_kafka_sink.spark.patches.drop_in import _REDACTION
 from tests.spark.options_document import DOCUMENT, written
 
 

@@ -17,10 +17,10 @@ from spark_kafka_sink.reports.write_report import WriteReport
 from spark_kafka_sink.spark import publish
 from spark_kafka_sink.spark.checks import ask_servers, check_write
 from spark_kafka_sink.spark.columns import ColumnPlan
-from spark_kafka_sink.spark.options import parse_options
+from spark_kafka_sink.spark.options.parse import parse_options
+from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.pool import POOL
 from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
-from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.writer import abort, commit
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 

@@ -21,8 +21,8 @@ from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.schema_registry import schema_registry
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.datasource import KafkaDataSource
-from spark_kafka_sink.spark.options import parse_options
-from spark_kafka_sink.spark.sink_options import SinkOptions
+from spark_kafka_sink.spark.options.parse import parse_options
+from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.words import START
 from tests.formats.fake_registry import FakeRegistry, fake_registry
 from tests.formats.test_protobuf import compiled, message_class

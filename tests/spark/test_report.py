@@ -11,8 +11,8 @@ from spark_kafka_sink.errors import ConfigurationError, DeliveryError
 from spark_kafka_sink.producer.futures import OffsetRange
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.spark.columns import ColumnPlan
+from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.report import TaskIdentity, TaskReport, add_up
-from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.writer import KafkaStreamWriter, abort, checked, commit
 
 OPTIONS = SinkOptions(producer={})

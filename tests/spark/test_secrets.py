@@ -12,9 +12,9 @@ import pytest
 
 from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.spark.columns import ColumnPlan
-from spark_kafka_sink.spark.options import parse_options
+from spark_kafka_sink.spark.options.parse import parse_options
+from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.pool import ProducerPool
-from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.write_task import write_rows
 from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
 from tests.spark.secrets_job import SECRET

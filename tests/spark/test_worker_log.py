@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from spark_kafka_sink.spark.write_task import _TO_STDERR, LOGGER, show_log
+from spark_kafka_sink.spark.worker_log import _TO_STDERR, LOGGER, show_log
 from spark_kafka_sink.spark.writer import commit
 from tests.spark.test_report import OPTIONS, task
 

@@ -16,10 +16,10 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.spark import write_task
 from spark_kafka_sink.spark.columns import ColumnPlan
-from spark_kafka_sink.spark.options import parse_options
+from spark_kafka_sink.spark.options.parse import parse_options
+from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.pool import ProducerPool
 from spark_kafka_sink.spark.report import TaskReport
-from spark_kafka_sink.spark.sink_options import SinkOptions
 from spark_kafka_sink.spark.write_task import write_rows
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 

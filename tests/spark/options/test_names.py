@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from spark_kafka_sink.spark.option_names import IN_PLACE_OF_CLASSES, OF_TABLES_AND_FILES, PRODUCER_NAMES, as_in_spark
-from spark_kafka_sink.spark.options import OPTIONS, parse_options
+from spark_kafka_sink.spark.options.names import IN_PLACE_OF_CLASSES, OF_TABLES_AND_FILES, PRODUCER_NAMES, as_in_spark
+from spark_kafka_sink.spark.options.parse import OPTIONS, parse_options
 
 
 @pytest.mark.parametrize("name", [name for name in PRODUCER_NAMES if "." in name])

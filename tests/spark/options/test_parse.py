@@ -11,15 +11,15 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.held_log import forget
 from spark_kafka_sink.network.security_config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS
-from spark_kafka_sink.spark.option_names import as_in_spark
-from spark_kafka_sink.spark.options import (
+from spark_kafka_sink.spark.options.names import as_in_spark
+from spark_kafka_sink.spark.options.parse import (
     BULK_DEFAULTS,
     CONSUMER_OPTIONS,
     REGISTRY_PREFIXES,
     SOURCE_OPTIONS,
     parse_options,
 )
-from spark_kafka_sink.spark.sink_options import SinkOptions
+from spark_kafka_sink.spark.options.sink_options import SinkOptions
 
 NEEDED = {"kafka.bootstrap.servers": "broker:9092"}
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from traitlets.config import Config
 
 from spark_kafka_sink.errors import DeliveryError, KafkaSinkError, SchemaError
-from spark_kafka_sink.spark.plain_errors import error_of_a_task
+from spark_kafka_sink.spark.patches.plain_errors import error_of_a_task
 from spark_kafka_sink.testing import embedded_broker
 
 pytestmark = pytest.mark.needs("java")

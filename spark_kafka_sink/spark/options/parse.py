@@ -26,18 +26,18 @@ from spark_kafka_sink.formats.planning import WITH_REGISTRY
 from spark_kafka_sink.held_log import warn_once
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerConfig
 from spark_kafka_sink.reports.store import fault_of
-from spark_kafka_sink.spark.delivery_options import DELIVERY_OPTIONS, parse_delivery
-from spark_kafka_sink.spark.format_options import FORMAT_OPTIONS, SIDES, parse_formats
-from spark_kafka_sink.spark.option_names import (
+from spark_kafka_sink.spark.options.delivery import DELIVERY_OPTIONS, parse_delivery
+from spark_kafka_sink.spark.options.formats import FORMAT_OPTIONS, SIDES, parse_formats
+from spark_kafka_sink.spark.options.names import (
     IN_PLACE_OF_CLASSES,
     KAFKA_PREFIX,
     OF_TABLES_AND_FILES,
     PRODUCER_NAMES,
     as_in_spark,
 )
-from spark_kafka_sink.spark.registry_options import PREFIX as REGISTRY_PREFIX
-from spark_kafka_sink.spark.registry_options import REGISTRY_OPTIONS, parse_registry
-from spark_kafka_sink.spark.sink_options import SinkOptions
+from spark_kafka_sink.spark.options.registry import PREFIX as REGISTRY_PREFIX
+from spark_kafka_sink.spark.options.registry import REGISTRY_OPTIONS, parse_registry
+from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.words import MICRO_BATCH, START
 from spark_kafka_sink.words import TOPIC_NAME_RULE, is_topic_name
 

@@ -26,8 +26,8 @@ from pyspark.sql import SparkSession
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.spark.checks import ask_driver, check_all
-from spark_kafka_sink.spark.delivery_options import EXACTLY_ONCE
-from spark_kafka_sink.spark.recorded_writer import Record, frame_of, made_anew, record_of
+from spark_kafka_sink.spark.options.delivery import EXACTLY_ONCE
+from spark_kafka_sink.spark.patches.recorded_writer import Record, frame_of, made_anew, record_of
 from spark_kafka_sink.spark.words import MICRO_BATCH, MODE_NOT_ALLOWED, NAME, NO_NAME, REAL_TIME, START
 from spark_kafka_sink.spark.writer import CONTINUOUS
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from spark_kafka_sink.network.security_config import SECURITY_OPTIONS
-from spark_kafka_sink.spark.drop_in import _REDACTION, _warn_of_another_python
-from spark_kafka_sink.spark.registry_options import REGISTRY_OPTIONS
+from spark_kafka_sink.spark.options.registry import REGISTRY_OPTIONS
+from spark_kafka_sink.spark.patches.drop_in import _REDACTION, _warn_of_another_python
 
 
 def test_a_local_spark_whose_workers_run_another_python_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:

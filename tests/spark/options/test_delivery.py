@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.spark.delivery_options import DeliveryOptions
 from spark_kafka_sink.spark.exactly_once import stream_delivery
-from spark_kafka_sink.spark.options import parse_options
-from spark_kafka_sink.spark.sink_options import SinkOptions
+from spark_kafka_sink.spark.options.delivery import DeliveryOptions
+from spark_kafka_sink.spark.options.parse import parse_options
+from spark_kafka_sink.spark.options.sink_options import SinkOptions
 
 ONCE = {"deliveryGuarantee": "exactly-once", "checkpointLocation": "/checkpoint"}
 

@@ -27,9 +27,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from spark_kafka_sink.spark.datasource import KafkaDataSource
-from spark_kafka_sink.spark.plain_errors import in_plain_words
-from spark_kafka_sink.spark.recorded_writer import record
-from spark_kafka_sink.spark.save_and_start import (
+from spark_kafka_sink.spark.patches.plain_errors import in_plain_words
+from spark_kafka_sink.spark.patches.recorded_writer import record
+from spark_kafka_sink.spark.patches.save_and_start import (
     in_active_session,
     saving,
     saving_as_table,

@@ -9,7 +9,7 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.formats.schema_registry import RegistryConfig, check_urls
 from spark_kafka_sink.network.security.tls_options import parse_tls
 from spark_kafka_sink.network.security_config import SECURITY_OPTIONS
-from spark_kafka_sink.spark.format_options import FormatOptions
+from spark_kafka_sink.spark.options.formats import FormatOptions
 
 PREFIX = "schema.registry."
 SOURCES = ("register", "lookup", "latest")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.spark.recorded_writer import frame_of, made_anew, record, record_of
+from spark_kafka_sink.spark.patches.recorded_writer import frame_of, made_anew, record, record_of
 
 
 def new_class() -> type[Any]:
