@@ -11,12 +11,13 @@ import pytest
 from spark_kafka_sink.cli.main import COMMANDS, parser
 from spark_kafka_sink.network.security_config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS
-from spark_kafka_sink.spark.options.parse import CONSUMER_OPTIONS, OPTIONS, SOURCE_OPTIONS
+from spark_kafka_sink.spark.options.others import CONSUMER_OPTIONS, SOURCE_OPTIONS
+from spark_kafka_sink.spark.options.table import SINK_OPTIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 KAFKA_OPTIONS = {*PRODUCER_OPTIONS, *SECURITY_OPTIONS, *CONSUMER_OPTIONS}
-OWN_OPTIONS = {option.name for option in OPTIONS} | {*SOURCE_OPTIONS}
+OWN_OPTIONS = {*SINK_OPTIONS, *SOURCE_OPTIONS}
 EXTRAS = set(
     re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text().split("[project.optional-dependencies]")[1], re.M)
 )

@@ -27,7 +27,7 @@ Parser = Callable[[object], object]
 
 @dataclass(frozen=True)
 class Option:
-    """One option of the Java client."""
+    """One option of the Java client, or one of the sink itself."""
 
     name: str
     default: object
@@ -36,6 +36,8 @@ class Option:
     """The sentence that a user reads; docs/options.md is compared with it."""
     refused: str = ""
     """Why another value than the default is refused; empty for an option that is honoured."""
+    secret: bool = False
+    """Its value is in no error, no log and no repr."""
 
     @property
     def field(self) -> str:

@@ -12,13 +12,9 @@ from spark_kafka_sink.client.other_names import KAFKA_PYTHON, LIBRDKAFKA
 from spark_kafka_sink.network.security_config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS
 from spark_kafka_sink.spark.options.names import IN_PLACE_OF_CLASSES, as_in_spark
-from spark_kafka_sink.spark.options.parse import (
-    BULK_DEFAULTS,
-    CONSUMER_OPTIONS,
-    OPTIONS,
-    REGISTRY_PREFIXES,
-    SOURCE_OPTIONS,
-)
+from spark_kafka_sink.spark.options.others import CONSUMER_OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
+from spark_kafka_sink.spark.options.parse import BULK_DEFAULTS
+from spark_kafka_sink.spark.options.table import SINK_OPTIONS
 from tests.document_sections import with_sections
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "options.md"
@@ -47,10 +43,8 @@ def sections() -> dict[str, str]:
         "common": _table(_row(name) for name in COMMON),
         "own": _table(
             dict.fromkeys(
-                REGISTRY_TLS_ROW
-                if option.name.startswith(REGISTRY_TLS)
-                else (option.name, option.default, option.meaning)
-                for option in OPTIONS
+                REGISTRY_TLS_ROW if option.name.startswith(REGISTRY_TLS) else _row(option.name)
+                for option in SINK_OPTIONS.values()
             )
         ),
         "producer": _table(
@@ -93,9 +87,9 @@ def _table(rows: Iterable[tuple[str, str, str]]) -> str:
 
 def _row(name: str) -> tuple[str, str, str]:
     """Of an option of any kind."""
-    own = next((option for option in OPTIONS if option.name == name), None)
+    own = SINK_OPTIONS.get(name)
     if own is not None:
-        return name, own.default, own.meaning
+        return name, _shown(own.default), own.meaning + (" **Secret.**" if own.secret else "")
     of_kafka = name.removeprefix("kafka.")
     if of_kafka in SECURITY_OPTIONS:
         security = SECURITY_OPTIONS[of_kafka]

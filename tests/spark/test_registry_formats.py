@@ -233,11 +233,11 @@ def test_the_tasks_get_no_secrets_of_the_registry(registry: FakeRegistry) -> Non
         ),
         (
             {"valueFormat": "avro-confluent", "schema__registry__request__timeout__ms": "1s"},
-            "schema.registry.request.timeout.ms must be a number of milliseconds, not '1s'",
+            "schema.registry.request.timeout.ms must be a whole number from 1 to 2147483647. It is '1s'.",
         ),
         (
             {"valueFormat": "avro-confluent", "schema__registry__normalize__schemas": "yes"},
-            "schema.registry.normalize.schemas must be 'true' or 'false', not 'yes'",
+            "schema.registry.normalize.schemas must be true or false. It is 'yes'.",
         ),
         ({"valueFormat": "avro-confluent", "schema__registry__user": "a"}, "Unknown option 'schema.registry.user'"),
     ],

@@ -97,7 +97,7 @@ def test_a_plan_can_be_pickled_to_the_tasks() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"valueFormat": "xml"}, "Option 'valueFormat' must be one of 'json'"),
+        ({"valueFormat": "xml"}, "valueFormat must be one of json"),
         ({"valueColumns": "id"}, "Option 'valueColumns' has no effect without 'valueFormat'"),
         ({"valueFormat": "json", "keyFormat": "json"}, "Option 'keyFormat' needs 'keyColumns'"),
         ({"valueFormat": "json", "valueColumns": "idd"}, "there is no column 'idd'."),
@@ -110,7 +110,10 @@ def test_a_plan_can_be_pickled_to_the_tasks() -> None:
         ),
         ({"valueFormat": "json", "valueColumns": "id, id"}, "the column 'id' is there more than once"),
         ({"valueFormat": "json", "valueColumns": "name.*"}, "there is no struct column 'name'"),
-        ({"valueFormat": "json", "valueColumns": "id,,name"}, "is no list of columns such as 'id, name'"),
+        (
+            {"valueFormat": "json", "valueColumns": "id,,name"},
+            "valueColumns must be a list of columns such as 'id, name'",
+        ),
         ({"valueFormat": "json", "valueColumn": "id"}, "Did you mean 'valueColumns'?"),
         ({"valueFormat": "json", "valueSchema": "{}"}, "the format 'json' follows no schema"),
         ({"valueFormat": "avro", "valueSchema": "{}", "valueSchemaFile": "x"}, "exclude each other"),

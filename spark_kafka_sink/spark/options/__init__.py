@@ -1,9 +1,12 @@
 """The options of a write: option strings -> SinkOptions, frozen and typed; every fault of them in one error.
 
+table.py            the rows: name, default, how a value is read, meaning
 parse.py            reads all that a job gives
+formats.py          valueFormat, keyFormat and what belongs to them: rows, and what they come to
+registry.py         those of a schema registry, likewise
+delivery.py         deliveryGuarantee and what belongs to it, likewise
+values.py           how values are read that a job alone has
 names.py            names of options as a job writes them, also in the words of the producer
-formats.py          valueFormat, keyFormat and what belongs to them
-registry.py         those of a schema registry
-delivery.py         deliveryGuarantee and what belongs to it
+others.py           names that are passed over: of Spark's source, of consumers, of registries
 sink_options.py     SinkOptions, which is pickled to the tasks
 """

@@ -5,37 +5,69 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from spark_kafka_sink.client.option_parsing import Option, Reading, one_of, text, whole
 from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC, prefix_fault
-from spark_kafka_sink.words import TOPIC_NAME_RULE, is_topic_name
+from spark_kafka_sink.spark.options.values import NUMBER_OF_REPLICAS_MAX, topic_name, without_fault, words
 
 AT_LEAST_ONCE, EXACTLY_ONCE = "at-least-once", "exactly-once"
 MISMATCH_FAILS, MISMATCH_WARNS = "fail", "warn"
 BROKERS_CHOOSE = -1
-_REPLICAS_MAX = 32_767
+TIMEOUT = "transaction.timeout.ms"
 _KEY_CHARACTERS_MAX = 200
 
+
+def _key(value: object) -> str:
+    key = text(value)
+    if not 1 <= len(key) <= _KEY_CHARACTERS_MAX:
+        raise ValueError(f"must have 1 to {_KEY_CHARACTERS_MAX} characters; it has {len(key)}")
+    return key
+
+
+def replication(value: object) -> int:
+    """A number of replicas, or -1, which leaves it to the brokers."""
+    try:
+        number = int(str(whole(BROKERS_CHOOSE, NUMBER_OF_REPLICAS_MAX)(value)))
+    except ValueError:
+        number = 0
+    if number == 0:
+        raise ValueError(f"must be -1 or a number from 1 to {NUMBER_OF_REPLICAS_MAX}")
+    return number
+
+
 DELIVERY_OPTIONS = (
-    (
+    Option(
         "deliveryGuarantee",
         AT_LEAST_ONCE,
+        one_of(AT_LEAST_ONCE, EXACTLY_ONCE),
         "`exactly-once`: read_committed readers see each row once, and a job that fails not at all",
     ),
-    (
+    Option(
         "transactionalIdPrefix",
-        "",
+        None,
+        without_fault(prefix_fault),
         "the beginning of all transactional ids of this query; without it made from `checkpointLocation`",
     ),
-    ("idempotencyKey", "", "of a batch job: a job whose key is committed already writes nothing"),
-    (
+    Option("idempotencyKey", None, _key, "of a batch job: a job whose key is committed already writes nothing"),
+    Option(
         "onReplayMismatch",
         MISMATCH_FAILS,
+        one_of(MISMATCH_FAILS, MISMATCH_WARNS),
         "a batch that is in Kafka already and now has other rows: `fail`, or `warn` and let what was committed stand",
     ),
-    ("decisionLogTopic", DECISION_LOG_TOPIC, "the compacted topic for what is decided; created if it is missing"),
-    ("decisionLogReplication", str(BROKERS_CHOOSE), "its replicas, if it is created; -1 leaves them to the brokers"),
+    Option(
+        "decisionLogTopic",
+        DECISION_LOG_TOPIC,
+        topic_name,
+        "the compacted topic for what is decided; created if it is missing",
+    ),
+    Option(
+        "decisionLogReplication",
+        BROKERS_CHOOSE,
+        replication,
+        "its replicas, if it is created; -1 leaves them to the brokers",
+    ),
 )
-_NAMES = tuple(name for name, _, _ in DELIVERY_OPTIONS[1:])
-TIMEOUT = "transaction.timeout.ms"
+CHECKPOINT_LOCATION = Option("checkpointLocation", None, words, "of a stream; Spark's own")
 
 
 @dataclass(frozen=True)
@@ -51,38 +83,37 @@ class DeliveryOptions:
     tolerates_mismatch: bool = False
 
 
-def parse_delivery(own: Mapping[str, str], producer: Mapping[str, str], faults: list[str]) -> DeliveryOptions | None:
-    """None: at least once. `producer`: its options, lower-cased and without their prefix."""
-    guarantee = own.get("deliveryguarantee", AT_LEAST_ONCE).strip().lower()
-    if guarantee not in (AT_LEAST_ONCE, EXACTLY_ONCE):
-        faults.append(f"Option 'deliveryGuarantee' must be '{AT_LEAST_ONCE}' or '{EXACTLY_ONCE}', not {guarantee!r}.")
-    if guarantee != EXACTLY_ONCE:
-        faults.extend(
-            f"Option '{name}' has no effect unless 'deliveryGuarantee' is '{EXACTLY_ONCE}'."
-            for name in _NAMES
-            if name.lower() in own
-        )
-        return None
-    faults.extend(_conflicts(own, producer))
-    topic = own.get("decisionlogtopic", DECISION_LOG_TOPIC).strip()
-    if not is_topic_name(topic):
-        faults.append(f"Option 'decisionLogTopic': {topic!r} is no name for a topic; it takes {TOPIC_NAME_RULE}.")
+def delivery_of(reading: Reading, producer: Mapping[str, str]) -> tuple[DeliveryOptions | None, list[str]]:
+    """What exactly once needs to know, None for at least once; and the faults.
+
+    `producer`: its options, lower-cased and without their prefix.
+    """
+    values = reading.values
+    if values["deliveryGuarantee"] != EXACTLY_ONCE:
+        if "deliveryGuarantee" in reading.wrong:
+            return None, []
+        return None, [
+            f"Option '{option.name}' has no effect unless 'deliveryGuarantee' is '{EXACTLY_ONCE}'."
+            for option in DELIVERY_OPTIONS[1:]
+            if option.name in reading.given
+        ]
     timeout = producer.get(TIMEOUT, "").strip()
-    return DeliveryOptions(
-        prefix=_prefix(own, faults),
-        key=_key(own, faults),
-        topic=topic,
-        replication=_replication(own, faults),
+    options = DeliveryOptions(
+        prefix=values["transactionalIdPrefix"],
+        key=values["idempotencyKey"],
+        topic=values["decisionLogTopic"],
+        replication=values["decisionLogReplication"],
         timeout_ms=int(timeout) if timeout.isdecimal() else None,  # the producer's own table has the words for others
-        checkpoint=own.get("checkpointlocation", "").strip() or None,
-        tolerates_mismatch=_tolerates_mismatch(own, faults),
+        checkpoint=values["checkpointLocation"],
+        tolerates_mismatch=values["onReplayMismatch"] == MISMATCH_WARNS,
     )
+    return options, _conflicts(values["onRecordError"], producer)
 
 
-def _conflicts(own: Mapping[str, str], producer: Mapping[str, str]) -> list[str]:
+def _conflicts(reaction: str, producer: Mapping[str, str]) -> list[str]:
     asked = f"Option 'deliveryGuarantee' is '{EXACTLY_ONCE}'"
     faults = []
-    if own.get("onrecorderror", "").strip().lower() == "deadletter":
+    if reaction == "deadLetter":
         faults.append(
             f"{asked}, so 'onRecordError' must be 'fail': a record that is refused makes its transaction one that can "
             "only be aborted, so that no other row of the task could be committed."
@@ -97,42 +128,3 @@ def _conflicts(own: Mapping[str, str], producer: Mapping[str, str]) -> list[str]
     if in_flight.isdecimal() and int(in_flight) > 5:
         faults.append(f"{asked}, so 'kafka.max.in.flight.requests.per.connection' must be at most 5.")
     return faults
-
-
-def _prefix(own: Mapping[str, str], faults: list[str]) -> str | None:
-    value = own.get("transactionalidprefix")
-    if value is None:
-        return None
-    fault = prefix_fault(value.strip())
-    if fault is not None:
-        faults.append(f"Option 'transactionalIdPrefix': {fault}.")
-    return value.strip()
-
-
-def _key(own: Mapping[str, str], faults: list[str]) -> str | None:
-    value = own.get("idempotencykey")
-    if value is None:
-        return None
-    value = value.strip()
-    if not 1 <= len(value) <= _KEY_CHARACTERS_MAX:
-        faults.append(f"Option 'idempotencyKey' must have 1 to {_KEY_CHARACTERS_MAX} characters; it has {len(value)}.")
-    return value
-
-
-def _tolerates_mismatch(own: Mapping[str, str], faults: list[str]) -> bool:
-    value = own.get("onreplaymismatch", MISMATCH_FAILS).strip().lower()
-    if value not in (MISMATCH_FAILS, MISMATCH_WARNS):
-        faults.append(f"Option 'onReplayMismatch' must be '{MISMATCH_FAILS}' or '{MISMATCH_WARNS}', not {value!r}.")
-    return value == MISMATCH_WARNS
-
-
-def _replication(own: Mapping[str, str], faults: list[str]) -> int:
-    value = own.get("decisionlogreplication", str(BROKERS_CHOOSE)).strip()
-    if value == str(BROKERS_CHOOSE):
-        return BROKERS_CHOOSE
-    if not value.isdecimal() or not 1 <= int(value) <= _REPLICAS_MAX:
-        faults.append(
-            f"Option 'decisionLogReplication' must be -1 or a number from 1 to {_REPLICAS_MAX}, not {value!r}."
-        )
-        return BROKERS_CHOOSE
-    return int(value)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from spark_kafka_sink.client.option_parsing import Option, Reading, one_of, text
 from spark_kafka_sink.formats.planning import (
     FORMATS,
     NO_SCHEMA,
@@ -16,26 +17,44 @@ from spark_kafka_sink.formats.planning import (
     SchemaChoice,
 )
 from spark_kafka_sink.named_file import named_file
+from spark_kafka_sink.spark.options.values import words
 
 SIDES = ("value", "key")
+_COLUMN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^,`]+?))\s*(?:,|$)")
 
-_MEANINGS = (
-    ("Format", "makes the value out of columns: " + ", ".join(f"`{name}`" for name in FORMATS)),
-    ("Columns", "the columns of the value, as `id, name`, or `payload.*` for the fields of a struct"),
-    ("Schema", "the schema that the value follows; without one it is made from the types of the columns"),
+
+def _columns(value: object) -> tuple[str, ...]:
+    """Names between commas; a name with a comma or a blank at its end stands in backticks, as in Spark."""
+    listed = text(value)
+    names = []
+    at = 0
+    while at < len(listed):
+        match = _COLUMN.match(listed, at)
+        if match is None:
+            raise ValueError("must be a list of columns such as 'id, name' or 'payload.*'")
+        names.append(match[1].replace("``", "`") if match[1] else match[2])
+        at = match.end()
+    return tuple(names)
+
+
+_ROWS = (
+    ("Format", None, one_of(*FORMATS), "makes the value out of columns: " + ", ".join(f"`{name}`" for name in FORMATS)),
+    ("Columns", (), _columns, "the columns of the value, as `id, name`, or `payload.*` for the fields of a struct"),
+    ("Schema", None, words, "the schema that the value follows; without one it is made from the types of the columns"),
     (
         "SchemaFile",
+        None,
+        words,
         "a file with the schema of the value, which the driver [reads](security.md#who-may-set-a-jobs-options)",
     ),
-    ("SchemaName", "how the record or message of the value is called"),
-    ("Subject", "the subject of the schema registry, in place of the one by `subjectNameStrategy`"),
+    ("SchemaName", None, words, "how the record or message of the value is called"),
+    ("Subject", None, words, "the subject of the schema registry, in place of the one by `subjectNameStrategy`"),
 )
 FORMAT_OPTIONS = tuple(
-    (f"{side}{name}", meaning.replace("value", side)) for side in SIDES for name, meaning in _MEANINGS
+    Option(f"{side}{name}", default, parse, meaning.replace("value", side))
+    for side in SIDES
+    for name, default, parse, meaning in _ROWS
 )
-"""Names and meanings, for the table of all options."""
-
-_NAME = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^,`]+?))\s*(?:,|$)")
 
 
 @dataclass(frozen=True)
@@ -59,40 +78,47 @@ def encoded_sides(options: Mapping[str, str]) -> dict[str, None]:
     return dict.fromkeys(side for side in SIDES if {f"{side}format", f"{side}columns"} & given)
 
 
-def parse_formats(own: Mapping[str, str], faults: list[str]) -> tuple[FormatOptions, ...]:
-    """`own` has its names in lower case."""
-    parsed = [_parse_format(own, side, faults) for side in SIDES]
-    return tuple(options for options in parsed if options is not None)
+def formats_of(reading: Reading) -> tuple[tuple[FormatOptions, ...], list[str]]:
+    """The sides that are made out of columns, and the faults of their options."""
+    read = [_format_of(reading, side) for side in SIDES]
+    return tuple(options for options, _ in read if options is not None), [fault for _, more in read for fault in more]
 
 
-def _parse_format(own: Mapping[str, str], side: str, faults: list[str]) -> FormatOptions | None:
+def _format_of(reading: Reading, side: str) -> tuple[FormatOptions | None, list[str]]:
     """The options of one side, or None if its column is written as it is."""
-    given = own.get(f"{side}format", own.get("valueformat") if f"{side}columns" in own else None)
-    if given is None:
-        faults.extend(
-            f"Option '{side}{name}' has no effect without '{side}Format'; set it to one of {_formats()}."
-            for name, _ in _MEANINGS
-            if f"{side}{name}".lower() in own
-        )
-        return None
-    name = given.strip().lower()
-    if name not in FORMATS:
-        faults.append(f"Option '{side}Format' must be one of {_formats()}, not {given!r}.")
-        return None
-    columns = _names(own.get(f"{side}columns", ""), side, faults)
-    if side == "key" and "keycolumns" not in own:
+    values = reading.values
+    asked = f"{side}Format"
+    if asked not in reading.given and f"{side}Columns" in reading.given:
+        asked = "valueFormat"
+    if asked in reading.wrong:
+        return None, []
+    name: str | None = values[asked]
+    if name is None:
+        return None, [
+            f"Option '{side}{option}' has no effect without '{side}Format'; set it to one of {_listed_formats()}."
+            for option, *_ in _ROWS
+            if f"{side}{option}" in reading.given
+        ]
+    faults = []
+    if side == "key" and "keyColumns" not in reading.given:
         faults.append("Option 'keyFormat' needs 'keyColumns': the columns that are the key.")
-    subject = own.get(f"{side}subject", "").strip() or None
+    subject = values[f"{side}Subject"]
     if subject and name not in WITH_REGISTRY:
         faults.append(f"Option '{side}Subject' has no effect, as the format '{name}' has no registry.")
-    return FormatOptions(side, name, columns, _schema_choice(own, side, name, faults), subject)
+    schema, more = _schema_choice(reading, side, name)
+    return FormatOptions(side, name, values[f"{side}Columns"], schema, subject), faults + more
 
 
-def _schema_choice(own: Mapping[str, str], side: str, name: str, faults: list[str]) -> SchemaChoice:
-    given = [option for option in ("Schema", "SchemaFile", "SchemaName") if own.get(f"{side}{option}".lower())]
-    if given and name not in WITH_SCHEMA:
-        faults.append(f"Option '{side}{given[0]}' has no effect, as the format '{name}' follows no schema.")
-    text, path = own.get(f"{side}schema"), own.get(f"{side}schemafile")
+def _schema_choice(reading: Reading, side: str, name: str) -> tuple[SchemaChoice, list[str]]:
+    values = reading.values
+    text, path, record = (values[f"{side}{option}"] for option in ("Schema", "SchemaFile", "SchemaName"))
+    faults = []
+    if name not in WITH_SCHEMA:
+        faults = [
+            f"Option '{side}{option}' has no effect, as the format '{name}' follows no schema."
+            for option in ("Schema", "SchemaFile", "SchemaName")
+            if values[f"{side}{option}"]
+        ][:1]
     if text and path:
         faults.append(f"Options '{side}Schema' and '{side}SchemaFile' exclude each other.")
     elif path:
@@ -102,22 +128,8 @@ def _schema_choice(own: Mapping[str, str], side: str, name: str, faults: list[st
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             faults.append(f"Option '{side}SchemaFile': {path} cannot be read on the driver: {reason}.")
-    return SchemaChoice(text or None, own.get(f"{side}schemaname", "").strip() or None)
+    return SchemaChoice(text, record), faults
 
 
-def _formats() -> str:
+def _listed_formats() -> str:
     return ", ".join(f"'{name}'" for name in FORMATS)
-
-
-def _names(text: str, side: str, faults: list[str]) -> tuple[str, ...]:
-    """Names between commas; a name with a comma or a blank at its end stands in backticks, as in Spark."""
-    names = []
-    at = 0
-    while at < len(text.rstrip()):
-        match = _NAME.match(text, at)
-        if match is None:
-            faults.append(f"Option '{side}Columns': {text!r} is no list of columns such as 'id, name' or 'payload.*'.")
-            return ()
-        names.append(match[1].replace("``", "`") if match[1] else match[2])
-        at = match.end()
-    return tuple(names)

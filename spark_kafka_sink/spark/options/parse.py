@@ -3,31 +3,30 @@
 Three kinds of names arrive, lower-cased by Spark:
 
 - `kafka.<name>`: an option of the Java producer. The producer's own table says what is known, and refuses the rest.
-- the names in OPTIONS: what this data source itself understands; those that Spark's own sink has too are named alike.
-- the names in SOURCE_OPTIONS and CONSUMER_OPTIONS and those of registries. Jobs often keep one dictionary for all
-  directions and Spark's own sink runs with them, so they are passed over here too, with a warning.
+- the names in SINK_OPTIONS: what this data source itself understands; those that Spark's own sink has too are named
+  alike.
+- the names in others.py, which mean nothing to a sink and are passed over with a warning.
 
 Any other name is a mistake and is refused, with the name meant. This runs on the driver, before any task; what it
 returns is pickled to the tasks. The values may hold passwords: no repr shows any, and no error that of an option of
-SECURITY_OPTIONS or of an unknown one, which may be one of them misspelt.
+SECURITY_OPTIONS, of a secret one or of an unknown one, which may be one of them misspelt.
 """
 
 from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from itertools import combinations
 
+from spark_kafka_sink.client.option_parsing import Reading, read_options
 from spark_kafka_sink.client.other_names import meant, unknown_option
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.formats.planning import WITH_REGISTRY
 from spark_kafka_sink.held_log import warn_once
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerConfig
-from spark_kafka_sink.reports.store import fault_of
-from spark_kafka_sink.spark.options.delivery import DELIVERY_OPTIONS, parse_delivery
-from spark_kafka_sink.spark.options.formats import FORMAT_OPTIONS, SIDES, parse_formats
+from spark_kafka_sink.spark.options.delivery import delivery_of
+from spark_kafka_sink.spark.options.formats import SIDES, formats_of
 from spark_kafka_sink.spark.options.names import (
     IN_PLACE_OF_CLASSES,
     KAFKA_PREFIX,
@@ -35,108 +34,20 @@ from spark_kafka_sink.spark.options.names import (
     PRODUCER_NAMES,
     as_in_spark,
 )
+from spark_kafka_sink.spark.options.others import CONSUMER_OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
 from spark_kafka_sink.spark.options.registry import PREFIX as REGISTRY_PREFIX
-from spark_kafka_sink.spark.options.registry import REGISTRY_OPTIONS, parse_registry
+from spark_kafka_sink.spark.options.registry import registry_of
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.words import MICRO_BATCH, START
-from spark_kafka_sink.words import TOPIC_NAME_RULE, is_topic_name
+from spark_kafka_sink.spark.options.table import IN_LOWER_CASE, SINK_OPTIONS
+from spark_kafka_sink.spark.words import MICRO_BATCH, NAME, START
+from spark_kafka_sink.words import cleaned
 
 _log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Option:
-    """One row of docs/options.md."""
-
-    name: str
-    default: str
-    meaning: str
-
-
-OPTIONS = (
-    Option("topic", "", "the topic to write to; overrides the `topic` column"),
-    Option("includeHeaders", "false", "accepted as in Spark's own sink, where too the `headers` column alone decides"),
-    *(Option(name, "", meaning) for name, meaning in FORMAT_OPTIONS),
-    *(Option(*row) for row in REGISTRY_OPTIONS),
-    Option("onRecordError", "fail", "`fail` fails the task; `deadLetter` writes refused records to `deadLetterTopic`"),
-    Option("deadLetterTopic", "", "where refused records go; needed with `onRecordError` = `deadLetter`"),
-    Option(
-        "checkConnection", "true", "let the driver find out whether Kafka can be written to, before any task starts"
-    ),
-    Option(
-        "reportPath",
-        "",
-        "a file, or a folder on a file system, that gets a report in JSON for each commit: "
-        "the driver [writes there](security.md#who-may-set-a-jobs-options)",
-    ),
-    Option("reportTopic", "", "a topic that gets this report as a record"),
-    Option(
-        "reportCallback",
-        "",
-        "a Python function, as `module:function`, that the driver "
-        "[imports and calls](security.md#who-may-set-a-jobs-options) with this report",
-    ),
-    *(Option(*row) for row in DELIVERY_OPTIONS),
-    Option("checkpointLocation", "", "of a stream; Spark's own"),
-    Option("queryName", "", "of a stream; Spark's own, passed by"),
-)
-
-SOURCE_OPTIONS = (
-    "assign",
-    "subscribe",
-    "subscribePattern",
-    "startingOffsets",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "startingTimestamp",
-    "endingOffsets",
-    "endingOffsetsByTimestamp",
-    "endingTimestamp",
-    "failOnDataLoss",
-    "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
-    "groupIdPrefix",
-    "kafkaConsumer.pollTimeoutMs",
-    "maxOffsetsPerTrigger",
-    "maxRecordsPerPartition",
-    "maxTriggerDelay",
-    "minOffsetsPerTrigger",
-    "minPartitions",
-)
-
-CONSUMER_OPTIONS = (
-    "allow.auto.create.topics",
-    "auto.commit.interval.ms",
-    "auto.offset.reset",
-    "check.crcs",
-    "client.rack",
-    "default.api.timeout.ms",
-    "enable.auto.commit",
-    "exclude.internal.topics",
-    "fetch.max.bytes",
-    "fetch.max.wait.ms",
-    "fetch.min.bytes",
-    "group.id",
-    "group.instance.id",
-    "group.protocol",
-    "group.remote.assignor",
-    "heartbeat.interval.ms",
-    "isolation.level",
-    "key.deserializer",
-    "max.partition.fetch.bytes",
-    "max.poll.interval.ms",
-    "max.poll.records",
-    "partition.assignment.strategy",
-    "session.timeout.ms",
-    "value.deserializer",
-)
-
-REGISTRY_PREFIXES = (REGISTRY_PREFIX, "basic.auth.", "bearer.auth.", "apicurio.")
-
 _SURE = 0.75
 """How near a name must be to be the one that was meant: 'mergeSchema' and 'keySchema' are at 0.7."""
-_OWN_NAMES = {option.name.lower(): option.name for option in OPTIONS}
 _SOURCE_NAMES = {name.lower() for name in SOURCE_OPTIONS}
+_VALUES_TO_SHOW = {name for name, option in SINK_OPTIONS.items() if not option.secret} - {"schema.registry.url"}
 
 # Where a bulk writer of columns does clearly better than with the Java client's default; docs/options.md says why.
 BULK_DEFAULTS: dict[str, str] = {"batch.size": "524288", "linger.ms": "100", "send.buffer.bytes": "-1"}
@@ -153,36 +64,42 @@ _REFUSED = {
 
 def parse_options(options: Mapping[str, str]) -> SinkOptions:
     given = _without_others({name.lower(): value for name, value in options.items()})
-    producer = {
-        name.removeprefix(KAFKA_PREFIX): value for name, value in given.items() if name.startswith(KAFKA_PREFIX)
-    }
     own = {name: value for name, value in given.items() if not name.startswith(KAFKA_PREFIX)}
+    kafka = {name.removeprefix(KAFKA_PREFIX): value for name, value in given.items() if name.startswith(KAFKA_PREFIX)}
 
-    faults = _faults_of_names(own)
-    topic = _topic(own, "topic", faults)
-    dead_letter_topic = _dead_letter_topic(own, faults)
-    report_topic = _topic(own, "reportTopic", faults)
-    report_path = _report_path(own, faults)
-    _boolean(own, "includeHeaders", faults)
-    check_connection = _boolean(own, "checkConnection", faults)
-    formats = parse_formats(own, faults)
-    registry = parse_registry(own, formats, topic, faults)
-    delivery = parse_delivery(own, producer, faults)
-    log_topic = None if delivery is None else delivery.topic
-    faults += _used_twice(
-        topic=topic, deadLetterTopic=dead_letter_topic, reportTopic=report_topic, decisionLogTopic=log_topic
+    reading = read_options(
+        SINK_OPTIONS, {IN_LOWER_CASE[name]: value for name, value in own.items() if name in IN_LOWER_CASE}, (), NAME
     )
-    producer = _producer_options(producer, faults)
+    values = reading.values
+    topic, report_topic = values["topic"], values["reportTopic"]
+    dead_letter_topic, of_dead_letters = _dead_letter_topic(reading)
+    formats, of_formats = formats_of(reading)
+    registry, of_registry = registry_of(reading, formats, topic)
+    delivery, of_delivery = delivery_of(reading, kafka)
+    log_topic = None if delivery is None else delivery.topic
+    producer, of_producer = _producer_options(kafka)
+    faults = [
+        *_faults_of_names(own),
+        *(fault + _value_of(fault, reading.given, _VALUES_TO_SHOW) for fault in reading.faults),
+        *of_dead_letters,
+        *of_formats,
+        *of_registry,
+        *of_delivery,
+        *_used_twice(
+            topic=topic, deadLetterTopic=dead_letter_topic, reportTopic=report_topic, decisionLogTopic=log_topic
+        ),
+        *of_producer,
+    ]
     if faults:
         raise ConfigurationError(faults)
     return SinkOptions(
         producer=producer,
         topic=topic,
         dead_letter_topic=dead_letter_topic,
-        check_connection=check_connection,
-        report_path=report_path,
+        check_connection=values["checkConnection"],
+        report_path=values["reportPath"],
         report_topic=report_topic,
-        report_callback=own.get("reportcallback", "").strip() or None,
+        report_callback=values["reportCallback"],
         formats=formats,
         registry=registry,
         exactly_once=delivery,
@@ -209,40 +126,26 @@ def _is_of_others(name: str, has_registry: bool) -> bool:
 
 
 def _faults_of_names(own: Mapping[str, str]) -> list[str]:
-    faults = []
-    for name in sorted(own):
-        if name in _OWN_NAMES:
-            continue
-        if name == "path":
-            faults.append(
-                "Option 'path', from save(path), means nothing to Kafka. Use the topic option for setting a topic."
-            )
-        elif name in PRODUCER_NAMES:
-            faults.append(f"Unknown option '{name}'. The producer's options have a prefix: 'kafka.{name}'.")
-        elif name in OF_TABLES_AND_FILES:
-            faults.append(f"Option '{name}' is one of tables or files, and means nothing to Kafka: leave it out.")
-        else:
-            faults.append(f"Unknown option '{name}'. {_meant(name)}")
-    return faults
+    return [_fault_of_name(name) for name in sorted(own) if name not in IN_LOWER_CASE]
+
+
+def _fault_of_name(name: str) -> str:
+    if name == "path":
+        return "Option 'path', from save(path), means nothing to Kafka. Use the topic option for setting a topic."
+    if name in PRODUCER_NAMES:
+        return f"Unknown option '{name}'. The producer's options have a prefix: 'kafka.{name}'."
+    if name in OF_TABLES_AND_FILES:
+        return f"Option '{name}' is one of tables or files, and means nothing to Kafka: leave it out."
+    return f"Unknown option '{name}'. {_meant(name)}"
 
 
 def _meant(name: str) -> str:
-    near = difflib.get_close_matches(name, _OWN_NAMES, n=1, cutoff=_SURE)
+    near = difflib.get_close_matches(name, IN_LOWER_CASE, n=1, cutoff=_SURE)
     if near:
-        return f"Did you mean '{_OWN_NAMES[near[0]]}'?"
-    known = ", ".join(name for name in _OWN_NAMES.values() if "." not in name)
+        return f"Did you mean '{IN_LOWER_CASE[near[0]]}'?"
+    known = ", ".join(name for name in SINK_OPTIONS if "." not in name)
     all_known = f"{known}, those of schema.registry, and the producer's options with the prefix 'kafka.'"
     return meant(name.removeprefix("kafka"), PRODUCER_NAMES, KAFKA_PREFIX) or f"Known are: {all_known}."
-
-
-def _topic(own: Mapping[str, str], option: str, faults: list[str]) -> str | None:
-    value = own.get(option.lower())
-    if value is None:
-        return None
-    topic = value.strip()
-    if not is_topic_name(topic):
-        faults.append(f"Option '{option}': {topic!r} is no name for a topic; it takes {TOPIC_NAME_RULE}.")
-    return topic
 
 
 def _used_twice(**topics: str | None) -> list[str]:
@@ -254,39 +157,21 @@ def _used_twice(**topics: str | None) -> list[str]:
     ]
 
 
-def _dead_letter_topic(own: Mapping[str, str], faults: list[str]) -> str | None:
-    """The dead-letter topic, or None when a refused record fails the task."""
-    reaction = own.get("onrecorderror", "fail").strip()
-    dead_letter_topic = _topic(own, "deadLetterTopic", faults)
-    if reaction.lower() == "fail":
-        if dead_letter_topic is not None:
-            faults.append("Option 'deadLetterTopic' has no effect unless 'onRecordError' is 'deadLetter'.")
-        return None
-    if reaction.lower() != "deadletter":
-        faults.append(f"Option 'onRecordError' must be 'fail' or 'deadLetter', not {reaction!r}.")
-    elif dead_letter_topic is None:
-        faults.append("Option 'onRecordError' is 'deadLetter', so 'deadLetterTopic' must be set.")
-    return dead_letter_topic
+def _dead_letter_topic(reading: Reading) -> tuple[str | None, list[str]]:
+    """The dead-letter topic, or None when a refused record fails the task; and what is wrong with it."""
+    topic = reading.values["deadLetterTopic"]
+    if {"onRecordError", "deadLetterTopic"} & reading.wrong:
+        return topic, []
+    if reading.values["onRecordError"] == "fail":
+        words = "Option 'deadLetterTopic' has no effect unless 'onRecordError' is 'deadLetter'."
+        return None, [words] if topic is not None else []
+    words = "Option 'onRecordError' is 'deadLetter', so 'deadLetterTopic' must be set."
+    return topic, [words] if topic is None else []
 
 
-def _report_path(own: Mapping[str, str], faults: list[str]) -> str | None:
-    path = own.get("reportpath", "").strip()
-    fault = fault_of(path)
-    if fault is not None:
-        faults.append(f"Option 'reportPath': {fault}")
-    return path or None
-
-
-def _boolean(own: Mapping[str, str], option: str, faults: list[str]) -> bool:
-    default = next(known.default for known in OPTIONS if known.name == option)
-    value = own.get(option.lower(), default).strip().lower()
-    if value not in ("true", "false"):
-        faults.append(f"Option '{option}' must be 'true' or 'false', not {value!r}.")
-    return value == "true"
-
-
-def _producer_options(given: dict[str, str], faults: list[str]) -> dict[str, str]:
-    faults.extend(words for name, words in _REFUSED.items() if name in given)
+def _producer_options(given: dict[str, str]) -> tuple[dict[str, str], list[str]]:
+    """What the producer gets, and its faults in the words of a job."""
+    faults = [words for name, words in _REFUSED.items() if name in given]
     unknown = [name for name in given if name not in PRODUCER_NAMES]
     faults.extend(unknown_option(name, PRODUCER_NAMES, "producer", KAFKA_PREFIX) for name in unknown)
     producer = BULK_DEFAULTS | {name: value for name, value in given.items() if name not in (*_REFUSED, *unknown)}
@@ -298,14 +183,21 @@ def _producer_options(given: dict[str, str], faults: list[str]) -> dict[str, str
         ProducerConfig.parse(producer)
     except ConfigurationError as error:
         faults.extend(_with_prefix(fault, producer) for fault in error.faults)
-    return producer
+    return producer, faults
 
 
 def _with_prefix(fault: str, producer: Mapping[str, str]) -> str:
-    """The producer's words with the names as they stand in the job, and with a value that is wrong and no secret."""
+    """The producer's words with the names as they stand in the job."""
     name = fault.partition(" ")[0].rstrip(":")
     if name in IN_PLACE_OF_CLASSES:
         return f"{KAFKA_PREFIX}{name} cannot be set: it names a Java class. {IN_PLACE_OF_CLASSES[name]}."
-    value = producer.get(name, "")
-    shown = name in producer and name in PRODUCER_OPTIONS and " must be " in fault and repr(value) not in fault
-    return as_in_spark(fault) + (f" It is {value!r}." if shown else "")
+    return as_in_spark(fault) + _value_of(fault, producer, PRODUCER_OPTIONS)
+
+
+def _value_of(fault: str, given: Mapping[str, object], to_show: Collection[str]) -> str:
+    """A sentence with the value that is wrong, if it may be shown and is not in the words already."""
+    name = fault.partition(" ")[0].rstrip(":")
+    shown = cleaned(repr(given.get(name)))
+    return (
+        f" It is {shown}." if name in given and name in to_show and " must be " in fault and shown not in fault else ""
+    )

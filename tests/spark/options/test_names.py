@@ -7,7 +7,8 @@ import re
 import pytest
 
 from spark_kafka_sink.spark.options.names import IN_PLACE_OF_CLASSES, OF_TABLES_AND_FILES, PRODUCER_NAMES, as_in_spark
-from spark_kafka_sink.spark.options.parse import OPTIONS, parse_options
+from spark_kafka_sink.spark.options.parse import parse_options
+from spark_kafka_sink.spark.options.table import IN_LOWER_CASE, SINK_OPTIONS
 
 
 @pytest.mark.parametrize("name", [name for name in PRODUCER_NAMES if "." in name])
@@ -40,13 +41,12 @@ def test_names_that_are_words_get_it_where_they_are_options() -> None:
 
 
 def test_what_stands_in_for_a_class_names_options_that_there_are() -> None:
-    own = {option.name for option in OPTIONS}
     named = {word for words in IN_PLACE_OF_CLASSES.values() for word in re.findall(r"\b[a-z]+[A-Z]\w+", words)}
-    assert named - {"DataFrames"} <= own
+    assert named - {"DataFrames"} <= {*SINK_OPTIONS}
     assert set(IN_PLACE_OF_CLASSES) <= set(PRODUCER_NAMES)
 
 
 def test_no_option_of_ours_is_taken_for_one_of_tables() -> None:
-    assert not OF_TABLES_AND_FILES & {option.name.lower() for option in OPTIONS}
+    assert not OF_TABLES_AND_FILES & {*IN_LOWER_CASE}
     with pytest.raises(ValueError, match="Option 'mergeschema' is one of tables or files"):
         parse_options({"kafka.bootstrap.servers": "a:1", "mergeSchema": "true"})

@@ -12,13 +12,8 @@ from spark_kafka_sink.held_log import forget
 from spark_kafka_sink.network.security_config import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import PRODUCER_OPTIONS
 from spark_kafka_sink.spark.options.names import as_in_spark
-from spark_kafka_sink.spark.options.parse import (
-    BULK_DEFAULTS,
-    CONSUMER_OPTIONS,
-    REGISTRY_PREFIXES,
-    SOURCE_OPTIONS,
-    parse_options,
-)
+from spark_kafka_sink.spark.options.others import CONSUMER_OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
+from spark_kafka_sink.spark.options.parse import BULK_DEFAULTS, parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 
 NEEDED = {"kafka.bootstrap.servers": "broker:9092"}
@@ -48,7 +43,7 @@ def test_the_topic_is_trimmed() -> None:
 @pytest.mark.parametrize("topic", ["", "a b", "x" * 250, "..", "umläut"])
 def test_a_name_that_no_topic_can_have_is_refused(topic: str) -> None:
     (fault,) = faults(NEEDED | {"topic": topic})
-    assert fault.startswith("Option 'topic':")
+    assert fault.startswith("topic must be the name of a topic: ")
 
 
 def test_the_defaults_are_those_of_the_java_client_but_for_the_ones_listed() -> None:
@@ -219,7 +214,7 @@ def test_include_headers_is_accepted(given: str) -> None:
 
 def test_a_boolean_is_true_or_false() -> None:
     (fault,) = faults(NEEDED | {"checkConnection": "maybe"})
-    assert fault == "Option 'checkConnection' must be 'true' or 'false', not 'maybe'."
+    assert fault == "checkConnection must be true or false. It is 'maybe'."
 
 
 def test_dead_letters_need_both_options() -> None:
@@ -227,7 +222,7 @@ def test_dead_letters_need_both_options() -> None:
     assert parse(onRecordError="FAIL").dead_letter_topic is None
     assert "'deadLetterTopic' must be set" in faults(NEEDED | {"onRecordError": "deadLetter"})[0]
     assert "has no effect" in faults(NEEDED | {"deadLetterTopic": "dead"})[0]
-    assert "must be 'fail' or 'deadLetter'" in faults(NEEDED | {"onRecordError": "ignore"})[0]
+    assert "must be one of fail, deadLetter. It is 'ignore'." in faults(NEEDED | {"onRecordError": "ignore"})[0]
 
 
 @pytest.mark.parametrize(

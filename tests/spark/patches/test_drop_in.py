@@ -27,7 +27,7 @@ def test_the_same_python_and_that_of_a_cluster_are_nothing_to_warn_of(
 
 
 SECRETS = [name for name, option in SECURITY_OPTIONS.items() if option.secret]
-REGISTRY_SECRETS = [name for name, _, meaning in REGISTRY_OPTIONS if "**Secret.**" in meaning]
+REGISTRY_SECRETS = [option.name for option in REGISTRY_OPTIONS if option.secret]
 OF_OTHERS = [
     "basic.auth.user.info",
     "bearer.auth.token",

@@ -1,0 +1,66 @@
+"""The options of the sink itself, in the order of docs/options.md, which is compared with this table.
+
+A row has the name, the default, how a value is read, and the meaning, as the rows of the client's options have. The
+rows of formats, of schema registries and of delivery stand in the files that say what they come to.
+"""
+
+from __future__ import annotations
+
+from spark_kafka_sink.client.option_parsing import Option, boolean, one_of
+from spark_kafka_sink.reports.store import fault_of
+from spark_kafka_sink.spark.options.delivery import CHECKPOINT_LOCATION, DELIVERY_OPTIONS
+from spark_kafka_sink.spark.options.formats import FORMAT_OPTIONS
+from spark_kafka_sink.spark.options.registry import REGISTRY_OPTIONS
+from spark_kafka_sink.spark.options.sink_options import SinkOptions
+from spark_kafka_sink.spark.options.values import topic_name, without_fault, words
+
+_ROWS = (
+    Option("topic", SinkOptions.topic, topic_name, "the topic to write to; overrides the `topic` column"),
+    Option(
+        "includeHeaders",
+        False,
+        boolean,
+        "accepted as in Spark's own sink, where too the `headers` column alone decides",
+    ),
+    *FORMAT_OPTIONS,
+    *REGISTRY_OPTIONS,
+    Option(
+        "onRecordError",
+        "fail",
+        one_of("fail", "deadLetter"),
+        "`fail` fails the task; `deadLetter` writes refused records to `deadLetterTopic`",
+    ),
+    Option(
+        "deadLetterTopic",
+        SinkOptions.dead_letter_topic,
+        topic_name,
+        "where refused records go; needed with `onRecordError` = `deadLetter`",
+    ),
+    Option(
+        "checkConnection",
+        SinkOptions.check_connection,
+        boolean,
+        "let the driver find out whether Kafka can be written to, before any task starts",
+    ),
+    Option(
+        "reportPath",
+        SinkOptions.report_path,
+        without_fault(fault_of),
+        "a file, or a folder on a file system, that gets a report in JSON for each commit: "
+        "the driver [writes there](security.md#who-may-set-a-jobs-options)",
+    ),
+    Option("reportTopic", SinkOptions.report_topic, topic_name, "a topic that gets this report as a record"),
+    Option(
+        "reportCallback",
+        SinkOptions.report_callback,
+        words,
+        "a Python function, as `module:function`, that the driver "
+        "[imports and calls](security.md#who-may-set-a-jobs-options) with this report",
+    ),
+    *DELIVERY_OPTIONS,
+    CHECKPOINT_LOCATION,
+    Option("queryName", None, words, "of a stream; Spark's own, passed by"),
+)
+SINK_OPTIONS = {option.name: option for option in _ROWS}
+IN_LOWER_CASE = {name.lower(): name for name in SINK_OPTIONS}
+"""Spark hands the names over in lower case."""
