@@ -9,7 +9,7 @@ import pyarrow as pa
 from kafka.partitioner.default import murmur2 as reference
 
 from spark_kafka_sink.producer.murmur2 import murmur2
-from spark_kafka_sink.records.arrays import byte_column
+from spark_kafka_sink.records.byte_column import byte_column
 
 KEYS = 1_000_000 if os.environ.get("SOAK") else 100_000
 """kafka-python hashes about 30,000 in a second."""

@@ -15,7 +15,8 @@ import pytest
 from integration.support.kafka_cluster import KafkaCluster
 from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.errors import AuthenticationError, DisconnectedError, TlsError
-from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind, client_channels
+from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind
+from spark_kafka_sink.network.channels import client_channels
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.security import sasl_client
 from spark_kafka_sink.network.security_config import SecurityConfig, security_config

@@ -52,7 +52,7 @@ HOPS = (
     "records.joined_rows:JoinedRows.join",
     "producer.batching.batch:ProducerBatch.append",
     "producer.batching.accumulator:RecordAccumulator.drain",
-    "producer.sending.deliveries:produce_request",
+    "producer.sending.produce_exchange:produce_request",
     "client.network_client:NetworkClient.send",
     "protocol.headers:encode_request",
     "network.selector:Selector.send",

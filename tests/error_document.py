@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_kafka_sink.producer.sending.delivery_errors import BatchFacts, Done, Fail, Retry, Split, decide
+from spark_kafka_sink.producer.sending.outcome import BatchFacts, Done, Fail, Retry, Split, decide
 from spark_kafka_sink.protocol.error_codes import ERROR_CODES, ErrorCode
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "errors.md"

@@ -29,10 +29,11 @@ from spark_kafka_sink.protocol.primitives import Reader
 from spark_kafka_sink.reader.fetched import visible_rows
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress, decompress
-from spark_kafka_sink.records.cutting import PartitionSlice, cut_batches, record_size_bounds, times_of
+from spark_kafka_sink.records.cutting import PartitionSlice, cut_batches, times_of
 from spark_kafka_sink.records.decoder import check_batches, check_body, decode_batches, decode_body
 from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import HEADER_BYTES, parse_header
+from spark_kafka_sink.records.sizes import record_size_bounds
 from spark_kafka_sink.sasl.jaas import parse_jaas
 from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, OauthBearerServer, accept_unsecured, unsecured_token
 from spark_kafka_sink.sasl.plain import PlainServer

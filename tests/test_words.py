@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafka_sink.client.cluster import ClusterSnapshot, Node, merge_answer
+from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
+from spark_kafka_sink.client.metadata_merge import merge_answer
 from spark_kafka_sink.errors import AuthenticationError
-from spark_kafka_sink.producer.sending.delivery_errors import answer_of
+from spark_kafka_sink.producer.sending.produce_exchange import answer_of
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from spark_kafka_sink.protocol.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse
 from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient

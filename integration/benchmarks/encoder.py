@@ -20,11 +20,12 @@ import pyarrow.compute as pc
 
 from integration.benchmarks.rows import SHAPES
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, cut_batches, record_size_bounds, times_of
+from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, cut_batches, times_of
 from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import BatchHeader, stamp_header
 from spark_kafka_sink.records.joined_rows import reuse_freed_memory
+from spark_kafka_sink.records.sizes import record_size_bounds
 
 ROWS = 10_000
 ROUNDS = 41

@@ -22,7 +22,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from integration.support.certificates import write_certificates
-from spark_kafka_sink.network.channel import ChannelBuilder, KafkaChannel, NoAuthentication, plaintext_channels
+from spark_kafka_sink.network.authenticator import NoAuthentication
+from spark_kafka_sink.network.channel import ChannelBuilder, KafkaChannel
+from spark_kafka_sink.network.channels import plaintext_channels
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import OS_DEFAULT_BUFFER, ByteSocket, OperatingSystem, SocketAddress

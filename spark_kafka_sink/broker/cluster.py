@@ -29,7 +29,7 @@ from spark_kafka_sink.broker.transactions import Transaction, TransactionCoordin
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange
-from spark_kafka_sink.words import TOPIC_NAME_RULE, is_topic_name
+from spark_kafka_sink.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 MESSAGE_BYTES_MAX = 1024 * 1024 + 12
 PARTITIONS_MAX = 10_000

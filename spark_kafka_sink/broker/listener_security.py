@@ -15,7 +15,8 @@ from spark_kafka_sink.broker.handlers.api_18_api_versions import describe, unsup
 from spark_kafka_sink.broker.spoken import spoken_versions
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.named_file import named_file
-from spark_kafka_sink.network.channel import ChannelBuilder, plaintext_channels
+from spark_kafka_sink.network.channel import ChannelBuilder
+from spark_kafka_sink.network.channels import plaintext_channels
 from spark_kafka_sink.network.security.channels import server_channels
 from spark_kafka_sink.network.system import Buffer
 from spark_kafka_sink.protocol.headers import decode_request_header, encode_response

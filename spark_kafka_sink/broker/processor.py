@@ -22,7 +22,8 @@ from spark_kafka_sink.broker.reply import Reply, Then
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.network.channel import ChannelBuilder, KafkaChannel
 from spark_kafka_sink.network.deadlines import Deadlines
-from spark_kafka_sink.network.frame import FRAME_BYTES_MAX, FrameMemory, NetworkReceive, NetworkSend
+from spark_kafka_sink.network.frame import FRAME_BYTES_MAX, NetworkReceive, NetworkSend
+from spark_kafka_sink.network.frame_memory import FrameMemory
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import ByteSocket, SocketAddress, System
 

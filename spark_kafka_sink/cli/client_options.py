@@ -60,7 +60,7 @@ def given_options(chosen: argparse.Namespace) -> dict[str, object]:
 def reading_config(options: Mapping[str, object]) -> ClientConfig:
     """For a command that only reads."""
     from spark_kafka_sink.client.options import CLIENT_OPTIONS, client_config
-    from spark_kafka_sink.producer.config import PRODUCER_OPTIONS
+    from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 
     return client_config(
         {name: value for name, value in options.items() if name in CLIENT_OPTIONS or name not in PRODUCER_OPTIONS}

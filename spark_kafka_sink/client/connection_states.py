@@ -16,12 +16,12 @@ is resolved anew. Addresses of both families are tried: where `localhost` is ::1
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
 
+from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.errors import AuthenticationError, IllegalStateError
 from spark_kafka_sink.network.system import SocketAddress
@@ -291,35 +291,3 @@ class ConnectionStates:
         if node is None:
             raise IllegalStateError(f"there has never been a connection to node {node_id}")
         return node
-
-
-# Exponential backoff with jitter, for reconnecting, connection set-up timeouts, metadata refreshes and retries.
-#
-#     backoff(n) = initial * 2^n, at most maximum, times a random factor between 0.8 and 1.2, again at most maximum
-#
-# The jitter keeps a thousand tasks that lost the same broker at the same moment from coming back at the same moment.
-
-
-JITTER = 0.2
-
-
-class ExponentialBackoff:
-    """Nothing here changes but the random numbers, which are the caller's so that tests can repeat them."""
-
-    def __init__(self, initial_ms: float, maximum_ms: float, random: Random) -> None:
-        self._initial_ms = min(initial_ms, maximum_ms)
-        self._maximum_ms = maximum_ms
-        self._random = random
-
-    def after(self, failures: int) -> float:
-        """Milliseconds to wait after this many failures in a row; 0 failures give the initial wait."""
-        if self._initial_ms >= self._maximum_ms:
-            return self._maximum_ms
-        # 2^60 is more than any maximum, and less than what a float cannot hold.
-        wait_ms = min(self._initial_ms * 2.0 ** min(failures, 60), self._maximum_ms)
-        return min(wait_ms * self._random.uniform(1 - JITTER, 1 + JITTER), self._maximum_ms)
-
-
-def wait_seconds(timeout_ms: float) -> float:
-    """A limit in milliseconds as locks and threads take it: one of 292 years and more they refuse."""
-    return min(max(0.0, timeout_ms) / 1000, threading.TIMEOUT_MAX)

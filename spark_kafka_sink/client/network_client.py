@@ -29,12 +29,12 @@ from spark_kafka_sink.errors import (
     IllegalStateError,
     UnsupportedVersionError,
 )
-from spark_kafka_sink.network.channel import client_channels
+from spark_kafka_sink.network.channels import client_channels
 from spark_kafka_sink.network.deadlines import Deadlines
 from spark_kafka_sink.network.frame import NetworkSend
+from spark_kafka_sink.network.io_counts import IoCounts
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import System
-from spark_kafka_sink.network.transport import IoCounts
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.headers import encode_request
 from spark_kafka_sink.protocol.message import ApiKey, Message

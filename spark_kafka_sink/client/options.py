@@ -10,18 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from spark_kafka_sink.client.bootstrap import RESOLVE_CANONICAL, USE_ALL_DNS_IPS, parse_bootstrap_servers
 from spark_kafka_sink.client.option_parsing import (
     INT_MAX,
     LONG_MAX,
-    RESOLVE_CANONICAL,
-    USE_ALL_DNS_IPS,
     Option,
     Reading,
     names,
     natural_int,
     natural_long,
     one_of,
-    parse_bootstrap_servers,
     read_options,
     sent_text,
     whole,

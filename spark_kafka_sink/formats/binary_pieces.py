@@ -14,7 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_kafka_sink.formats.pieces import as_binary, constant, constant_rows, either
-from spark_kafka_sink.records.arrays import byte_column, null_mask, number_array, numbers_of
+from spark_kafka_sink.records.arrays import null_mask, number_array, numbers_of
+from spark_kafka_sink.records.byte_column import byte_column
 from spark_kafka_sink.records.fields import Field, masked_field
 from spark_kafka_sink.records.joined_rows import JoinedRows
 

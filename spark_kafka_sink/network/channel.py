@@ -18,86 +18,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from spark_kafka_sink.errors import AuthenticationError, IllegalStateError, KafkaSinkError
-from spark_kafka_sink.network.frame import (
-    FRAME_BYTES_MAX,
-    FrameMemory,
-    FrameReader,
-    FrameWriter,
-    NetworkReceive,
-    NetworkSend,
-)
-from spark_kafka_sink.network.security_config import SecurityConfig
+from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError
+from spark_kafka_sink.network.authenticator import AUTHENTICATION_FRAME_BYTES_MAX, Authenticator
+from spark_kafka_sink.network.frame import FRAME_BYTES_MAX, FrameReader, FrameWriter, NetworkReceive, NetworkSend
+from spark_kafka_sink.network.frame_memory import FrameMemory
+from spark_kafka_sink.network.io_counts import IoCounts
 from spark_kafka_sink.network.system import EVENT_READ, EVENT_WRITE, Buffer, ByteSocket, SocketAddress
-from spark_kafka_sink.network.transport import (
-    SEGMENTS_PER_WRITE,
-    IoCounts,
-    PlaintextTransport,
-    Transport,
-    connect_result,
-)
-
-# Who may talk: the conversation that comes before, and sometimes between, the frames of a channel.
-#
-# An authenticator does no IO. The channel gives it the frames that arrive and writes the frames that it returns. While
-# a client authenticates again on a channel in use (KIP-368), answers to earlier requests still come in: `claims` says
-# which frames belong to the conversation.
-
-
-AUTHENTICATION_FRAME_BYTES_MAX = 1024 * 1024
-"""No stranger makes us hold more than this."""
-
-MIN_RESERVED_CORRELATION_ID = 2**31 - 8
-"""From here on correlation ids are the conversation's own; other requests of a client must stay below."""
-
-ANONYMOUS = "ANONYMOUS"
-
-
-class Authenticator(Protocol):
-    @property
-    def complete(self) -> bool:
-        """The other side has logged in. Frames of the login may still have to be written."""
-
-    @property
-    def failure(self) -> AuthenticationError | None:
-        """Set once the other side is refused; the channel ends with it when the refusal has been written."""
-
-    @property
-    def principal(self) -> str:
-        """Who the other side is, if it had to say so here."""
-
-    def due(self, now: float) -> bool:
-        """A session of this side's is near its end: `start` again before the next request is written."""
-
-    def start(self, now: float) -> Sequence[Buffer] | None:
-        """Begin, or begin anew. What to send first, if it is this side that speaks first."""
-
-    def claims(self, frame: memoryview, now: float) -> bool:
-        """The frame is part of the conversation. AuthenticationError: the session is over, the frame must not pass."""
-
-    def step(self, frame: memoryview, now: float) -> Sequence[Buffer] | None:
-        """Take a frame; what to answer, if anything. AuthenticationError: it failed, and nothing is to be said."""
-
-
-class NoAuthentication:
-    """PLAINTEXT and SSL: every connected client is accepted (with mTLS, the handshake has seen to it)."""
-
-    complete = True
-    failure: AuthenticationError | None = None
-    principal = ANONYMOUS
-
-    def due(self, now: float) -> bool:
-        return False
-
-    def start(self, now: float) -> Sequence[Buffer] | None:
-        return None
-
-    def claims(self, frame: memoryview, now: float) -> bool:
-        return False
-
-    def step(self, frame: memoryview, now: float) -> Sequence[Buffer] | None:
-        return None
-
+from spark_kafka_sink.network.transport import SEGMENTS_PER_WRITE, Transport, connect_result
 
 READ_BYTES_PER_POLL = 1024 * 1024
 """After this many bytes the other channels have their turn."""
@@ -342,31 +269,3 @@ class ChannelBuilder(Protocol):
     def __call__(
         self, channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, frame_bytes_max: int
     ) -> KafkaChannel: ...
-
-
-def plaintext_channels(
-    channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, frame_bytes_max: int
-) -> KafkaChannel:
-    """The ChannelBuilder of security.protocol=PLAINTEXT, for either side."""
-    transport, authenticator = PlaintextTransport(sock), NoAuthentication()
-    return KafkaChannel(
-        channel_id, address, transport, authenticator, connecting=connecting, frame_bytes_max=frame_bytes_max
-    )
-
-
-# The channels of a client, by its security.protocol.
-#
-# security.protocol   transport   authenticator
-# PLAINTEXT           plain       none
-# SSL                 TLS         none: certificates are part of the handshake
-# SASL_PLAINTEXT      plain       SASL
-# SASL_SSL            TLS         SASL
-
-
-def client_channels(security: SecurityConfig, client_id: str) -> ChannelBuilder:
-    """Channels to brokers. Certificates and keys are read here, once: ConfigurationError if they cannot be."""
-    if security.tls is None and security.login is None:
-        return plaintext_channels
-    from spark_kafka_sink.network.security.channels import secured_client_channels  # not for those who need neither
-
-    return secured_client_channels(security, client_id)

@@ -25,15 +25,13 @@ from spark_kafka_sink.errors import (
     IllegalStateError,
     NetworkError,
 )
-from spark_kafka_sink.network.channel import (
-    ChannelBuilder,
-    ChannelState,
-    ChannelStateKind,
-    KafkaChannel,
-    plaintext_channels,
-)
+from spark_kafka_sink.network.channel import ChannelBuilder, ChannelState, ChannelStateKind, KafkaChannel
+from spark_kafka_sink.network.channels import plaintext_channels
+from spark_kafka_sink.network.connection_errors import located
 from spark_kafka_sink.network.deadlines import Deadlines
-from spark_kafka_sink.network.frame import FRAME_BYTES_MAX, FrameMemory, NetworkReceive, NetworkSend
+from spark_kafka_sink.network.frame import FRAME_BYTES_MAX, NetworkReceive, NetworkSend
+from spark_kafka_sink.network.frame_memory import FrameMemory
+from spark_kafka_sink.network.io_counts import IoCounts
 from spark_kafka_sink.network.system import (
     EVENT_READ,
     EVENT_WRITE,
@@ -41,9 +39,7 @@ from spark_kafka_sink.network.system import (
     ByteSocket,
     SocketAddress,
     System,
-    located,
 )
-from spark_kafka_sink.network.transport import IoCounts
 
 WAIT_MS_MAX = 3_600_000.0
 """The longest wait of one poll, whatever was asked for: pollers take no infinity."""

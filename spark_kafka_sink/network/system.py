@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any, Protocol
 
-from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError
+from spark_kafka_sink.errors import DisconnectedError
 
 __all__ = [
     "EVENT_READ",
@@ -188,24 +188,3 @@ def peer_address(sock: socket.socket) -> SocketAddress:
     """Who is at the other end of an accepted socket."""
     name = sock.getpeername()
     return SocketAddress(str(name[0]), int(name[1]), sock.family, name)
-
-
-# Errors of a connection, with its address in their words.
-
-
-def located(address: SocketAddress, error: OSError | KafkaSinkError) -> KafkaSinkError:
-    """An OSError becomes a DisconnectedError; others keep their type."""
-    if isinstance(error, OSError):
-        named: KafkaSinkError = DisconnectedError(f"{address}: {error.strerror or error}")
-    else:
-        named = type(error)(f"{address}: {error}")
-    named.__cause__ = error
-    _drop_frames(error)
-    return named
-
-
-def _drop_frames(error: BaseException | None) -> None:
-    """Forget where the error was raised: those frames hold segments of sends, and errors live long."""
-    while error is not None:
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import ByteColumn
+from spark_kafka_sink.records.byte_column import ByteColumn
 
 
 def _number(value: int) -> NDArray[np.uint32]:

@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 from spark_kafka_sink.client.cluster import ClusterSnapshot, PartitionInfo
 from spark_kafka_sink.errors import MetadataTimeoutError, SchemaError
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.records.arrays import ByteColumn, byte_column, null_mask, numbers_of
+from spark_kafka_sink.records.arrays import null_mask, numbers_of
+from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, one_array
 from spark_kafka_sink.records.header import HEADER_BYTES
 

@@ -42,17 +42,19 @@ from spark_kafka_sink.producer.record import (
     NO_FIELDS,
     RECORD_SIZE_MAX,
     AnyHeaders,
-    BadRows,
     ProducerRecord,
-    Rows,
     check_columns,
     check_record,
     check_topic,
-    ensure_named,
     header_bytes,
-    no_such_partition,
     record_of,
-    rows_of_call,
+)
+from spark_kafka_sink.producer.rows import (
+    BadRows,
+    Rows,
+    ensure_named,
+    no_such_partition,
+    rows_of_columns,
     too_large,
     without_their_partition,
     wrong_in_themselves,
@@ -215,7 +217,7 @@ class KafkaProducer(TransactionalProducer):
         if not columns.num_rows:
             return call
         now = self._system.now()
-        rows = rows_of_call(columns, partition)
+        rows = rows_of_columns(columns, partition)
         if self._record_partitioner is not None:
             ensure_named(rows)
         try:

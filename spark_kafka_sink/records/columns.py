@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.records.arrays import byte_sizes, data_nbytes, null_mask, number_array, numbers_of
+from spark_kafka_sink.records.arrays import null_mask, number_array, numbers_of
+from spark_kafka_sink.records.byte_column import byte_sizes, data_nbytes
 
 ArrowColumn: TypeAlias = "pa.Array | pa.ChunkedArray"
 

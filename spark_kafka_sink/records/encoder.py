@@ -26,11 +26,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import ByteColumn, byte_column, named_rows, numbers_of
+from spark_kafka_sink.records.arrays import named_rows, numbers_of
+from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
 from spark_kafka_sink.records.columns import ROWS_AT_A_TIME, ArrowColumn, RecordColumns, one_array, pieces_of
 from spark_kafka_sink.records.cutting import BatchSlice
 from spark_kafka_sink.records.fields import encode_varint
-from spark_kafka_sink.records.joined_rows import JoinedRows, header_column
+from spark_kafka_sink.records.header_column import header_column
+from spark_kafka_sink.records.joined_rows import JoinedRows
 
 BYTES_AT_A_TIME = 4 << 20
 """A buffer of large records has fewer of them: it returns to the pool only when all of its batches have gone. With

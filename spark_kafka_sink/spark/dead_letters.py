@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError
 from spark_kafka_sink.records.columns import RecordColumns, one_array
-from spark_kafka_sink.records.joined_rows import header_column
+from spark_kafka_sink.records.header_column import header_column
 
 CUT_BYTES = 64 * 1024
 _MESSAGE_CHARACTERS_MAX = 1_000

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from spark_kafka_sink.client.connection_states import wait_seconds
+from spark_kafka_sink.client.backoff import wait_seconds
 from spark_kafka_sink.errors import (
     BatchRefusedError,
     ConfigurationError,

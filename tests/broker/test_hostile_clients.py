@@ -16,7 +16,7 @@ from spark_kafka_sink.broker.acceptor import Acceptor
 from spark_kafka_sink.broker.request_queue import RequestQueue
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.network.deadlines import Deadlines
-from spark_kafka_sink.network.frame import FrameMemory
+from spark_kafka_sink.network.frame_memory import FrameMemory
 from spark_kafka_sink.network.system import HasFileno, OperatingSystem
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic

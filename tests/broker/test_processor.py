@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafka_sink.broker.processor import Processor, Request
 from spark_kafka_sink.broker.reply import Reply, Then
-from spark_kafka_sink.network.channel import plaintext_channels
+from spark_kafka_sink.network.channels import plaintext_channels
 from tests.fake_system import FakeConnection, FakeSystem
 from tests.network.peers import FramePeer, frame
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from random import Random
 
-from spark_kafka_sink.client.connection_states import ExponentialBackoff
+from spark_kafka_sink.client.backoff import ExponentialBackoff
 
 
 def test_the_wait_doubles_with_each_failure_up_to_the_maximum_within_a_fifth() -> None:

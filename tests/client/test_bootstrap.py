@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.client.option_parsing import (
+from spark_kafka_sink.client.bootstrap import (
     RESOLVE_CANONICAL,
     USE_ALL_DNS_IPS,
     bootstrap_nodes,
     parse_bootstrap_servers,
 )
+from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.errors import ConfigurationError
 from tests.fake_system import FakeSystem
 

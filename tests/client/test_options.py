@@ -9,7 +9,8 @@ import pytest
 
 from spark_kafka_sink.client.options import CLIENT_OPTIONS, ClientConfig, client_config
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerConfig
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 
 
 def test_options_have_the_java_clients_names_and_defaults() -> None:

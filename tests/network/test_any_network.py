@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from integration.support.certificates import write_certificates
 from spark_kafka_sink.errors import AuthenticationError, DecodeError, DisconnectedError
-from spark_kafka_sink.network.channel import ChannelBuilder, plaintext_channels
+from spark_kafka_sink.network.channel import ChannelBuilder
+from spark_kafka_sink.network.channels import plaintext_channels
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.selector import Selector
 from tests.fake_system import FakeConnection, FakeSystem, Peer

@@ -10,7 +10,8 @@ import pytest
 
 from integration.support.certificates import write_certificates
 from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
-from spark_kafka_sink.network.channel import ChannelState, client_channels
+from spark_kafka_sink.network.channel import ChannelState
+from spark_kafka_sink.network.channels import client_channels
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.security.channels import server_channels
 from spark_kafka_sink.network.security_config import security_config

@@ -9,7 +9,8 @@ import pytest
 
 from spark_kafka_sink.network.channel import KafkaChannel
 from spark_kafka_sink.network.deadlines import Deadlines
-from spark_kafka_sink.network.frame import AHEAD_BYTES, FrameMemory, NetworkReceive
+from spark_kafka_sink.network.frame import AHEAD_BYTES, NetworkReceive
+from spark_kafka_sink.network.frame_memory import FrameMemory
 from spark_kafka_sink.network.selector import Selector
 from tests.fake_system import FakeSystem, Peer
 from tests.network.peers import connect, frame

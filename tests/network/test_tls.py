@@ -13,13 +13,8 @@ import pytest
 
 from integration.support.certificates import write_certificates
 from spark_kafka_sink.errors import DisconnectedError, TlsError
-from spark_kafka_sink.network.channel import (
-    ChannelBuilder,
-    ChannelState,
-    ChannelStateKind,
-    KafkaChannel,
-    NoAuthentication,
-)
+from spark_kafka_sink.network.authenticator import NoAuthentication
+from spark_kafka_sink.network.channel import ChannelBuilder, ChannelState, ChannelStateKind, KafkaChannel
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import ByteSocket, OperatingSystem, SocketAddress

@@ -8,7 +8,8 @@ import pickle
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerConfig
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 from spark_kafka_sink.records.compression import Codec
 
 SERVERS = {"bootstrap.servers": "a:9092, b:9093"}

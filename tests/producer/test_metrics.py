@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from spark_kafka_sink.network.transport import IoCounts
+from spark_kafka_sink.network.io_counts import IoCounts
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
 from spark_kafka_sink.producer.batching.row_origins import rows_of_call

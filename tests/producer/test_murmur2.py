@@ -13,7 +13,7 @@ from kafka.partitioner.default import murmur2 as reference
 
 from spark_kafka_sink.producer import murmur2 as hashing
 from spark_kafka_sink.producer.murmur2 import murmur2, partition_of_key, partitions_of_keys
-from spark_kafka_sink.records.arrays import byte_column
+from spark_kafka_sink.records.byte_column import byte_column
 
 
 def expected(key: bytes, count: int) -> int:

@@ -19,7 +19,7 @@ from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.topics import Topics
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
-from spark_kafka_sink.records.arrays import ByteColumn
+from spark_kafka_sink.records.byte_column import ByteColumn
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import loop_of, outcome, run_until, simulated_producer

@@ -6,7 +6,7 @@ import pytest
 
 from spark_kafka_sink.broker.cluster import ClusterConfig, EmbeddedCluster
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.words import TOPIC_NAME_CHARACTERS_MAX, is_topic_name
+from spark_kafka_sink.topic_names import TOPIC_NAME_CHARACTERS_MAX, is_topic_name
 
 WRONG = ["", ".", "..", "../../x", "a/b", "a b", "tägliche", "a\n", "a\0", "x" * (TOPIC_NAME_CHARACTERS_MAX + 1)]
 

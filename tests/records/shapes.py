@@ -8,9 +8,10 @@ import pyarrow as pa
 
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
-from spark_kafka_sink.records.cutting import PartitionSlice, cut_batches, record_size_bounds, times_of
+from spark_kafka_sink.records.cutting import PartitionSlice, cut_batches, times_of
 from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.records.encoder import encode
+from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.records.column_strategies import NOW
 from tests.records.slow_encoder import Row
 from tests.records.stamping import stamped

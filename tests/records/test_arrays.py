@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_sink.records import arrays
-from spark_kafka_sink.records.arrays import EMPTY, byte_sizes, bytes_array, null_mask, number_array, numbers_of
+from spark_kafka_sink.records.arrays import EMPTY, bytes_array, null_mask, number_array, numbers_of
+from spark_kafka_sink.records.byte_column import byte_sizes
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 

@@ -11,16 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import (
-    BatchSlice,
-    PartitionSlice,
-    Times,
-    cut_batches,
-    record_size_bounds,
-    times_of,
-)
+from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, Times, cut_batches, times_of
 from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import HEADER_BYTES
+from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.records.column_strategies import NOW, arrow_columns, mixed_rows, timestamps
 from tests.records.slow_encoder import Row, slow_cut, slow_varint
 

@@ -20,10 +20,11 @@ from spark_kafka_sink.errors import DecodeError, UnsupportedFormatError
 from spark_kafka_sink.records import decoder
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
-from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, cut_batches, record_size_bounds, times_of
+from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, cut_batches, times_of
 from spark_kafka_sink.records.decoder import _RUN_AFTER, SCHEMA, check_batches, check_body, decode_batches, decode_body
 from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import HEADER_BYTES, parse_header, patch_header
+from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.records.column_strategies import NOW, arrow_columns, even_rows, mixed_rows
 from tests.records.slow_encoder import Row, slow_record, slow_varint
 from tests.records.stamping import stamped

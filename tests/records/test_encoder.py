@@ -15,15 +15,9 @@ from hypothesis import strategies as st
 from spark_kafka_sink.errors import RecordTooLargeError
 from spark_kafka_sink.records import encoder, joined_rows
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import (
-    BatchSlice,
-    PartitionSlice,
-    Times,
-    cut_batches,
-    record_size_bounds,
-    times_of,
-)
+from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, Times, cut_batches, times_of
 from spark_kafka_sink.records.encoder import EncodedSlice, encode
+from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.records.column_strategies import NOW, arrow_columns, even_rows, mixed_rows
 from tests.records.slow_encoder import Row, slow_encode
 

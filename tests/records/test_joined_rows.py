@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 import pytest
 
 from spark_kafka_sink.errors import RecordTooLargeError
-from spark_kafka_sink.records.arrays import OFFSETS_MAX, ByteColumn, byte_column
+from spark_kafka_sink.records.arrays import OFFSETS_MAX
+from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.cutting import BatchSlice
 from spark_kafka_sink.records.encoder import encode

@@ -6,10 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.records import arrays, cutting
+from spark_kafka_sink.records import byte_column, sizes
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import BatchSlice, invalid_rows, record_size_bounds
+from spark_kafka_sink.records.cutting import BatchSlice
 from spark_kafka_sink.records.encoder import encode
+from spark_kafka_sink.records.sizes import invalid_rows, record_size_bounds
 from tests.records.column_strategies import NOW
 
 HEADER_LIST = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -64,8 +65,8 @@ def test_headers_without_a_key_are_named_by_their_rows() -> None:
 def test_more_than_two_gibibytes_of_rows_have_sizes_and_the_one_that_is_too_large_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(arrays, "OFFSETS_MAX", 1_000)
-    monkeypatch.setattr(cutting, "JOINED_BYTES_MAX", 1_000)
+    monkeypatch.setattr(byte_column, "OFFSETS_MAX", 1_000)
+    monkeypatch.setattr(sizes, "JOINED_BYTES_MAX", 1_000)
     columns = RecordColumns(pa.array([b"x" * 300] * 9 + [b"y" * 1_001, None], pa.large_binary()))
     assert [size // 100 for size in record_size_bounds(columns).tolist()] == [3] * 9 + [10, 0]
     (fault,) = invalid_rows(columns)

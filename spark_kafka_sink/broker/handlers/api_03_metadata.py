@@ -22,7 +22,7 @@ from spark_kafka_sink.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from spark_kafka_sink.words import is_topic_name
+from spark_kafka_sink.topic_names import is_topic_name
 
 AUTO_CREATION_FLAG_VERSION = 4
 ERROR_CODE_VERSION = 13

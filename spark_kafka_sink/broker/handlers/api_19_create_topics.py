@@ -15,7 +15,7 @@ from spark_kafka_sink.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from spark_kafka_sink.words import TOPIC_NAME_RULE, is_topic_name
+from spark_kafka_sink.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 
 def handle(context: RequestContext, request: CreateTopicsRequest) -> Handled:

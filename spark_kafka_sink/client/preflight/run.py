@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import closing
 
+from spark_kafka_sink.client.bootstrap import bootstrap_nodes
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.client.option_parsing import bootstrap_nodes
 from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.client.preflight.checks import (
     BOOTSTRAP,

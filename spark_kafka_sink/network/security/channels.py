@@ -5,7 +5,8 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 
-from spark_kafka_sink.network.channel import Authenticator, ChannelBuilder, KafkaChannel, NoAuthentication
+from spark_kafka_sink.network.authenticator import Authenticator, NoAuthentication
+from spark_kafka_sink.network.channel import ChannelBuilder, KafkaChannel
 from spark_kafka_sink.network.security.sasl_client import SaslClientAuthenticator
 from spark_kafka_sink.network.security.sasl_server import SaslServerAuthenticator
 from spark_kafka_sink.network.security_config import SecurityConfig

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 
 from spark_kafka_sink.errors import AuthenticationError, DecodeError, ListenerMismatchError, NetworkError
-from spark_kafka_sink.network.channel import ANONYMOUS, MIN_RESERVED_CORRELATION_ID
+from spark_kafka_sink.network.authenticator import ANONYMOUS, MIN_RESERVED_CORRELATION_ID
 from spark_kafka_sink.network.system import Buffer
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.headers import decode_response, encode_request, peek_correlation_id

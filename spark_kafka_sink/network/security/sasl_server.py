@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 from spark_kafka_sink.errors import AuthenticationError, DecodeError, UnsupportedVersionError
-from spark_kafka_sink.network.channel import ANONYMOUS
+from spark_kafka_sink.network.authenticator import ANONYMOUS
 from spark_kafka_sink.network.system import Buffer
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.headers import RequestHeader, decode_request, decode_request_header, encode_response

@@ -35,8 +35,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.client.cluster import ClusterSnapshot
-from spark_kafka_sink.client.connection_states import ExponentialBackoff
 from spark_kafka_sink.errors import KafkaSinkError, ProducerClosedError, RecordTooLargeError
 from spark_kafka_sink.producer.batching.batch import DRAINED, IN_FLIGHT, ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.batch_filler import BatchFiller

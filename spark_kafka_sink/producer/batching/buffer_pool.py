@@ -22,7 +22,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from spark_kafka_sink.client.connection_states import wait_seconds
+from spark_kafka_sink.client.backoff import wait_seconds
 from spark_kafka_sink.errors import BufferExhaustedError, IllegalStateError, ProducerClosedError, RecordTooLargeError
 
 _SPARSE_SHARE = 4

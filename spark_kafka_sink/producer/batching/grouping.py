@@ -20,8 +20,9 @@ from spark_kafka_sink.producer.batching.staging import GROUPED_BYTES_MAX, Entry,
 from spark_kafka_sink.producer.futures import RecordFutures
 from spark_kafka_sink.records.arrays import bytes_array, number_array
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import PartitionSlice, record_size_bounds
+from spark_kafka_sink.records.cutting import PartitionSlice
 from spark_kafka_sink.records.header import HEADER_BYTES
+from spark_kafka_sink.records.sizes import record_size_bounds
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 

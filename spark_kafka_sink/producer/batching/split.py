@@ -10,10 +10,11 @@ import numpy as np
 
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, cut_batches, record_size_bounds, times_of
+from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, cut_batches, times_of
 from spark_kafka_sink.records.decoder import decode_body
 from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import parse_header
+from spark_kafka_sink.records.sizes import record_size_bounds
 
 OWN_BYTES_MAX = 1 << 40
 """The decoder's limit is for bytes of strangers; this batch is the producer's own."""

@@ -4,7 +4,7 @@ For each batch whose request has ended, in this order:
 
     batch.off_wire          no socket reads its bytes any more: memory may return (rule 5)
     idempotence             it is stored; or its place among the partition's open requests is free
-    delivery_errors.decide  Done | Retry | Split | Fail
+    outcome.decide          Done | Retry | Split | Fail
     batch.complete          or reenqueue, split, fail; nothing of it if the batch has expired or was aborted before
 
 `fail` is the one way in which a batch fails, whatever the reason. Futures and callbacks are a user's code: whatever one
@@ -16,13 +16,13 @@ Sender thread only.
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-from spark_kafka_sink.client.cluster import NO_TOPIC_ID, ClusterSnapshot, LeaderHint, Node
+from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.in_flight import ClientResponse
 from spark_kafka_sink.client.metadata import Metadata
+from spark_kafka_sink.client.metadata_merge import LeaderHint
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
@@ -30,93 +30,19 @@ from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import by_itself
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.sending.delivery_errors import (
-    SUCCESSES,
-    Answer,
-    BatchFacts,
-    Done,
-    Fail,
-    Outcome,
-    Retry,
-    Split,
-    answers_of,
     attempt_error,
-    decide,
     final_error,
     record_errors,
     split_error,
     with_doubt,
 )
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
+from spark_kafka_sink.producer.sending.outcome import SUCCESSES, BatchFacts, Done, Fail, Outcome, Retry, Split, decide
+from spark_kafka_sink.producer.sending.produce_exchange import Answer, SentBatches, answers_of
 from spark_kafka_sink.protocol.error_codes import error_code
 from spark_kafka_sink.protocol.messages.produce import (
-    PartitionProduceData,
-    ProduceRequest,
     ProduceResponse,
-    TopicProduceData,
-    TopicProduceResponse,
 )
-from spark_kafka_sink.protocol.schema import VersionRange
-
-if TYPE_CHECKING:  # a producer without a transactional.id does not load it
-    from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
-
-
-# The batches that one node takes, as a Produce request; and whose answer is whose.
-
-
-_NAMES_ONLY_TO = 12
-"""The last version in which topics have names. Later versions have their ids alone."""
-_ADDS_PARTITIONS_FROM = 12
-"""In a transaction, what is written adds its partition from this version on (KIP-890), and must not before."""
-
-
-class SentBatches(NamedTuple):
-    """What a produce request carried, and what was known of the topics' names and ids when it was sent (KIP-516)."""
-
-    batches: dict[str, dict[int, ProducerBatch]]
-    """By topic and partition."""
-    snapshot: ClusterSnapshot
-
-    def name(self, topic: TopicProduceResponse) -> str:
-        return topic.name or self.snapshot.topic_name(topic.topic_id) or ""
-
-
-def produce_request(
-    batches: Sequence[ProducerBatch],
-    snapshot: ClusterSnapshot,
-    config: ProducerConfig,
-    transaction: PreparedTransaction | None = None,
-) -> tuple[ProduceRequest, SentBatches, VersionRange]:
-    """The message, what is to be kept until the answer, and the versions that will do."""
-    by_topic: defaultdict[str, dict[int, ProducerBatch]] = defaultdict(dict)
-    for batch in batches:
-        name, partition = batch.topic_partition
-        by_topic[name][partition] = batch
-    topics, by_name_only = [], False
-    for name, its_batches in by_topic.items():
-        topic_id = snapshot.topic_id(name)
-        by_name_only |= topic_id is None
-        data = [PartitionProduceData(partition, batch.wire_segments()) for partition, batch in its_batches.items()]
-        topics.append(TopicProduceData(name=name, topic_id=topic_id or NO_TOPIC_ID, partition_data=data))
-    message = ProduceRequest(
-        transactional_id=None if transaction is None else transaction.transactional_id,
-        acks=config.acks,
-        timeout_ms=config.request_timeout_ms,
-        topic_data=topics,
-    )
-    return message, SentBatches(by_topic, snapshot), _versions(transaction, by_name_only=by_name_only)
-
-
-def _versions(transaction: PreparedTransaction | None, *, by_name_only: bool) -> VersionRange:
-    least, most = ProduceRequest.VERSIONS.min, ProduceRequest.VERSIONS.max
-    if by_name_only:
-        most = _NAMES_ONLY_TO
-    if transaction is not None and transaction.version >= 2:
-        least = _ADDS_PARTITIONS_FROM
-    elif transaction is not None:
-        most = min(most, _ADDS_PARTITIONS_FROM - 1)
-    return VersionRange(least, most)
-
 
 _log = logging.getLogger(__name__)
 

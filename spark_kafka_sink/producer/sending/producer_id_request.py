@@ -8,7 +8,7 @@ from __future__ import annotations
 from random import Random
 from typing import NamedTuple
 
-from spark_kafka_sink.client.connection_states import ExponentialBackoff
+from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.client.in_flight import ClientResponse
 from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.errors import AuthorizationError, DecodeError, KafkaSinkError

@@ -24,7 +24,7 @@ from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.metrics import ProducerMetrics
-from spark_kafka_sink.producer.sending.deliveries import Deliveries, SentBatches, produce_request
+from spark_kafka_sink.producer.sending.deliveries import Deliveries
 from spark_kafka_sink.producer.sending.delivery_errors import (
     abandoned_error,
     encoding_error,
@@ -32,6 +32,7 @@ from spark_kafka_sink.producer.sending.delivery_errors import (
     why_not_stored,
 )
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
+from spark_kafka_sink.producer.sending.produce_exchange import SentBatches, produce_request
 from spark_kafka_sink.producer.sending.producer_id_request import ProducerIdRequest
 from spark_kafka_sink.words import counted
 

@@ -13,7 +13,7 @@ import os
 import threading
 from typing import Protocol
 
-from spark_kafka_sink.client.connection_states import wait_seconds
+from spark_kafka_sink.client.backoff import wait_seconds
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.errors import ConfigurationError

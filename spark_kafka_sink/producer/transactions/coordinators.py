@@ -5,8 +5,8 @@ One request is in flight at a time. After a failure the next one waits for a pau
 
 from __future__ import annotations
 
+from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.client.connection_states import ExponentialBackoff
 from spark_kafka_sink.producer.transactions.requests import CoordinatorKey, Kind, TransactionRequest
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import error_code

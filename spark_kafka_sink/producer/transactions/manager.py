@@ -21,7 +21,7 @@ import logging
 import threading
 from collections.abc import Mapping
 
-from spark_kafka_sink.client.connection_states import ExponentialBackoff
+from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError, TransactionAbortableError
 from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import NamedTuple
 
-from spark_kafka_sink.client.connection_states import ExponentialBackoff
+from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.client.option_parsing import INT_MAX, sent_name
 from spark_kafka_sink.errors import (

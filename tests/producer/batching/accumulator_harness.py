@@ -18,8 +18,8 @@ from spark_kafka_sink.producer.batching.staging import StagedRecord
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import record_size_bounds
 from spark_kafka_sink.records.decoder import decode_batches
+from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.producer.batching.named_call import NamedCall, named_future
 
 TOPIC = "t"

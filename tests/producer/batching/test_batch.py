@@ -16,10 +16,11 @@ from spark_kafka_sink.producer.batching.split import split_batch
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec
-from spark_kafka_sink.records.cutting import PartitionSlice, cut_batches, record_size_bounds, times_of
+from spark_kafka_sink.records.cutting import PartitionSlice, cut_batches, times_of
 from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.records.encoder import EncodedSlice, encode
 from spark_kafka_sink.records.header import parse_header
+from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.producer.batching.accumulator_harness import Clock, tp
 from tests.producer.batching.named_call import NamedCall
 

@@ -9,8 +9,8 @@ import pytest
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.staging import StagedRecord
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import record_size_bounds
 from spark_kafka_sink.records.encoder import encode
+from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.producer.batching.accumulator_harness import (
     BATCH_ROWS,
     TOPIC,

@@ -11,7 +11,7 @@ import pytest
 from spark_kafka_sink.producer.batching.batch import BatchState, ProducerBatch
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, decompress
-from spark_kafka_sink.records.cutting import record_size_bounds
+from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.producer.batching.accumulator_harness import (
     BATCH_ROWS,
     ERROR,

@@ -15,7 +15,7 @@ from spark_kafka_sink.producer.batching.grouping import GroupedRows, compatible,
 from spark_kafka_sink.producer.batching.row_origins import BatchRows
 from spark_kafka_sink.producer.batching.staging import StagedRecord, StagedRows
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import record_size_bounds
+from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.producer.batching.named_call import NamedCall, name_of, named_future
 
 

@@ -21,15 +21,10 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.row_origins import rows_of_call
 from spark_kafka_sink.producer.futures import ColumnsFuture
-from spark_kafka_sink.producer.sending.deliveries import SentBatches, fail_futures
-from spark_kafka_sink.producer.sending.delivery_errors import (
-    Answer,
-    Fail,
-    answers_of,
-    attempt_error,
-    final_error,
-    record_errors,
-)
+from spark_kafka_sink.producer.sending.deliveries import fail_futures
+from spark_kafka_sink.producer.sending.delivery_errors import attempt_error, final_error, record_errors
+from spark_kafka_sink.producer.sending.outcome import Fail
+from spark_kafka_sink.producer.sending.produce_exchange import Answer, SentBatches, answers_of
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.messages.produce import (
     PartitionProduceResponse,

@@ -1,18 +1,10 @@
-"""delivery_errors.decide: a test for each row of the table of error codes."""
+"""outcome.decide: a test for each row of the table of error codes."""
 
 from __future__ import annotations
 
 import pytest
 
-from spark_kafka_sink.producer.sending.delivery_errors import (
-    BatchFacts,
-    Done,
-    Fail,
-    Outcome,
-    Retry,
-    Split,
-    decide,
-)
+from spark_kafka_sink.producer.sending.outcome import BatchFacts, Done, Fail, Outcome, Retry, Split, decide
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import ERROR_CODES, error_code
 

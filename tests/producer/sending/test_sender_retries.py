@@ -14,8 +14,8 @@ from spark_kafka_sink.errors import (
     ProducerClosedError,
     UnsupportedVersionError,
 )
-from spark_kafka_sink.producer.sending import delivery_errors
-from spark_kafka_sink.producer.sending.delivery_errors import Answer, answer_of
+from spark_kafka_sink.producer.sending import produce_exchange
+from spark_kafka_sink.producer.sending.produce_exchange import Answer, answer_of
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -194,7 +194,7 @@ def with_log_start(monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
     def with_offset(row: PartitionProduceResponse) -> Answer:
         return answer_of(row)._replace(log_start_offset=offset)
 
-    monkeypatch.setattr(delivery_errors, "answer_of", with_offset)
+    monkeypatch.setattr(produce_exchange, "answer_of", with_offset)
 
 
 @pytest.mark.parametrize("log_start", [1010, 0], ids=["all was deleted", "nothing was deleted"])

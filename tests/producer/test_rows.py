@@ -10,10 +10,10 @@ import pytest
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError, RecordTooLargeError
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.record import (
+from spark_kafka_sink.producer.rows import (
     BadRows,
     ensure_named,
-    rows_of_call,
+    rows_of_columns,
     without_their_partition,
     wrong_in_themselves,
 )
@@ -31,7 +31,7 @@ def config(**options: object) -> ProducerConfig:
 
 def missing(asked: int | ArrowColumn, count: int, snapshot: ClusterSnapshot = SNAPSHOT) -> dict[int, str]:
     """The positions of the rows without their partition, and their error."""
-    rows = rows_of_call(RecordColumns(pa.array([b"v"] * count)), asked)
+    rows = rows_of_columns(RecordColumns(pa.array([b"v"] * count)), asked)
     return errors_by_row(without_their_partition(TOPIC, rows, snapshot, asked))
 
 
@@ -42,7 +42,7 @@ def errors_by_row(found: list[BadRows]) -> dict[int, str]:
 def test_rows_that_are_too_large_or_invalid_are_each_found_once_and_the_others_are_left() -> None:
     values = pa.array([b"v", b"v" * 2_000, b"v", b"v" * 2_000])
     timestamps = pa.array([1, -5, -5, 1], pa.int64())
-    rows = rows_of_call(RecordColumns(values, timestamp=timestamps), pa.array([0, 1, 2, 0]))
+    rows = rows_of_columns(RecordColumns(values, timestamp=timestamps), pa.array([0, 1, 2, 0]))
     found = wrong_in_themselves(TOPIC, rows, config(max_request_size=1_000))
     assert {type(bad.error): bad.rows.tolist() for bad in found} == {
         InvalidRecordError: [1, 2],
@@ -79,5 +79,5 @@ def test_a_partition_between_others_that_is_missing_is_no_partition() -> None:
 def test_with_a_partitioner_of_one_s_own_every_row_must_name_its_partition(asked: ArrowColumn | None) -> None:
     columns = RecordColumns(pa.array([b"v", b"w"]))
     with pytest.raises(ConfigurationError, match="partitioner="):
-        ensure_named(rows_of_call(columns, asked))
-    ensure_named(rows_of_call(columns, pa.array([0, 9])))
+        ensure_named(rows_of_columns(columns, asked))
+    ensure_named(rows_of_columns(columns, pa.array([0, 9])))

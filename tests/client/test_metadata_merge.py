@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_kafka_sink.client.cluster import PARTITIONS_MAX, ClusterSnapshot, Merged, Node, merge_answer
+from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
+from spark_kafka_sink.client.metadata_merge import PARTITIONS_MAX, Merged, merge_answer
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from tests.client.answers import ID_1, ID_2, metadata_answer, partition, topic

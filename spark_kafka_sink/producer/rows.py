@@ -1,0 +1,135 @@
+"""The rows of one call of send_columns(), and which of them cannot be sent. They are found before anything is staged.
+
+What is large or wrong in itself is found first, so that no partition is sought for it: to hash a key of 100 MB that
+fails anyway would cost a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spark_kafka_sink.client.cluster import ClusterSnapshot
+from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError, KafkaSinkError, RecordTooLargeError
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.partitioner import NOT_NAMED, named_partitions
+from spark_kafka_sink.records.arrays import numbers_of
+from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, one_array
+from spark_kafka_sink.records.header import HEADER_BYTES
+from spark_kafka_sink.records.sizes import invalid_rows, record_size_bounds
+
+_NAMED_MAX = 5
+"""At most this many of the missing partitions are named in one error."""
+
+
+class BadRows(NamedTuple):
+    """Rows of one call, by their positions in it, that fail for the same reason."""
+
+    rows: NDArray[np.int64]
+    error: KafkaSinkError
+
+
+class Rows(NamedTuple):
+    """What is left of a call, row by row: encoded size at most, the partition that the row names (see
+    partitioner.named_partitions), and the position in the call."""
+
+    columns: RecordColumns
+    sizes: NDArray[np.int64]
+    named: NDArray[np.int32] | None
+    positions: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def highest_named(self) -> int:
+        """Negative if no row names a partition that could exist."""
+        return -1 if self.named is None else int(np.maximum.reduce(self.named, initial=-1))
+
+    def without(self, bad: Sequence[BadRows]) -> Rows:
+        if not bad:
+            return self
+        refused = np.concatenate([one.rows for one in bad])
+        kept = np.flatnonzero(~np.isin(self.positions, refused))
+        named = None if self.named is None else self.named[kept]
+        return Rows(self.columns.take(kept), self.sizes[kept], named, self.positions[kept])
+
+
+def rows_of_columns(columns: RecordColumns, partition: int | ArrowColumn | None) -> Rows:
+    """The rows of a call, with nothing checked yet. SchemaError if the column of partitions does not fit."""
+    count = columns.num_rows
+    return Rows(columns, record_size_bounds(columns), named_partitions(partition, count), np.arange(count))
+
+
+def wrong_in_themselves(topic: str, rows: Rows, config: ProducerConfig) -> list[BadRows]:
+    """Every bad row once, with the first of its faults."""
+    limit = min(config.max_request_size - HEADER_BYTES, config.buffer_memory)
+    invalid = invalid_rows(rows.columns)
+    if not invalid and np.maximum.reduce(rows.sizes) <= limit:
+        return []
+    found: list[BadRows] = []
+    good = np.ones(len(rows), np.bool_)
+    for bad in invalid:
+        newly = bad.rows[good[bad.rows]]
+        good[newly] = False
+        found.append(BadRows(rows.positions[newly], InvalidRecordError(f"Topic {topic}: {bad.reason}.")))
+    large = np.flatnonzero(good & (rows.sizes > limit))
+    if len(large):
+        found.append(BadRows(rows.positions[large], too_large(topic, int(rows.sizes[large].max()), config)))
+    return found
+
+
+def without_their_partition(
+    topic: str, rows: Rows, snapshot: ClusterSnapshot, asked: int | ArrowColumn | None
+) -> list[BadRows]:
+    """The rows that name a partition which the topic does not have. `asked` is what the caller gave as partition."""
+    if rows.named is None or asked is None:
+        return []
+    info = snapshot.topics[topic]
+    lowest = int(np.minimum.reduce(rows.named, initial=0))
+    if lowest >= 0 and rows.highest_named < len(info.partitions) == info.partitions[-1].index + 1:
+        return []
+    known = [NOT_NAMED, *(partition.index for partition in info.partitions)]
+    missing = rows.positions[~np.isin(rows.named, known)]
+    if not len(missing):
+        return []
+    numbers = [asked] if isinstance(asked, int) else np.unique(numbers_of(one_array(asked))[missing]).tolist()
+    words = _either([str(number) for number in numbers])
+    return [BadRows(missing, no_such_partition(topic, words, len(info.partitions)))]
+
+
+def ensure_named(rows: Rows) -> None:
+    """With a partitioner of the user's own: it is a function of one record, and is not asked for rows."""
+    if rows.named is None or np.minimum.reduce(rows.named, initial=0) == NOT_NAMED:
+        raise ConfigurationError(
+            "KafkaProducer(partitioner=...) is asked for each record of send(), but not for the rows of "
+            "send_columns(). Give send_columns() the partition of each row, or make a producer without partitioner=."
+        )
+
+
+def too_large(topic: str, size: int, config: ProducerConfig) -> RecordTooLargeError:
+    """`size` is what the record takes at most. The words name the limit that it exceeds, or both of them."""
+    limits = [("max.request.size", config.max_request_size, size + HEADER_BYTES)]
+    limits.append(("buffer.memory", config.buffer_memory, size))
+    exceeded = [(name, limit) for name, limit, needed in limits if needed > limit]
+    if len(exceeded) == 1:
+        words = f"{exceeded[0][0]} allows ({exceeded[0][1]}). Raise it"
+    else:
+        words = " and ".join(f"{name} ({limit})" for name, limit in exceeded) + " allow. Raise both"
+    return RecordTooLargeError(
+        f"Topic {topic}: a record of up to {size} bytes is more than {words} to at least {size + HEADER_BYTES}."
+    )
+
+
+def no_such_partition(topic: str, asked: str, partition_count: int | None) -> InvalidRecordError:
+    return InvalidRecordError(f"Topic {topic} has no partition {asked}: it has {partition_count}, numbered from 0.")
+
+
+def _either(names: list[str]) -> str:
+    """`2`; `2 or 3`; of many the first ones: `2, 3, 4, 5, 6 or 13 others`."""
+    if len(names) > _NAMED_MAX + 1:
+        names = [*names[:_NAMED_MAX], f"{len(names) - _NAMED_MAX} others"]
+    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -1,0 +1,135 @@
+"""A Produce request and its answer: the batches that one broker takes as a message, and which part of the response
+belongs to which batch.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from spark_kafka_sink.client.cluster import NO_TOPIC_ID, ClusterSnapshot
+from spark_kafka_sink.client.in_flight import ClientResponse
+from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError
+from spark_kafka_sink.producer.batching.batch import ProducerBatch
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from spark_kafka_sink.protocol.schema import VersionRange
+from spark_kafka_sink.words import cleaned
+
+if TYPE_CHECKING:  # a producer without a transactional.id does not load it
+    from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+
+_NAMES_ONLY_TO = 12
+"""The last version in which topics have names. Later versions have their ids alone."""
+_ADDS_PARTITIONS_FROM = 12
+"""In a transaction, what is written adds its partition from this version on (KIP-890), and must not before."""
+
+
+class SentBatches(NamedTuple):
+    """What a produce request carried, and what was known of the topics' names and ids when it was sent (KIP-516)."""
+
+    batches: dict[str, dict[int, ProducerBatch]]
+    """By topic and partition."""
+    snapshot: ClusterSnapshot
+
+    def name(self, topic: TopicProduceResponse) -> str:
+        return topic.name or self.snapshot.topic_name(topic.topic_id) or ""
+
+
+def produce_request(
+    batches: Sequence[ProducerBatch],
+    snapshot: ClusterSnapshot,
+    config: ProducerConfig,
+    transaction: PreparedTransaction | None = None,
+) -> tuple[ProduceRequest, SentBatches, VersionRange]:
+    """The message, what is to be kept until the answer, and the versions that will do."""
+    by_topic: defaultdict[str, dict[int, ProducerBatch]] = defaultdict(dict)
+    for batch in batches:
+        name, partition = batch.topic_partition
+        by_topic[name][partition] = batch
+    topics, by_name_only = [], False
+    for name, its_batches in by_topic.items():
+        topic_id = snapshot.topic_id(name)
+        by_name_only |= topic_id is None
+        data = [PartitionProduceData(partition, batch.wire_segments()) for partition, batch in its_batches.items()]
+        topics.append(TopicProduceData(name=name, topic_id=topic_id or NO_TOPIC_ID, partition_data=data))
+    message = ProduceRequest(
+        transactional_id=None if transaction is None else transaction.transactional_id,
+        acks=config.acks,
+        timeout_ms=config.request_timeout_ms,
+        topic_data=topics,
+    )
+    return message, SentBatches(by_topic, snapshot), _versions(transaction, by_name_only=by_name_only)
+
+
+def _versions(transaction: PreparedTransaction | None, *, by_name_only: bool) -> VersionRange:
+    least, most = ProduceRequest.VERSIONS.min, ProduceRequest.VERSIONS.max
+    if by_name_only:
+        most = _NAMES_ONLY_TO
+    if transaction is not None and transaction.version >= 2:
+        least = _ADDS_PARTITIONS_FROM
+    elif transaction is not None:
+        most = min(most, _ADDS_PARTITIONS_FROM - 1)
+    return VersionRange(least, most)
+
+
+class Answer(NamedTuple):
+    """One partition's part of a response, or what stands for it."""
+
+    code: int
+    base_offset: int = -1
+    log_append_time: int = -1
+    log_start_offset: int = -1
+    words: str = ""
+    record_words: Mapping[int, str] = {}
+    """What the broker says of single records, by their place in the batch (KIP-467)."""
+    cause: KafkaSinkError | None = None
+    """Why there was no answer, if there was none."""
+
+
+def answers_of(response: ClientResponse, sent: SentBatches, acks: int) -> Iterator[tuple[ProducerBatch, Answer]]:
+    """Every batch of a request that is over, with its answer or with what stands for it."""
+    message = response.message
+    unanswered = {topic: dict(batches) for topic, batches in sent.batches.items()}
+    if isinstance(message, ProduceResponse):
+        for topic in message.responses:
+            its_batches = unanswered.get(sent.name(topic), {})
+            for row in topic.partition_responses:
+                batch = its_batches.pop(row.index, None)
+                if batch is not None:
+                    yield batch, answer_of(row)
+    for left_out in unanswered.values():
+        for batch in left_out.values():
+            yield batch, answer_without_message(response, acks)
+
+
+def answer_of(row: PartitionProduceResponse) -> Answer:
+    errors = row.record_errors
+    named = {one.batch_index: cleaned(one.batch_index_error_message) for one in errors} if errors else {}
+    words = cleaned(row.error_message) if row.error_message else ""
+    return Answer(row.error_code, row.base_offset, row.log_append_time_ms, row.log_start_offset, words, named)
+
+
+def no_answer(reason: str) -> Answer:
+    """The connection was lost; the broker may have stored the records or not."""
+    return Answer(codes.NETWORK_EXCEPTION, cause=DisconnectedError(reason or "the connection was lost"))
+
+
+def answer_without_message(response: ClientResponse, acks: int) -> Answer:
+    """What stands for a partition's answer where there is none."""
+    if response.version_error is not None:
+        return Answer(codes.UNSUPPORTED_VERSION, cause=response.version_error)
+    if response.disconnected:
+        return no_answer(response.reason)
+    if acks == 0:
+        return Answer(codes.NONE)
+    return no_answer("the broker's answer leaves this partition out")
