@@ -16,7 +16,6 @@ clients.py                clients that are kept from batch to batch
 operations.py             what a person may do from outside: look, finish, abort, give up
 late_attempts.py          attempts of tasks that end when their batch is over, or whose id is in use
 refusals.py               the errors: what happened, what is in Kafka now, what to do
-steps.py                  where a test may stop the process
 
 Nothing here knows Spark, so that the command line needs none. docs/exactly-once.md has the whole.
 """

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from types import TracebackType
 
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
-from spark_kafka_sink.exactly_once import refusals, steps
+from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, TaskTransaction
@@ -71,12 +71,9 @@ class Driver:
 
     def begin(self, name: str) -> BatchStart:
         """`name`: of one start of a query, or of one job. Another start of the same query has another name."""
-        steps.before(steps.START)
         with refusals.before_the_first_row():
             self._query.log.create_if_missing(self._delivery.replication)
-            start = self._begin(name)
-        steps.after(steps.START)
-        return start
+            return self._begin(name)
 
     def _begin(self, name: str) -> BatchStart:
         """Begin in turns: one that another driver has spoiled is followed by another, as long as none has won."""
@@ -163,14 +160,19 @@ class Driver:
         """Decide that the batch is committed, and commit it. Without transactions there is nothing to decide."""
         if not transactions:
             return
-        steps.before(steps.DECIDE)
         start.is_committed(batch)  # raises what must not be
         entry = start.entry.decided(batch, content, tuple(transactions))
+        held = self._decide(start, entry)
+        losers = self._carry_out(held, entry)
+        self._end_losers(entry, losers)
+
+    def _decide(self, start: BatchStart, entry: Entry) -> Held:
         with refusals.fenced_before_the_decision(entry):
             self._ensure_open(start, entry)
-            held = self._query.write(Held(start.driver), entry)
-        steps.after(steps.DECIDE)
-        steps.before(steps.COMMIT)
+            return self._query.write(Held(start.driver), entry)
+
+    def _carry_out(self, held: Held, entry: Entry) -> list[TransactionDescription]:
+        """Commit all, and note that this is done. Returns transactions of attempts that lost, which are left to end."""
         self._commit_all(entry)
         losers: list[TransactionDescription] = []
         with _warned_of(entry):
@@ -183,11 +185,11 @@ class Driver:
         else:
             with refusals.fenced_after_the_commit(entry):
                 self._query.write(held, entry.done())
-        steps.after(steps.COMMIT)
-        steps.before(steps.LOSERS)
+        return losers
+
+    def _end_losers(self, entry: Entry, losers: Sequence[TransactionDescription]) -> None:
         with _warned_of(entry):
             self._query.end_listed(losers)
-        steps.after(steps.LOSERS)
 
     def _ensure_open(self, start: BatchStart, entry: Entry) -> None:
         """A transaction that has ended by itself, or is about to, is found before the decision, not after it."""
@@ -223,13 +225,10 @@ class Driver:
 
     def abort(self, start: BatchStart, batch: Batch) -> bool:
         """Was the batch aborted? Not if it is decided already, or if a newer driver has taken over."""
-        steps.before(steps.ABORT)
         try:
-            aborted = self._abort(start, batch)
+            return self._abort(start, batch)
         except ProducerFencedError:
-            aborted = False
-        steps.after(steps.ABORT)
-        return aborted
+            return False
 
     def _abort(self, start: BatchStart, batch: Batch) -> bool:
         if not self._take_back_decision(start):
@@ -258,13 +257,10 @@ class Driver:
 
         False if something is decided, or a newer driver has taken over.
         """
-        steps.before(steps.ABORT)
         try:
-            aborted = self._abort_unreported(name)
+            return self._abort_unreported(name)
         except ProducerFencedError:
-            aborted = False
-        steps.after(steps.ABORT)
-        return aborted
+            return False
 
     def _abort_unreported(self, name: str) -> bool:
         seen = self._query.look()

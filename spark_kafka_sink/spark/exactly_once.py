@@ -20,7 +20,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError
-from spark_kafka_sink.exactly_once import steps
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
 from spark_kafka_sink.exactly_once.clients import lent
 from spark_kafka_sink.exactly_once.content import Content, added_up
@@ -72,16 +71,12 @@ class ExactlyOnce:
 
     def is_committed(self, task: TaskIdentity) -> bool:
         """Is a batch of this name in Kafka already? Raises what speaks against writing it."""
-        steps.before(steps.TASK)
-        committed = self._begun.is_committed(self._batch(task))
-        steps.after(steps.TASK)
-        return committed
+        return self._begun.is_committed(self._batch(task))
 
     @contextlib.contextmanager
     def transaction(self, producer: KafkaProducer, report: TaskReport) -> Iterator[None]:
         """What is written within the block is one transaction, which stays open for the driver to end."""
         task, start = report.task, self._begun
-        steps.before(steps.WRITE)
         try:
             with lent(producer.config.client_config()) as client:
                 wanted = start.task(task.partition_id, task.attempt_number)
@@ -97,7 +92,6 @@ class ExactlyOnce:
             raise
         if prepared is not None:
             report.transaction = TaskTransaction(name, prepared.producer_id, prepared.epoch, prepared.version)
-        steps.after(steps.WRITE)
 
     def report(self, report: TaskReport) -> None:
         """Tell the process that commits of a stream how its batch began. That of a job knows it."""

@@ -1,34 +1,31 @@
+"""The stops of the kill loops: each step has its places, and a process waits where it was asked to."""
+
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from spark_kafka_sink.exactly_once import steps
+from spark_kafka_sink.spark.exactly_once import ExactlyOnce
+from tests.exactly_once import steps
 from tests.waiting import wait_until
 
 
-def test_nothing_stops_without_the_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(steps.FOLDER, raising=False)
-    for step in steps.STEPS:
-        steps.before(step)
-        steps.after(step)
-
-
-def test_a_process_stops_where_it_was_asked_to_until_the_file_is_gone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv(steps.FOLDER, str(tmp_path))
+def test_a_process_stops_where_it_was_asked_to_until_the_file_is_gone(tmp_path: Path) -> None:
+    stops = steps.Stops(tmp_path)
     (tmp_path / "stop before decide").touch()
     stopped = tmp_path / "stopped before decide"
     passed: list[str] = []
 
     def run() -> None:
-        steps.after(steps.WRITE)
+        stops.after(steps.WRITE)
         passed.append("after write")
-        steps.before(steps.DECIDE)
+        stops.before(steps.DECIDE)
         passed.append("before decide")
 
     thread = threading.Thread(target=run)
@@ -39,26 +36,40 @@ def test_a_process_stops_where_it_was_asked_to_until_the_file_is_gone(
     stopped.unlink()
     thread.join()
     assert passed == ["after write", "before decide"]
-    steps.before(steps.DECIDE)  # once only
+    stops.before(steps.DECIDE)  # once only
 
 
-def test_several_processes_may_be_stopped_each_at_a_place_of_its_own(
+class _Noted(steps.Stops):
+    """Notes the places that are reached, and stops at none."""
+
+    places: tuple[str, ...] = ()
+
+    def _reached(self, place: str) -> None:
+        _Noted.places += (place,)
+
+
+def test_each_step_is_a_method_that_is_reached_before_and_after(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv(steps.FOLDER, str(tmp_path))
-    places = [f"{when} {step}" for step in steps.STEPS for when in ("before", "after")]
-    for place in places:
-        (tmp_path / f"stop {place}").touch()
-    threads = [
-        threading.Thread(target=reached, args=(step,))
-        for step in steps.STEPS
-        for reached in (steps.before, steps.after)
-    ]
-    for thread in threads:
-        thread.start()
-    for place in places:
-        stopped = tmp_path / f"stopped {place}"
-        wait_until(lambda stopped=stopped: stopped.exists() and stopped.read_text() != "")  # type: ignore[misc]
-        stopped.unlink()
-    for thread in threads:
-        thread.join()
+    monkeypatch.setattr(_Noted, "places", ())
+    monkeypatch.setattr(steps, "Stops", _Noted)
+    called: list[tuple[Any, ...]] = []
+
+    @contextlib.contextmanager
+    def transaction(*arguments: Any) -> Iterator[None]:
+        called.append(arguments)
+        yield
+
+    for owner, name, _ in steps.METHODS:
+        assert callable(getattr(owner, name))  # the name is one that production has
+        monkeypatch.setattr(owner, name, lambda *arguments: called.append(arguments))
+    monkeypatch.setattr(ExactlyOnce, "transaction", transaction)
+    steps.stop_where_asked(tmp_path, monkeypatch.setattr)
+    for owner, name, _ in steps.METHODS:
+        getattr(owner, name)("self", name)
+    with ExactlyOnce.transaction("self", "transaction"):  # type: ignore[call-arg, arg-type]
+        assert _Noted.places[-1] == "before write"
+    assert [name for _, name in called] == [*(name for _, name, _ in steps.METHODS), "transaction"]
+    reached = [step for _, _, step in steps.METHODS] + [steps.WRITE]
+    assert set(reached) == set(steps.STEPS)
+    assert list(_Noted.places) == [f"{when} {step}" for step in reached for when in ("before", "after")]

@@ -1,13 +1,19 @@
 """For the daemons of Spark's Python workers: what workers import is imported once, before they are forked.
 
 A driver of nine queries has thirty workers, and each would spend half a second of CPU on it. Python imports this module
-when it starts with this folder on its path.
+when it starts with this folder on its path. Where a test names a folder, they stop at the steps that it asks for.
 """
 
+import os
 import sys
+from pathlib import Path
 
 if "pyspark.daemon" in sys.orig_argv:
     import spark_kafka_sink.exactly_once.driver
     import spark_kafka_sink.producer.producer
     import spark_kafka_sink.spark.datasource
     import spark_kafka_sink.spark.exactly_once  # noqa: F401 - see above
+    from tests.exactly_once.steps import FOLDER, stop_where_asked
+
+    if FOLDER in os.environ:
+        stop_where_asked(Path(os.environ[FOLDER]))
