@@ -1,4 +1,4 @@
-"""What the files of the package import of each other, and where: at the top, for types alone, or inside of functions."""
+"""What the files of the package import of each other, and where: at the top, for types, or inside of functions."""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ from spark_kafka_sink.client.other_names import meant, unknown_option
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.formats.planning import WITH_REGISTRY
 from spark_kafka_sink.held_log import warn_once
-from spark_kafka_sink.producer.config import PRODUCER_OPTIONS, ProducerConfig
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 from spark_kafka_sink.spark.options.delivery import delivery_of
 from spark_kafka_sink.spark.options.formats import SIDES, formats_of
 from spark_kafka_sink.spark.options.names import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spark_kafka_sink.client.option_parsing import Parser, text
-from spark_kafka_sink.words import TOPIC_NAME_RULE, is_topic_name
+from spark_kafka_sink.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 NUMBER_OF_REPLICAS_MAX = 32_767
 
