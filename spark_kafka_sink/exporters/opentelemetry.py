@@ -32,6 +32,10 @@ _COUNTERS: dict[str, tuple[str, Callable[[WriteReport], float]]] = {
     "pykafka.retried_records": ("{record}", lambda report: report.retries),
     "pykafka.dead_letters": ("{record}", lambda report: report.dead_letters),
     "pykafka.blocked": ("s", lambda report: report.blocked_ms / 1000),
+    "pykafka.batches": ("{batch}", lambda report: report.batches),
+    "pykafka.requests": ("{request}", lambda report: report.requests),
+    "pykafka.throttle": ("s", lambda report: report.throttle_ms / 1000),
+    "pykafka.paced": ("s", lambda report: report.paced_ms / 1000),
 }
 _QUANTILES = (0.5, 0.95, 0.99)
 

@@ -128,6 +128,10 @@ _SUMS = {
     "pykafka_retried_records": "Records that were sent again",
     "pykafka_dead_letters": "Records that went to the dead-letter topic",
     "pykafka_blocked_seconds": "How long tasks waited for memory",
+    "pykafka_batches": "Record batches that brokers have stored",
+    "pykafka_requests": "Produce requests that brokers have answered",
+    "pykafka_throttle_seconds": "How long brokers held producers back because of a quota",
+    "pykafka_paced_seconds": "How long tasks waited because of maxBytesPerSecond",
     "pykafka_writes": "Batch jobs or micro-batches that were committed",
     "pykafka_failed_writes": "Batch jobs or micro-batches that failed",
 }
@@ -196,6 +200,10 @@ def _amounts(report: WriteReport) -> dict[str, float]:
         "pykafka_retried_records": report.retries,
         "pykafka_dead_letters": report.dead_letters,
         "pykafka_blocked_seconds": report.blocked_ms / 1000,
+        "pykafka_batches": report.batches,
+        "pykafka_requests": report.requests,
+        "pykafka_throttle_seconds": report.throttle_ms / 1000,
+        "pykafka_paced_seconds": report.paced_ms / 1000,
         "pykafka_writes": 0 if failed else 1,
         "pykafka_failed_writes": 1 if failed else 0,
     }

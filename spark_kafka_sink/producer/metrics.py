@@ -59,6 +59,12 @@ class Totals(NamedTuple):
     """records that failed"""
     blocked_ms: float
     """how long calls waited for memory"""
+    batches: int
+    """those that the bytes are of"""
+    requests: int
+    """produce requests that were answered"""
+    throttle_ms: float
+    """how long brokers held the producer back in these answers"""
 
     def since(self, earlier: Totals) -> Totals:
         return Totals(
@@ -69,20 +75,25 @@ class Totals(NamedTuple):
             self.retries - earlier.retries,
             self.errors - earlier.errors,
             self.blocked_ms - earlier.blocked_ms,
+            self.batches - earlier.batches,
+            self.requests - earlier.requests,
+            self.throttle_ms - earlier.throttle_ms,
         )
 
 
 class _Stored:
-    """Sums of what brokers have acknowledged."""
+    """Sums of what brokers have acknowledged, and of their answers."""
 
-    __slots__ = ("bytes", "latencies", "records", "uncompressed_bytes")
+    __slots__ = ("batches", "bytes", "latencies", "records", "requests", "throttle_ms", "uncompressed_bytes")
 
     def __init__(self) -> None:
-        self.records = self.bytes = self.uncompressed_bytes = 0
+        self.records = self.bytes = self.uncompressed_bytes = self.batches = self.requests = 0
+        self.throttle_ms = 0.0
         self.latencies = Latencies()
 
     def add(self, batches: Collection[ProducerBatch], now: float) -> None:
         headers = HEADER_BYTES * len(batches)
+        self.batches += len(batches)
         self.bytes += sum([batch.body_bytes for batch in batches]) + headers
         self.uncompressed_bytes += sum([batch.uncompressed_bytes for batch in batches]) + headers
         records_by_age: dict[float, int] = {}  # rows that were given together have one age
@@ -204,6 +215,8 @@ class ProducerMetrics:
         with self._lock:
             self._averages["request-latency"].record(latency_ms, now)
             self._averages["produce-throttle-time"].record(throttle_ms, now)
+            self._stored.requests += 1
+            self._stored.throttle_ms += throttle_ms
 
     def batches_stored(self, batches: Collection[ProducerBatch], now: float) -> None:
         """Count batches that a broker has acknowledged. Called before their futures complete: callers see the count."""
@@ -294,6 +307,9 @@ class ProducerMetrics:
                 int(self._meters["record-retry"].total),
                 int(self._meters["record-error"].total),
                 self._gauges["bufferpool-wait-time-ns-total"](now) / 1_000_000,
+                stored.batches,
+                stored.requests,
+                stored.throttle_ms,
             )
 
     def _read_nanoseconds(self, name: str, now: float) -> float:

@@ -93,16 +93,22 @@ def _tiles(reports: Sequence[WriteReport]) -> str:
     wire, plain = sum(one.wire_bytes for one in reports), sum(one.uncompressed_bytes for one in reports)
     retries, failed = sum(one.retries for one in reports), sum(one.status == FAILED for one in reports)
     duration_ms = sum(one.duration_ms for one in reports)
+    batches, held_ms = sum(one.batches for one in reports), sum(one.throttle_ms + one.paced_ms for one in reports)
+    mean = f"; a batch {sized(round(wire / batches))}" if batches else ""
     speed = short(1000 * rows / duration_ms) if duration_ms else NONE
     tiles = (
         ("rows", short(rows), f"{rows:,} acknowledged"),
         ("writes", f"{len(reports):,}", f"{failed:,} failed" if failed else "none failed"),
         ("rows per second", speed, f"in {milliseconds(duration_ms)} of writing"),
-        ("bytes on the wire", sized(wire), f"{ratio(wire / plain)} of {sized(plain)}" if plain else "none"),
+        ("bytes on the wire", sized(wire), f"{ratio(wire / plain)} of {sized(plain)}{mean}" if plain else "none"),
         ("latency, 99 %", milliseconds(latencies.percentile(0.99)), f"half {milliseconds(latencies.percentile(0.5))}"),
         ("sent again", short(retries), f"of {rows:,} records"),
         ("dead letters", short(letters), f"{letters:,} refused" if letters else "no row was refused"),
-        ("blocked on memory", milliseconds(sum(one.blocked_ms for one in reports)), "all tasks added up"),
+        (
+            "blocked on memory",
+            milliseconds(sum(one.blocked_ms for one in reports)),
+            f"held back by quotas {milliseconds(held_ms)}; all tasks added up",
+        ),
     )
     shown = "".join(
         f"<div><dt>{name}</dt><dd>{escape(value)}<small>{escape(more)}</small></dd></div>"

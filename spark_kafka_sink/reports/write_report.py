@@ -76,6 +76,14 @@ class WriteReport:
     """records that were refused and became dead letters, by the name of the error"""
     blocked_ms: int = 0
     """how long tasks waited because their memory was full, added up"""
+    batches: int = 0
+    """record batches that brokers have stored"""
+    requests: int = 0
+    """produce requests that brokers have answered"""
+    throttle_ms: int = 0
+    """how long brokers held producers back because of a quota, added up"""
+    paced_ms: int = 0
+    """how long tasks waited because of maxBytesPerSecond, added up"""
     longest_task_ms: int
     latencies: Latencies = field(default_factory=Latencies)
     """of all records, from a batch's first record to its acknowledgement"""
@@ -91,6 +99,16 @@ class WriteReport:
     def rows_per_second(self) -> float:
         """Of the whole write; nan if it took no time."""
         return 1000 * self.rows / self.duration_ms if self.duration_ms else math.nan
+
+    @property
+    def requests_per_second(self) -> float:
+        """Of the whole write, to all brokers; nan if it took no time."""
+        return 1000 * self.requests / self.duration_ms if self.duration_ms else math.nan
+
+    @property
+    def mean_batch_bytes(self) -> float:
+        """Of the record batches as they were sent; nan if nothing was sent."""
+        return self.wire_bytes / self.batches if self.batches else math.nan
 
     @property
     def started_at(self) -> datetime:
@@ -129,12 +147,21 @@ class WriteReport:
         plain["started_at"] = self.started_at.isoformat(timespec="milliseconds")
         plain["compression_ratio"] = _number(self.compression_ratio)
         plain["rows_per_second"] = _number(self.rows_per_second)
+        plain["requests_per_second"] = _number(self.requests_per_second)
+        plain["mean_batch_bytes"] = _number(self.mean_batch_bytes)
         plain["latency_ms"] = {name: _number(self.latency_ms(share)) for name, share in _PERCENTILES.items()}
         plain["latency_counts"] = [[bucket_end_ms(one), n] for one, n in sorted(self.latencies.counts.items())]
         return json.dumps(plain, ensure_ascii=False)
 
 
-_DERIVED = ("started_at", "compression_ratio", "rows_per_second", "latency_ms")
+_DERIVED = (
+    "started_at",
+    "compression_ratio",
+    "rows_per_second",
+    "requests_per_second",
+    "mean_batch_bytes",
+    "latency_ms",
+)
 """In the JSON for those who read it; WriteReport computes them."""
 
 _WHOLE_MAX = 1 << 63

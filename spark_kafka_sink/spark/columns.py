@@ -89,6 +89,10 @@ class TopicRows:
     columns: RecordColumns
     partition: pa.Array | None
 
+    def slice(self, start: int, length: int) -> TopicRows:
+        partition = None if self.partition is None else self.partition.slice(start, length)
+        return TopicRows(self.topic, self.columns.slice(start, length), partition)
+
 
 def plan_columns(
     schema: StructType, fixed_topic: str | None, encoders: Mapping[str, ColumnsEncoder | None] | None = None

@@ -60,6 +60,10 @@ class TaskReport(WriterCommitMessage):
     latency_counts: dict[int, int] = field(default_factory=dict)
     """by the number of their bucket (`Latencies`): 449 at most, mostly a few dozen"""
     blocked_ms: float = 0.0
+    batches: int = 0
+    requests: int = 0
+    throttle_ms: float = 0.0
+    paced_ms: float = 0.0
     started_ms: int = 0
     duration_ms: int = 0
     host: str = ""
@@ -109,6 +113,10 @@ def add_up(reports: Sequence[TaskReport], batch: str | None = None, status: str 
         dead_letters_cut=sum(report.dead_letters_cut for report in reports),
         errors=errors_of(report.errors for report in reports),
         blocked_ms=round(sum(report.blocked_ms for report in reports)),
+        batches=sum(report.batches for report in reports),
+        requests=sum(report.requests for report in reports),
+        throttle_ms=round(sum(report.throttle_ms for report in reports)),
+        paced_ms=round(sum(report.paced_ms for report in reports)),
         longest_task_ms=longest[0].duration_ms if longest else 0,
         latencies=latencies,
         task_list=tuple(

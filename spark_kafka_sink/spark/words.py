@@ -29,6 +29,9 @@ MICRO_BATCH = "pykafka.microbatch"
 """An option of jobs that are in truth micro-batches of a stream in output mode update; no user's."""
 START = "pykafka.start"
 """An option that each `start()` of a stream sets to another value; no user's."""
+TASKS_AT_ONCE = "pykafka.tasksatonce"
+"""An option by which `register` says how many tasks may write at once; no user's."""
+OWN_OPTIONS = (MICRO_BATCH, START, TASKS_AT_ONCE)
 
 _COLUMNS_NAMED_MAX = 20
 _NAME_CHARACTERS_MAX = 60

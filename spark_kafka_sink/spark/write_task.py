@@ -41,6 +41,7 @@ from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.spark.columns import ColumnPlan, TopicRows, split_by_topic
 from spark_kafka_sink.spark.failures import Failures, is_about_the_record
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
+from spark_kafka_sink.spark.pace import Pace
 from spark_kafka_sink.spark.pool import POOL, ProducerPool
 from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
 from spark_kafka_sink.spark.worker_log import show_log
@@ -135,11 +136,16 @@ class _Writing:
         config = self.producer.config
         self._waiting_bytes_max = config.buffer_memory
         self._answer_seconds_max = wait_seconds(config.max_block_ms + 2 * config.delivery_timeout_ms)
+        self._pace = None if self.options.bytes_per_second is None else Pace(self.options.bytes_per_second)
         self._failures = Failures(self.report.task)
         self._before = self.producer.totals()
 
     def send(self, rows: TopicRows) -> None:
-        self._hand_over(rows)
+        for piece in [rows] if self._pace is None else self._pace.pieces(rows):
+            self._hand_over(piece)
+            self._settle_what_is_done()
+
+    def _settle_what_is_done(self) -> None:
         while self._waiting and self._waiting[0].future.done():
             self._settle(self._waiting.popleft())
         if self._waiting_bytes > self._waiting_bytes_max:
@@ -170,6 +176,10 @@ class _Writing:
         self.report.latency_counts = totals.latencies.counts
         self.report.retries = totals.retries
         self.report.blocked_ms += totals.blocked_ms
+        self.report.paced_ms = 0.0 if self._pace is None else self._pace.waited * 1000
+        self.report.batches = totals.batches
+        self.report.requests = totals.requests
+        self.report.throttle_ms = totals.throttle_ms
 
     def _hand_over(self, rows: TopicRows, *, is_dead_letter: bool = False, was_cut: bool = False) -> None:
         try:

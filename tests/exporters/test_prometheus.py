@@ -49,7 +49,7 @@ def test_a_producers_metrics_are_read_when_prometheus_asks() -> None:
     assert values[("kafka_producer_delivery_latency_seconds_bucket", "+Inf")] == 3
 
 
-UNITS = {"seconds", "bytes", "total", "rate", "ratio", "avg", "max", "count", "flight", "threads"}
+UNITS = {"seconds", "bytes", "total", "rate", "ratio", "avg", "max", "connections", "flight", "threads"}
 """How names end: with the unit, `total`, or a number that has no unit."""
 NOT_BASE_UNITS = ("_ns", "_ms", "milliseconds", "nanoseconds", "kilobytes")
 

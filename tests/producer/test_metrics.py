@@ -59,11 +59,13 @@ def test_totals_are_of_the_batches_that_brokers_have_acknowledged() -> None:
     assert metrics.totals(140).records == 0
     metrics.batches_stored([plain], 140)
     metrics.batches_stored([packed], 300)
+    metrics.request_answered(5, 7, 300)
     metrics.records_retried("t", 7, 100)
     metrics.records_failed("t", 2, 100)
     totals = metrics.totals(300)
     assert (totals.records, totals.bytes, totals.uncompressed_bytes) == (8, 39 + packed.body_bytes + 122, 39 + 1122)
     assert (totals.retries, totals.errors, totals.blocked_ms) == (7, 2, 3)
+    assert (totals.batches, totals.requests, totals.throttle_ms) == (2, 1, 7)
     assert totals.latencies.percentile(0.3) == pytest.approx(40, rel=1 / 15)  # since they were made, at 100
     assert totals.latencies.percentile(0.9) == pytest.approx(200, rel=1 / 15)
     metrics.batches_stored([sent_batch(1, 39)], 300)

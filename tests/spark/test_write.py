@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_kafka_sink.errors import SchemaError
+from spark_kafka_sink.errors import ConfigurationError, SchemaError
 from spark_kafka_sink.reports.store import read_reports
+from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.testing import EmbeddedBroker, assert_topic_equals, embedded_broker, run_stream, topic_frame
 
 pytestmark = pytest.mark.needs("java")
@@ -254,6 +255,49 @@ def test_output_mode_complete_writes_the_whole_result(
     writer = writer.option("kafka.bootstrap.servers", broker.bootstrap_servers).option("topic", topic)
     run_stream(writer)
     assert_topic_equals(spark.createDataFrame([("10",)], "value STRING"), broker.topic(topic))
+
+
+def test_no_more_tasks_write_than_the_option_says_and_they_share_the_limit(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "report.jsonl"
+    frame = spark.range(0, 4000, 1, 8).selectExpr("CAST(id AS STRING) AS key", "repeat('v', 100) AS value")
+    write(frame, broker, topic, maxTasks="2", maxBytesPerSecond="10000000", reportPath=str(path))
+    frame.write.format("pykafka").options(**broker.topic(topic).spark_options).option(
+        "maxBytesPerSecond", "1000000000"
+    ).option("reportPath", str(path)).save()
+    few, many = read_reports(str(path))
+    assert (few.tasks, many.tasks) == (2, 8)
+    assert few.rows == many.rows == 4000
+    assert few.paced_ms + few.blocked_ms >= many.paced_ms == 0
+    assert stored(spark, broker, topic).count() == 8000
+
+
+def test_a_stream_and_a_table_have_no_more_tasks_than_the_option_says(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
+) -> None:
+    source, path = str(tmp_path / "source"), str(tmp_path / "report.jsonl")
+    spark.range(0, 300, 1, 6).selectExpr("CAST(id AS STRING) AS value").write.parquet(source)
+    options = broker.topic(topic).spark_options | {"maxTasks": "2", "reportPath": path}
+    for mode in ("append", "update"):
+        files = spark.readStream.schema("value STRING").parquet(source)
+        run_stream(files.writeStream.format("pykafka").outputMode(mode).options(**options))
+    assert [(report.tasks <= 2, report.rows) for report in read_reports(path)] == [(True, 300), (True, 300)]
+
+
+def test_options_of_tasks_without_register_are_refused(broker: EmbeddedBroker) -> None:
+    with pytest.raises(ConfigurationError, match=r"'maxBytesPerSecond' needs spark_kafka_sink.register\(spark\)"):
+        parse_options(broker.topic("t").spark_options | {"maxBytesPerSecond": "1"})
+
+
+def test_a_number_of_tasks_that_is_none_is_refused_in_words(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str
+) -> None:
+    frame = spark.range(1).selectExpr("'v' AS value")
+    with pytest.raises(ConfigurationError, match="maxTasks must be a whole number from 1 to 1000000"):
+        write(frame, broker, topic, maxTasks="all")
+    with pytest.raises(ConfigurationError, match="maxTasks must be a whole number from 1 to 1000000"):
+        write(frame, broker, topic, maxTasks="0", maxBytesPerSecond="5")
 
 
 def test_the_time_of_sparks_producer_cache_reaches_the_tasks(

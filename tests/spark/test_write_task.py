@@ -18,8 +18,10 @@ from spark_kafka_sink.spark import write_task
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
+from spark_kafka_sink.spark.pace import Pace
 from spark_kafka_sink.spark.pool import ProducerPool
 from spark_kafka_sink.spark.report import TaskReport
+from spark_kafka_sink.spark.words import TASKS_AT_ONCE
 from spark_kafka_sink.spark.write_task import write_rows
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 
@@ -81,6 +83,24 @@ def test_a_task_reports_latencies_bytes_and_its_host(broker: EmbeddedBroker, poo
     assert report.uncompressed_bytes < first.uncompressed_bytes / 10
     assert first.started_ms <= report.started_ms
     assert report.host == platform.node()
+
+
+def test_a_task_reports_requests_and_batches(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+    write_rows(options(broker), PLAN, iter([batch(0, 5_000)]), pool)
+    report = write_rows(options(broker), PLAN, iter([batch(5_000, 100)]), pool)
+    assert (report.requests, report.batches) == (1, 2), "of this task, though the producer is not new"
+    assert (report.throttle_ms, report.paced_ms) == (0, 0)
+
+
+def test_a_task_writes_at_its_pace_and_reports_how_long_it_waited(
+    broker: EmbeddedBroker, pool: ProducerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(write_task, "Pace", lambda share: Pace(share, lambda: sum(slept), slept.append))
+    slow = options(broker, maxBytesPerSecond="2000", **{TASKS_AT_ONCE: "2"})
+    report = write_rows(slow, PLAN, iter([batch(0, 1_000)]), pool)
+    assert report.rows == len(values(broker)) == 1_000
+    assert report.bytes / 1_000 - 1 <= sum(slept) == report.paced_ms / 1_000, "a thousand a second for one of two tasks"
 
 
 def test_a_task_reports_how_long_it_waited_for_memory(broker: EmbeddedBroker, pool: ProducerPool) -> None:

@@ -40,7 +40,7 @@ from spark_kafka_sink.spark.options.registry import PREFIX as REGISTRY_PREFIX
 from spark_kafka_sink.spark.options.registry import registry_of
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.options.table import IN_LOWER_CASE, SINK_OPTIONS
-from spark_kafka_sink.spark.words import MICRO_BATCH, NAME, START
+from spark_kafka_sink.spark.words import NAME, OWN_OPTIONS, TASKS_AT_ONCE
 from spark_kafka_sink.words import cleaned
 
 _log = logging.getLogger(__name__)
@@ -64,7 +64,8 @@ _REFUSED = {
 
 
 def parse_options(options: Mapping[str, str]) -> SinkOptions:
-    given = _without_others({name.lower(): value for name, value in options.items()})
+    lowered = {name.lower(): value for name, value in options.items()}
+    given = _without_others({name: value for name, value in lowered.items() if name not in OWN_OPTIONS})
     own = {name: value for name, value in given.items() if not name.startswith(KAFKA_PREFIX)}
     kafka = {name.removeprefix(KAFKA_PREFIX): value for name, value in given.items() if name.startswith(KAFKA_PREFIX)}
 
@@ -78,6 +79,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     registry, of_registry = registry_of(reading, formats, topic)
     delivery, of_delivery = delivery_of(reading, kafka)
     log_topic = None if delivery is None else delivery.topic
+    bytes_per_second, of_pace = _bytes_per_second(reading, lowered.get(TASKS_AT_ONCE))
     producer, of_producer = _producer_options(kafka)
     faults = [
         *_faults_of_names(own),
@@ -86,6 +88,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
         *of_formats,
         *of_registry,
         *of_delivery,
+        *of_pace,
         *_used_twice(
             topic=topic, deadLetterTopic=dead_letter_topic, reportTopic=report_topic, decisionLogTopic=log_topic
         ),
@@ -101,6 +104,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
         report_path=values["reportPath"],
         report_topic=report_topic,
         report_callback=values["reportCallback"],
+        bytes_per_second=bytes_per_second,
         formats=formats,
         registry=registry,
         exactly_once=delivery,
@@ -114,9 +118,7 @@ def _without_others(given: Mapping[str, str]) -> dict[str, str]:
     if passed_over:
         words = "Options of Spark's Kafka source, of consumers or of schema registries are passed over: "
         warn_once(_log, words + ", ".join(sorted(passed_over)))
-    return {
-        name: value for name, value in given.items() if name not in passed_over and name not in (MICRO_BATCH, START)
-    }
+    return {name: value for name, value in given.items() if name not in passed_over}
 
 
 def _is_of_others(name: str, has_registry: bool) -> bool:
@@ -147,6 +149,20 @@ def _meant(name: str) -> str:
     known = ", ".join(name for name in SINK_OPTIONS if "." not in name)
     all_known = f"{known}, those of schema.registry, and the producer's options with the prefix 'kafka.'"
     return meant(name.removeprefix("kafka"), PRODUCER_NAMES, KAFKA_PREFIX) or f"Known are: {all_known}."
+
+
+def _bytes_per_second(reading: Reading, tasks_at_once: str | None) -> tuple[float | None, list[str]]:
+    """The share of one task, and what is wrong where `register` has not said how many write at once."""
+    limit: int | None = reading.values["maxBytesPerSecond"]
+    if tasks_at_once is None:
+        return None, [
+            f"Option '{name}' needs spark_kafka_sink.register(spark) in the program that writes, and save(), "
+            "start(), saveAsTable() or toTable(): elsewhere Spark asks a data source in Python too late to change how "
+            "many tasks there are."
+            for name in ("maxTasks", "maxBytesPerSecond")
+            if name in reading.given
+        ]
+    return None if limit is None else limit / int(tasks_at_once), []
 
 
 def _used_twice(**topics: str | None) -> list[str]:

@@ -25,6 +25,8 @@ class SinkOptions:
     report_path: str | None = None
     report_topic: str | None = None
     report_callback: str | None = None
+    bytes_per_second: float | None = None
+    """of one task: its share of maxBytesPerSecond"""
     formats: tuple[FormatOptions, ...] = ()
     registry: RegistryOptions | None = None
     """For the driver only: it is not pickled to the tasks, which need none of its secrets."""

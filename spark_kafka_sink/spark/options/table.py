@@ -6,13 +6,16 @@ rows of formats, of schema registries and of delivery stand in the files that sa
 
 from __future__ import annotations
 
-from spark_kafka_sink.client.option_parsing import Option, boolean, one_of
+from spark_kafka_sink.client.option_parsing import Option, boolean, one_of, whole
 from spark_kafka_sink.reports.store import fault_of
 from spark_kafka_sink.spark.options.delivery import CHECKPOINT_LOCATION, DELIVERY_OPTIONS
 from spark_kafka_sink.spark.options.formats import FORMAT_OPTIONS
 from spark_kafka_sink.spark.options.registry import REGISTRY_OPTIONS
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.options.values import topic_name, without_fault, words
+
+NUMBER_OF_TASKS_MAX = 1_000_000
+BYTES_PER_SECOND_MAX = 1 << 50
 
 _ROWS = (
     Option("topic", SinkOptions.topic, topic_name, "the topic to write to; overrides the `topic` column"),
@@ -56,6 +59,19 @@ _ROWS = (
         words,
         "a Python function, as `module:function`, that the driver "
         "[imports and calls](security.md#who-may-set-a-jobs-options) with this report",
+    ),
+    Option(
+        "maxTasks",
+        None,
+        whole(1, NUMBER_OF_TASKS_MAX),
+        "at most this number of tasks write: the rows are [coalesced](tuning.md#sparing-the-brokers) before the write",
+    ),
+    Option(
+        "maxBytesPerSecond",
+        SinkOptions.bytes_per_second,
+        whole(1, BYTES_PER_SECOND_MAX),
+        "all tasks together write no more than this, before compression; each has "
+        "[its share](tuning.md#sparing-the-brokers)",
     ),
     *DELIVERY_OPTIONS,
     CHECKPOINT_LOCATION,

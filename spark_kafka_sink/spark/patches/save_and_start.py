@@ -4,7 +4,8 @@ Spark asks a data source in Python for its writer when every stage before the wr
 mode and output mode update, and hands over every column. So a write is looked at here, before Spark plans it:
 
 1. mode and trigger, then options, schema and connection (checks.py), with errors that are raised as they are;
-2. the columns of the sink are selected, so that no other travels to Python, whatever its name and type;
+2. the columns of the sink are selected, so that no other travels to Python, whatever its name and type; and the tasks
+   are as few as the option maxTasks allows;
 3. a writer of these columns gets the same options, in mode append, and does what the original one would have done;
    how a table is to be laid out means nothing to Kafka, and is passed over as in Spark's own sink, with a warning.
 
@@ -28,7 +29,7 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.spark.checks import ask_driver, check_all
 from spark_kafka_sink.spark.options.delivery import EXACTLY_ONCE
 from spark_kafka_sink.spark.patches.recorded_writer import Record, frame_of, made_anew, record_of
-from spark_kafka_sink.spark.words import MICRO_BATCH, MODE_NOT_ALLOWED, NAME, NO_NAME, REAL_TIME, START
+from spark_kafka_sink.spark.words import MICRO_BATCH, MODE_NOT_ALLOWED, NAME, NO_NAME, REAL_TIME, START, TASKS_AT_ONCE
 from spark_kafka_sink.spark.writer import CONTINUOUS
 
 _MODES = {"append", "error", "errorifexists", "default"}
@@ -37,6 +38,12 @@ _CHECKED = {"checkConnection": "false"}
 _OF_THE_STREAM = ("checkpointlocation", "queryname")
 _OF_TABLES = ("partitionBy", "clusterBy")
 _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
+_MAX_TASKS, _MAX_BYTES = "maxtasks", "maxbytespersecond"
+_DYNAMIC = "spark.dynamicAllocation.enabled"
+_HOW_MANY = (
+    "Option 'maxBytesPerSecond' needs 'maxTasks' here: with Spark Connect, and where Spark adds executors as it goes "
+    "(spark.dynamicAllocation.enabled), it is not known how many tasks will share it."
+)
 _UPDATE_OF_A_TABLE = (
     "outputMode('update') cannot be written by toTable(), since Spark refuses it for sinks in Python. Write "
     ".outputMode('update').start() in its place: the table would hold nothing but its name."
@@ -94,7 +101,8 @@ def saving_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
         _check_mode(said)
         _checked_columns(self, said)
         _warn_of_tables(said)
-        original(made_anew(self, frame_of(self), without=_OF_TABLES).format(NAME).options(**_CHECKED), name)
+        frame = _in_few_tasks(frame_of(self), said)
+        original(made_anew(self, frame, without=_OF_TABLES).format(NAME).options(**_CHECKED), name)
 
     return save_as_table
 
@@ -152,7 +160,7 @@ def starting_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
             raise ConfigurationError(_UPDATE_OF_A_TABLE)
         _checked_columns(self, said)
         _warn_of_tables(said)
-        writer = made_anew(self, frame_of(self), without=_OF_TABLES).format(NAME)
+        writer = made_anew(self, _in_few_tasks(frame_of(self), said), without=_OF_TABLES).format(NAME)
         return original(writer.options(**_CHECKED | {START: uuid.uuid4().hex}), tableName)
 
     return to_table
@@ -257,17 +265,38 @@ def _output_mode(said: Record) -> str:
 
 def _checked_frame(writer: Any, said: Record) -> Any:
     """The rows to be written, without the columns that are none of the sink's. Raises what is wrong with the write."""
-    return _only(frame_of(writer), _checked_columns(writer, said))
+    frame = _only(frame_of(writer), _checked_columns(writer, said))
+    return _in_few_tasks(frame, said)
 
 
 def _checked_columns(writer: Any, said: Record) -> list[int]:
     """The positions of the sink's columns. Raises what is wrong with the write."""
     frame = frame_of(writer)
+    _say_tasks_at_once(writer, said)
     if _is_connect(writer):
         # What options name, packages and files, is there and perhaps not here.
         return ask_driver(frame.sparkSession, said.options(), frame.schema)
     _, plan = check_all(said.options(), frame.schema, said.options().get(START))
     return plan.positions()
+
+
+def _say_tasks_at_once(writer: Any, said: Record) -> None:
+    """Set the option by which each task knows its share of maxBytesPerSecond."""
+    given = said.options()
+    if _MAX_TASKS in given:
+        number = given[_MAX_TASKS].strip()
+        # What is no number of tasks is refused with the other options.
+        writer.option(TASKS_AT_ONCE, str(max(int(number), 1)) if number.isdecimal() else "1")
+    elif _MAX_BYTES in given:
+        session = frame_of(writer).sparkSession
+        if _is_connect(writer) or session.conf.get(_DYNAMIC, "false").lower() == "true":
+            raise ConfigurationError(_HOW_MANY)
+        writer.option(TASKS_AT_ONCE, str(session.sparkContext.defaultParallelism))
+
+
+def _in_few_tasks(frame: Any, said: Record) -> Any:
+    tasks_max = said.options().get(_MAX_TASKS)
+    return frame if tasks_max is None else frame.coalesce(int(tasks_max))
 
 
 def _is_connect(writer: Any) -> bool:

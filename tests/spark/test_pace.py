@@ -1,0 +1,79 @@
+"""A task writes no faster than its share, in virtual time."""
+
+from __future__ import annotations
+
+import itertools
+
+import pyarrow as pa
+
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.spark.columns import TopicRows
+from spark_kafka_sink.spark.pace import Pace
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def now(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+
+def rows(count: int, nbytes: int, partitions: bool = False) -> TopicRows:
+    columns = RecordColumns(pa.array([b"%d" % (n % 10) * nbytes for n in range(count)]))
+    return TopicRows("t", columns, pa.array(range(count), pa.int32()) if partitions else None)
+
+
+def handed_over(pace: Pace, clock: Clock, several: list[TopicRows]) -> list[tuple[float, int]]:
+    """When, and how many bytes."""
+    return [(clock.time, piece.columns.payload_nbytes) for one in several for piece in pace.pieces(one)]
+
+
+def test_in_no_second_more_is_handed_over_than_twice_the_share_and_in_the_long_run_no_more_than_the_share() -> None:
+    clock = Clock()
+    pace = Pace(1_000, clock.now, clock.sleep)
+    given = handed_over(pace, clock, [rows(40, 100), rows(3, 100), rows(57, 100)])
+    assert sum(nbytes for _, nbytes in given) == 10_000
+    assert max(nbytes for _, nbytes in given) <= 1_000
+    assert given[-1][0] - 100 >= (10_000 - given[-1][1]) / 1_000
+    for (first, _), (last, nbytes) in itertools.combinations(given, 2):
+        between = sum(more for time, more in given if first <= time < last) + nbytes
+        assert between <= 1_000 * (last - first) + nbytes + 1e-6
+    assert pace.waited == clock.time - 100
+
+
+def test_all_rows_come_in_their_order_with_their_partitions() -> None:
+    clock = Clock()
+    pieces = list(Pace(50, clock.now, clock.sleep).pieces(rows(30, 10, partitions=True)))
+    assert len(pieces) == 6
+    assert [n for piece in pieces for n in (piece.partition or pa.array([])).to_pylist()] == list(range(30))
+    assert b"".join(v for piece in pieces for v in piece.columns.value.to_pylist()) == b"".join(
+        rows(30, 10).columns.value.to_pylist()
+    )
+
+
+def test_a_row_that_is_larger_than_the_share_goes_by_itself_and_the_next_waits_for_its_time() -> None:
+    clock = Clock()
+    given = handed_over(Pace(10, clock.now, clock.sleep), clock, [rows(2, 50)])
+    assert given == [(100, 50), (105, 50)]
+
+
+def test_a_pause_is_not_made_good_by_a_burst() -> None:
+    clock = Clock()
+    pace = Pace(100, clock.now, clock.sleep)
+    handed_over(pace, clock, [rows(1, 100)])
+    clock.time += 1_000
+    given = handed_over(pace, clock, [rows(5, 100)])
+    assert [time - given[0][0] for time, _ in given] == [0, 1, 2, 3, 4]
+
+
+def test_who_writes_less_than_the_share_never_waits() -> None:
+    clock = Clock()
+    pace = Pace(1_000, clock.now, clock.sleep)
+    for _ in range(10):
+        handed_over(pace, clock, [rows(1, 100)])
+        clock.time += 0.2
+    assert pace.waited == 0
