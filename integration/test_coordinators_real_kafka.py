@@ -12,18 +12,13 @@ import pytest
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
 from spark_kafka_sink.errors import ProducerFencedError
-from spark_kafka_sink.exactly_once.coordinator_questions import About, code_of
 from spark_kafka_sink.exactly_once.log_writer import Written
 from spark_kafka_sink.exactly_once.transactions_client import ONGOING, TransactionsClient
 from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions import requests
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
-from spark_kafka_sink.producer.transactions.requests import Kind
+from spark_kafka_sink.producer.transactions.requests import AddPartitions, InitProducerId
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
-from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 
 pytestmark = pytest.mark.needs("kafka")
 
@@ -38,25 +33,11 @@ def client_of(cluster: KafkaCluster) -> TransactionsClient:
 def prepared(client: TransactionsClient, topic: str) -> list[PreparedTransaction]:
     """An open transaction for each task, without a producer for each."""
     ids = [f"{topic}-{number}" for number in range(TASKS)]
-    begin = About(
-        Kind.INIT,
-        InitProducerIdResponse,
-        lambda names: requests.init(names[0], TIMEOUT_MS, NO_PRODUCER_ID),
-        code_of,
-    )
-    answers = client._coordinated.answers(begin, ids)
-    made = {name: ProducerIdAndEpoch(each.producer_id, each.producer_epoch) for name, each in answers.items()}
-    add = About(
-        Kind.ADD_PARTITIONS,
-        AddPartitionsToTxnResponse,
-        lambda names: requests.add_partitions(names[0], made[names[0]], [TopicPartition(topic, 0)]),
-        lambda answer, names: {
-            names[0]: answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
-        },
-    )
-    client._coordinated.answers(add, ids)
+    answers = client._coordinated.answers(InitProducerId(name, TIMEOUT_MS) for name in ids)
+    begun = [PreparedTransaction(name, each.producer_id, each.producer_epoch, 1) for name, each in answers.items()]
+    client._coordinated.answers(AddPartitions(each, frozenset([TopicPartition(topic, 0)])) for each in begun)
     assert all(each.state == ONGOING for each in client.describe(ids).values())
-    return [PreparedTransaction(name, *made[name], 1) for name in ids]
+    return begun
 
 
 @contextmanager

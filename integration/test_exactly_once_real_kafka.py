@@ -13,7 +13,6 @@ from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
 from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError, PreflightError
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.names import task_id
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import Query, client_of, dying, open_ids, rows
 
@@ -105,7 +104,7 @@ def test_a_decided_transaction_that_brokers_have_aborted_is_named(query: Query) 
     written = query.write_both(start, 0)
     with dying("commit"):
         query.commit(start, 0, written)
-    lost = task_id(query.prefix, written[1].task)
+    lost = written[1].transactional_id
     with client_of(query.broker, query.data) as client:
         client.init_producer_id(lost, 60_000)
     with pytest.raises(CommitLostError, match=f"{lost} \\(rows of Spark's partition 1"):

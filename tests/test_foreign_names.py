@@ -169,8 +169,7 @@ def deciding(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
                 producer.send("t", b"v")
                 prepared = producer.prepare_transaction()
                 assert prepared is not None
-                written = [start.transaction(0, 0, prepared)]
-                driver.commit(start, Batch("q", number), written, Content.of({"t": 1}, 1))
+                driver.commit(start, Batch("q", number), [prepared], Content.of({"t": 1}, 1))
             finally:
                 producer.close(0)
 

@@ -15,22 +15,22 @@ from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions import requests
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
-from spark_kafka_sink.producer.transactions.requests import VersionedMessage
+from spark_kafka_sink.producer.transactions.requests import (
+    SEVERAL_KEYS_FROM,
+    AddPartitions,
+    DescribeTransactions,
+    EndTransaction,
+    FindCoordinator,
+    InitProducerId,
+)
+from spark_kafka_sink.producer.transactions.transaction_request import TransactionRequest
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import error_code
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
-from spark_kafka_sink.protocol.messages.describe_transactions import (
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-)
-from spark_kafka_sink.protocol.messages.end_txn import EndTxnResponse
-from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
+from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorResponse
 from spark_kafka_sink.protocol.messages.produce import ProduceResponse
-from spark_kafka_sink.protocol.schema import VersionRange
+from spark_kafka_sink.protocol.schema import VERSION_LIMIT, VersionRange
 from spark_kafka_sink.reader.blocking_client import BlockingClient
 from tests.broker.wire import batch, produce, result
 from tests.waiting import wait_until
@@ -72,18 +72,16 @@ class CoordinatorAnswers:
     # --- requests
 
     def init(self, expected: ProducerIdAndEpoch = NO_PRODUCER_ID, timeout_ms: int = 60_000) -> ProducerIdAndEpoch:
-        question = requests.init(self._id, timeout_ms, expected)
-        answer = self._ask(InitProducerIdResponse, question)
+        request = InitProducerId(self._id, timeout_ms, expected)
+        answer = self._ask(request)
         while answer.error_code == error_codes.COORDINATOR_LOAD_IN_PROGRESS:  # a broker that has no producer ids yet
-            answer = self._ask(InitProducerIdResponse, question)
+            answer = self._ask(request)
         what = f"init, expected {self._named(expected)}"
         self._note(what, answer.error_code, answer.producer_id, answer.producer_epoch)
         return self.given
 
     def end(self, identity: ProducerIdAndEpoch, *, commit: bool = True) -> ProducerIdAndEpoch:
-        answer = self._ask(
-            EndTxnResponse, requests.end(PreparedTransaction(self._id, *identity, self._version), commit=commit)
-        )
+        answer = self._ask(EndTransaction(PreparedTransaction(self._id, *identity, self._version), commit))
         what = f"{'commit' if commit else 'abort'} by {self._named(identity)}"
         self._note(what, answer.error_code, getattr(answer, "producer_id", -1), getattr(answer, "producer_epoch", -1))
         return self.given
@@ -91,8 +89,8 @@ class CoordinatorAnswers:
     def write(self, identity: ProducerIdAndEpoch, sequence: int = 0) -> None:
         """Write one record into the transaction, which begins with it."""
         if self._version == 1:
-            question = requests.add_partitions(self._id, identity, [TopicPartition(self._topic, 0)])
-            added = self._ask(AddPartitionsToTxnResponse, question)
+            whole = PreparedTransaction(self._id, *identity, 1)
+            added = self._ask(AddPartitions(whole, frozenset([TopicPartition(self._topic, 0)])))
             code = added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
             if code:
                 self._note(f"add by {self._named(identity)}", code, -1, -1)
@@ -126,9 +124,7 @@ class CoordinatorAnswers:
         self.lines.append(f"{what}: {error_code(code).name}{text} -> {self._described()}")
 
     def _described(self) -> str:
-        answer = self._ask(
-            DescribeTransactionsResponse, (DescribeTransactionsRequest(transactional_ids=[self._id]), None)
-        )
+        answer = self._ask(DescribeTransactions([self._id]))
         row = answer.transaction_states[0]
         if row.error_code:
             return error_code(row.error_code).name
@@ -141,9 +137,9 @@ class CoordinatorAnswers:
             self._ids.append(identity.producer_id)
         return f"({'ABCDEFGH'[self._ids.index(identity.producer_id)]}, {identity.epoch})"
 
-    def _ask(self, answer_type: type[AnswerT], question: VersionedMessage) -> AnswerT:
-        message, versions = question
-        return self._client.ask(self._node, answer_type, message, versions=versions)
+    def _ask(self, request: TransactionRequest[AnswerT]) -> AnswerT:
+        message = request.message(VERSION_LIMIT)
+        return self._client.ask(self._node, request.answer_type, message, versions=request.versions)
 
     def _coordinator(self) -> Node:
         """The coordinator, when it has loaded what it knows."""
@@ -152,7 +148,7 @@ class CoordinatorAnswers:
         def is_found() -> bool:
             node = self._client.any_node()
             assert node is not None
-            message = FindCoordinatorRequest(key_type=requests.TRANSACTION, coordinator_keys=[self._id])
+            message = FindCoordinator([self._id]).message(SEVERAL_KEYS_FROM)
             row = self._client.ask(node, FindCoordinatorResponse, message).coordinators[0]
             if row.error_code:
                 return False

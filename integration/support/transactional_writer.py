@@ -13,7 +13,7 @@ from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.transactions.requests import TRANSACTION, CoordinatorKey
+from spark_kafka_sink.producer.transactions.transaction_request import TRANSACTION, CoordinatorKey
 from tests.waiting import PATIENCE_SECONDS
 
 RECORDS = 30
@@ -104,13 +104,13 @@ def coordinator_of(cluster: KafkaCluster, transactional_id: str) -> int:
     config = ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap()}).client_config()
     with TransactionsClient(config) as client:
         client.describe([transactional_id])
-        return client._coordinated.coordinators[transactional_id].id
+        return client._coordinated.coordinators[CoordinatorKey(TRANSACTION, transactional_id)].id
 
 
 def known_coordinator(producer: KafkaProducer) -> int:
     assert producer._transactions is not None
     manager = producer._transactions.manager
-    node = manager.coordinators.node(CoordinatorKey(TRANSACTION, manager.transactional_id))
+    node = manager.coordinators.known.get(CoordinatorKey(TRANSACTION, manager.transactional_id))
     assert node is not None
     return node.id
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.content import Content
-from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, TaskTransaction
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.names import TaskName, driver_id, task_id
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 
 _log = logging.getLogger(__name__)
 
@@ -65,9 +64,6 @@ class BatchStart:
 
     def task_id(self, partition: int, attempt: int) -> str:
         return task_id(self.prefix, self.task(partition, attempt))
-
-    def transaction(self, partition: int, attempt: int, prepared: PreparedTransaction) -> TaskTransaction:
-        return TaskTransaction(self.task(partition, attempt), prepared.producer_id, prepared.epoch, prepared.version)
 
     def is_committed(self, batch: Batch) -> bool:
         """Is a batch of this name in Kafka already? ExactlyOnceError, if it must not be written at all.

@@ -22,8 +22,8 @@ from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedE
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
 from spark_kafka_sink.exactly_once.content import Content
-from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, TaskTransaction
-from spark_kafka_sink.exactly_once.names import GENERATIONS, task_id, task_of
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
+from spark_kafka_sink.exactly_once.names import GENERATIONS, task_of
 from spark_kafka_sink.exactly_once.query_transactions import (
     Held,
     QueryTransactions,
@@ -155,7 +155,7 @@ class Driver:
     # --- commit
 
     def commit(
-        self, start: BatchStart, batch: Batch, transactions: Sequence[TaskTransaction], content: Content
+        self, start: BatchStart, batch: Batch, transactions: Sequence[PreparedTransaction], content: Content
     ) -> None:
         """Decide that the batch is committed, and commit it. Without transactions there is nothing to decide."""
         if not transactions:
@@ -193,7 +193,7 @@ class Driver:
 
     def _ensure_open(self, start: BatchStart, entry: Entry) -> None:
         """A transaction that has ended by itself, or is about to, is found before the decision, not after it."""
-        ids = [task_id(entry.prefix, each.task) for each in entry.transactions]
+        ids = [each.transactional_id for each in entry.transactions]
         found = self._client.describe(ids)
         if not self._query.is_newest(start.driver):  # after the others: it is the reason why they are not open
             raise refusals.fenced(start.driver_id)

@@ -19,7 +19,7 @@ from typing import Any
 
 from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.exactly_once.content import Content
-from spark_kafka_sink.exactly_once.names import PREFIX_CHARACTERS_MAX, TaskName, task_id
+from spark_kafka_sink.exactly_once.names import PREFIX_CHARACTERS_MAX, TASK_NUMBER_MAX, TaskName, task_id, task_of
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 
 FORMAT = 2
@@ -38,19 +38,6 @@ class EntryState(Enum):
     OPEN = "open"
     DECIDED = "decided"
     DONE = "done"
-
-
-@dataclass(frozen=True)
-class TaskTransaction:
-    """A transaction that a task has filled, and left open for the driver to end."""
-
-    task: TaskName
-    producer_id: int
-    epoch: int
-    version: int
-
-    def prepared(self, prefix: str) -> PreparedTransaction:
-        return PreparedTransaction(task_id(prefix, self.task), self.producer_id, self.epoch, self.version)
 
 
 @dataclass(frozen=True)
@@ -88,7 +75,8 @@ class Entry:
     batch: Batch = Batch()
     content: Content | None = None
     """Of the batch; None if an earlier version has decided it."""
-    transactions: tuple[TaskTransaction, ...] = ()
+    transactions: tuple[PreparedTransaction, ...] = ()
+    """Of tasks, which have filled them and left them open for the driver to end."""
     generation: int = 0
     """How many drivers there were."""
     drivers: tuple[str, ...] = ()
@@ -124,7 +112,7 @@ class Entry:
             is_claim=True,
         )
 
-    def decided(self, batch: Batch, content: Content, transactions: tuple[TaskTransaction, ...]) -> Entry:
+    def decided(self, batch: Batch, content: Content, transactions: tuple[PreparedTransaction, ...]) -> Entry:
         return dataclasses.replace(
             self,
             state=EntryState.DECIDED,
@@ -173,7 +161,7 @@ def encoded(entry: Entry) -> bytes:
         "key": entry.batch.key,
         "scope": entry.batch.scope,
         "content": _plain(entry.content),
-        "transactions": [[*each.task, each.producer_id, each.epoch, each.version] for each in entry.transactions],
+        "transactions": [_plain_transaction(entry.prefix, each) for each in entry.transactions],
         "generation": entry.generation,
         "drivers": entry.drivers,
         "checkpoint": entry.checkpoint,
@@ -211,7 +199,7 @@ def _entry(prefix: str, plain: Mapping[str, Any]) -> Entry:
             _text(plain.get("scope", "")),
         ),
         content=_content(plain.get("content")),
-        transactions=tuple(_transaction(row) for row in _list(plain["transactions"])),
+        transactions=tuple(_transaction(prefix, row) for row in _list(plain["transactions"])),
         generation=_whole(plain["generation"], _INT_MAX),
         drivers=tuple(_text(each) for each in _list(plain["drivers"])),
         checkpoint=_text(plain["checkpoint"]),
@@ -222,9 +210,16 @@ def _entry(prefix: str, plain: Mapping[str, Any]) -> Entry:
     )
 
 
-def _transaction(row: object) -> TaskTransaction:
-    generation, partition, attempt, producer_id, epoch, version = (_whole(each) for each in _list(row, 6))
-    return TaskTransaction(TaskName(generation, partition, attempt), producer_id, epoch, version)
+def _plain_transaction(prefix: str, transaction: PreparedTransaction) -> Sequence[int]:
+    task = task_of(prefix, transaction.transactional_id)
+    assert task is not None
+    return (*task, transaction.producer_id, transaction.epoch, transaction.version)
+
+
+def _transaction(prefix: str, row: object) -> PreparedTransaction:
+    name, numbers = _list(row, 6)[:3], _list(row, 6)[3:]
+    task = TaskName(*(_whole(each, TASK_NUMBER_MAX) for each in name))
+    return PreparedTransaction(task_id(prefix, task), *(_whole(each) for each in numbers))
 
 
 def _claimed(plain: object) -> tuple[int, int]:

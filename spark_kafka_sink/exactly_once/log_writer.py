@@ -15,32 +15,24 @@ new epoch, as it does after an upgrade to version 2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, NetworkError, ProducerFencedError
-from spark_kafka_sink.exactly_once.coordinator_questions import (
-    PAUSE_MS_MAX,
-    About,
-    CoordinatorQuestions,
-    code_of,
-    may_pass,
-    refused,
-)
+from spark_kafka_sink.exactly_once.coordinator_questions import PAUSE_MS_MAX, CoordinatorQuestions
 from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions import requests
 from spark_kafka_sink.producer.transactions.coordinators import COMPLETING_PAUSE_MS
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
-from spark_kafka_sink.producer.transactions.requests import Kind
+from spark_kafka_sink.producer.transactions.requests import AddPartitions, EndTransaction, InitProducerId
+from spark_kafka_sink.producer.transactions.transaction_request import TransactionRequest
+from spark_kafka_sink.producer.transactions.verdicts import NOT_THE_CALLERS, Verdict, may_pass
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import broker_error
-from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
-from spark_kafka_sink.protocol.messages.end_txn import EndTxnResponse
-from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
+from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -63,18 +55,11 @@ REPLICATION_MS_MAX = 2_000
 _NAMES_ONLY_TO = 12
 _ADDS_PARTITIONS_FROM = 12
 _ALL_IN_SYNC = -1
-_LOST = frozenset(
-    {
-        codes.PRODUCER_FENCED,
-        codes.INVALID_PRODUCER_EPOCH,
-        codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        codes.INVALID_TXN_STATE,
-        codes.INVALID_PRODUCER_ID_MAPPING,
-    }
-)
-"""Refusals which say that the id, the epoch or the next sequence is not the caller's any more."""
+_LOST = NOT_THE_CALLERS | {codes.OUT_OF_ORDER_SEQUENCE_NUMBER}
+"""Refusals of a batch which say that the id, the epoch or the next sequence is not the caller's any more."""
 
 KeyValue = tuple[bytes, "bytes | None"]
+AnswerT = TypeVar("AnswerT", bound=Message)
 
 
 class Written(NamedTuple):
@@ -108,7 +93,8 @@ class LogWriter:
         now = self._next_epoch(transactional_id, before, version)
         self._versions = {now.id_and_epoch: version}
         if version < 2:
-            self._add_partition(transactional_id, now.id_and_epoch, place)
+            whole = PreparedTransaction(transactional_id, *now.id_and_epoch, version)
+            self._answered(AddPartitions(whole, frozenset([place])))
         self._produce(transactional_id, now, place, records, version)
         return self._commit(transactional_id, now, len(records), version)
 
@@ -116,18 +102,15 @@ class LogWriter:
         had_one_of_version_1 = self._versions.get(before.id_and_epoch) == 1
         if not had_one_of_version_1 or (version == 1 and before.id_and_epoch not in self._may_come_late):
             return before
-        question = requests.init(transactional_id, self._timeout_ms, before.id_and_epoch)
-        about = About(Kind.INIT, InitProducerIdResponse, lambda _: question, code_of)
-        answer = self._coordinated.answers(about, [transactional_id])[transactional_id]
-        _raise_if_refused(Kind.INIT, transactional_id, answer.error_code)
+        answer = self._answered(InitProducerId(transactional_id, self._timeout_ms, before.id_and_epoch))
         return Written(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch), 0)
 
-    def _add_partition(self, transactional_id: str, id_and_epoch: ProducerIdAndEpoch, place: TopicPartition) -> None:
-        question = requests.add_partitions(transactional_id, id_and_epoch, [place])
-        about = About(Kind.ADD_PARTITIONS, AddPartitionsToTxnResponse, lambda _: question, _added_code)
-        answer = self._coordinated.answers(about, [transactional_id])
-        code = _added_code(answer[transactional_id], [transactional_id])[transactional_id]
-        _raise_if_refused(Kind.ADD_PARTITIONS, transactional_id, code)
+    def _answered(self, request: TransactionRequest[AnswerT]) -> AnswerT:
+        answer = self._coordinated.answer(request)
+        judgement = request.judged(answer)
+        if judgement.verdict is not Verdict.DONE:
+            raise _error(request.refusal(request.coordinator.key, judgement))
+        return answer
 
     def _produce(
         self, transactional_id: str, now: Written, place: TopicPartition, records: Sequence[KeyValue], version: int
@@ -176,15 +159,12 @@ class LogWriter:
 
     def _commit(self, transactional_id: str, now: Written, records: int, version: int) -> Written:
         whole = PreparedTransaction(transactional_id, *now.id_and_epoch, version)
-        question = requests.end(whole, commit=True)
-        about = About(Kind.END, EndTxnResponse, lambda _: question, code_of)
         self._coordinated.in_doubt.discard(transactional_id)
         try:
-            answer = self._coordinated.answers(about, [transactional_id])[transactional_id]
+            answer = self._answered(EndTransaction(whole, commit=True))
         finally:
             if transactional_id in self._coordinated.in_doubt:
                 self._may_come_late = {now.id_and_epoch}
-        _raise_if_refused(Kind.END, transactional_id, answer.error_code)
         if version >= 2:
             return Written(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch), 0)
         return Written(now.id_and_epoch, sequences.add(now.next_sequence, records))
@@ -206,16 +186,6 @@ def _batch(now: Written, records: Sequence[KeyValue], wall_ms: int) -> bytes:
         record_count=len(records),
     )
     return stamp_header(header, [body]) + bytes(body)
-
-
-def _added_code(answer: AddPartitionsToTxnResponse, names: Sequence[str]) -> Mapping[str, int]:
-    rows = [row for topic in answer.results_by_topic_v3_and_below for row in topic.results_by_partition]
-    return {names[0]: rows[0].partition_error_code} if rows else {}
-
-
-def _raise_if_refused(kind: Kind, transactional_id: str, code: int) -> None:
-    if code != codes.NONE:
-        raise _error(refused(kind, transactional_id, code))
 
 
 def _error(error: BrokerError) -> BrokerError:

@@ -31,6 +31,7 @@ DECISION_LOG_TOPIC = "pykafka-decisions"
 PREFIX_CHARACTERS_MAX = 200
 _PREFIX = re.compile(r"[A-Za-z0-9._-]+")
 _TASK_ID = re.compile(r"([A-Za-z0-9._-]+)-(\d{1,9})-(\d{1,9})-(\d{1,9})")
+TASK_NUMBER_MAX = 999_999_999
 _DIGEST_CHARACTERS = 16
 _LOCATION = re.compile(r"(?:([A-Za-z][\w+.-]*):)?(?://([^/]*))?(.*)", re.DOTALL)
 """Scheme, authority and path; it matches whatever it is given."""

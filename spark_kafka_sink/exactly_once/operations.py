@@ -33,7 +33,6 @@ from spark_kafka_sink.exactly_once.names import (
     checked_prefix,
     driver_id,
     split_id,
-    task_id,
 )
 from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
 from spark_kafka_sink.exactly_once.transactions_client import ONGOING, TransactionDescription, TransactionsClient
@@ -57,7 +56,7 @@ class PrefixSurvey:
         """The transactional ids that are decided to be committed, and may not be so yet."""
         if self.entry is None or self.entry.state is not EntryState.DECIDED:
             return ()
-        return tuple(task_id(self.prefix, each.task) for each in self.entry.transactions)
+        return tuple(each.transactional_id for each in self.entry.transactions)
 
     @property
     def undecided(self) -> tuple[TransactionDescription, ...]:
@@ -196,7 +195,7 @@ def _finished(options: Mapping[str, str], prefix: str, topic: str, *, give_up: b
                 driver, entry, entry.done().begun(_person(), "", entry.timeout_ms, (driver.producer_id, driver.epoch))
             )
             _forget_job(query, driver)
-        ids = [task_id(prefix, each.task) for each in entry.transactions]
+        ids = [each.transactional_id for each in entry.transactions]
         return Finished(entry, tuple(name for name in ids if name not in refused), refused)
 
 

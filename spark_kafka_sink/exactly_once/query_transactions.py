@@ -158,7 +158,7 @@ class QueryTransactions:
 
     def commit(self, entry: Entry) -> dict[str, BrokerError]:
         """Commit all transactions of a decided batch. Returns what was refused. May be repeated, by anybody."""
-        return self.client.end([each.prepared(self.prefix) for each in entry.transactions], commit=True)
+        return self.client.end(entry.transactions, commit=True)
 
     def abort(self, listed: Iterable[TransactionDescription], driver: ProducerIdAndEpoch) -> None:
         """End exactly what was listed, unless there is a newer driver: then ProducerFencedError, and nothing is done.

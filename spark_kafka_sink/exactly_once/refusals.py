@@ -18,8 +18,9 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
-from spark_kafka_sink.exactly_once.names import task_id
+from spark_kafka_sink.exactly_once.names import split_id
 from spark_kafka_sink.exactly_once.transactions_client import TransactionDescription
+from spark_kafka_sink.producer.transactions.verdicts import NOT_THE_CALLERS
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import broker_error
 from spark_kafka_sink.words import cleaned
@@ -175,13 +176,7 @@ def too_late(entry: Entry, transaction: TransactionDescription, left_ms: float) 
     )
 
 
-_LOST = (
-    error_codes.PRODUCER_FENCED,
-    error_codes.INVALID_PRODUCER_EPOCH,
-    error_codes.INVALID_TXN_STATE,
-    error_codes.INVALID_PRODUCER_ID_MAPPING,
-    error_codes.TRANSACTIONAL_ID_NOT_FOUND,
-)
+_LOST = NOT_THE_CALLERS | {error_codes.TRANSACTIONAL_ID_NOT_FOUND}
 
 
 def is_lost(error: BrokerError) -> bool:
@@ -205,11 +200,15 @@ def not_yet_committed(entry: Entry, refused: Mapping[str, BrokerError]) -> Exact
     )
 
 
+def _rows_of(transactional_id: str) -> str:
+    split = split_id(transactional_id)
+    return "" if split is None else f"rows of Spark's partition {split[1].partition}, "
+
+
 def _commit_lost(entry: Entry, refused: Mapping[str, BrokerError]) -> CommitLostError:
-    by_id = {task_id(entry.prefix, each.task): each for each in entry.transactions}
+    by_id = {each.transactional_id: each for each in entry.transactions}
     lines = [
-        f"{name} (rows of Spark's partition {by_id[name].task.partition}, producer id {by_id[name].producer_id}, epoch "
-        f"{by_id[name].epoch}): {error.name}"
+        f"{name} ({_rows_of(name)}producer id {by_id[name].producer_id}, epoch {by_id[name].epoch}): {error.name}"
         for name, error in sorted(refused.items())
     ]
     return CommitLostError(

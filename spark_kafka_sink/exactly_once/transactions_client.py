@@ -8,38 +8,30 @@ or a refusal that the caller must judge. All ids of a call are asked about at th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, NetworkError
-from spark_kafka_sink.exactly_once.coordinator_questions import (
-    PAUSE_MS_MAX,
-    About,
-    CoordinatorQuestions,
-    code_of,
-    may_pass,
-    refused,
-)
+from spark_kafka_sink.exactly_once.coordinator_questions import PAUSE_MS_MAX, CoordinatorQuestions
 from spark_kafka_sink.exactly_once.log_writer import TRANSACTION_VERSION, KeyValue, LogWriter, Written
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions import requests
 from spark_kafka_sink.producer.transactions.coordinators import COMPLETING_PAUSE_MS
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
-from spark_kafka_sink.producer.transactions.requests import Kind
+from spark_kafka_sink.producer.transactions.requests import (
+    DescribeTransactions,
+    EndTransaction,
+    FenceLeftover,
+    InitProducerId,
+)
+from spark_kafka_sink.producer.transactions.verdicts import may_pass
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import broker_error
-from spark_kafka_sink.protocol.messages.describe_transactions import (
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-    TransactionState,
-)
-from spark_kafka_sink.protocol.messages.end_txn import EndTxnResponse
-from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
+from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsResponse, TransactionState
 from spark_kafka_sink.protocol.messages.list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
@@ -105,11 +97,10 @@ class TransactionsClient:
 
         `expected`: only if the id is still this producer's; else it is refused as fenced.
         """
-        question = requests.init(transactional_id, timeout_ms, expected)
-        about = About(Kind.INIT, InitProducerIdResponse, lambda _: question, code_of)
-        answer = self._coordinated.answers(about, [transactional_id])[transactional_id]
+        request = InitProducerId(transactional_id, timeout_ms, expected)
+        answer = self._coordinated.answer(request)
         if answer.error_code != error_codes.NONE:
-            raise refused(Kind.INIT, transactional_id, answer.error_code)
+            raise request.refusal(transactional_id, request.judged(answer))
         return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 
     def end(self, prepared: Sequence[PreparedTransaction], *, commit: bool) -> dict[str, BrokerError]:
@@ -118,13 +109,10 @@ class TransactionsClient:
         A transaction that has ended so already is no refusal, as long as nothing has begun under its id since. What has
         begun since, under a newer epoch, is left alone.
         """
-        questions = {each.transactional_id: requests.end(each, commit=commit) for each in prepared}
-        answers = self._coordinated.answers(
-            About(Kind.END, EndTxnResponse, lambda names: questions[names[0]], code_of), questions
-        )
+        requests = {each.transactional_id: EndTransaction(each, commit) for each in prepared}
         return {
-            name: refused(Kind.END, name, answer.error_code)
-            for name, answer in answers.items()
+            name: requests[name].refusal(name, requests[name].judged(answer))
+            for name, answer in self._coordinated.answers(requests.values()).items()
             if answer.error_code != error_codes.NONE
         }
 
@@ -147,10 +135,7 @@ class TransactionsClient:
             for each in listed
             if not each.is_open or (version < 2 and each.transactional_id not in refused_ones)
         }
-        questions = {name: requests.init(name, timeout_ms, expected) for name, expected in known.items()}
-        begun = error_codes.CONCURRENT_TRANSACTIONS
-        about = About(Kind.INIT, InitProducerIdResponse, lambda names: questions[names[0]], code_of, enough=begun)
-        self._coordinated.answers(about, questions)
+        self._coordinated.answers(FenceLeftover(name, timeout_ms, expected) for name, expected in known.items())
 
     def write(
         self,
@@ -172,20 +157,15 @@ class TransactionsClient:
     def describe(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
         """What coordinators know of these ids; those that they do not know are missing. Each is asked about all its
         ids in one request."""
-        answers = self._coordinated.answers(_DESCRIBE, transactional_ids)
+        request = DescribeTransactions(tuple(transactional_ids))
         found: dict[str, TransactionDescription] = {}
-        for name, answer in answers.items():
+        for name, answer in self._coordinated.answers([request]).items():
             row = _rows(answer)[name]
             if row.error_code == error_codes.NONE:
                 found[name] = _description(row)
             elif row.error_code != error_codes.TRANSACTIONAL_ID_NOT_FOUND:
-                raise broker_error(row.error_code, f"transactional id {name}: the attempt to describe it was refused")
+                raise request.refusal(name, request.judgement(row.error_code))
         return found
-
-    def listed(self, wanted: Callable[[str], bool], *states: str) -> list[TransactionDescription]:
-        """What coordinators know of the ids, of those that are wanted, that are in one of these states."""
-        found = self.describe(self.ids(wanted, *states)).values()
-        return [each for each in found if each.state in states]
 
     def ids(self, wanted: Callable[[str], bool], *states: str) -> list[str]:
         """The transactional ids, of those that are wanted, that are in one of these states. All brokers are asked."""
@@ -237,10 +217,6 @@ def _rows(answer: DescribeTransactionsResponse) -> dict[str, TransactionState]:
     return {row.transactional_id: row for row in answer.transaction_states}
 
 
-def _described_codes(answer: DescribeTransactionsResponse, _: Sequence[str]) -> Mapping[str, int]:
-    return {name: row.error_code for name, row in _rows(answer).items()}
-
-
 def _description(row: TransactionState) -> TransactionDescription:
     return TransactionDescription(
         row.transactional_id,
@@ -250,12 +226,3 @@ def _description(row: TransactionState) -> TransactionDescription:
         row.transaction_start_time_ms,
         tuple((cleaned(topic.topic), index) for topic in row.topics for index in topic.partitions),
     )
-
-
-_DESCRIBE = About(
-    Kind.END,
-    DescribeTransactionsResponse,
-    lambda names: (DescribeTransactionsRequest(transactional_ids=list(names)), None),
-    _described_codes,
-    together=True,
-)

@@ -19,9 +19,9 @@ from spark_kafka_sink.producer.sending.sender import Sender
 from spark_kafka_sink.producer.sending.sender_thread import SenderLoop
 
 if TYPE_CHECKING:  # a producer without a transactional.id does not load it
+    from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
     from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
-    from spark_kafka_sink.producer.transactions.requests import GroupMetadata
     from spark_kafka_sink.producer.transactions.waits import Offsets, ProducerTransactions
 
 

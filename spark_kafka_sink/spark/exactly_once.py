@@ -24,7 +24,7 @@ from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
 from spark_kafka_sink.exactly_once.clients import lent
 from spark_kafka_sink.exactly_once.content import Content, added_up
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import Batch, TaskTransaction
+from spark_kafka_sink.exactly_once.entries import Batch
 from spark_kafka_sink.exactly_once.job_names import new_job_prefix
 from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_late
 from spark_kafka_sink.exactly_once.names import OWN_PREFIX, checkpoint_name, prefix_of, task_id
@@ -91,7 +91,7 @@ class ExactlyOnce:
             producer.close(_CLOSE_SECONDS)  # aborts, so that no reader has to wait for the transaction's timeout
             raise
         if prepared is not None:
-            report.transaction = TaskTransaction(name, prepared.producer_id, prepared.epoch, prepared.version)
+            report.transaction = prepared
 
     def report(self, report: TaskReport) -> None:
         """Tell the process that commits of a stream how its batch began. That of a job knows it."""

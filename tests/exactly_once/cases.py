@@ -13,13 +13,14 @@ import pytest
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, TaskTransaction
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.names import task_of
 from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
 from spark_kafka_sink.exactly_once.transactions_client import ONGOING, TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 
 TOPIC, LOG, PREFIX, QUERY = "t", "decisions", "p", "query-1"
@@ -70,7 +71,7 @@ class Query:
             start: BatchStart = pickle.loads(pickle.dumps(driver.begin(self.name)))
         return start
 
-    def write(self, start: BatchStart, partition: int, *values: str, attempt: int = 0) -> TaskTransaction:
+    def write(self, start: BatchStart, partition: int, *values: str, attempt: int = 0) -> PreparedTransaction:
         """Run a task of the query that ends well."""
         producer = self.attempt(start, partition, attempt)
         producer.begin_transaction()
@@ -79,7 +80,7 @@ class Query:
         prepared = producer.prepare_transaction()
         assert prepared is not None
         producer.close(timeout=0)
-        return start.transaction(partition, attempt, prepared)
+        return prepared
 
     def attempt(self, start: BatchStart, partition: int, attempt: int) -> KafkaProducer:
         """The producer of an attempt that has its transactional id and has begun nothing under it."""
@@ -88,11 +89,11 @@ class Query:
         producer.init_transactions(start.task_id(partition, attempt))
         return producer
 
-    def write_both(self, start: BatchStart, number: int) -> list[TaskTransaction]:
+    def write_both(self, start: BatchStart, number: int) -> list[PreparedTransaction]:
         return [self.write(start, partition, f"{number}/{partition}") for partition in range(2)]
 
     def commit(
-        self, start: BatchStart, number: int, transactions: list[TaskTransaction], content: Content = BOTH_TASKS
+        self, start: BatchStart, number: int, transactions: list[PreparedTransaction], content: Content = BOTH_TASKS
     ) -> None:
         with Driver(self.delivery) as driver:
             driver.commit(start, self.batch(number), transactions, content)

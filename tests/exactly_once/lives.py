@@ -20,13 +20,14 @@ from spark_kafka_sink.exactly_once import clients, decision_log, operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, TaskTransaction, decoded
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, decoded
 from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_late
 from spark_kafka_sink.exactly_once.names import task_id
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.reader import blocking_client
 from tests.exactly_once.interleaving import Actor, Stage
 from tests.fake_system import FakeSystem
@@ -57,7 +58,7 @@ class Attempt:
     attempt: int
     values: list[tuple[int, bytes]]
     identity: Identity | None = None
-    transaction: TaskTransaction | None = None
+    transaction: PreparedTransaction | None = None
     passed_over: bool = False
     ended: bool = False
     error: KafkaSinkError | None = None
@@ -210,7 +211,7 @@ class World:
             raise
         assert prepared is not None
         producer.close(timeout=0)
-        attempt.transaction = TaskTransaction(name, prepared.producer_id, prepared.epoch, prepared.version)
+        attempt.transaction = prepared
 
     def producer(self, actor: Actor, start: BatchStart) -> KafkaProducer:
         own = {"transactional.id": "task", "transaction.timeout.ms": str(start.entry.timeout_ms), "linger.ms": "0"}
@@ -271,9 +272,7 @@ class World:
         found: dict[int, list[frozenset[Identity]]] = {}
         for entry in self.decisions():
             if entry.state is EntryState.DECIDED and entry.batch.number is not None:
-                ids = frozenset(
-                    (task_id(PREFIX, each.task), each.producer_id, each.epoch) for each in entry.transactions
-                )
+                ids = frozenset((each.transactional_id, each.producer_id, each.epoch) for each in entry.transactions)
                 every = found.setdefault(entry.batch.number, [])
                 if ids not in every:
                     every.append(ids)

@@ -12,16 +12,13 @@ import pytest
 
 from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.errors import AuthorizationError, MetadataTimeoutError
-from spark_kafka_sink.exactly_once.coordinator_questions import About
 from spark_kafka_sink.exactly_once.transactions_client import EMPTY, ONGOING, SILENCE_MS, TransactionsClient
 from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions import requests
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
-from spark_kafka_sink.producer.transactions.requests import Kind
+from spark_kafka_sink.producer.transactions.requests import AddPartitions
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.reader.blocking_client import SUSPICIOUS_MS
 from tests.fake_system import FakeSystem, Peer
@@ -93,15 +90,10 @@ def client(cluster: Cluster) -> Iterator[TransactionsClient]:
 def prepared(cluster: Cluster, client: TransactionsClient) -> list[PreparedTransaction]:
     """An open transaction under each id. After it the client knows all coordinators, and nothing is counted yet."""
     made = {name: client.init_producer_id(name, 900_000) for name in IDS}
-    about = About(
-        Kind.ADD_PARTITIONS,
-        AddPartitionsToTxnResponse,
-        lambda names: requests.add_partitions(names[0], made[names[0]], [TopicPartition("t", 0)]),
-        lambda _, names: dict.fromkeys(names, error_codes.NONE),
-    )
-    client._coordinated.answers(about, IDS)
+    begun = [PreparedTransaction(name, *made[name], 1) for name in IDS]
+    client._coordinated.answers(AddPartitions(each, frozenset([TopicPartition("t", 0)])) for each in begun)
     cluster.requests.clear()
-    return [PreparedTransaction(name, *made[name], 1) for name in IDS]
+    return begun
 
 
 def elapsed_ms(cluster: Cluster, since: float) -> float:
@@ -143,7 +135,7 @@ def test_what_is_listed_comes_with_its_epochs(
 ) -> None:
     client.end(prepared[:100], commit=True)
     client.init_producer_id("another", 60_000)
-    found = client.listed(lambda name: name.startswith("task"), ONGOING, EMPTY)
+    found = client.describe(client.ids(lambda name: name.startswith("task"), ONGOING, EMPTY)).values()
     assert {(each.transactional_id, each.id_and_epoch) for each in found} == {
         (each.transactional_id, each.id_and_epoch) for each in prepared[100:]
     }

@@ -12,14 +12,15 @@ import pytest
 from spark_kafka_sink.errors import BrokerError, DecodeError, ExactlyOnceError
 from spark_kafka_sink.exactly_once import decision_log, log_writer
 from spark_kafka_sink.exactly_once.content import Content
-from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, TaskTransaction, encoded
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, encoded
 from spark_kafka_sink.exactly_once.log_topic import PARTITIONS, partition_of
 from spark_kafka_sink.exactly_once.log_writer import Written
-from spark_kafka_sink.exactly_once.names import TaskName
+from spark_kafka_sink.exactly_once.names import TaskName, task_id
 from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
+from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.reader import fetched, reader
@@ -293,7 +294,8 @@ def test_ten_thousand_batches_of_five_hundred_prefixes_are_a_start_of_less_than_
     for producer_id, prefix in enumerate(prefixes, start=10_000):
         log = broker.cluster.log(LOG, partition_of(prefix, PARTITIONS))
         entry = Entry(prefix).begun("a.host.of.a.cluster/" + "0" * 32, "hdfs://name/checkpoints/of/a/query", 900_000)
-        tasks = tuple(TaskTransaction(TaskName(1, part, 0), 4711 + part, 12, 2) for part in range(8))
+        names = (task_id(prefix, TaskName(1, part, 0)) for part in range(8))
+        tasks = tuple(PreparedTransaction(name, 4711 + part, 12, 2) for part, name in enumerate(names))
         for number in range(20):
             decided = entry.decided(Batch(QUERY, number), Content.of({"t": 1_000}, 100_000), tasks)
             for epoch, each in enumerate((decided, decided.done())):

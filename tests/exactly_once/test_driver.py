@@ -10,10 +10,10 @@ import pytest
 from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError, NetworkError, PreflightError
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, TaskTransaction
-from spark_kafka_sink.exactly_once.names import task_id
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
 from spark_kafka_sink.exactly_once.transactions_client import TransactionDescription
+from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker
@@ -79,7 +79,7 @@ def test_what_a_driver_had_decided_is_finished_by_the_next_and_not_written_again
     assert not start.is_committed(again.batch(1))
     again.run(1)
     assert seen(query.broker) == rows(0, 1)
-    assert task_id(start.prefix, loser.task) not in open_ids(query.broker)
+    assert loser.transactional_id not in open_ids(query.broker)
 
 
 def test_a_driver_that_dies_again_and_again_in_the_same_batch_finishes_it_once(query: Query) -> None:
@@ -131,7 +131,7 @@ def test_without_reports_too_an_older_driver_aborts_nothing(query: Query) -> Non
 def test_a_driver_that_takes_over_during_an_abort_without_reports_keeps_its_transactions(query: Query) -> None:
     query.write_both(query.begin(), 0)
     newer = query.again()
-    of_newer: list[tuple[BatchStart, list[TaskTransaction]]] = []
+    of_newer: list[tuple[BatchStart, list[PreparedTransaction]]] = []
     whole = QueryTransactions.leftovers
 
     def leftovers(prefix: QueryTransactions) -> list[TransactionDescription]:

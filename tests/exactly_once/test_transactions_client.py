@@ -27,7 +27,7 @@ def written(broker: EmbeddedBroker) -> list[PreparedTransaction]:
     """The open transactions of two tasks."""
     query = Query(broker)
     start = query.begin()
-    return [each.prepared(start.prefix) for each in query.write_both(start, 0)]
+    return query.write_both(start, 0)
 
 
 def ids(written: list[PreparedTransaction]) -> list[str]:

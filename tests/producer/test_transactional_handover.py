@@ -10,7 +10,7 @@ import pytest
 from spark_kafka_sink.broker.transactions import TransactionState
 from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError, TransactionAbortableError
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.transactions.requests import GroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest

@@ -1,13 +1,16 @@
-"""Coordinators: which brokers coordinate, and when the next request may go to one of them.
+"""KnownCoordinators: which brokers coordinate. Coordinators: also when a producer may ask the next one.
 
-One request is in flight at a time. After a failure the next one waits for a pause that grows.
+A producer has one request in flight at a time. After a failure the next one waits for a pause that grows.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.producer.transactions.requests import CoordinatorKey, Kind, TransactionRequest
+from spark_kafka_sink.producer.transactions.requests import FindCoordinator
+from spark_kafka_sink.producer.transactions.transaction_request import CoordinatorKey, TransactionRequest
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import error_code
 
@@ -16,12 +19,21 @@ COMPLETING_PAUSE_MS = 20.0
 KNOWN_MAX = 1_000
 
 
+class KnownCoordinators(dict[CoordinatorKey, Node]):
+    """The last ones that were looked up. The oldest are forgotten when there are too many."""
+
+    def __setitem__(self, key: CoordinatorKey, node: Node) -> None:
+        if key not in self and len(self) >= KNOWN_MAX:
+            del self[next(iter(self))]
+        super().__setitem__(key, node)
+
+
 class Coordinators:
     """Guarded by the lock of the TransactionManager; `trouble` is read without it."""
 
     def __init__(self, backoff: ExponentialBackoff) -> None:
         self._backoff = backoff
-        self._nodes: dict[CoordinatorKey, Node] = {}
+        self.known = KnownCoordinators()
         self.in_flight = False
         """True while a request waits for its answer."""
         self.trouble = ""
@@ -35,18 +47,14 @@ class Coordinators:
     def pause_left_ms(self, now: float) -> float:
         return self._retry_ms - now if now < self._retry_ms else float("inf")
 
-    def node(self, key: CoordinatorKey) -> Node | None:
-        return self._nodes.get(key)
+    def node(self, request: TransactionRequest[Any]) -> Node | None:
+        """Which node to ask. None: any broker can answer, or the coordinator is not known."""
+        return None if isinstance(request, FindCoordinator) else self.known.get(request.coordinator)
 
-    def found(self, key: CoordinatorKey, node: Node) -> None:
-        if len(self._nodes) >= KNOWN_MAX:
-            self._nodes.clear()
-        self._nodes[key] = node
-
-    def forget(self, request: TransactionRequest) -> None:
+    def forget(self, request: TransactionRequest[Any]) -> None:
         """The node that was asked is not the coordinator any more, or cannot be reached."""
-        if request.kind is not Kind.FIND_COORDINATOR:
-            self._nodes.pop(request.coordinator, None)
+        if not isinstance(request, FindCoordinator):
+            self.known.pop(request.coordinator, None)
 
     def sent(self) -> None:
         self.in_flight = True
@@ -54,12 +62,12 @@ class Coordinators:
     def answered(self) -> None:
         self.in_flight = False
 
-    def succeeded(self, request: TransactionRequest) -> None:
+    def succeeded(self, request: TransactionRequest[Any]) -> None:
         self._failures = 0
-        if request.kind is not Kind.FIND_COORDINATOR:  # to have found it again is no success yet
+        if not isinstance(request, FindCoordinator):  # to have found it again is no success yet
             self.trouble = ""
 
-    def lost(self, request: TransactionRequest, now: float, why: str) -> None:
+    def lost(self, request: TransactionRequest[Any], now: float, why: str) -> None:
         """There was no answer, or the node cannot be asked at all."""
         self.answered()
         self.forget(request)

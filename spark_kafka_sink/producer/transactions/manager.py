@@ -3,11 +3,12 @@
     callers' threads    init, begin, commit, abort, ...   -> an Operation to wait for, or an error at once
     sender's thread     next_request -> sent -> answered | lost      one request at a time
                         admits                            may this batch leave?
-                        batch_failed, fail_for_good       what befell the records
+                        batch_failed, fail_for_good       how batches ended
 
-Nothing here does IO or reads a clock; times are arguments. There is no queue of requests: `_next_step` derives the next
+Nothing here does IO or reads a clock; times are arguments. There is no queue of requests: `_wanted` derives the next
 one from the state, so that to try again is to do nothing until the pause is over. Its order is the priority: a producer
 id before all else, then what joins the transaction, then its end. A coordinator that is not known is looked up first.
+What an answer means, and which of the methods at the end follows from it, stands with each request (requests.py).
 The end is asked for only when no record is on its way any more (`quiet`). An empty transaction ends without a request.
 
 In doubt: a request that adds partitions or a group may have been carried out although its answer was lost. A
@@ -19,45 +20,36 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from spark_kafka_sink.client.backoff import ExponentialBackoff
+from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError, TransactionAbortableError
 from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions import answers, requests
 from spark_kafka_sink.producer.transactions import states as calls
-from spark_kafka_sink.producer.transactions.answers import Verdict
+from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.transactions.coordinators import Coordinators
-from spark_kafka_sink.producer.transactions.open_transaction import (
-    GroupOffsets,
-    OpenTransaction,
-)
+from spark_kafka_sink.producer.transactions.open_transaction import GroupOffsets, OpenTransaction
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.producer.transactions.requests import (
-    GROUP,
-    TRANSACTION,
-    CoordinatorKey,
-    GroupMetadata,
-    Kind,
-    OffsetAndMetadata,
-    TransactionRequest,
+    AddOffsets,
+    AddPartitions,
+    CommitOffsets,
+    EndTransaction,
+    FindCoordinator,
+    InitProducerId,
 )
 from spark_kafka_sink.producer.transactions.states import ENDING, WRITING, Operation, TransactionCalls, TransactionState
-from spark_kafka_sink.protocol import error_codes as codes
-from spark_kafka_sink.protocol.error_codes import broker_error
+from spark_kafka_sink.producer.transactions.transaction_request import CoordinatorKey, TransactionRequest
+from spark_kafka_sink.producer.transactions.verdicts import Judgement, Verdict
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
-from spark_kafka_sink.protocol.messages.end_txn import EndTxnResponse
-from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorResponse
-from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
-from spark_kafka_sink.protocol.messages.txn_offset_commit import TxnOffsetCommitResponse
 
 _log = logging.getLogger(__name__)
 
 _S = TransactionState
-_ADDING = (Kind.ADD_PARTITIONS, Kind.ADD_OFFSETS)
-_HARMFUL_LATE = (Kind.COMMIT_OFFSETS, Kind.END)
+Request = TransactionRequest[Any]
 
 
 class TransactionManager:
@@ -242,53 +234,56 @@ class TransactionManager:
                 self._transaction.needs_new_epoch |= has_sequence
                 self._abortable(error)
 
-    def next_request(self, now: float, *, quiet: bool) -> TransactionRequest | None:
+    def next_request(self, now: float, *, quiet: bool) -> Request | None:
         """What to ask now. It is the same until it was `sent`. `quiet`: no record is on its way."""
         with self._lock:
             if not self.coordinators.may_be_asked(now):
                 return None
             if self.state in ENDING and quiet and not self._wants_producer_id and self._is_empty():
                 self._complete()
-            kind = self._next_step(quiet)
-            return None if kind is None else self._request(kind)
+            wanted = self._wanted(quiet)
+            if wanted is None or wanted.coordinator in self.coordinators.known:
+                return wanted
+            return FindCoordinator([wanted.coordinator.key], wanted.coordinator.key_type)
 
     def next_delay_ms(self, now: float) -> float:
         """How long until a pause is over."""
         with self._lock:
             return self.coordinators.pause_left_ms(now)
 
-    def sent(self, request: TransactionRequest) -> None:
+    def sent(self, request: Request) -> None:
         with self._lock:
             self.coordinators.sent()
             transaction = self._transaction
             if transaction is not None:
-                transaction.end_sent |= request.kind is Kind.END
-                transaction.in_doubt |= request.kind in _ADDING
-                transaction.started |= request.kind is Kind.COMMIT_OFFSETS and transaction.version >= 2
+                transaction.end_sent |= isinstance(request, EndTransaction)
+                transaction.in_doubt |= request.joins
+                transaction.started |= isinstance(request, CommitOffsets) and transaction.version >= 2
 
-    def lost(self, request: TransactionRequest, now: float, why: str) -> None:
+    def lost(self, request: Request, now: float, why: str) -> None:
         """The connection ended before the answer; the request may have been carried out, or may be yet."""
         with self._lock:
-            self._may_come_late |= self.coordinators.in_flight and request.kind in _HARMFUL_LATE
+            self._may_come_late |= self.coordinators.in_flight and request.harms_late
             self.coordinators.lost(request, now, why)
 
-    def answered(self, request: TransactionRequest, message: Message, now: float) -> None:
+    def answered(self, request: Request, message: Message, now: float) -> None:
         with self._lock:
             self.coordinators.answered()
-            verdict, where, code = answers.judge(request.kind, answers.codes_of(message))
-            if request.kind in _ADDING and self._transaction is not None:
+            judgement = request.judged(message)
+            verdict = judgement.verdict
+            if request.joins and self._transaction is not None:
                 self._transaction.in_doubt = False
-            if isinstance(message, TxnOffsetCommitResponse) and verdict < Verdict.ABORTABLE:
-                self._open().offsets_written(answers.offset_codes(message))
+            if verdict < Verdict.ABORTABLE:
+                request.progress(message, self)
             if verdict is Verdict.DONE:
                 self.coordinators.succeeded(request)
-                self._done(request, message)
+                request.follow(message, self)
             elif verdict in (Verdict.RETRY, Verdict.LOOK_UP):
                 if verdict is Verdict.LOOK_UP:
                     self.coordinators.forget(request)
-                self.coordinators.pause(now, code)
+                self.coordinators.pause(now, judgement.code)
             else:
-                self._failed(request, verdict, self._error(request, where, code, verdict))
+                self._failed(request, judgement)
 
     def fail_for_good(self, error: KafkaSinkError) -> None:
         """The producer cannot go on."""
@@ -322,52 +317,33 @@ class TransactionManager:
     def _is_empty(self) -> bool:
         return self._transaction is None or self._transaction.is_empty(aborting=self.state is _S.ABORTING)
 
-    def _next_step(self, quiet: bool) -> Kind | None:
+    def _wanted(self, quiet: bool) -> Request | None:
         if self.state in (_S.FATAL_ERROR, _S.ABORTABLE_ERROR):
             return None
         if self._wants_producer_id:
-            return Kind.INIT
+            return InitProducerId(self.transactional_id, self._timeout_ms, self._expected)
         transaction = self._transaction
         if transaction is None:
             return None
         if self.state in WRITING or (self.state is _S.ABORTING and transaction.in_doubt):
             if transaction.waiting:
-                return Kind.ADD_PARTITIONS
+                return AddPartitions(self.in_use, frozenset(transaction.waiting))
             if transaction.groups:
-                added = transaction.groups[0].added or transaction.version >= 2
-                return Kind.COMMIT_OFFSETS if added else Kind.ADD_OFFSETS
-        return Kind.END if self.state in ENDING and quiet else None
+                return self._about_offsets(transaction.groups[0])
+        return EndTransaction(self.in_use, self.state is _S.COMMITTING) if self.state in ENDING and quiet else None
 
-    def _request(self, kind: Kind) -> TransactionRequest:
-        key = CoordinatorKey(TRANSACTION, self.transactional_id)
-        if kind is Kind.COMMIT_OFFSETS:
-            key = CoordinatorKey(GROUP, self._open().groups[0].group.group_id)
-        node = self.coordinators.node(key)
-        if node is None:
-            return requests.find_coordinator(key)
-        if kind is Kind.INIT:
-            message, versions = requests.init(self.transactional_id, self._timeout_ms, self._expected)
-        else:
-            message, versions = self._open().message(kind, self.in_use, commit=self.state is _S.COMMITTING)
-        return TransactionRequest(kind, message.API_KEY, lambda _: message, versions, node, key)
+    def _about_offsets(self, group: GroupOffsets) -> Request:
+        whose = self.in_use
+        if group.added or whose.version >= 2:
+            return CommitOffsets(whose, group.group, dict(group.offsets))
+        return AddOffsets(whose, group.group.group_id)
 
-    # --- what answers change
+    # --- what follows from answers (requests.Follower)
 
-    def _done(self, request: TransactionRequest, message: Message) -> None:
-        if isinstance(message, FindCoordinatorResponse):
-            self.coordinators.found(request.coordinator, answers.found_coordinator(message))
-        elif isinstance(message, InitProducerIdResponse):
-            self._initialized(ProducerIdAndEpoch(message.producer_id, message.producer_epoch))
-        elif isinstance(message, EndTxnResponse):
-            if message.producer_id >= 0:
-                self.id_and_epoch = ProducerIdAndEpoch(message.producer_id, message.producer_epoch)
-            self._complete()
-        elif isinstance(message, AddPartitionsToTxnResponse):
-            self._open().partitions_added(answers.partitions_of(message))
-        elif request.kind is Kind.ADD_OFFSETS:
-            self._open().group_added()
+    def coordinator_found(self, key: CoordinatorKey, node: Node) -> None:
+        self.coordinators.known[key] = node
 
-    def _initialized(self, id_and_epoch: ProducerIdAndEpoch) -> None:
+    def initialized(self, id_and_epoch: ProducerIdAndEpoch) -> None:
         self.id_and_epoch = id_and_epoch
         self._wants_producer_id = self._may_come_late = False
         if self._transaction is None:
@@ -375,6 +351,20 @@ class TransactionManager:
         if self.state is _S.INITIALIZING:
             self._calls.move(_S.READY)
             self._calls.finish()
+
+    def partitions_added(self, partitions: Iterable[TopicPartition]) -> None:
+        self._open().partitions_added(partitions)
+
+    def group_added(self) -> None:
+        self._open().group_added()
+
+    def offsets_written(self, partitions: Iterable[TopicPartition]) -> None:
+        self._open().offsets_written(partitions)
+
+    def ended(self, next_id_and_epoch: ProducerIdAndEpoch | None) -> None:
+        if next_id_and_epoch is not None:
+            self.id_and_epoch = next_id_and_epoch
+        self._complete()
 
     def _complete(self) -> None:
         """The transaction is over."""
@@ -386,12 +376,13 @@ class TransactionManager:
             self._calls.move(_S.READY)
             self._calls.finish()
 
-    def _failed(self, request: TransactionRequest, verdict: Verdict, error: KafkaSinkError) -> None:
+    def _failed(self, request: Request, judgement: Judgement) -> None:
+        verdict, error = judgement.verdict, request.refusal(self.transactional_id, judgement)
         if verdict is Verdict.REFUSED and self.state is _S.INITIALIZING:
             self._wants_producer_id = False
             self._calls.move(_S.UNINITIALIZED)
             self._calls.finish(error)
-        elif verdict is Verdict.ABORTABLE and not (request.kind is Kind.END and self.state is _S.ABORTING):
+        elif verdict is Verdict.ABORTABLE and not (isinstance(request, EndTransaction) and self.state is _S.ABORTING):
             if self._transaction is not None:
                 self._transaction.needs_new_epoch = True
             self._abortable(error)
@@ -408,11 +399,6 @@ class TransactionManager:
         if self._transaction is not None:
             self._transaction.fail_offsets(self._calls.must_abort(error))
             self._transaction.drop_what_waits()
-
-    def _error(self, request: TransactionRequest, where: str, code: int, verdict: Verdict) -> KafkaSinkError:
-        place = f" ({where})" if where else ""
-        context = f"transactional id {self.transactional_id}: the attempt to {request.kind.value}{place} was refused"
-        return broker_error(codes.PRODUCER_FENCED if verdict is Verdict.FENCED else code, context)
 
     # --- parts
 

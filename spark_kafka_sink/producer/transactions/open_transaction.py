@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.batching.batch import TopicPartition
-from spark_kafka_sink.producer.transactions import requests
-from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
-from spark_kafka_sink.producer.transactions.requests import (
-    GroupMetadata,
-    Kind,
-    OffsetAndMetadata,
-    VersionedMessage,
-)
+from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.transactions.states import Operation
-from spark_kafka_sink.protocol import error_codes as codes
 
 
 @dataclass
@@ -55,20 +47,9 @@ class OpenTransaction:
         joining = not aborting and bool(self.waiting or self.groups)
         return not (self.started or self.in_doubt or joining)
 
-    def message(self, kind: Kind, whose: PreparedTransaction, *, commit: bool) -> VersionedMessage:
-        name, id_and_epoch = whose.transactional_id, whose.id_and_epoch
-        if kind is Kind.ADD_PARTITIONS:
-            return requests.add_partitions(name, id_and_epoch, self.waiting)
-        if kind is Kind.END:
-            return requests.end(whose, commit=commit)
-        first = self.groups[0]
-        if kind is Kind.ADD_OFFSETS:
-            return requests.add_offsets(name, id_and_epoch, first.group.group_id)
-        return requests.commit_offsets(name, id_and_epoch, first.group, first.offsets, self.version)
-
-    def partitions_added(self, partitions: set[TopicPartition]) -> None:
-        self.partitions |= partitions
-        self.waiting -= partitions
+    def partitions_added(self, partitions: Iterable[TopicPartition]) -> None:
+        self.partitions.update(partitions)
+        self.waiting -= self.partitions
         self.started = True
 
     def group_added(self) -> None:
@@ -76,12 +57,13 @@ class OpenTransaction:
         if self.groups:
             self.groups[0].added = True
 
-    def offsets_written(self, answers: Mapping[TopicPartition, int]) -> None:
-        """Take the answer about the first group's offsets. Offsets with an error are sent once more."""
-        for partition, code in answers.items():
-            if code == codes.NONE and self.groups:
-                self.groups[0].offsets.pop(partition, None)
-        if self.groups and not self.groups[0].offsets:
+    def offsets_written(self, partitions: Iterable[TopicPartition]) -> None:
+        """Offsets of the first group. Those that are not written are sent once more."""
+        if not self.groups:
+            return
+        for partition in partitions:
+            self.groups[0].offsets.pop(partition, None)
+        if not self.groups[0].offsets:
             self.groups.pop(0).operation.finish()
 
     def fail_offsets(self, error: KafkaSinkError) -> None:

@@ -1,4 +1,16 @@
-"""The requests of a transactional producer, and in which versions each may be sent.
+"""The requests about transactions, one class for each: message, versions, what codes mean, what follows from an answer.
+
+    FindCoordinator          any broker         which brokers coordinate these ids or groups
+    InitProducerId           id's coordinator   fence earlier producers of the id, and get a producer id and epoch
+    FenceLeftover            id's coordinator   the same, where it is enough that this has begun
+    AddPartitions            id's coordinator   transactions of version 1, before anything is written
+    AddOffsets               id's coordinator   transactions of version 1, before offsets are written
+    CommitOffsets            group's            write offsets into the transaction
+    EndTransaction           id's coordinator   commit or abort
+    DescribeTransactions     ids' coordinator   what it knows of these ids
+
+A TransactionManager asks for one transaction, and `follow` notes there what was carried out. A driver of exactly once
+asks about many ids (exactly_once/coordinator_questions.py).
 
 Transactions of version 1: partitions and groups are added by requests of their own before anything is written, and
 EndTxn is sent in version 4 at most. Version 2 (KIP-890): what is written adds its partition, and EndTxn from version 5
@@ -7,213 +19,359 @@ on brings the producer id and epoch to go on with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from operator import index
-from typing import NamedTuple, SupportsIndex
 
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.client.option_parsing import INT_MAX, LONG_MAX
-from spark_kafka_sink.errors import InvalidRecordError
 from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
-from spark_kafka_sink.protocol.codecs import STRING_BYTES_MAX, is_writable
-from spark_kafka_sink.protocol.message import ApiKey, Message
-from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from spark_kafka_sink.producer.transactions.transaction_request import (
+    GROUP,
+    TRANSACTION,
+    CoordinatorKey,
+    Follower,
+    TransactionRequest,
+)
+from spark_kafka_sink.producer.transactions.verdicts import NO_ANSWER, OF_A_COORDINATOR, Judgement, Verdict, worst
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
 )
-from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
-from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest
-from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
+from spark_kafka_sink.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
+from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
 )
 from spark_kafka_sink.protocol.schema import VERSION_LIMIT, VersionRange
+from spark_kafka_sink.words import placed
 
 SEVERAL_KEYS_FROM = 4
 """FindCoordinator takes a list of keys from this version on (KIP-699)."""
 KEEPS_EPOCH_FROM = 3
 """InitProducerId takes the epoch that a producer has from this version on (KIP-360)."""
+INIT_MAX = 5
+"""Version 6 of InitProducerId is about two-phase commit, which no released broker offers."""
 VERSION_2_OFFSETS_FROM = VERSION_2_END_FROM = 5
 """From these versions on, TxnOffsetCommit and EndTxn belong to transactions of version 2 (KIP-890)."""
 MEMBERS_FROM = 3
 """TxnOffsetCommit checks the member of a consumer group from this version on (KIP-447)."""
 
 
-class Kind(Enum):
-    FIND_COORDINATOR = "look up a coordinator"
-    INIT = "get a producer id"
-    ADD_PARTITIONS = "add partitions to the transaction"
-    ADD_OFFSETS = "add a consumer group to the transaction"
-    COMMIT_OFFSETS = "write offsets into the transaction"
-    END = "end the transaction"
+@dataclass(frozen=True, eq=False)
+class FindCoordinator(TransactionRequest[FindCoordinatorResponse]):
+    api_key = ApiKey.FIND_COORDINATOR
+    action = "look up a coordinator"
+    answer_type = FindCoordinatorResponse
+    verdicts = OF_A_COORDINATOR | {
+        codes.COORDINATOR_NOT_AVAILABLE: Verdict.RETRY,
+        codes.NOT_COORDINATOR: Verdict.RETRY,
+        codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.REFUSED,
+    }
+    keys: Sequence[str]
+    key_type: int = TRANSACTION
 
+    @property
+    def coordinator(self) -> CoordinatorKey:
+        return CoordinatorKey(self.key_type, self.keys[0])
 
-class CoordinatorKey(NamedTuple):
-    key_type: int
-    key: str
+    @property
+    def ids(self) -> Sequence[str]:
+        return self.keys
 
+    @property
+    def versions(self) -> VersionRange:
+        # Version 0 knows groups only.
+        return VersionRange(SEVERAL_KEYS_FROM if len(self.keys) > 1 else self.key_type, VERSION_LIMIT)
 
-GROUP, TRANSACTION = 0, 1
-
-
-@dataclass(frozen=True)
-class OffsetAndMetadata:
-    """The position of a consumer group in one partition: the offset of the next record to read."""
-
-    offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
-
-    def __post_init__(self) -> None:
-        ensure_number("an offset", self.offset, 0, LONG_MAX)
-        ensure_number("a leader epoch", self.leader_epoch, -1, INT_MAX)
-        _ensure_text("the metadata of an offset", self.metadata)
-
-
-@dataclass(frozen=True)
-class GroupMetadata:
-    """A consumer group, and its member if the group is managed by brokers."""
-
-    group_id: str
-    generation_id: int = -1
-    member_id: str = ""
-    group_instance_id: str | None = None
-
-    def __post_init__(self) -> None:
-        _ensure_text("the id of a consumer group", self.group_id)
-        ensure_number("the generation of a consumer group", self.generation_id, -1, INT_MAX)
-        _ensure_text("the id of a group's member", self.member_id)
-        if self.group_instance_id is not None:
-            _ensure_text("the instance id of a group's member", self.group_instance_id)
-
-
-def ensure_number(what: str, value: object, lowest: int, highest: int) -> None:
-    """Refuse at the call what the protocol cannot write: on the sender's thread it would end the producer."""
-    if isinstance(value, SupportsIndex) and lowest <= index(value) <= highest:
-        return
-    raise InvalidRecordError(f"{what} is a whole number from {lowest} to {highest}, not {value!a:.60}.")
-
-
-def _ensure_text(what: str, value: object) -> None:
-    if not isinstance(value, str) or not is_writable(value):
-        raise InvalidRecordError(f"{what} is text of at most {STRING_BYTES_MAX} bytes in UTF-8, not {value!a:.60}.")
-
-
-@dataclass(frozen=True)
-class TransactionRequest:
-    """A request to be sent to `node`, or to any broker if that is None."""
-
-    kind: Kind
-    api_key: ApiKey
-    build: Callable[[int], Message]
-    versions: VersionRange | None
-    node: Node | None
-    coordinator: CoordinatorKey
-    """The id or group that `node` coordinates, or whose coordinator is looked for."""
-
-
-VersionedMessage = tuple[Message, "VersionRange | None"]
-"""A message, and the versions in which it may be sent (None: any)."""
-
-
-# --- requests
-
-
-def find_coordinator(wanted: CoordinatorKey) -> TransactionRequest:
-    def build(version: int) -> FindCoordinatorRequest:
+    def message(self, version: int) -> FindCoordinatorRequest:
         if version >= SEVERAL_KEYS_FROM:
-            return FindCoordinatorRequest(key_type=wanted.key_type, coordinator_keys=[wanted.key])
-        return FindCoordinatorRequest(key=wanted.key, key_type=wanted.key_type)
+            return FindCoordinatorRequest(key_type=self.key_type, coordinator_keys=list(self.keys))
+        return FindCoordinatorRequest(key=self.keys[0], key_type=self.key_type)
 
-    # Version 0 knows groups only.
-    versions = VersionRange(wanted.key_type, VERSION_LIMIT)
-    return TransactionRequest(Kind.FIND_COORDINATOR, ApiKey.FIND_COORDINATOR, build, versions, None, wanted)
+    def judged(self, answer: FindCoordinatorResponse) -> Judgement:
+        return worst(self.judged_by_id(answer).values())
+
+    def judged_by_id(self, answer: FindCoordinatorResponse) -> Mapping[str, Judgement]:
+        if not answer.coordinators:
+            return {self.keys[0]: self.judgement(answer.error_code)}
+        return {row.key: self.judgement(row.error_code) for row in answer.coordinators}
+
+    def progress(self, answer: FindCoordinatorResponse, follower: Follower) -> None:
+        for name, node in self.found(answer).items():
+            follower.coordinator_found(CoordinatorKey(self.key_type, name), node)
+
+    def found(self, answer: FindCoordinatorResponse) -> dict[str, Node]:
+        """The coordinators that the answer names."""
+        if not answer.coordinators:
+            return {} if answer.error_code else {self.keys[0]: Node(answer.node_id, answer.host, answer.port)}
+        return {row.key: Node(row.node_id, row.host, row.port) for row in answer.coordinators if not row.error_code}
 
 
-def init(transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch) -> VersionedMessage:
+@dataclass(frozen=True, eq=False)
+class InitProducerId(TransactionRequest[InitProducerIdResponse]):
     """`expected` is the producer's own id and epoch, if it has them: then no other producer is fenced by mistake."""
-    message = InitProducerIdRequest(
-        transactional_id=transactional_id,
-        transaction_timeout_ms=timeout_ms,
-        producer_id=expected.producer_id,
-        producer_epoch=expected.epoch,
-    )
-    # Version 6 is about two-phase commit, which no released broker offers.
-    return message, VersionRange(0 if expected == NO_PRODUCER_ID else KEEPS_EPOCH_FROM, 5)
 
+    api_key = ApiKey.INIT_PRODUCER_ID
+    action = "get a producer id"
+    answer_type = InitProducerIdResponse
+    verdicts = OF_A_COORDINATOR | {
+        codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.REFUSED,
+        codes.CLUSTER_AUTHORIZATION_FAILED: Verdict.REFUSED,
+        codes.UNKNOWN_PRODUCER_ID: Verdict.FATAL,
+    }
+    transactional_id: str
+    timeout_ms: int
+    expected: ProducerIdAndEpoch = NO_PRODUCER_ID
 
-def add_partitions(
-    transactional_id: str, id_and_epoch: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]
-) -> VersionedMessage:
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions):
-        by_topic.setdefault(topic, []).append(partition)
-    message = AddPartitionsToTxnRequest(
-        v3_and_below_transactional_id=transactional_id,
-        v3_and_below_producer_id=id_and_epoch.producer_id,
-        v3_and_below_producer_epoch=id_and_epoch.epoch,
-        v3_and_below_topics=[AddPartitionsToTxnTopic(name=name, partitions=its) for name, its in by_topic.items()],
-    )
-    return message, VersionRange(0, 3)  # later ones are for brokers
+    @property
+    def coordinator(self) -> CoordinatorKey:
+        return CoordinatorKey(TRANSACTION, self.transactional_id)
 
+    @property
+    def versions(self) -> VersionRange:
+        return VersionRange(0 if self.expected == NO_PRODUCER_ID else KEEPS_EPOCH_FROM, INIT_MAX)
 
-def add_offsets(transactional_id: str, id_and_epoch: ProducerIdAndEpoch, group: str) -> VersionedMessage:
-    message = AddOffsetsToTxnRequest(
-        transactional_id=transactional_id,
-        producer_id=id_and_epoch.producer_id,
-        producer_epoch=id_and_epoch.epoch,
-        group_id=group,
-    )
-    return message, None
-
-
-def commit_offsets(
-    transactional_id: str,
-    id_and_epoch: ProducerIdAndEpoch,
-    group: GroupMetadata,
-    offsets: Mapping[TopicPartition, OffsetAndMetadata],
-    transaction_version: int,
-) -> VersionedMessage:
-    by_topic: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
-    for (topic, partition), each in sorted(offsets.items()):
-        by_topic.setdefault(topic, []).append(
-            TxnOffsetCommitRequestPartition(
-                partition_index=partition,
-                committed_offset=each.offset,
-                committed_leader_epoch=each.leader_epoch,
-                committed_metadata=each.metadata,
-            )
+    def message(self, version: int) -> InitProducerIdRequest:
+        return InitProducerIdRequest(
+            transactional_id=self.transactional_id,
+            transaction_timeout_ms=self.timeout_ms,
+            producer_id=self.expected.producer_id,
+            producer_epoch=self.expected.epoch,
         )
-    message = TxnOffsetCommitRequest(
-        transactional_id=transactional_id,
-        group_id=group.group_id,
-        producer_id=id_and_epoch.producer_id,
-        producer_epoch=id_and_epoch.epoch,
-        generation_id=group.generation_id,
-        member_id=group.member_id,
-        group_instance_id=group.group_instance_id,
-        topics=[TxnOffsetCommitRequestTopic(name=name, partitions=its) for name, its in by_topic.items()],
-    )
-    if transaction_version >= 2:
-        return message, VersionRange(VERSION_2_OFFSETS_FROM, VERSION_LIMIT)
-    has_member = group != GroupMetadata(group.group_id)
-    return message, VersionRange(MEMBERS_FROM if has_member else 0, VERSION_2_OFFSETS_FROM - 1)
+
+    def judged(self, answer: InitProducerIdResponse) -> Judgement:
+        return self.judgement(answer.error_code)
+
+    def follow(self, answer: InitProducerIdResponse, follower: Follower) -> None:
+        follower.initialized(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
 
 
-def end(transaction: PreparedTransaction, *, commit: bool) -> VersionedMessage:
-    message = EndTxnRequest(
-        transactional_id=transaction.transactional_id,
-        producer_id=transaction.producer_id,
-        producer_epoch=transaction.epoch,
-        committed=commit,
-    )
-    if transaction.version >= 2:
-        return message, VersionRange(VERSION_2_END_FROM, VERSION_LIMIT)
-    return message, VersionRange(0, VERSION_2_END_FROM - 1)
+class FenceLeftover(InitProducerId):
+    """Ask for the next epoch of an id so that nothing more is written under the one that was seen."""
+
+    verdicts = InitProducerId.verdicts | {codes.CONCURRENT_TRANSACTIONS: Verdict.DONE}  # it has begun
+
+
+@dataclass(frozen=True, eq=False)
+class AddPartitions(TransactionRequest[AddPartitionsToTxnResponse]):
+    """Nothing has been written yet, so the transaction can be aborted after nearly any error."""
+
+    api_key = ApiKey.ADD_PARTITIONS_TO_TXN
+    action = "add partitions to the transaction"
+    answer_type = AddPartitionsToTxnResponse
+    joins = True
+    verdicts = OF_A_COORDINATOR | {
+        codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.FATAL,
+        codes.INVALID_TXN_STATE: Verdict.FATAL,
+        codes.INVALID_PRODUCER_ID_MAPPING: Verdict.FATAL,
+    }
+    unlisted = Verdict.ABORTABLE
+    versions = VersionRange(0, 3)  # later ones are for brokers
+    transaction: PreparedTransaction
+    partitions: frozenset[TopicPartition]
+
+    @property
+    def coordinator(self) -> CoordinatorKey:
+        return CoordinatorKey(TRANSACTION, self.transaction.transactional_id)
+
+    def message(self, version: int) -> AddPartitionsToTxnRequest:
+        by_topic: dict[str, list[int]] = {}
+        for topic, partition in sorted(self.partitions):
+            by_topic.setdefault(topic, []).append(partition)
+        return AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.transaction.transactional_id,
+            v3_and_below_producer_id=self.transaction.producer_id,
+            v3_and_below_producer_epoch=self.transaction.epoch,
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name=name, partitions=its) for name, its in by_topic.items()],
+        )
+
+    def judged(self, answer: AddPartitionsToTxnResponse) -> Judgement:
+        return worst(self.judgement(code, placed(*where)) for where, code in _codes_of_partitions(answer).items())
+
+    def follow(self, answer: AddPartitionsToTxnResponse, follower: Follower) -> None:
+        follower.partitions_added(_codes_of_partitions(answer))
+
+
+def _codes_of_partitions(answer: AddPartitionsToTxnResponse) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic.name, row.partition_index): row.partition_error_code
+        for topic in answer.results_by_topic_v3_and_below
+        for row in topic.results_by_partition
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class AddOffsets(TransactionRequest[AddOffsetsToTxnResponse]):
+    api_key = ApiKey.ADD_OFFSETS_TO_TXN
+    action = "add a consumer group to the transaction"
+    answer_type = AddOffsetsToTxnResponse
+    joins = True
+    transaction: PreparedTransaction
+    group_id: str
+
+    @property
+    def coordinator(self) -> CoordinatorKey:
+        return CoordinatorKey(TRANSACTION, self.transaction.transactional_id)
+
+    def message(self, version: int) -> AddOffsetsToTxnRequest:
+        return AddOffsetsToTxnRequest(
+            transactional_id=self.transaction.transactional_id,
+            producer_id=self.transaction.producer_id,
+            producer_epoch=self.transaction.epoch,
+            group_id=self.group_id,
+        )
+
+    def judged(self, answer: AddOffsetsToTxnResponse) -> Judgement:
+        return self.judgement(answer.error_code)
+
+    def follow(self, answer: AddOffsetsToTxnResponse, follower: Follower) -> None:
+        follower.group_added()
+
+
+@dataclass(frozen=True, eq=False)
+class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
+    api_key = ApiKey.TXN_OFFSET_COMMIT
+    action = "write offsets into the transaction"
+    answer_type = TxnOffsetCommitResponse
+    harms_late = True
+    verdicts = OF_A_COORDINATOR | {
+        codes.REQUEST_TIMED_OUT: Verdict.LOOK_UP,
+        codes.FENCED_INSTANCE_ID: Verdict.ABORTABLE,
+        codes.UNKNOWN_MEMBER_ID: Verdict.ABORTABLE,
+        codes.ILLEGAL_GENERATION: Verdict.ABORTABLE,
+        codes.TOPIC_AUTHORIZATION_FAILED: Verdict.ABORTABLE,
+    }
+    transaction: PreparedTransaction
+    group: GroupMetadata
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+
+    @property
+    def coordinator(self) -> CoordinatorKey:
+        return CoordinatorKey(GROUP, self.group.group_id)
+
+    @property
+    def versions(self) -> VersionRange:
+        if self.transaction.version >= 2:
+            return VersionRange(VERSION_2_OFFSETS_FROM, VERSION_LIMIT)
+        has_member = self.group != GroupMetadata(self.group.group_id)
+        return VersionRange(MEMBERS_FROM if has_member else 0, VERSION_2_OFFSETS_FROM - 1)
+
+    def message(self, version: int) -> TxnOffsetCommitRequest:
+        by_topic: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
+        for (topic, partition), each in sorted(self.offsets.items()):
+            by_topic.setdefault(topic, []).append(
+                TxnOffsetCommitRequestPartition(
+                    partition_index=partition,
+                    committed_offset=each.offset,
+                    committed_leader_epoch=each.leader_epoch,
+                    committed_metadata=each.metadata,
+                )
+            )
+        return TxnOffsetCommitRequest(
+            transactional_id=self.transaction.transactional_id,
+            group_id=self.group.group_id,
+            producer_id=self.transaction.producer_id,
+            producer_epoch=self.transaction.epoch,
+            generation_id=self.group.generation_id,
+            member_id=self.group.member_id,
+            group_instance_id=self.group.group_instance_id,
+            topics=[TxnOffsetCommitRequestTopic(name=name, partitions=its) for name, its in by_topic.items()],
+        )
+
+    def judged(self, answer: TxnOffsetCommitResponse) -> Judgement:
+        return worst(self.judgement(code, placed(*where)) for where, code in _codes_of_offsets(answer).items())
+
+    def progress(self, answer: TxnOffsetCommitResponse, follower: Follower) -> None:
+        follower.offsets_written(where for where, code in _codes_of_offsets(answer).items() if code == codes.NONE)
+
+
+def _codes_of_offsets(answer: TxnOffsetCommitResponse) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic.name, row.partition_index): row.error_code
+        for topic in answer.topics
+        for row in topic.partitions
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class EndTransaction(TransactionRequest[EndTxnResponse]):
+    api_key = ApiKey.END_TXN
+    action = "end the transaction"
+    answer_type = EndTxnResponse
+    harms_late = True
+    transaction: PreparedTransaction
+    commit: bool
+
+    @property
+    def coordinator(self) -> CoordinatorKey:
+        return CoordinatorKey(TRANSACTION, self.transaction.transactional_id)
+
+    @property
+    def versions(self) -> VersionRange:
+        if self.transaction.version >= 2:
+            return VersionRange(VERSION_2_END_FROM, VERSION_LIMIT)
+        return VersionRange(0, VERSION_2_END_FROM - 1)
+
+    def message(self, version: int) -> EndTxnRequest:
+        return EndTxnRequest(
+            transactional_id=self.transaction.transactional_id,
+            producer_id=self.transaction.producer_id,
+            producer_epoch=self.transaction.epoch,
+            committed=self.commit,
+        )
+
+    def judged(self, answer: EndTxnResponse) -> Judgement:
+        return self.judgement(answer.error_code)
+
+    def follow(self, answer: EndTxnResponse, follower: Follower) -> None:
+        following = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
+        follower.ended(following if answer.producer_id >= 0 else None)
+
+
+@dataclass(frozen=True, eq=False)
+class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
+    """What a coordinator knows of these ids. One that it does not know is no error."""
+
+    api_key = ApiKey.DESCRIBE_TRANSACTIONS
+    action = "describe the transaction"
+    answer_type = DescribeTransactionsResponse
+    verdicts = OF_A_COORDINATOR | {
+        codes.TRANSACTIONAL_ID_NOT_FOUND: Verdict.DONE,
+        codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.REFUSED,
+    }
+    transactional_ids: Sequence[str]
+
+    @property
+    def coordinator(self) -> CoordinatorKey:
+        return CoordinatorKey(TRANSACTION, self.transactional_ids[0])
+
+    @property
+    def ids(self) -> Sequence[str]:
+        return self.transactional_ids
+
+    def about(self, names: Sequence[str]) -> DescribeTransactions:
+        return DescribeTransactions(names)
+
+    def message(self, version: int) -> DescribeTransactionsRequest:
+        return DescribeTransactionsRequest(transactional_ids=list(self.transactional_ids))
+
+    def judged(self, answer: DescribeTransactionsResponse) -> Judgement:
+        by_id = self.judged_by_id(answer)
+        return worst(by_id.get(name, NO_ANSWER) for name in self.transactional_ids)
+
+    def judged_by_id(self, answer: DescribeTransactionsResponse) -> Mapping[str, Judgement]:
+        return {row.transactional_id: self.judgement(row.error_code) for row in answer.transaction_states}

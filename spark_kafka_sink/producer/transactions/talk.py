@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.in_flight import ClientResponse
@@ -11,8 +11,8 @@ from spark_kafka_sink.errors import KafkaSinkError, UnsupportedVersionError
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
-from spark_kafka_sink.producer.transactions.requests import TransactionRequest
 from spark_kafka_sink.producer.transactions.states import ENDING, TransactionState
+from spark_kafka_sink.producer.transactions.transaction_request import TransactionRequest
 from spark_kafka_sink.protocol.schema import VersionRange
 
 _LOOK_AGAIN_MS = 10.0
@@ -48,13 +48,13 @@ class TransactionTalk:
         except UnsupportedVersionError as error:
             self._manager.fail_for_good(error)
             return 0.0
-        message, versions = request.build(version), VersionRange(version, version)
+        message, versions = request.message(version), VersionRange(version, version)
         self._client.send(self._client.new_client_request(node.id, message, now, tag=request, versions=versions), now)
         self._manager.sent(request)
         return float("inf")
 
     def answered(self, response: ClientResponse) -> None:
-        request = cast(TransactionRequest, response.request.tag)
+        request = cast("TransactionRequest[Any]", response.request.tag)
         if response.version_error is not None:
             self._manager.fail_for_good(response.version_error)
         elif response.message is None:
@@ -79,11 +79,12 @@ class TransactionTalk:
             return False
         return not any(state.on_wire for state in self._idempotence)
 
-    def _ready_node(self, request: TransactionRequest, now: float) -> Node | None:
-        node = request.node or self._client.least_loaded_node(now)
+    def _ready_node(self, request: TransactionRequest[Any], now: float) -> Node | None:
+        coordinator = self._manager.coordinators.node(request)
+        node = coordinator or self._client.least_loaded_node(now)
         if node is None or self._client.ready(node, now):
             return node
-        if request.node is not None and self._client.connection_failed(node.id):
+        if coordinator is not None and self._client.connection_failed(node.id):
             loss = self._client.losses.get(node.id)
             self._manager.lost(request, now, "" if loss is None else loss.reason)  # another may coordinate by now
         return None

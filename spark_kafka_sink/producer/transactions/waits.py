@@ -29,9 +29,9 @@ from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.record import check_topic
 from spark_kafka_sink.producer.sending.sender_thread import SenderLoop
+from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata, OffsetAndMetadata, ensure_number
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
-from spark_kafka_sink.producer.transactions.requests import GroupMetadata, OffsetAndMetadata, ensure_number
 from spark_kafka_sink.producer.transactions.states import Operation, advise_no_abort
 
 _log = logging.getLogger(__name__)

@@ -9,8 +9,14 @@ import pytest
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
-from spark_kafka_sink.producer.transactions.requests import CoordinatorKey, Kind
+from spark_kafka_sink.producer.transactions.requests import (
+    AddPartitions,
+    EndTransaction,
+    FindCoordinator,
+    InitProducerId,
+)
 from spark_kafka_sink.producer.transactions.states import Operation
+from spark_kafka_sink.producer.transactions.transaction_request import CoordinatorKey
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -30,13 +36,14 @@ def initial(talk: Talk) -> ProducerIdAndEpoch:
 def test_init_looks_the_coordinator_up_and_asks_it_for_a_producer_id() -> None:
     talk = Talk()
     operation = talk.manager.init()
-    lookup = talk.send(Kind.FIND_COORDINATOR)
-    assert lookup.node is None
+    lookup = talk.send(FindCoordinator)
+    assert talk.manager.coordinators.node(lookup) is None
     assert lookup.coordinator == CoordinatorKey(1, "x")
     talk.reply(lookup)
-    ask = talk.send(Kind.INIT)
-    assert ask.node is not None
-    assert ask.node.host == "b1"
+    ask = talk.send(InitProducerId)
+    node = talk.manager.coordinators.node(ask)
+    assert node is not None
+    assert node.host == "b1"
     assert not operation.done.is_set()
     talk.reply(ask)
     assert error_of(operation) is None
@@ -47,7 +54,7 @@ def test_init_looks_the_coordinator_up_and_asks_it_for_a_producer_id() -> None:
 def test_init_carries_the_transactional_id_and_the_timeout_and_no_producer_id() -> None:
     talk = Talk()
     talk.manager.init()
-    message = talk.answer(Kind.INIT).build(4)
+    message = talk.answer(InitProducerId).message(4)
     assert message == InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000)
 
 
@@ -57,8 +64,8 @@ def test_the_coordinator_is_looked_up_in_the_layout_of_the_brokers_version() -> 
     lookup = talk.due()
     assert lookup.versions is not None
     assert 0 not in lookup.versions  # it knows groups only
-    assert lookup.build(3) == FindCoordinatorRequest(key="x", key_type=1)
-    assert lookup.build(4) == FindCoordinatorRequest(coordinator_keys=["x"], key_type=1)
+    assert lookup.message(3) == FindCoordinatorRequest(key="x", key_type=1)
+    assert lookup.message(4) == FindCoordinatorRequest(coordinator_keys=["x"], key_type=1)
 
 
 def test_one_request_is_under_way_at_a_time() -> None:
@@ -72,14 +79,14 @@ def test_a_request_stays_due_until_it_was_sent() -> None:
     talk = Talk().init()
     talk.manager.begin(1)
     talk.manager.admits(T0, is_retry=False)
-    assert talk.due().build(3) == talk.due().build(3)
+    assert talk.due().message(3) == talk.due().message(3)
 
 
 def test_a_producer_that_is_ready_may_initialise_again_under_another_id() -> None:
     talk = Talk().init()
     operation = talk.manager.init("y")
     assert talk.due().coordinator == CoordinatorKey(1, "y")
-    message = talk.answer(Kind.INIT).build(4)
+    message = talk.answer(InitProducerId).message(4)
     assert isinstance(message, InitProducerIdRequest)
     assert message.transactional_id == talk.manager.transactional_id == "y"
     assert error_of(operation) is None
@@ -101,7 +108,7 @@ def test_in_version_1_partitions_are_added_before_their_batches_may_leave() -> N
     talk = Talk(1).begun()
     assert not talk.manager.admits(T0, is_retry=False)
     assert not talk.manager.admits(T1, is_retry=False)
-    request = talk.send(Kind.ADD_PARTITIONS)
+    request = talk.send(AddPartitions)
     assert adding(request) == {T0, T1}
     assert request.versions == VersionRange(0, 3)
     assert not talk.manager.admits(T0, is_retry=False)
@@ -114,7 +121,7 @@ def test_in_version_1_partitions_are_added_before_their_batches_may_leave() -> N
 def test_in_version_1_a_partition_that_comes_later_is_added_by_itself() -> None:
     talk = Talk(1).started(T0)
     talk.manager.admits(T1, is_retry=False)
-    assert adding(talk.answer(Kind.ADD_PARTITIONS)) == {T1}
+    assert adding(talk.answer(AddPartitions)) == {T1}
     assert talk.manager.admits(T1, is_retry=False)
 
 
@@ -132,8 +139,8 @@ def test_the_end_is_asked_for_when_no_record_is_on_its_way(version: int, commit:
     operation = talk.manager.commit() if commit else talk.manager.abort()
     assert talk.next() is None
     talk.quiet = True
-    end = talk.send(Kind.END)
-    assert end.build(5) == EndTxnRequest(
+    end = talk.send(EndTransaction)
+    assert end.message(5) == EndTxnRequest(
         transactional_id="x", producer_id=70, producer_epoch=initial(talk).epoch, committed=commit
     )
     assert not operation.done.is_set()
@@ -145,14 +152,14 @@ def test_the_end_is_asked_for_when_no_record_is_on_its_way(version: int, commit:
 def test_in_version_1_the_epoch_stays_and_the_end_is_version_4_at_most() -> None:
     talk = Talk(1).started()
     talk.manager.commit()
-    assert talk.answer(Kind.END).versions == VersionRange(0, 4)
+    assert talk.answer(EndTransaction).versions == VersionRange(0, 4)
     assert talk.manager.id_and_epoch == initial(talk)
 
 
 def test_in_version_2_each_end_brings_the_epoch_to_go_on_with() -> None:
     talk = Talk(2).started()
     talk.manager.commit()
-    versions = talk.answer(Kind.END).versions
+    versions = talk.answer(EndTransaction).versions
     assert versions is not None
     assert versions.min == 5
     assert talk.manager.id_and_epoch == ProducerIdAndEpoch(70, initial(talk).epoch + 1)
@@ -161,7 +168,7 @@ def test_in_version_2_each_end_brings_the_epoch_to_go_on_with() -> None:
 def test_in_version_2_an_end_after_the_last_epoch_brings_another_producer_id() -> None:
     talk = Talk(2).started()
     talk.manager.commit()
-    talk.manager.answered(talk.send(Kind.END), EndTxnResponse(producer_id=71, producer_epoch=0), talk.now)
+    talk.manager.answered(talk.send(EndTransaction), EndTxnResponse(producer_id=71, producer_epoch=0), talk.now)
     assert talk.manager.id_and_epoch == ProducerIdAndEpoch(71, 0)
 
 
@@ -189,7 +196,7 @@ def test_no_batch_is_admitted_once_the_end_was_asked_for(version: int) -> None:
     talk = Talk(version).started()
     talk.manager.commit()
     assert talk.manager.admits(T0, is_retry=False)  # the last ones before the end
-    talk.send(Kind.END)
+    talk.send(EndTransaction)
     assert not talk.manager.admits(T0, is_retry=False)
 
 
@@ -204,7 +211,7 @@ def test_an_abort_takes_no_new_batches_and_lets_those_end_that_were_sent() -> No
     assert not talk.manager.admits(T1, is_retry=True)
     assert talk.next() is None  # the partition that was to be added is not
     talk.quiet = True
-    talk.answer(Kind.END)
+    talk.answer(EndTransaction)
 
 
 def test_partitions_that_wait_are_added_before_a_commit_ends_the_transaction() -> None:
@@ -212,10 +219,10 @@ def test_partitions_that_wait_are_added_before_a_commit_ends_the_transaction() -
     talk.manager.admits(T0, is_retry=False)
     talk.quiet = False
     talk.manager.commit()
-    talk.answer(Kind.ADD_PARTITIONS)
+    talk.answer(AddPartitions)
     assert talk.manager.admits(T0, is_retry=False)
     talk.quiet = True
-    talk.answer(Kind.END)
+    talk.answer(EndTransaction)
     assert talk.state() is S.READY
 
 
@@ -228,17 +235,17 @@ def test_the_version_is_decided_anew_by_each_begin() -> None:
     talk.manager.begin(2)
     # Version 2 begins with a new epoch. The request has the current one, so that no other producer is fenced.
     assert not talk.manager.admits(T0, is_retry=False)
-    message = talk.answer(Kind.INIT).build(4)
+    message = talk.answer(InitProducerId).message(4)
     assert isinstance(message, InitProducerIdRequest)
     assert (message.producer_id, message.producer_epoch) == initial(talk)
     assert talk.manager.admits(T0, is_retry=False)
     talk.manager.commit()
-    assert talk.answer(Kind.END).versions == VersionRange(5, 32767)
+    assert talk.answer(EndTransaction).versions == VersionRange(5, 32767)
     talk.manager.commit().result()
     talk.version = 1
     talk.manager.begin(1)
     assert not talk.manager.admits(T0, is_retry=False)
-    assert talk.due().kind is Kind.ADD_PARTITIONS
+    assert type(talk.due()) is AddPartitions
 
 
 def test_a_version_that_is_not_known_leaves_the_one_before() -> None:
@@ -270,8 +277,8 @@ def test_another_process_ends_a_prepared_transaction(version: int, commit: bool)
     other.manager.take_over(prepared)
     assert other.state() is S.PREPARED
     operation = other.manager.commit() if commit else other.manager.abort()
-    end = other.answer(Kind.END)
-    assert end.build(5) == EndTxnRequest(
+    end = other.answer(EndTransaction)
+    assert end.message(5) == EndTxnRequest(
         transactional_id="x", producer_id=prepared.producer_id, producer_epoch=prepared.epoch, committed=commit
     )
     assert end.versions == (VersionRange(0, 4) if version == 1 else VersionRange(5, 32767))
@@ -283,7 +290,7 @@ def test_the_producer_that_prepared_may_also_end_it_itself() -> None:
     talk = Talk(2).started()
     talk.manager.prepare()
     operation = talk.manager.commit()
-    talk.answer(Kind.END)
+    talk.answer(EndTransaction)
     assert error_of(operation) is None
 
 
@@ -291,7 +298,7 @@ def test_the_producer_that_prepared_initialises_again_when_others_have_ended_it(
     talk = Talk(2).started()
     talk.manager.prepare()
     operation = talk.manager.init()
-    message = talk.answer(Kind.INIT).build(4)
+    message = talk.answer(InitProducerId).message(4)
     assert message == InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000)
     assert error_of(operation) is None
     talk.manager.begin(2)
@@ -313,7 +320,7 @@ def test_a_producer_goes_on_under_an_epoch_that_another_process_was_given() -> N
     talk.manager.begin(None)
     assert talk.manager.admits(T0, is_retry=False)
     talk.manager.commit()
-    message = talk.answer(Kind.END).build(5)
+    message = talk.answer(EndTransaction).message(5)
     assert message == EndTxnRequest(transactional_id="x", producer_id=70, producer_epoch=9, committed=True)
 
 

@@ -11,12 +11,20 @@ from spark_kafka_sink.errors import (
     TransactionAbortableError,
 )
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.requests import Kind
+from spark_kafka_sink.producer.transactions.requests import (
+    AddOffsets,
+    AddPartitions,
+    CommitOffsets,
+    EndTransaction,
+    FindCoordinator,
+    InitProducerId,
+)
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from tests.producer.transactions.transaction_cases import (
     T0,
     T1,
+    Request,
     S,
     Talk,
     about_to,
@@ -55,7 +63,7 @@ def test_a_batch_that_fails_while_the_commit_waits_fails_the_commit(version: int
     talk.quiet = True
     assert talk.next() is None  # nothing ends before the abort
     talk.manager.abort()
-    message = talk.answer(Kind.END).build(5)
+    message = talk.answer(EndTransaction).message(5)
     assert getattr(message, "committed", None) is False
 
 
@@ -72,7 +80,7 @@ def test_a_failure_while_the_abort_is_under_way_changes_nothing() -> None:
     operation = talk.manager.abort()
     talk.manager.batch_failed(FAILURE, has_sequence=True)
     assert talk.state() is S.ABORTING
-    talk.answer(Kind.END)
+    talk.answer(EndTransaction)
     assert error_of(operation) is None
 
 
@@ -87,11 +95,11 @@ def test_in_version_1_a_new_epoch_follows_the_abort_of_what_failed() -> None:
     before = talk.manager.id_and_epoch
     talk.manager.batch_failed(FAILURE, has_sequence=True)
     operation = talk.manager.abort()
-    talk.answer(Kind.END)
+    talk.answer(EndTransaction)
     assert talk.state() is S.INITIALIZING
     assert not operation.done.is_set()
-    request = talk.answer(Kind.INIT)
-    message = request.build(4)
+    request = talk.answer(InitProducerId)
+    message = request.message(4)
     assert isinstance(message, InitProducerIdRequest)
     assert (message.producer_id, message.producer_epoch) == before
     assert request.versions is not None
@@ -106,7 +114,7 @@ def test_in_version_2_the_end_of_what_failed_brings_the_new_epoch() -> None:
     before = talk.manager.id_and_epoch
     talk.manager.batch_failed(FAILURE, has_sequence=True)
     talk.manager.abort()
-    talk.answer(Kind.END)
+    talk.answer(EndTransaction)
     assert talk.manager.id_and_epoch == ProducerIdAndEpoch(before.producer_id, before.epoch + 1)
     assert talk.state() is S.READY
     assert talk.next() is None
@@ -115,7 +123,7 @@ def test_in_version_2_the_end_of_what_failed_brings_the_new_epoch() -> None:
 def test_an_abort_without_a_failure_keeps_the_epoch_in_version_1() -> None:
     talk = Talk(1).started()
     talk.manager.abort()
-    talk.answer(Kind.END)
+    talk.answer(EndTransaction)
     assert talk.state() is S.READY
     assert talk.next() is None
 
@@ -124,14 +132,14 @@ def test_the_new_epoch_survives_a_lost_connection() -> None:
     talk = Talk(1).started()
     talk.manager.batch_failed(FAILURE, has_sequence=True)
     operation = talk.manager.abort()
-    talk.answer(Kind.END)
-    talk.lose(Kind.INIT)
-    talk.answer(Kind.INIT)
+    talk.answer(EndTransaction)
+    talk.lose(InitProducerId)
+    talk.answer(InitProducerId)
     assert error_of(operation) is None
 
 
-@pytest.mark.parametrize("kind", [Kind.FIND_COORDINATOR, Kind.INIT])
-def test_transaction_abortable_at_init_is_mended_by_an_abort(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [FindCoordinator, InitProducerId])
+def test_transaction_abortable_at_init_is_mended_by_an_abort(kind: type[Request]) -> None:
     talk = Talk()
     operation = talk.manager.init()
     talk.answer(kind, codes.TRANSACTION_ABORTABLE)
@@ -144,13 +152,13 @@ def test_transaction_abortable_at_init_is_mended_by_an_abort(kind: Kind) -> None
     talk.manager.begin(1)
 
 
-@pytest.mark.parametrize("kind", [Kind.ADD_PARTITIONS, Kind.ADD_OFFSETS, Kind.COMMIT_OFFSETS, Kind.END])
+@pytest.mark.parametrize("kind", [AddPartitions, AddOffsets, CommitOffsets, EndTransaction])
 @pytest.mark.parametrize("code", [codes.TRANSACTION_ABORTABLE, codes.UNKNOWN_PRODUCER_ID])
-def test_these_errors_end_the_transaction_and_the_producer_goes_on(kind: Kind, code: int) -> None:
+def test_these_errors_end_the_transaction_and_the_producer_goes_on(kind: type[Request], code: int) -> None:
     talk = about_to(kind)
     talk.answer(kind, code)
     assert talk.state() is S.ABORTABLE_ERROR
-    if kind is Kind.END:
+    if kind is EndTransaction:
         talk.manager.commit().done.wait(0)
         with pytest.raises(TransactionAbortableError):
             talk.manager.commit().result()
@@ -164,7 +172,7 @@ def test_these_errors_end_the_transaction_and_the_producer_goes_on(kind: Kind, c
 def test_an_abort_that_is_itself_refused_ends_the_producer(code: int) -> None:
     talk = Talk(2).started()
     operation = talk.manager.abort()
-    talk.answer(Kind.END, code)
+    talk.answer(EndTransaction, code)
     assert talk.state() is S.FATAL_ERROR
     assert codes.error_code(code).name in str(error_of(operation))
 
@@ -173,7 +181,7 @@ def test_a_topic_without_the_right_to_write_is_named_and_the_transaction_abortab
     talk = Talk().begun()
     talk.manager.admits(T0, is_retry=False)
     talk.manager.admits(T1, is_retry=False)
-    request = talk.send(Kind.ADD_PARTITIONS)
+    request = talk.send(AddPartitions)
     codes_by_partition = {T0: codes.OPERATION_NOT_ATTEMPTED, T1: codes.TOPIC_AUTHORIZATION_FAILED}
     talk.manager.answered(request, partitions_answer(codes_by_partition), talk.now)
     with pytest.raises(TransactionAbortableError, match=r"topic t, partition 1.*TOPIC_AUTHORIZATION_FAILED"):
@@ -182,30 +190,30 @@ def test_a_topic_without_the_right_to_write_is_named_and_the_transaction_abortab
 
 @pytest.mark.parametrize("code", [codes.TOPIC_AUTHORIZATION_FAILED, codes.INVALID_TOPIC_EXCEPTION, 9999])
 def test_partitions_that_cannot_be_added_leave_nothing_to_be_ended_at_the_broker(code: int) -> None:
-    talk = about_to(Kind.ADD_PARTITIONS)
-    talk.answer(Kind.ADD_PARTITIONS, code)
+    talk = about_to(AddPartitions)
+    talk.answer(AddPartitions, code)
     assert talk.state() is S.ABORTABLE_ERROR
     assert not talk.manager.admits(T0, is_retry=False)
     operation = talk.manager.abort()
     talk.settle()
     assert error_of(operation) is None
-    assert Kind.END not in talk.asked
+    assert EndTransaction not in talk.asked
 
 
 def test_partitions_that_were_added_before_are_ended_and_may_send_what_is_under_way() -> None:
     talk = Talk().started(T0)
     talk.manager.admits(T1, is_retry=False)
-    talk.answer(Kind.ADD_PARTITIONS, codes.TOPIC_AUTHORIZATION_FAILED)
+    talk.answer(AddPartitions, codes.TOPIC_AUTHORIZATION_FAILED)
     assert talk.manager.admits(T0, is_retry=True)
     assert not talk.manager.admits(T0, is_retry=False)
     assert not talk.manager.admits(T1, is_retry=True)
     talk.manager.abort()
-    talk.answer(Kind.END)
+    talk.answer(EndTransaction)
 
 
 @pytest.mark.parametrize("fatal", [False, True])
 def test_a_partition_that_waits_is_not_added_after_an_error(fatal: bool) -> None:
-    talk = about_to(Kind.ADD_PARTITIONS)
+    talk = about_to(AddPartitions)
     if fatal:
         talk.manager.fail_for_good(KafkaSinkError("over"))
     else:
@@ -217,8 +225,8 @@ def test_a_partition_that_waits_is_not_added_after_an_error(fatal: bool) -> None
 
 @pytest.mark.parametrize("fatal", [False, True])
 def test_a_partition_whose_addition_was_under_way_takes_no_new_batches_after_an_error(fatal: bool) -> None:
-    talk = about_to(Kind.ADD_PARTITIONS)
-    request = talk.send(Kind.ADD_PARTITIONS)
+    talk = about_to(AddPartitions)
+    request = talk.send(AddPartitions)
     if fatal:
         talk.manager.fail_for_good(KafkaSinkError("over"))
     else:
@@ -232,45 +240,45 @@ def test_a_partition_whose_addition_was_under_way_takes_no_new_batches_after_an_
 
 
 def test_an_abort_asks_once_more_for_what_may_have_been_added() -> None:
-    talk = about_to(Kind.ADD_PARTITIONS)
-    talk.lose(Kind.ADD_PARTITIONS)
+    talk = about_to(AddPartitions)
+    talk.lose(AddPartitions)
     operation = talk.manager.abort()
-    assert adding(talk.answer(Kind.ADD_PARTITIONS)) == {T0}
-    talk.answer(Kind.END)
+    assert adding(talk.answer(AddPartitions)) == {T0}
+    talk.answer(EndTransaction)
     assert error_of(operation) is None
 
 
 def test_an_abort_asks_once_more_for_a_group_that_may_have_been_added() -> None:
-    talk = about_to(Kind.ADD_OFFSETS)
-    talk.lose(Kind.ADD_OFFSETS)
+    talk = about_to(AddOffsets)
+    talk.lose(AddOffsets)
     operation = talk.manager.abort()
-    talk.answer(Kind.ADD_OFFSETS)
-    talk.answer(Kind.END)
+    talk.answer(AddOffsets)
+    talk.answer(EndTransaction)
     assert error_of(operation) is None
 
 
 def test_an_abort_while_partitions_are_being_added_waits_for_the_answer() -> None:
-    talk = about_to(Kind.ADD_PARTITIONS)
-    request = talk.send(Kind.ADD_PARTITIONS)
+    talk = about_to(AddPartitions)
+    request = talk.send(AddPartitions)
     operation = talk.manager.abort()
     assert talk.next() is None
     talk.reply(request)
-    talk.answer(Kind.END)
+    talk.answer(EndTransaction)
     assert error_of(operation) is None
 
 
 def test_an_abort_whose_addition_is_refused_after_all_has_nothing_to_end() -> None:
-    talk = about_to(Kind.ADD_PARTITIONS)
-    talk.lose(Kind.ADD_PARTITIONS)
+    talk = about_to(AddPartitions)
+    talk.lose(AddPartitions)
     operation = talk.manager.abort()
-    talk.answer(Kind.ADD_PARTITIONS, codes.TOPIC_AUTHORIZATION_FAILED)
+    talk.answer(AddPartitions, codes.TOPIC_AUTHORIZATION_FAILED)
     talk.settle()
     assert error_of(operation) is None
-    assert Kind.END not in talk.asked
+    assert EndTransaction not in talk.asked
 
 
 def test_what_was_not_asked_for_yet_is_not_asked_for_by_an_abort() -> None:
-    talk = about_to(Kind.ADD_PARTITIONS)
+    talk = about_to(AddPartitions)
     talk.manager.abort()
     assert talk.next() is None
     assert talk.state() is S.READY
@@ -280,9 +288,9 @@ def test_an_end_whose_answer_was_lost_is_asked_for_until_it_is_known() -> None:
     talk = Talk(2).started()
     operation = talk.manager.commit()
     for _ in range(3):
-        talk.lose(Kind.END)
+        talk.lose(EndTransaction)
         assert not talk.manager.admits(T0, is_retry=False)
     with pytest.raises(IllegalStateError):
         talk.manager.abort()
-    talk.answer(Kind.END)
+    talk.answer(EndTransaction)
     assert error_of(operation) is None

@@ -13,7 +13,15 @@ from spark_kafka_sink.errors import (
     ProducerFencedError,
     UnsupportedVersionError,
 )
-from spark_kafka_sink.producer.transactions.requests import GroupMetadata, Kind
+from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata
+from spark_kafka_sink.producer.transactions.requests import (
+    AddOffsets,
+    AddPartitions,
+    CommitOffsets,
+    EndTransaction,
+    FindCoordinator,
+    InitProducerId,
+)
 from spark_kafka_sink.producer.transactions.states import Operation
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import Message
@@ -23,6 +31,7 @@ from tests.producer.transactions.transaction_cases import (
     OFFSETS,
     PAUSE_MS,
     T0,
+    Request,
     S,
     Talk,
     about_to,
@@ -31,7 +40,7 @@ from tests.producer.transactions.transaction_cases import (
 
 BOTH = pytest.mark.parametrize("version", [1, 2])
 FAILURE = DeliveryTimeoutError("topic t, partition 0: 3 records were not acknowledged.")
-COORDINATED = (Kind.INIT, Kind.ADD_PARTITIONS, Kind.ADD_OFFSETS, Kind.COMMIT_OFFSETS, Kind.END)
+COORDINATED = (InitProducerId, AddPartitions, AddOffsets, CommitOffsets, EndTransaction)
 
 
 def finish(call: Callable[[], Operation | None]) -> None:
@@ -43,9 +52,9 @@ def finish(call: Callable[[], Operation | None]) -> None:
 # --- what is tried again
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", [FindCoordinator, *COORDINATED])
 @pytest.mark.parametrize("code", [codes.COORDINATOR_LOAD_IN_PROGRESS, codes.UNKNOWN_TOPIC_OR_PARTITION])
-def test_what_is_retriable_is_asked_again_after_a_pause(kind: Kind, code: int) -> None:
+def test_what_is_retriable_is_asked_again_after_a_pause(kind: type[Request], code: int) -> None:
     talk = about_to(kind)
     state = talk.state()
     talk.answer(kind, code)
@@ -54,18 +63,18 @@ def test_what_is_retriable_is_asked_again_after_a_pause(kind: Kind, code: int) -
     talk.wait(PAUSE_MS - 1)
     assert talk.next() is None
     talk.wait(1)
-    assert talk.due().kind is kind
+    assert type(talk.due()) is kind
     assert talk.state() is state
 
 
 @pytest.mark.parametrize(
     ("kind", "message"),
-    [(Kind.ADD_PARTITIONS, AddPartitionsToTxnResponse()), (Kind.COMMIT_OFFSETS, TxnOffsetCommitResponse())],
+    [(AddPartitions, AddPartitionsToTxnResponse()), (CommitOffsets, TxnOffsetCommitResponse())],
 )
-def test_an_answer_that_names_nothing_is_asked_for_again_after_a_pause(kind: Kind, message: Message) -> None:
+def test_an_answer_that_names_nothing_is_asked_for_again_after_a_pause(kind: type[Request], message: Message) -> None:
     talk = about_to(kind)
-    if talk.due().kind is Kind.FIND_COORDINATOR:
-        talk.answer(Kind.FIND_COORDINATOR)
+    if type(talk.due()) is FindCoordinator:
+        talk.answer(FindCoordinator)
     talk.manager.answered(talk.send(kind), message, talk.now)
     assert talk.next() is None
     assert talk.manager.next_delay_ms(talk.now) == PAUSE_MS
@@ -76,32 +85,32 @@ def test_an_answer_that_names_nothing_is_asked_for_again_after_a_pause(kind: Kin
 
 @pytest.mark.parametrize("kind", COORDINATED)
 @pytest.mark.parametrize("code", [codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE])
-def test_a_coordinator_that_has_moved_is_looked_up_and_asked(kind: Kind, code: int) -> None:
+def test_a_coordinator_that_has_moved_is_looked_up_and_asked(kind: type[Request], code: int) -> None:
     talk = about_to(kind)
     talk.answer(kind, code)
     talk.wait()
-    assert talk.due().kind is Kind.FIND_COORDINATOR
+    assert type(talk.due()) is FindCoordinator
     talk.answer(kind)
 
 
 @pytest.mark.parametrize("kind", COORDINATED)
-def test_a_lost_connection_is_followed_by_a_lookup_and_the_same_request(kind: Kind) -> None:
+def test_a_lost_connection_is_followed_by_a_lookup_and_the_same_request(kind: type[Request]) -> None:
     talk = about_to(kind)
-    first = talk.due().build(4 if kind is Kind.INIT else 3)
+    first = talk.due().message(4 if kind is InitProducerId else 3)
     talk.lose(kind)
-    assert talk.due().kind is Kind.FIND_COORDINATOR
-    assert talk.answer(kind).build(4 if kind is Kind.INIT else 3) == first
+    assert type(talk.due()) is FindCoordinator
+    assert talk.answer(kind).message(4 if kind is InitProducerId else 3) == first
 
 
 def test_a_lookup_that_was_lost_is_repeated() -> None:
-    talk = about_to(Kind.FIND_COORDINATOR)
-    talk.lose(Kind.FIND_COORDINATOR)
-    talk.answer(Kind.INIT)
+    talk = about_to(FindCoordinator)
+    talk.lose(FindCoordinator)
+    talk.answer(InitProducerId)
     assert talk.state() is S.READY
 
 
-@pytest.mark.parametrize("kind", [Kind.INIT, Kind.ADD_PARTITIONS, Kind.ADD_OFFSETS, Kind.END])
-def test_a_transaction_that_is_still_being_completed_is_waited_for_with_short_pauses(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [InitProducerId, AddPartitions, AddOffsets, EndTransaction])
+def test_a_transaction_that_is_still_being_completed_is_waited_for_with_short_pauses(kind: type[Request]) -> None:
     talk = about_to(kind)
     for pause_ms in (20, 40, 80, 100, 100):
         talk.answer(kind, codes.CONCURRENT_TRANSACTIONS)
@@ -116,7 +125,7 @@ def test_a_transaction_that_is_still_being_completed_is_waited_for_with_short_pa
 
 @pytest.mark.parametrize("kind", COORDINATED)
 @pytest.mark.parametrize("code", [codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH])
-def test_after_fencing_every_call_fails_with_producer_fenced(kind: Kind, code: int) -> None:
+def test_after_fencing_every_call_fails_with_producer_fenced(kind: type[Request], code: int) -> None:
     talk = about_to(kind)
     talk.answer(kind, code)
     assert talk.state() is S.FATAL_ERROR
@@ -131,12 +140,12 @@ def test_after_fencing_every_call_fails_with_producer_fenced(kind: Kind, code: i
     assert not talk.manager.admits(T0, is_retry=True)
 
 
-@pytest.mark.parametrize("kind", [Kind.ADD_PARTITIONS, Kind.ADD_OFFSETS, Kind.COMMIT_OFFSETS, Kind.END])
+@pytest.mark.parametrize("kind", [AddPartitions, AddOffsets, CommitOffsets, EndTransaction])
 @pytest.mark.parametrize(
     "code",
     [codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, codes.INVALID_TXN_STATE, codes.INVALID_PRODUCER_ID_MAPPING],
 )
-def test_these_errors_are_fatal_once_the_producer_has_its_id(kind: Kind, code: int) -> None:
+def test_these_errors_are_fatal_once_the_producer_has_its_id(kind: type[Request], code: int) -> None:
     talk = about_to(kind)
     talk.answer(kind, code)
     assert talk.state() is S.FATAL_ERROR
@@ -144,9 +153,9 @@ def test_these_errors_are_fatal_once_the_producer_has_its_id(kind: Kind, code: i
 
 
 def test_an_unknown_error_is_fatal_and_shown() -> None:
-    talk = about_to(Kind.END)
+    talk = about_to(EndTransaction)
     operation = talk.manager.commit()
-    talk.answer(Kind.END, 9999)
+    talk.answer(EndTransaction, 9999)
     assert "the attempt to end the transaction was refused: UNKNOWN_9999" in str(error_of(operation))
 
 
@@ -169,17 +178,17 @@ def test_the_first_fatal_error_stays() -> None:
 
 
 def test_offsets_that_were_on_their_way_fail_with_the_producer() -> None:
-    talk = about_to(Kind.COMMIT_OFFSETS)
+    talk = about_to(CommitOffsets)
     operation = talk.manager.send_offsets(OFFSETS, GroupMetadata("h"))
-    talk.answer(Kind.COMMIT_OFFSETS, codes.PRODUCER_FENCED)
+    talk.answer(CommitOffsets, codes.PRODUCER_FENCED)
     assert isinstance(error_of(operation), ProducerFencedError)
 
 
 # --- a right that may be granted
 
 
-@pytest.mark.parametrize("kind", [Kind.FIND_COORDINATOR, Kind.INIT])
-def test_a_missing_right_at_init_fails_the_call_which_may_be_repeated(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [FindCoordinator, InitProducerId])
+def test_a_missing_right_at_init_fails_the_call_which_may_be_repeated(kind: type[Request]) -> None:
     talk = Talk()
     operation = talk.manager.init()
     talk.answer(kind, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -194,5 +203,5 @@ def test_a_missing_right_at_init_fails_the_call_which_may_be_repeated(kind: Kind
 def test_a_timeout_above_the_brokers_limit_fails_init() -> None:
     talk = Talk()
     operation = talk.manager.init()
-    talk.answer(Kind.INIT, codes.INVALID_TRANSACTION_TIMEOUT)
+    talk.answer(InitProducerId, codes.INVALID_TRANSACTION_TIMEOUT)
     assert "transaction.timeout.ms exceeds the broker's transaction.max.timeout.ms" in str(error_of(operation))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.errors import AuthorizationError, KafkaSinkError, TransactionAbortableError
-from spark_kafka_sink.producer.transactions.requests import CoordinatorKey, GroupMetadata, Kind
+from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata
+from spark_kafka_sink.producer.transactions.requests import AddOffsets, CommitOffsets, EndTransaction, FindCoordinator
+from spark_kafka_sink.producer.transactions.transaction_request import CoordinatorKey
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from spark_kafka_sink.protocol.schema import VersionRange
@@ -14,6 +16,7 @@ from tests.producer.transactions.transaction_cases import (
     OFFSETS,
     T0,
     T1,
+    Request,
     S,
     Talk,
     error_of,
@@ -32,35 +35,35 @@ def offsets_of(message: object) -> dict[tuple[str, int], int]:
 def test_in_version_1_the_group_is_added_first_at_the_transactions_coordinator() -> None:
     talk = Talk(1).begun()
     operation = talk.manager.send_offsets(OFFSETS, GROUP)
-    added = talk.answer(Kind.ADD_OFFSETS)
+    added = talk.answer(AddOffsets)
     assert added.coordinator == CoordinatorKey(1, "x")
-    lookup = talk.answer(Kind.FIND_COORDINATOR)
+    lookup = talk.answer(FindCoordinator)
     assert lookup.coordinator == CoordinatorKey(0, "g")
-    written = talk.answer(Kind.COMMIT_OFFSETS)
+    written = talk.answer(CommitOffsets)
     assert written.coordinator == CoordinatorKey(0, "g")
-    assert offsets_of(written.build(4)) == {("t", 0): 5, ("t", 1): 7}
+    assert offsets_of(written.message(4)) == {("t", 0): 5, ("t", 1): 7}
     assert error_of(operation) is None
 
 
 def test_in_version_2_the_offsets_add_their_group() -> None:
     talk = Talk(2).begun()
     operation = talk.manager.send_offsets(OFFSETS, GROUP)
-    written = talk.answer(Kind.COMMIT_OFFSETS)
+    written = talk.answer(CommitOffsets)
     assert written.versions == VersionRange(5, 32767)
-    assert Kind.ADD_OFFSETS not in talk.asked
+    assert AddOffsets not in talk.asked
     assert error_of(operation) is None
     talk.manager.commit()
-    talk.answer(Kind.END)
+    talk.answer(EndTransaction)
 
 
 def test_a_members_identity_is_sent_and_never_dropped_for_an_old_broker() -> None:
     talk = Talk(1).begun()
     talk.manager.send_offsets(OFFSETS, MEMBER)
-    talk.answer(Kind.ADD_OFFSETS)
-    talk.answer(Kind.FIND_COORDINATOR)
+    talk.answer(AddOffsets)
+    talk.answer(FindCoordinator)
     request = talk.due()
     assert request.versions == VersionRange(3, 4)
-    message = request.build(4)
+    message = request.message(4)
     assert isinstance(message, TxnOffsetCommitRequest)
     assert (message.generation_id, message.member_id, message.group_instance_id) == (4, "member", "instance")
 
@@ -71,7 +74,7 @@ def test_offsets_are_written_before_a_commit_ends_the_transaction(version: int) 
     operation = talk.manager.send_offsets(OFFSETS, GROUP)
     commit = talk.manager.commit()
     talk.settle()
-    assert talk.asked[-2:] == [Kind.COMMIT_OFFSETS, Kind.END]
+    assert talk.asked[-2:] == [CommitOffsets, EndTransaction]
     assert error_of(operation) is None
     assert error_of(commit) is None
 
@@ -80,7 +83,7 @@ def test_several_groups_are_written_one_after_the_other() -> None:
     talk = Talk(2).begun()
     operations = [talk.manager.send_offsets(OFFSETS, GroupMetadata(name)) for name in ("a", "b", "a")]
     talk.settle()
-    assert talk.asked.count(Kind.COMMIT_OFFSETS) == 3
+    assert talk.asked.count(CommitOffsets) == 3
     assert [error_of(each) for each in operations] == [None, None, None]
 
 
@@ -96,32 +99,32 @@ def test_no_offsets_need_no_request() -> None:
 def test_only_the_partitions_that_failed_are_written_again(code: int) -> None:
     talk = Talk(2).begun()
     operation = talk.manager.send_offsets(OFFSETS, GROUP)
-    talk.answer(Kind.FIND_COORDINATOR)
-    request = talk.send(Kind.COMMIT_OFFSETS)
+    talk.answer(FindCoordinator)
+    request = talk.send(CommitOffsets)
     talk.manager.answered(request, offsets_answer({T0: 0, T1: code}), talk.now)
     assert not operation.done.is_set()
     talk.wait()
-    again = talk.answer(Kind.COMMIT_OFFSETS)
-    assert offsets_of(again.build(5)) == {("t", 1): 7}
+    again = talk.answer(CommitOffsets)
+    assert offsets_of(again.message(5)) == {("t", 1): 7}
     assert error_of(operation) is None
 
 
 def test_a_groups_coordinator_that_has_moved_is_looked_up() -> None:
     talk = Talk(2).begun()
     operation = talk.manager.send_offsets(OFFSETS, GROUP)
-    talk.answer(Kind.COMMIT_OFFSETS, codes.NOT_COORDINATOR)
+    talk.answer(CommitOffsets, codes.NOT_COORDINATOR)
     talk.wait()
     assert talk.due().coordinator == CoordinatorKey(0, "g")
-    talk.answer(Kind.COMMIT_OFFSETS)
+    talk.answer(CommitOffsets)
     assert error_of(operation) is None
 
 
-@pytest.mark.parametrize("kind", [Kind.FIND_COORDINATOR, Kind.ADD_OFFSETS, Kind.COMMIT_OFFSETS])
-def test_a_missing_right_on_the_group_ends_the_transaction_only(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [FindCoordinator, AddOffsets, CommitOffsets])
+def test_a_missing_right_on_the_group_ends_the_transaction_only(kind: type[Request]) -> None:
     talk = Talk(1).begun()
     operation = talk.manager.send_offsets(OFFSETS, GROUP)
-    if kind is not Kind.ADD_OFFSETS:
-        talk.answer(Kind.ADD_OFFSETS)
+    if kind is not AddOffsets:
+        talk.answer(AddOffsets)
     talk.answer(kind, codes.GROUP_AUTHORIZATION_FAILED)
     error = error_of(operation)
     assert isinstance(error, TransactionAbortableError)
@@ -133,7 +136,7 @@ def test_a_missing_right_on_the_group_ends_the_transaction_only(kind: Kind) -> N
 def test_a_member_that_lost_its_place_ends_the_transaction_only(code: int) -> None:
     talk = Talk(2).begun()
     operation = talk.manager.send_offsets(OFFSETS, MEMBER)
-    talk.answer(Kind.COMMIT_OFFSETS, code)
+    talk.answer(CommitOffsets, code)
     assert isinstance(error_of(operation), TransactionAbortableError)
     assert talk.state() is S.ABORTABLE_ERROR
 
@@ -141,17 +144,17 @@ def test_a_member_that_lost_its_place_ends_the_transaction_only(code: int) -> No
 def test_a_group_that_could_not_be_added_leaves_nothing_to_be_ended_at_the_broker() -> None:
     talk = Talk(1).begun()
     talk.manager.send_offsets(OFFSETS, GROUP)
-    talk.answer(Kind.ADD_OFFSETS, codes.GROUP_AUTHORIZATION_FAILED)
+    talk.answer(AddOffsets, codes.GROUP_AUTHORIZATION_FAILED)
     operation = talk.manager.abort()
     talk.settle()
     assert error_of(operation) is None
-    assert Kind.END not in talk.asked
+    assert EndTransaction not in talk.asked
 
 
 def test_a_fatal_answer_to_a_group_that_is_added_during_an_abort_fails_the_abort() -> None:
     talk = Talk(1).begun()
     talk.manager.send_offsets(OFFSETS, GROUP)
-    request = talk.send(Kind.ADD_OFFSETS)
+    request = talk.send(AddOffsets)
     operation = talk.manager.abort()
     talk.reply(request, codes.INVALID_TXN_STATE)
     assert isinstance(error_of(operation), KafkaSinkError)
@@ -164,13 +167,13 @@ def test_an_abort_drops_unwritten_offsets_and_fails_the_call_that_sent_them(vers
     operation = talk.manager.send_offsets(OFFSETS, GROUP)
     talk.manager.abort()
     assert isinstance(error_of(operation), TransactionAbortableError)
-    talk.answer(Kind.END)
-    assert Kind.COMMIT_OFFSETS not in talk.asked
+    talk.answer(EndTransaction)
+    assert CommitOffsets not in talk.asked
 
 
 def test_a_topic_format_that_takes_no_transactions_ends_the_producer() -> None:
     talk = Talk(2).begun()
     operation = talk.manager.send_offsets(OFFSETS, GROUP)
-    talk.answer(Kind.COMMIT_OFFSETS, codes.UNSUPPORTED_FOR_MESSAGE_FORMAT)
+    talk.answer(CommitOffsets, codes.UNSUPPORTED_FOR_MESSAGE_FORMAT)
     assert "UNSUPPORTED_FOR_MESSAGE_FORMAT" in str(error_of(operation))
     assert talk.state() is S.FATAL_ERROR

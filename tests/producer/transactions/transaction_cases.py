@@ -10,15 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from random import Random
+from typing import Any
 
 from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
+from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
-from spark_kafka_sink.producer.transactions.requests import GroupMetadata, Kind, OffsetAndMetadata
-from spark_kafka_sink.producer.transactions.requests import TransactionRequest as Request
+from spark_kafka_sink.producer.transactions.requests import (
+    AddOffsets,
+    AddPartitions,
+    CommitOffsets,
+    EndTransaction,
+    FindCoordinator,
+    InitProducerId,
+)
 from spark_kafka_sink.producer.transactions.states import Operation, TransactionState
+from spark_kafka_sink.producer.transactions.transaction_request import TransactionRequest
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
@@ -38,6 +47,7 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
 )
 
 S = TransactionState
+Request = TransactionRequest[Any]
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 GROUP = GroupMetadata("g")
 OFFSETS = {T0: OffsetAndMetadata(5), T1: OffsetAndMetadata(7)}
@@ -54,7 +64,7 @@ class Talk:
         self.now = 0.0
         self.quiet = True
         self.id_and_epoch = IDENTITY
-        self.asked: list[Kind] = []
+        self.asked: list[type[Request]] = []
 
     def state(self) -> TransactionState:
         return self.manager.state
@@ -100,17 +110,17 @@ class Talk:
         assert request is not None, f"nothing to ask in {self.manager!r}"
         return request
 
-    def send(self, kind: Kind | None = None) -> Request:
+    def send(self, kind: type[Request] | None = None) -> Request:
         request = self.due()
-        assert kind in (None, request.kind)
-        self.asked.append(request.kind)
+        assert kind in (None, type(request))
+        self.asked.append(type(request))
         self.manager.sent(request)
         return request
 
-    def answer(self, kind: Kind, code: int = 0) -> Request:
+    def answer(self, kind: type[Request], code: int = 0) -> Request:
         """Send what is due, which is of this kind, and answer it; coordinators are found on the way."""
-        while kind is not Kind.FIND_COORDINATOR and self.due().kind is Kind.FIND_COORDINATOR:
-            self.answer(Kind.FIND_COORDINATOR)
+        while kind is not FindCoordinator and type(self.due()) is FindCoordinator:
+            self.answer(FindCoordinator)
         request = self.send(kind)
         self.reply(request, code)
         return request
@@ -118,10 +128,10 @@ class Talk:
     def reply(self, request: Request, code: int = 0) -> None:
         self.manager.answered(request, self.response(request, code), self.now)
 
-    def lose(self, kind: Kind) -> None:
+    def lose(self, kind: type[Request]) -> None:
         """Lose the answer to the request, and let the pause pass."""
-        while self.due().kind is not kind:
-            self.answer(Kind.FIND_COORDINATOR)
+        while type(self.due()) is not kind:
+            self.answer(FindCoordinator)
         self.manager.lost(self.send(kind), self.now, "the connection was lost")
         self.wait()
 
@@ -137,13 +147,13 @@ class Talk:
 
     def response(self, request: Request, code: int) -> Message:
         version = 5 if self.version >= 2 else 4
-        message = request.build(version)
-        if request.kind is Kind.FIND_COORDINATOR:
+        message = request.message(version)
+        if type(request) is FindCoordinator:
             key = request.coordinator.key
             return FindCoordinatorResponse(
                 coordinators=[Coordinator(key=key, node_id=1, host="b1", port=9092, error_code=code)]
             )
-        if request.kind is Kind.INIT:
+        if type(request) is InitProducerId:
             self.id_and_epoch = ProducerIdAndEpoch(self.id_and_epoch.producer_id, self.id_and_epoch.epoch + 1)
             return InitProducerIdResponse(
                 error_code=code, producer_id=self.id_and_epoch.producer_id, producer_epoch=self.id_and_epoch.epoch
@@ -195,26 +205,26 @@ def offsets_answer(answered: Mapping[TopicPartition, int]) -> TxnOffsetCommitRes
     )
 
 
-def about_to(kind: Kind) -> Talk:
+def about_to(kind: type[Request]) -> Talk:
     """Version 1, and this request is the next one."""
-    if kind in (Kind.FIND_COORDINATOR, Kind.INIT):
+    if kind in (FindCoordinator, InitProducerId):
         talk = Talk()
         talk.manager.init()
-        if kind is Kind.INIT:
-            talk.answer(Kind.FIND_COORDINATOR)
+        if kind is InitProducerId:
+            talk.answer(FindCoordinator)
         return talk
     talk = Talk().begun()
-    if kind is Kind.ADD_PARTITIONS:
+    if kind is AddPartitions:
         talk.manager.admits(T0, is_retry=False)
-    elif kind is Kind.END:
+    elif kind is EndTransaction:
         talk.write(T0)
         talk.manager.commit()
     else:
         talk.manager.send_offsets(OFFSETS, GROUP)
-        if kind is Kind.COMMIT_OFFSETS:
-            talk.answer(Kind.ADD_OFFSETS)
-            talk.answer(Kind.FIND_COORDINATOR)
-    assert talk.due().kind is kind
+        if kind is CommitOffsets:
+            talk.answer(AddOffsets)
+            talk.answer(FindCoordinator)
+    assert type(talk.due()) is kind
     return talk
 
 
@@ -228,6 +238,6 @@ def error_of(operation: Operation) -> KafkaSinkError | None:
 
 
 def adding(request: Request) -> set[TopicPartition]:
-    message = request.build(3)
+    message = request.message(3)
     assert isinstance(message, AddPartitionsToTxnRequest)
     return {TopicPartition(topic.name, index) for topic in message.v3_and_below_topics for index in topic.partitions}
