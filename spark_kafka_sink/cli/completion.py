@@ -19,7 +19,5 @@ def run(chosen: argparse.Namespace) -> int:
         import shtab
     except ImportError as error:
         raise MissingDependencyError('completion needs shtab: pip install "spark-kafka-sink[cli]"') from error
-    from spark_kafka_sink.cli.main import parser
-
-    print(shtab.complete(parser(), shell=chosen.shell))
+    print(shtab.complete(chosen.parser, shell=chosen.shell))
     return 0

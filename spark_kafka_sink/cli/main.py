@@ -68,6 +68,7 @@ def parser() -> argparse.ArgumentParser:
         description="Kafka from Python: look into topics, write to them; a broker for tests.",
         epilog="To begin with: pykafka doctor --bootstrap-server HOST:PORT. Each command has --help.",
     )
+    whole.set_defaults(parser=whole)  # for completion
     whole.add_argument("--version", action="version", version=f"pykafka {__version__}")
     commands = whole.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():

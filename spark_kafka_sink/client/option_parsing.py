@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from spark_kafka_sink.client.other_names import unknown_option
 from spark_kafka_sink.protocol.codecs import STRING_BYTES_MAX, is_writable
 
 INT_MAX = 2**31 - 1
@@ -69,8 +70,6 @@ def read_options(
         if option is not None:
             _read_one(option, value, reading)
         elif name not in elsewhere:
-            from spark_kafka_sink.client.other_names import unknown_option
-
             reading.faults.append(unknown_option(str(name), [*table, *elsewhere], reader))
     return reading
 

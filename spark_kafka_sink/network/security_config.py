@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.held_log import warn_once
 
 if TYPE_CHECKING:
     import ssl
@@ -103,8 +104,6 @@ def _warn(config: SecurityConfig) -> None:
     tls, login = config.tls, config.login
     if tls is None and login is None:
         return
-    from spark_kafka_sink.held_log import warn_once
-
     if login is not None and tls is None and login.mechanism in ("PLAIN", "OAUTHBEARER"):
         warn_once(
             _log,

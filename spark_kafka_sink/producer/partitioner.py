@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.client.cluster import ClusterSnapshot, PartitionInfo
 from spark_kafka_sink.errors import MetadataTimeoutError, SchemaError
 from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.murmur2 import partition_of_key, partitions_of_keys
 from spark_kafka_sink.records.arrays import null_mask, numbers_of
 from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, one_array
@@ -121,8 +122,6 @@ class Partitioner:
         if key is not None and not (self._ignore_keys or self._round_robin):
             count = snapshot.partition_count(topic)
             if count is not None:
-                from spark_kafka_sink.producer.murmur2 import partition_of_key  # loaded with the first key
-
                 return partition_of_key(key, count)
         state = self._topic(topic, snapshot)
         with self._lock:
@@ -208,8 +207,6 @@ def _keyed(
 
 def _hashed(key: ArrowColumn, count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """The partition of each key, and the rows that have no key: what stands there means nothing."""
-    from spark_kafka_sink.producer.murmur2 import partitions_of_keys  # loaded with the first key
-
     partitions = np.empty(len(key), np.int32)
     keyless: list[NDArray[np.int64]] = [_NO_ROWS]
     for start in range(0, len(key), _CHUNK_ROWS):

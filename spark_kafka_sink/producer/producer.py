@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import partial
 from operator import index
 from random import Random
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +35,7 @@ from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.batching.staging import StagedRecord
 from spark_kafka_sink.producer.config import ProducerConfig, with_keywords
 from spark_kafka_sink.producer.futures import Callback, ColumnsFuture, RecordMetadata, SendFuture
+from spark_kafka_sink.producer.interceptors import Interceptor, Interceptors
 from spark_kafka_sink.producer.metrics import ProducerMetrics, Totals, kept_elsewhere
 from spark_kafka_sink.producer.partitioner import Partitioner, RecordPartitioner
 from spark_kafka_sink.producer.record import (
@@ -61,15 +61,12 @@ from spark_kafka_sink.producer.rows import (
 )
 from spark_kafka_sink.producer.sending.sender import Sender
 from spark_kafka_sink.producer.sending.sender_thread import SenderLoop, SenderThread, abandon
+from spark_kafka_sink.producer.serializers import HeaderSerializer, Serializer, Serializers
 from spark_kafka_sink.producer.topics import Topics
 from spark_kafka_sink.producer.transactional import StillOpen, TransactionalProducer
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.joined_rows import reuse_freed_memory
-
-if TYPE_CHECKING:
-    from spark_kafka_sink.producer.interceptors import Interceptor, Interceptors
-    from spark_kafka_sink.producer.serializers import HeaderSerializer, Serializer, Serializers
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
@@ -105,12 +102,9 @@ class KafkaProducer(TransactionalProducer):
         self._system = system if system is not None else OperatingSystem()
         self._loop = loop if loop is not None else SenderThread(self._system, flush_at_exit)
         random = random if random is not None else Random()
-        given = key_serializer is not None or value_serializer is not None
-        self._serializers = _new_serializers(key_serializer, value_serializer) if given else None
+        self._serializers = Serializers(key_serializer, value_serializer)
         self._interceptors: Interceptors[ProducerRecord, RecordMetadata] | None = None
         if interceptors:
-            from spark_kafka_sink.producer.interceptors import Interceptors  # few have any
-
             self._interceptors = Interceptors(interceptors)
         self._record_partitioner = partitioner
         self._partitioner = Partitioner(self.config, random)
@@ -275,8 +269,6 @@ class KafkaProducer(TransactionalProducer):
         topic, timestamp_ms = record.topic, record.timestamp_ms
         now = self._system.now()
         snapshot = self._await_topic(topic, now, record.partition)
-        if self._serializers is None:
-            self._serializers = _new_serializers(None, None)
         key, value, headers = self._serializers.apply(record)
         key_size = -1 if key is None else len(key)
         value_size = -1 if value is None else len(value)
@@ -391,9 +383,3 @@ class KafkaProducer(TransactionalProducer):
             return self._topics.await_partitions(topic, now, partition)
         except ProducerClosedError:
             raise self._closed_error() from None
-
-
-def _new_serializers(*given: Serializer | HeaderSerializer | None) -> Serializers:
-    from spark_kafka_sink.producer.serializers import Serializers  # columns need none
-
-    return Serializers(*given)

@@ -17,6 +17,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from spark_kafka_sink import errors
 from spark_kafka_sink.client.preflight import Target, failure, preflight
 from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError, PreflightError, SchemaError
+from spark_kafka_sink.exactly_once.names import driver_id, prefix_of
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.held_log import held_log
 from spark_kafka_sink.spark.columns import ColumnPlan, plan_columns
@@ -102,8 +103,6 @@ def write_target(options: SinkOptions) -> Target:
     topics = tuple(topic for topic in named if topic is not None)
     transactional_id = None
     if options.exactly_once is not None:
-        from spark_kafka_sink.exactly_once.names import driver_id, prefix_of
-
         # Without a prefix of the user's: one that begins as the sink's own do. Rights are granted by beginnings.
         transactional_id = driver_id(options.exactly_once.prefix or prefix_of("check", ""))
     return Target(

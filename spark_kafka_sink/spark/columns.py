@@ -39,6 +39,7 @@ from pyspark.sql.types import (
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.spark.words import cast_of, no_value_column
 
 if TYPE_CHECKING:
     from spark_kafka_sink.formats.encoder import ColumnsEncoder
@@ -99,8 +100,6 @@ def plan_columns(
 ) -> ColumnPlan:
     """Check the schema; all faults in one SchemaError. `encoders`: of `value` and `key`, where they have one."""
     names = schema.fieldNames()
-    from spark_kafka_sink.spark.words import cast_of, no_value_column  # a worker has no use for them
-
     encoders = encoders or {}
     unused = {*encoders, "topic"} if fixed_topic is not None else {*encoders}
     relevant = [name for name in _EXPECTED if name in names and name not in unused]

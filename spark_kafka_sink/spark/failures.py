@@ -14,6 +14,7 @@ from spark_kafka_sink.errors import (
     RecordTooLargeError,
 )
 from spark_kafka_sink.records.columns import RecordColumns, one_array
+from spark_kafka_sink.spark.options.names import as_in_spark
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.report import TaskIdentity
 from spark_kafka_sink.words import counted, placed
@@ -78,8 +79,6 @@ class Failures:
 
 def _reason(topic: str | None, partition: int | None, error: KafkaSinkError) -> str:
     """Why, without the place, which has been named."""
-    from spark_kafka_sink.spark.options.names import as_in_spark
-
     words = as_in_spark(str(error))
     for place in (placed(topic, partition), placed(topic)) if topic is not None else ():
         words = words.removeprefix(f"{place}: ")

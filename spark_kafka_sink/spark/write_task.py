@@ -39,6 +39,7 @@ from spark_kafka_sink.producer.futures import ColumnsResult, RowFailures
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.spark.columns import ColumnPlan, TopicRows, split_by_topic
+from spark_kafka_sink.spark.dead_letters import cut, dead_letters
 from spark_kafka_sink.spark.failures import Failures, is_about_the_record
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.pace import Pace
@@ -228,8 +229,6 @@ class _Writing:
         dead_letter_topic = self.options.dead_letter_topic
         if waiting.is_dead_letter:
             if isinstance(error, RecordTooLargeError) and not waiting.was_cut:
-                from spark_kafka_sink.spark.dead_letters import cut  # loaded with the first dead letter
-
                 smaller = TopicRows(waiting.rows.topic, cut(failed), None)
                 self._hand_over(smaller, is_dead_letter=True, was_cut=True)
                 return
@@ -244,8 +243,6 @@ class _Writing:
         elif dead_letter_topic is not None and is_about_the_record(error):
             name = type(error).__name__
             self.report.errors[name] = self.report.errors.get(name, 0) + failed.num_rows
-
-            from spark_kafka_sink.spark.dead_letters import dead_letters  # loaded with the first one
 
             letters = dead_letters(
                 failed,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 
 from spark_kafka_sink.client.bootstrap import bootstrap_nodes
-from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.options import ClientConfig
+from spark_kafka_sink.client.preflight.certificates import certificate_checks
 from spark_kafka_sink.client.preflight.checks import (
     BOOTSTRAP,
     METADATA,
@@ -17,7 +17,9 @@ from spark_kafka_sink.client.preflight.checks import (
     Target,
     topic_name,
 )
+from spark_kafka_sink.client.preflight.meant import with_names_meant
 from spark_kafka_sink.client.preflight.probe import Probe
+from spark_kafka_sink.client.preflight.questions import ask, rights, sizes_and_clocks
 from spark_kafka_sink.client.preflight.reached import DOES_NOT_EXIST, names_check, reached_checks
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.system import OperatingSystem, System
@@ -49,29 +51,16 @@ def preflight(
         checks = reached_checks(probe, config, patience)
         if thorough:
             places = [*probe.bootstrap, *probe.leaders()]
-            checks = [names_check(places, system), *checks, *_certificates(places, config, system, patience)]
+            certificates = certificate_checks(config, places, system, patience.silence_ms)
+            checks = [names_check(places, system), *checks, *certificates]
         if probe.answer is not None:
             checks += _answers(probe, patience, thorough=thorough)
         if probe.answer is not None and any(check.detail == DOES_NOT_EXIST for check in checks):
-            checks = _with_names_meant(checks, probe, patience)
+            checks = with_names_meant(checks, probe, patience.silence_ms)
         return checks
 
 
-def _certificates(nodes: list[Node], config: ClientConfig, system: System, patience: Patience) -> list[Check]:
-    from spark_kafka_sink.client.preflight.certificates import certificate_checks
-
-    return list(certificate_checks(config, nodes, system, patience.silence_ms))
-
-
-def _with_names_meant(checks: list[Check], probe: Probe, patience: Patience) -> list[Check]:
-    from spark_kafka_sink.client.preflight.meant import with_names_meant
-
-    return with_names_meant(checks, probe, patience.silence_ms)
-
-
 def _answers(probe: Probe, patience: Patience, *, thorough: bool) -> list[Check]:
-    from spark_kafka_sink.client.preflight.questions import ask, rights, sizes_and_clocks
-
     answered = probe.answer.topics if probe.answer is not None else []
     found = {topic.name for topic in answered if not topic.error_code}
     known = [topic for topic in probe.target.topics if topic in found]

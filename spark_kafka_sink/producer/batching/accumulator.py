@@ -101,7 +101,7 @@ class RecordAccumulator:
 
     # -- callers of send ----------------------------------------------------------------------------------------------
 
-    def append_columns(
+    def append_columns(  # noqa: PLR0913 - what is known of the rows, and for how long to wait
         self,
         topic: str,
         columns: RecordColumns,

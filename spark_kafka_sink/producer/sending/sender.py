@@ -48,7 +48,7 @@ _POLL_MS_MAX = 3_600_000.0
 class Sender:
     """Its own thread only, except initiate_close, abandon, interrupted and fatal_error."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it drives, each made and shared by the producer
         self,
         config: ProducerConfig,
         client: NetworkClient,

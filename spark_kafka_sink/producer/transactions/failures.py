@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from spark_kafka_sink.errors import DeliveryError, KafkaSinkError, TransactionAbortedError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
+from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.words import placed
 
 _KEY_BYTES_MAX = 60
@@ -52,8 +53,6 @@ def _key_of(batch: ProducerBatch, index: int) -> str | None:
     """None if there is no key, or if the batch was never made ready for sending."""
     if not batch.has_sequence or batch.done:
         return None
-    from spark_kafka_sink.records.decoder import decode_batches  # rare: only when a record has failed
-
     columns = next(iter(decode_batches(b"".join(batch.wire_segments())))).columns
     key = columns.column("key")[index].as_py()
     return None if key is None else repr(key[:_KEY_BYTES_MAX]).removeprefix("b")

@@ -1,0 +1,126 @@
+"""No circle of files; an import inside of a function only at a door that is named here; what a Spark worker loads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.imports import PACKAGE, ROOT, Import, circles, imports, modules
+
+
+class Door(NamedTuple):
+    """`imported` may be loaded inside of functions of these files, as patterns; everywhere else at the top alone."""
+
+    imported: str
+    importers: tuple[str, ...]
+    reason: str
+
+
+DOORS = (
+    Door("*", ("cli.*",), "a command loads what it needs when it runs: `pykafka --help` is there at once"),
+    Door("chispa", ("testing.frames",), "optional dependency"),
+    Door("google.protobuf*", ("formats.protobuf_descriptor",), "optional dependency"),
+    Door("trustme", ("testing.secured",), "optional dependency"),
+    Door("pyspark.*", ("testing.*",), "the broker for tests is of use without Spark"),
+    Door("testing", ("pytest_plugin",), "pytest loads the plugin in every project of this environment"),
+    Door("pyspark.sql.*", ("spark.patches.*",), "Spark Connect is an optional dependency, and classic Spark beside it"),
+    Door(
+        "network.security.*",
+        ("network.channels", "network.security_config", "client.preflight.certificates"),
+        "not for connections without TLS and SASL",
+    ),
+    Door(
+        "producer.transactions.*",
+        ("producer.transactional", "producer.sending.*"),
+        "not for a producer without a transactional.id",
+    ),
+    Door("spark.exactly_once", ("spark.datasource", "spark.writer"), "not for a write that is at least once"),
+    Door("spark.publish", ("spark.writer",), "reports are made on the driver; not for tasks"),
+    Door("reports.write_report", ("spark.report",), "reports are made on the driver; not for tasks"),
+    Door("producer.batching.split", ("producer.batching.accumulator",), "rare, and it needs the decoder"),
+    Door("asyncio", ("producer.futures",), "as long as all of a worker's network takes, and for few callers"),
+    Door("pyarrow.fs", ("reports.store",), "clients of S3 and HDFS come with it; only for reports in files"),
+)
+
+NOT_IN_A_WORKER = (
+    "broker",
+    "client.preflight",
+    "exactly_once",
+    "formats",
+    "network.security",
+    "network.tls",
+    "producer.transactions",
+    "protocol.messages.fetch",
+    "reader",
+    "records.decoder",
+    "reports",
+    "sasl",
+    "spark.exactly_once",
+    "spark.options.delivery",
+    "spark.options.parse",
+    "spark.patches",
+)
+"""Rooms that a task of a plain write never needs."""
+
+
+def short(module: str) -> str:
+    return module.removeprefix(f"{PACKAGE}.")
+
+
+FILES = modules()
+IMPORTS = imports(FILES)
+IN_FUNCTIONS = [each for each in IMPORTS if each.in_function]
+
+
+def is_at(each: Import, door: Door) -> bool:
+    return fnmatchcase(short(each.imported), door.imported) and any(
+        fnmatchcase(short(each.importer), importer) for importer in door.importers
+    )
+
+
+def test_no_files_import_each_other_in_a_circle_not_even_for_types_or_in_functions() -> None:
+    assert circles((each.importer, each.imported) for each in IMPORTS if each.imported in FILES) == []
+
+
+def test_an_import_inside_of_a_function_is_at_a_door() -> None:
+    assert [
+        f"{short(each.importer)}:{each.line} {short(each.imported)}"
+        for each in IN_FUNCTIONS
+        if not any(is_at(each, door) for door in DOORS)
+    ] == []
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: f"{door.imported} from {' '.join(door.importers)}")
+def test_each_door_is_used(door: Door) -> None:
+    assert any(is_at(each, door) for each in IN_FUNCTIONS)
+
+
+def test_a_circle_is_found_and_where_an_import_stands(tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "__init__.py").write_text("")
+    (tmp_path / "p" / "a.py").write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from p.b import B\n")
+    (tmp_path / "p" / "b.py").write_text("import p.c\n")
+    (tmp_path / "p" / "c.py").write_text("def f():\n    from p import a, d\n")
+    (tmp_path / "p" / "d.py").write_text("from p import a\n")
+    files = modules(tmp_path, "p")
+    found = imports(files)
+    assert circles((each.importer, each.imported) for each in found) == [["p.a", "p.b", "p.c", "p.d"]]
+    assert [each for each in found if each.in_function] == [
+        Import("p.c", "p.a", 2, True),
+        Import("p.c", "p.d", 2, True),
+    ]
+    assert circles((each.importer, each.imported) for each in found if not each.in_function) == []
+
+
+def test_a_spark_worker_loads_no_room_that_a_plain_write_does_not_need() -> None:
+    """In a process of its own: what is there where Spark has unpickled a writer."""
+    code = f"import sys, {PACKAGE}.spark.writer; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = {short(name) for name in done.stdout.split() if name.startswith(f"{PACKAGE}.")}
+    assert "producer.producer" in loaded
+    assert [name for name in sorted(loaded) if any(f"{name}.".startswith(f"{room}.") for room in NOT_IN_A_WORKER)] == []
