@@ -34,8 +34,10 @@ $(VENV)/.up-to-date: pyproject.toml
 .PHONY: kafka
 kafka: $(JARS)/spark.jsa ## fetch a real Apache Kafka and Spark's own connector, once (Java needed)
 
-$(JARS)/.up-to-date: conf/kafka/ivy.xml conf/kafka/jars.sha256 integration/support/artifacts.py | setup
+$(JARS)/.up-to-date: conf/kafka/ivy.xml conf/kafka/jars.sha256 conf/kafka/versions/ivy.xml conf/kafka/versions/jars.sha256 \
+		integration/support/artifacts.py | setup
 	$(BIN)/python -m integration.support.artifacts $(JARS)
+	$(BIN)/python -m integration.support.kafka_versions
 	touch $@
 
 # Where it cannot be written, JVMs start as slowly as they do without it.
@@ -126,7 +128,7 @@ soak: setup kafka ## schedules, hostile bytes, faults, killed drivers and placem
 	$(BIN)/python -m tests.fuzz $(N)
 	SOAK=1 $(BIN)/python -m pytest --capture=no $(wildcard integration/test_faults_*.py) integration/test_partitioner_keys.py \
 		integration/test_spark_killed_driver.py integration/test_exactly_once_killed.py integration/test_spark_cluster.py \
-		integration/test_spark_memory.py integration/test_producer_memory.py
+		integration/test_spark_memory.py integration/test_producer_memory.py integration/test_kafka_versions.py
 
 .PHONY: demo
 demo: setup ## a million rows and a stream, from Spark to a broker, and what was written (BOOTSTRAP=host:port for your own)

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyspark
@@ -19,6 +20,7 @@ import pyspark
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / ".jars"
 DIGESTS = ROOT / "conf" / "kafka" / "jars.sha256"
+CONFIGURATIONS = ("kafka", "connector", "registry")
 ATTEMPTS = 3
 
 
@@ -33,30 +35,27 @@ def connector_jars() -> list[Path]:
 
 
 def fetch(folder: Path) -> None:
-    ivy = next(Path(pyspark.__file__).parent.glob("jars/ivy-*.jar"))
-    command = [
-        "java",
-        "-jar",
-        str(ivy),
-        "-ivy",
-        str(ROOT / "conf" / "kafka" / "ivy.xml"),
-        "-confs",
-        "kafka",
-        "connector",
-        "registry",
-    ]
-    command += ["-types", "jar", "bundle", "tar.gz"]
-    command += ["-retrieve", f"{folder}/[conf]/[artifact]-[revision](-[classifier]).[ext]"]
+    arguments = ["-confs", *CONFIGURATIONS, "-types", "jar", "bundle", "tar.gz"]
     for attempt in range(1, ATTEMPTS + 1):
-        for name in ("kafka", "connector", "registry"):
+        for name in CONFIGURATIONS:
             shutil.rmtree(folder / name, ignore_errors=True)
-        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-        if result.returncode == 0 and list((folder / "connector").glob("*.jar")):
+        pattern = f"{folder}/[conf]/[artifact]-[revision](-[classifier]).[ext]"
+        succeeded, said = run_ivy(ROOT / "conf" / "kafka" / "ivy.xml", arguments, pattern)
+        if succeeded and list((folder / "connector").glob("*.jar")):
             check_digests(folder)
             _unpack(folder / "registry")
             return
         print(f"attempt {attempt} of {ATTEMPTS} to fetch the jars failed", file=sys.stderr)
-    sys.exit(f"{result.stdout}\nThe jars could not be fetched from Maven Central; the lines above say which and why.")
+    sys.exit(f"{said}\nThe jars could not be fetched from Maven Central; the lines above say which and why.")
+
+
+def run_ivy(file: Path, arguments: Sequence[str], pattern: str, **properties: str) -> tuple[bool, str]:
+    """Whether what `file` asks for was found and copied to where `pattern` says, and what was said about it."""
+    ivy = next(Path(pyspark.__file__).parent.glob("jars/ivy-*.jar"))
+    defined = [f"-D{name}={value}" for name, value in properties.items()]
+    command = ["java", *defined, "-jar", str(ivy), "-ivy", str(file), *arguments, "-retrieve", pattern]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    return done.returncode == 0, done.stdout
 
 
 def check_digests(folder: Path, expected: str | None = None) -> None:
@@ -67,16 +66,21 @@ def check_digests(folder: Path, expected: str | None = None) -> None:
     """
     lines = (DIGESTS.read_text() if expected is None else expected).splitlines()
     pinned = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
-    found = {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.glob("*/*"))
-        if path.is_file()
-    }
+    found = digests_of(folder, "*/*")
     wrong = sorted(name for name in pinned.keys() | found.keys() if pinned.get(name) != found.get(name))
     if wrong:
         for name in wrong:
             (folder / name).unlink(missing_ok=True)
         sys.exit(f"These files are not what {DIGESTS.name} pins, or are missing, and were removed: {', '.join(wrong)}")
+
+
+def digests_of(folder: Path, pattern: str) -> dict[str, str]:
+    """Of the files that the pattern finds in the folder, by their paths there."""
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.glob(pattern))
+        if path.is_file()
+    }
 
 
 def _unpack(folder: Path) -> None:

@@ -139,9 +139,9 @@ class KafkaCluster:
         while self._registered_brokers() < expected:
             for node in self.nodes.values():
                 if node.process is not None and node.process.poll() is not None:
-                    raise RuntimeError(f"node {node.node_id} ended at once:\n{_tail(node.log)}")
+                    raise RuntimeError(f"node {node.node_id} ended at once:\n{tail(node.log)}")
             if time.monotonic() > deadline:
-                logs = "\n".join(f"--- node {n.node_id}\n{_tail(n.log)}" for n in self.nodes.values())
+                logs = "\n".join(f"--- node {n.node_id}\n{tail(n.log)}" for n in self.nodes.values())
                 raise RuntimeError(f"Kafka was not ready after {seconds:.0f} s\n{logs}")
             time.sleep(0.2)
 
@@ -261,7 +261,7 @@ class KafkaCluster:
         from confluent_kafka.admin import AdminClient
 
         running = [n for n in self.nodes.values() if n.is_broker and n.process and not n.paused]
-        if not all(_listens(port) for n in running for name, port in n.ports.items() if name != "CONTROLLER"):
+        if not all(listens(port) for n in running for name, port in n.ports.items() if name != "CONTROLLER"):
             return set()
         bootstrap = ",".join(f"localhost:{n.ports['PLAINTEXT']}" for n in running)
         admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
@@ -290,7 +290,7 @@ def _template(name: str) -> Template:
     return Template((TEMPLATES / name).read_text())
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
     try:
         socket.create_connection(("localhost", port), timeout=1).close()
     except OSError:
@@ -298,7 +298,7 @@ def _listens(port: int) -> bool:
     return True
 
 
-def _tail(path: Path, characters: int = 4000) -> str:
+def tail(path: Path, characters: int = 4000) -> str:
     if not path.exists():
         return "(no log)"
     with path.open("rb") as log:

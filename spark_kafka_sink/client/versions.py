@@ -50,6 +50,13 @@ CLIENT_THROTTLES_FROM: dict[ApiKey, int] = {
 }
 
 
+KNOWN_FROM: dict[ApiKey, str] = {
+    ApiKey.DESCRIBE_TRANSACTIONS: "3.0",
+    ApiKey.LIST_TRANSACTIONS: "3.0",
+}
+"""The Kafka that brought an API which brokers of people may lack."""
+
+
 @dataclass(frozen=True)
 class FinalizedFeatures:
     """What the whole cluster has agreed on. `epoch` is -1 while no broker has sent one."""
@@ -86,7 +93,7 @@ class NodeVersions:
         if theirs is None:
             raise UnsupportedVersionError(
                 f"{self.broker} does not know the API {api_key.name} ({api_key.value}), which is needed here in one of "
-                f"the versions {ours}. It is too old, or does not offer this API on this listener."
+                f"the versions {ours}. It is {_age(api_key)}, or does not offer this API on this listener."
             )
         version = min(ours.max, theirs.max)
         if version < max(ours.min, theirs.min):
@@ -96,6 +103,10 @@ class NodeVersions:
                 f"{theirs}, and {ours} would be needed here."
             )
         return version
+
+
+def _age(api_key: ApiKey) -> str:
+    return f"older than Kafka {KNOWN_FROM[api_key]}" if api_key in KNOWN_FROM else "too old"
 
 
 def node_versions(broker: str, response: ApiVersionsResponse) -> NodeVersions:

@@ -33,6 +33,7 @@ from spark_kafka_sink.protocol.messages.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
+from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.words import cleaned
@@ -51,6 +52,7 @@ _SETTINGS = {
     "min.cleanable.dirty.ratio": "0.01",
     "delete.retention.ms": "60000",
 }
+_LIST_NONE = ListTransactionsRequest(producer_id_filters=[-1])  # no producer has this id
 
 _log = logging.getLogger(__name__)
 
@@ -147,6 +149,10 @@ class LogTopic:
         node = self._client.metadata.snapshot.controller or self._client.any_node()
         if node is None:
             return NetworkError("no broker can be asked")
+        # A broker that is too old to say what transactions there are is found before anything is made.
+        asked = self._client.attempt(node, ListTransactionsResponse, _LIST_NONE)
+        if isinstance(asked, NetworkError):
+            return asked
         answer = self._client.attempt(node, CreateTopicsResponse, CreateTopicsRequest(topics=[topic]))
         if isinstance(answer, NetworkError):
             return answer

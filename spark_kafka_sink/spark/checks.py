@@ -110,6 +110,7 @@ def write_target(options: SinkOptions) -> Target:
         every_broker=options.topic is None,
         idempotent=options.producer_config().enable_idempotence,
         transactional_id=transactional_id,
+        exactly_once=options.exactly_once is not None,
     )
 
 

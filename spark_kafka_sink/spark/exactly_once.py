@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError
+from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
 from spark_kafka_sink.exactly_once.clients import lent
 from spark_kafka_sink.exactly_once.content import Content, added_up
@@ -161,7 +162,8 @@ def begin_stream(options: SinkOptions, run: str | None) -> ExactlyOnce:
 def begin_job(options: SinkOptions) -> ExactlyOnce:
     delivery = job_delivery(options)
     if delivery.is_forgotten:
-        free_abandoned_jobs(delivery.options, delivery.topic)
+        with refusals.before_the_first_row():
+            free_abandoned_jobs(delivery.options, delivery.topic)
     return _begun(delivery, _name(uuid.uuid4().hex), is_stream=False)
 
 

@@ -132,6 +132,16 @@ def test_a_producer_that_takes_larger_records_than_the_topic_is_warned(
     assert ("max.request.size is 5000000" in check.detail) == (outcome is Outcome.WARNING)
 
 
+@pytest.mark.parametrize("api", [ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.FETCH])
+def test_brokers_that_lack_what_exactly_once_asks_for_fail_it_alone(api: ApiKey) -> None:
+    cluster = simulated(version_limits={api: VersionRange(0, -1)})
+    error = failure(checks_of(cluster, Target(["t"], transactional_id="an-id", exactly_once=True)).values())
+    assert error is not None
+    assert f"does not know the API {api.name}" in str(error)
+    assert "Exactly once needs brokers of Kafka 3.0 or newer" in str(error)
+    assert failure(checks_of(cluster, Target(["t"], transactional_id="an-id")).values()) is None
+
+
 def test_a_broker_that_lacks_what_idempotence_needs_fails_by_name() -> None:
     cluster = simulated(version_limits={ApiKey.INIT_PRODUCER_ID: VersionRange(0, -1)})
     error = failure(checks_of(cluster, Target(["t"], idempotent=True)).values())

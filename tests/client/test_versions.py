@@ -62,6 +62,13 @@ def test_without_a_common_version_the_error_names_broker_api_and_versions(
     assert re.search(words, str(failure.value))
 
 
+def test_the_kafka_that_brought_an_api_is_named_where_a_broker_lacks_it() -> None:
+    with pytest.raises(
+        UnsupportedVersionError, match=r"LIST_TRANSACTIONS \(66\).* It is older than Kafka 3\.0, or does"
+    ):
+        speaking(None).usable(ApiKey.LIST_TRANSACTIONS)
+
+
 def test_an_answer_gives_ranges_of_unknown_apis_too_and_features() -> None:
     versions = node_versions(
         "broker 1",

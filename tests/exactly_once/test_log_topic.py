@@ -61,6 +61,17 @@ def test_brokers_that_cannot_be_asked_for_settings_are_a_warning(
     assert "cannot be seen" in caplog.text
 
 
+def test_brokers_that_cannot_say_which_transactions_there_are_are_refused_before_the_log_is_made(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = {ApiKey.LIST_TRANSACTIONS: VersionRange(0, -1), ApiKey.DESCRIBE_TRANSACTIONS: VersionRange(0, -1)}
+    monkeypatch.setattr(broker.cluster, "config", dataclasses.replace(broker.cluster.config, version_limits=limits))
+    creation = broker.control.when(api=ApiKey.CREATE_TOPICS, times=None).delay(0)
+    with pytest.raises(PreflightError, match=r"nothing was written: .* needs brokers of Kafka 3\.0 or newer"):
+        Query(broker).begin()
+    assert creation.seen == 0
+
+
 def test_what_may_pass_is_asked_again_and_what_may_not_is_an_error(broker: EmbeddedBroker) -> None:
     rule = broker.control.when(api=ApiKey.DESCRIBE_CONFIGS, times=2).fail(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
     broker.control.when(api=ApiKey.DESCRIBE_CONFIGS, nth=3).drop()

@@ -47,6 +47,8 @@ class Target:
     idempotent: bool = False
     transactional_id: str | None = None
     """An id with which transactions will be made; none is begun or ended by the checks."""
+    exactly_once: bool = False
+    """Brokers will be asked which transactions there are, and whose."""
     record_bytes_max: int | None = None
     """max.request.size of the producer; compared with what the topic takes."""
 

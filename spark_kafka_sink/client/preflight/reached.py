@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.options import ClientConfig
@@ -15,10 +16,12 @@ from spark_kafka_sink.client.preflight.checks import (
     Check,
     Outcome,
     Patience,
+    Target,
     count,
     topic_name,
 )
 from spark_kafka_sink.client.preflight.probe import Probe
+from spark_kafka_sink.client.versions import NodeVersions
 from spark_kafka_sink.errors import (
     AuthenticationError,
     ListenerMismatchError,
@@ -39,6 +42,15 @@ DOES_NOT_EXIST = "does not exist"
 _NO_ADDRESS = "has no address"
 _ADDRESS_IN_FRONT = r"^{}( \([^)]*\))?: "
 _FEATURES_SHOWN = frozenset({"metadata.version", "transaction.version"})
+
+_OF_EXACTLY_ONCE = (
+    ApiKey.LIST_TRANSACTIONS,
+    ApiKey.DESCRIBE_TRANSACTIONS,
+    ApiKey.FIND_COORDINATOR,
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.END_TXN,
+    ApiKey.FETCH,
+)
 
 _PASSWORD_REMEDY = "Check user and password in sasl.jaas.config, and that the broker has this user for this mechanism."
 _LOGIN_REMEDIES = {
@@ -135,15 +147,37 @@ def _versions_checks(probe: Probe) -> list[Check]:
     known = [versions for node in probe.reached if (versions := probe.client.versions(node)) is not None]
     if not known:
         return []
-    try:
-        version = min(each.usable(ApiKey.PRODUCE) for each in known)
-        if probe.target.idempotent:
-            min(each.usable(ApiKey.INIT_PRODUCER_ID) for each in known)
-    except UnsupportedVersionError as error:
-        return [Check(VERSIONS, Outcome.FAILED, str(error), "Use brokers of Kafka 2.1 or newer.")]
+    for apis, remedy in _needed(probe.target):
+        lacking = _lacking(apis, known)
+        if lacking is not None:
+            return [Check(VERSIONS, Outcome.FAILED, str(lacking), remedy)]
+    version = min(each.usable(ApiKey.PRODUCE) for each in known)
     levels = probe.client.finalized_features.levels
     features = "".join(f", {name} {level}" for name, level in sorted(levels.items()) if name in _FEATURES_SHOWN)
     return [Check(VERSIONS, Outcome.PASSED, f"Produce is spoken in version {version}{features}")]
+
+
+def _needed(target: Target) -> Iterator[tuple[Sequence[ApiKey], str]]:
+    """The APIs without which the write cannot be, and which brokers have them."""
+    yield (
+        (ApiKey.PRODUCE, *([ApiKey.INIT_PRODUCER_ID] if target.idempotent else ())),
+        "Use brokers of Kafka 2.8 or newer.",
+    )
+    if target.exactly_once:
+        yield (
+            _OF_EXACTLY_ONCE,
+            "Exactly once needs brokers of Kafka 3.0 or newer. With older ones leave out deliveryGuarantee: rows are "
+            "then written at least once.",
+        )
+
+
+def _lacking(apis: Sequence[ApiKey], known: Sequence[NodeVersions]) -> UnsupportedVersionError | None:
+    try:
+        for api, each in itertools.product(apis, known):
+            each.usable(api)
+    except UnsupportedVersionError as error:
+        return error
+    return None
 
 
 def _topic_check(probe: Probe, topic: str) -> Check:

@@ -1,0 +1,239 @@
+"""What this library does with each version of Kafka that people have: docs/compatibility.md is the table of it.
+
+`make test` runs the oldest and the newest version, `make soak` all of them (SOAK=1). Kafka 4 has two versions of
+transactions; the older one is run for itself in the latter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
+
+from integration.support.kafka_of_version import KafkaOfVersion
+from integration.support.kafka_versions import NEWEST, OLDEST, VERSIONS, KafkaVersion
+from integration.support.librdkafka import create_topic, read_topic
+from spark_kafka_sink import KafkaProducer, RecordColumns
+from spark_kafka_sink.cli.main import main
+from spark_kafka_sink.errors import PreflightError
+from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC, TaskName, task_id
+
+pytestmark = pytest.mark.needs("kafka")
+
+Output = pytest.CaptureFixture[str]
+ROWS = 1_000
+EXACTLY_ONCE = {"deliveryGuarantee": "exactly-once"}
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+NEEDS_3_0 = "needs brokers of Kafka 3.0 or newer"
+
+
+OF_TODAY = [
+    (version, transactions)
+    for version in (VERSIONS if os.environ.get("SOAK") else (OLDEST, NEWEST))
+    for transactions in (version.transactions if os.environ.get("SOAK") else version.transactions[-1:])
+]
+"""Versions of Kafka, each with a version of transactions that it is formatted with."""
+
+
+def on(*brokers: tuple[KafkaVersion, int]) -> pytest.MarkDecorator:
+    names = [f"kafka-{version}-transactions-{transactions}" for version, transactions in brokers]
+    return pytest.mark.parametrize("broker", brokers, ids=names, indirect=True)
+
+
+on_each = on(*OF_TODAY)
+on_those_that_list = on(*(each for each in OF_TODAY if each[0].describes_transactions))
+on_those_that_cannot = on(*(each for each in OF_TODAY if not each[0].describes_transactions))
+"""They do not say which transactions there are, so they cannot be written to exactly once."""
+
+
+@pytest.fixture(scope="module")
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaOfVersion]:
+    version, transactions = request.param
+    with KafkaOfVersion(tmp_path_factory.mktemp("of-a-version") / "kafka", version, transactions) as running:
+        yield running
+
+
+def numbers(broker: KafkaOfVersion, topic: str, isolation: str = "read_committed") -> Counter[int]:
+    return Counter(int(record.value or b"") for record in read_topic(broker.bootstrap(), topic, isolation=isolation))
+
+
+def each_once(rows: int = ROWS) -> Counter[int]:
+    return Counter(range(rows))
+
+
+def topics_of(broker: KafkaOfVersion) -> set[str]:
+    return set(AdminClient({"bootstrap.servers": broker.bootstrap()}).list_topics(timeout=60).topics)
+
+
+def save(spark: SparkSession, broker: KafkaOfVersion, topic: str, options: Mapping[str, str]) -> None:
+    frame = spark.range(0, ROWS, 1, 2).selectExpr("CAST(id % 7 AS STRING) AS key", "CAST(id AS STRING) AS value")
+    writer = frame.write.format("pykafka").option("kafka.bootstrap.servers", broker.bootstrap()).option("topic", topic)
+    writer.options(**options).save()
+
+
+def stream(spark: SparkSession, broker: KafkaOfVersion, topic: str, folder: Path, options: Mapping[str, str]) -> None:
+    """Two starts of one query. Each has one micro-batch more, which goes on with the numbers."""
+    source = folder / "source"
+    source.mkdir()
+    for start in range(2):
+        lines = range(start * ROWS // 2, (start + 1) * ROWS // 2)
+        (source / f"{start}.txt").write_text("\n".join(map(str, lines)))
+        writer = spark.readStream.text(str(source)).writeStream.format("pykafka").options(**options)
+        writer = writer.option("kafka.bootstrap.servers", broker.bootstrap()).option("topic", topic)
+        writer = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
+        writer.start().awaitTermination()
+
+
+def command(output: Output, broker: KafkaOfVersion, name: str, *arguments: str) -> tuple[int, Any]:
+    output.readouterr()
+    status = main([name, "--bootstrap-server", broker.bootstrap(), "--json", *arguments])
+    shown = output.readouterr()
+    return status, json.loads(shown.out) if shown.out else shown.err
+
+
+# --- the producer
+
+
+@on_each
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_producer_writes_with_each_codec_what_librdkafka_reads(broker: KafkaOfVersion, codec: str) -> None:
+    topic = create_topic(broker.bootstrap(), partitions=3)
+    config = {"bootstrap.servers": broker.bootstrap(), "compression.type": codec}
+    with KafkaProducer(config) as producer:
+        values = [str(number).encode() for number in range(ROWS)]
+        producer.send_columns(topic, RecordColumns(pa.array(values), pa.array(values))).result().raise_for_failures()
+    assert numbers(broker, topic) == each_once()
+
+
+@on_each
+def test_a_transactional_producer_commits_and_aborts(broker: KafkaOfVersion) -> None:
+    topic = create_topic(broker.bootstrap(), partitions=3)
+    with KafkaProducer({"bootstrap.servers": broker.bootstrap(), "transactional.id": topic}) as producer:
+        producer.init_transactions()
+        for value, ends in (
+            (b"0", producer.commit_transaction),
+            (b"1", producer.abort_transaction),
+            (b"2", producer.commit_transaction),
+        ):
+            producer.begin_transaction()
+            producer.send_columns(topic, RecordColumns(pa.array([value]))).result().raise_for_failures()
+            ends()
+    assert numbers(broker, topic) == {0: 1, 2: 1}
+    assert numbers(broker, topic, "read_uncommitted") == {0: 1, 1: 1, 2: 1}
+
+
+# --- Spark
+
+
+@on_each
+def test_a_batch_job_writes_each_row(spark: SparkSession, broker: KafkaOfVersion) -> None:
+    topic = create_topic(broker.bootstrap(), partitions=3)
+    save(spark, broker, topic, {})
+    assert numbers(broker, topic) == each_once()
+
+
+@on_each
+def test_a_stream_writes_each_row(spark: SparkSession, broker: KafkaOfVersion, tmp_path: Path) -> None:
+    topic = create_topic(broker.bootstrap(), partitions=3)
+    stream(spark, broker, topic, tmp_path, {})
+    assert numbers(broker, topic) == each_once()
+
+
+@on_those_that_list
+def test_a_batch_job_writes_exactly_once_and_its_key_is_known(spark: SparkSession, broker: KafkaOfVersion) -> None:
+    topic = create_topic(broker.bootstrap(), partitions=3)
+    for _ in range(2):
+        save(spark, broker, topic, EXACTLY_ONCE | {"idempotencyKey": topic})
+    assert numbers(broker, topic) == each_once()
+    assert numbers(broker, topic, "read_uncommitted") == each_once()
+
+
+@on_those_that_list
+def test_a_stream_writes_exactly_once_in_both_of_its_starts(
+    spark: SparkSession, broker: KafkaOfVersion, tmp_path: Path
+) -> None:
+    topic = create_topic(broker.bootstrap(), partitions=3)
+    stream(spark, broker, topic, tmp_path, EXACTLY_ONCE)
+    assert numbers(broker, topic) == each_once()
+
+
+@on_those_that_cannot
+@pytest.mark.parametrize("look", ["true", "false"])
+def test_exactly_once_is_refused_by_name_before_anything_is_made(
+    spark: SparkSession, broker: KafkaOfVersion, tmp_path: Path, look: str
+) -> None:
+    """Of a stream too: `start` raises. Where the driver may not look, the planning worker is the first that can."""
+    topic = create_topic(broker.bootstrap(), partitions=3)
+    options = EXACTLY_ONCE | {"checkConnection": look}
+    error = PreflightError if look == "true" else Exception
+    with pytest.raises(error, match=NEEDS_3_0):
+        save(spark, broker, topic, options)
+    with pytest.raises(error, match=NEEDS_3_0):
+        stream(spark, broker, topic, tmp_path, options)
+    assert (tmp_path / "checkpoint").exists() == (look == "false")
+    assert numbers(broker, topic) == {}
+    assert DECISION_LOG_TOPIC not in topics_of(broker)
+
+
+# --- the command line
+
+
+@on_each
+def test_the_doctor_finds_nothing_to_complain_of(broker: KafkaOfVersion, capsys: Output) -> None:
+    topic = create_topic(broker.bootstrap())
+    status, document = command(capsys, broker, "doctor", "--topic", topic, "--transactional-id", "an-id")
+    assert status == 0, document
+    outcomes = {check["name"]: check["outcome"] for check in document["checks"]}
+    assert outcomes.pop("clock") == ("skipped" if broker.version.has_zookeeper else "passed")
+    assert set(outcomes.values()) == {"passed"}
+
+
+@on_those_that_cannot
+def test_the_doctor_refuses_what_the_driver_of_spark_would(
+    broker: KafkaOfVersion, capsys: Output, tmp_path: Path
+) -> None:
+    conf = tmp_path / "spark.json"
+    conf.write_text(json.dumps(EXACTLY_ONCE | {"topic": create_topic(broker.bootstrap())}))
+    status, document = command(capsys, broker, "doctor", "--spark-conf", str(conf))
+    (failed,) = (check for check in document["checks"] if check["outcome"] == "failed")
+    assert (status, failed["name"]) == (1, "versions")
+    assert NEEDS_3_0 in failed["remedy"]
+
+
+@on_each
+def test_topics_are_listed_and_described(broker: KafkaOfVersion, capsys: Output) -> None:
+    topic = create_topic(broker.bootstrap(), partitions=2)
+    _, listed = command(capsys, broker, "topics")
+    assert {"topic": topic, "partitions": 2, "replicas": 1} in listed
+    _, described = command(capsys, broker, "topics", topic)
+    assert [(each["partition"], each["leader"], each["end_offset"]) for each in described] == [(0, 1, 0), (1, 1, 0)]
+
+
+@on_those_that_list
+def test_open_transactions_are_listed(spark: SparkSession, broker: KafkaOfVersion, capsys: Output) -> None:
+    topic = create_topic(broker.bootstrap())
+    save(spark, broker, topic, EXACTLY_ONCE | {"transactionalIdPrefix": topic})
+    name = task_id(topic, TaskName(1, 0, 0))
+    with KafkaProducer({"bootstrap.servers": broker.bootstrap(), "transactional.id": name}) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send_columns(topic, RecordColumns(pa.array([b"x"]))).result().raise_for_failures()
+        status, listed = command(capsys, broker, "transactions", "--prefix", topic)
+        producer.abort_transaction()
+    (shown,) = listed
+    assert (status, [each["transactional_id"] for each in shown["open"]]) == (0, [name])
+
+
+@on_those_that_cannot
+def test_transactions_are_refused_by_name(broker: KafkaOfVersion, capsys: Output) -> None:
+    status, said = command(capsys, broker, "transactions")
+    assert status != 0
+    assert "is older than Kafka 3.0" in said

@@ -1,0 +1,75 @@
+"""The versions of Kafka with which the library is run are pinned by the bytes of their jars."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from integration.support import kafka_versions
+from integration.support.artifacts import ATTEMPTS
+from integration.support.kafka_versions import VERSIONS, KafkaVersion, fetched, pinned_of
+
+KNOWN = KafkaVersion("1.2.3")
+JARS = {"a-1.jar": b"a", "b-2.jar": b"b"}
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=str)
+def test_every_version_is_pinned(version: KafkaVersion) -> None:
+    assert f"kafka_2.13-{version}.jar" in pinned_of(version)
+    assert any(name.startswith("zookeeper-") for name in pinned_of(version)) or not version.has_zookeeper
+
+
+def test_they_are_listed_from_the_oldest_to_the_newest() -> None:
+    numbers = [[int(part) for part in version.number.split(".")] for version in VERSIONS]
+    assert numbers == sorted(numbers)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the jars of KNOWN are to be. What is fetched from Maven is what JARS has."""
+    digests = tmp_path / "jars.sha256"
+    digests.write_text("".join(f"{hashlib.sha256(data).hexdigest()}  {KNOWN}/{name}\n" for name, data in JARS.items()))
+    monkeypatch.setattr(kafka_versions, "DIGESTS", digests)
+    monkeypatch.setattr(kafka_versions, "JARS", tmp_path)
+    return KNOWN.jars
+
+
+def write_jars(folder: Path, **changed: bytes) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in {**JARS, **changed}.items():
+        (folder / name).write_bytes(data)
+
+
+def from_maven(**changed: bytes) -> Any:
+    def run_ivy(file: Path, arguments: list[str], pattern: str, **properties: str) -> tuple[bool, str]:
+        assert properties == {"kafka": KNOWN.number}
+        write_jars(Path(pattern).parent, **changed)
+        return True, "said by Ivy"
+
+    return patch.object(kafka_versions, "run_ivy", side_effect=run_ivy)
+
+
+def test_what_is_there_is_not_fetched_again(folder: Path) -> None:
+    write_jars(folder)
+    with from_maven() as ivy:
+        assert fetched(KNOWN) == folder
+    assert ivy.call_count == 0
+
+
+@pytest.mark.parametrize("name", ["a-1.jar", "more-3.jar"])
+def test_other_bytes_and_other_files_are_fetched_again(folder: Path, name: str) -> None:
+    write_jars(folder, **{name: b"other"})
+    with from_maven():
+        fetched(KNOWN)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == JARS
+
+
+def test_what_is_not_pinned_is_refused(folder: Path) -> None:
+    with from_maven(**{"a-1.jar": b"other"}) as ivy, pytest.raises(RuntimeError, match="are not what is pinned"):
+        fetched(KNOWN)
+    assert ivy.call_count == ATTEMPTS
+    assert not folder.exists()
