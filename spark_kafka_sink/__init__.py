@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.futures import ColumnsResult, RecordMetadata
     from spark_kafka_sink.producer.producer import KafkaProducer
     from spark_kafka_sink.producer.record import ProducerRecord
+    from spark_kafka_sink.producer.tables import TableResult
     from spark_kafka_sink.records.columns import RecordColumns
     from spark_kafka_sink.spark.datasource import KafkaDataSource
     from spark_kafka_sink.spark.patches.drop_in import register
@@ -28,6 +29,7 @@ _HOME = {
     "ProducerRecord": "spark_kafka_sink.producer.record",
     "RecordColumns": "spark_kafka_sink.records.columns",
     "RecordMetadata": "spark_kafka_sink.producer.futures",
+    "TableResult": "spark_kafka_sink.producer.tables",
     "register": "spark_kafka_sink.spark.patches.drop_in",
 }
 
@@ -39,6 +41,7 @@ __all__ = [
     "ProducerRecord",
     "RecordColumns",
     "RecordMetadata",
+    "TableResult",
     "register",
 ]
 

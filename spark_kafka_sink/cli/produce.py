@@ -1,32 +1,27 @@
 """`pykafka produce`: lines from stdin, or the columns of a Parquet or CSV file, into a topic.
 
-Both go through send_columns. Lines are sent as they come: what stands ready is one call. So nothing waits in a pipe
-that is slow, and one that is fast makes large batches.
+Both are a table that send_table() takes. Lines are sent as they come: what stands ready is one batch. So nothing waits
+in a pipe that is slow, and one that is fast makes large batches.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections import deque
-from collections.abc import Iterable
-from concurrent.futures import Future
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink.cli.client_options import add_connection_arguments, given_options, reach_to_write
-from spark_kafka_sink.cli.progress import Progress
 from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.producer.progress import Progress
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.producer.futures import ColumnsResult
+    import pyarrow as pa
+
     from spark_kafka_sink.producer.producer import KafkaProducer
-    from spark_kafka_sink.records.columns import RecordColumns
 
 HELP = "write lines from stdin, or the columns of a file, to a topic"
-CALLS_AHEAD_MAX = 64
-"""Calls that may be unanswered; buffer.memory bounds their bytes."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +56,6 @@ def run(chosen: argparse.Namespace) -> int:
         raise ConfigurationError("--key-separator is of lines, and --file has none: name --key-column")
     options = {"client.id": "pykafka-produce", **given_options(chosen)}
     config = ProducerConfig.parse(options)
-    rows: Iterable[RecordColumns]
     if chosen.file is None:
         rows, total = rows_of_lines(_stdin(), chosen.key_separator, headers, config.max_request_size), None
     else:
@@ -86,22 +80,17 @@ def _check_partition(producer: KafkaProducer, chosen: argparse.Namespace) -> Non
 
 
 def _send_all(
-    producer: KafkaProducer, chosen: argparse.Namespace, rows: Iterable[RecordColumns], progress: Progress
+    producer: KafkaProducer, chosen: argparse.Namespace, rows: pa.RecordBatchReader, progress: Progress
 ) -> None:
-    """DeliveryError at the first call with a row that was not written; all before it is written."""
-    calls: deque[Future[ColumnsResult]] = deque()
-    for columns in rows:
-        calls.append(producer.send_columns(chosen.topic, columns, chosen.partition))
-        while calls and (calls[0].done() or len(calls) > CALLS_AHEAD_MAX):
-            _finish(calls.popleft(), progress)
-    while calls:
-        _finish(calls.popleft(), progress)
+    """DeliveryError if a row was not written: no more are read then, and all that were are answered before."""
+    from spark_kafka_sink.producer.table_plan import Mapped, plan_table
+    from spark_kafka_sink.producer.tables import TableSender
 
-
-def _finish(call: Future[ColumnsResult], progress: Progress) -> None:
-    result = call.result()
-    progress.advance(result.rows_written)
-    result.raise_for_failures()
+    plan = plan_table(chosen.topic, rows.schema, Mapped(partition=chosen.partition), {})
+    sender = TableSender(producer.send_columns, plan, failed_rows_max=0)
+    for answered in sender.steps(rows):
+        progress.advance(answered)
+    sender.result.raise_for_failures()
 
 
 def _stdin() -> BufferedReader:

@@ -1,24 +1,22 @@
-"""Where `pykafka produce` has its rows from: lines of a stream, or columns of a file; as RecordColumns."""
+"""Where `pykafka produce` has its rows from: lines of a stream, or columns of a file; as a stream of Arrow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BufferedReader, BytesIO
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import ConfigurationError, DataError
-from spark_kafka_sink.records.columns import RecordColumns
 
 READ_BYTES = 1 << 20
 ROWS_AT_ONCE = 50_000
 
 Headers = Sequence[tuple[str, bytes]]
-_HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_HEADERS = pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
 
 
 @dataclass(frozen=True)
@@ -32,9 +30,18 @@ class InputColumns:
 
 def rows_of_lines(
     stream: BufferedReader | BytesIO, key_separator: str | None, headers: Headers, line_bytes_max: int
-) -> Iterator[RecordColumns]:
+) -> pa.RecordBatchReader:
     """What stands ready in the stream, line by line a record; the last one may have no line end."""
-    separator = None if key_separator is None else key_separator.encode()
+    fields = [pa.field("value", pa.binary())]
+    if key_separator is not None:
+        fields.append(pa.field("key", pa.binary()))
+    columns = _columns_of_lines(stream, None if key_separator is None else key_separator.encode(), line_bytes_max)
+    return _reader(fields, columns, headers)
+
+
+def _columns_of_lines(
+    stream: BufferedReader | BytesIO, separator: bytes | None, line_bytes_max: int
+) -> Iterator[list[pa.Array]]:
     before, rest = 0, b""
     while data := stream.read1(READ_BYTES):
         *lines, rest = (rest + data).split(b"\n")
@@ -42,26 +49,38 @@ def rows_of_lines(
             number = before + len(lines) + 1
             raise DataError(f"line {number} is longer than max.request.size, {line_bytes_max} bytes")
         if lines:
-            yield _of_lines(lines, separator, headers, before)
+            yield _of_lines(lines, separator, before)
             before += len(lines)
     if rest:
-        yield _of_lines([rest], separator, headers, before)
+        yield _of_lines([rest], separator, before)
 
 
-def _of_lines(lines: list[bytes], separator: bytes | None, headers: Headers, before: int) -> RecordColumns:
+def _of_lines(lines: list[bytes], separator: bytes | None, before: int) -> list[pa.Array]:
     """`before`: how many lines came before these."""
-    repeated = repeated_headers(headers, len(lines))
     if separator is None:
-        return RecordColumns(pa.array(lines, pa.binary()), headers=repeated)
+        return [pa.array(lines, pa.binary())]
     parts = [line.split(separator, 1) for line in lines]
     for number, part in enumerate(parts, before + 1):
         if len(part) != 2:
             raise DataError(f"line {number} has no {separator.decode()!r} between key and value")
     keys, values = zip(*parts, strict=True)
-    return RecordColumns(pa.array(values, pa.binary()), pa.array(keys, pa.binary()), repeated)
+    return [pa.array(values, pa.binary()), pa.array(keys, pa.binary())]
 
 
-def rows_of_file(path: Path, wanted: InputColumns, headers: Headers) -> tuple[Iterator[RecordColumns], int | None]:
+def _reader(fields: list[pa.Field], columns: Iterator[list[pa.Array]], headers: Headers) -> pa.RecordBatchReader:
+    """The columns, and the same headers in each row."""
+    schema = pa.schema([*fields, _HEADERS] if headers else fields)
+    one = pa.scalar([{"key": name, "value": value} for name, value in headers], _HEADERS.type)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for arrays in columns:
+            repeated = [pa.repeat(one, len(arrays[0]))] if headers else []
+            yield pa.RecordBatch.from_arrays([*arrays, *repeated], schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def rows_of_file(path: Path, wanted: InputColumns, headers: Headers) -> tuple[pa.RecordBatchReader, int | None]:
     """The file's rows, some at a time, and how many there are, if the file says so."""
     suffix = path.suffix.lower()
     total: int | None = None
@@ -76,7 +95,14 @@ def rows_of_file(path: Path, wanted: InputColumns, headers: Headers) -> tuple[It
         raise ConfigurationError(f"--file: {path} cannot be read: {error.strerror or error}") from error
     except pa.ArrowInvalid as error:
         raise ConfigurationError(f"--file: {path} is damaged: {error}") from error
-    return _converted(batches, _named(schema, wanted, path), headers, path), total
+    named = _named(schema, wanted, path)
+    roles = [("value", named.value), ("key", named.key), ("timestamp", named.timestamp)]
+    chosen = {role: name for role, name in roles if name is not None}
+    try:
+        fields = [pa.field(role, _type_of(role, schema.field(name).type)) for role, name in chosen.items()]
+    except pa.ArrowNotImplementedError as error:
+        raise DataError(f"--file: {path}: {error}") from error
+    return _reader(fields, _converted(batches, chosen, path), headers), total
 
 
 def _parquet(path: Path) -> tuple[Iterator[pa.RecordBatch], pa.Schema, int]:
@@ -113,18 +139,19 @@ def _named(schema: pa.Schema, wanted: InputColumns, path: Path) -> InputColumns:
     return InputColumns(wanted.value, key, timestamp)
 
 
-def _converted(
-    batches: Iterator[pa.RecordBatch], named: InputColumns, headers: Headers, path: Path
-) -> Iterator[RecordColumns]:
+def _converted(batches: Iterator[pa.RecordBatch], chosen: Mapping[str, str], path: Path) -> Iterator[list[pa.Array]]:
     try:
         for batch in batches:
-            key = None if named.key is None else _bytes_of(batch.column(named.key))
-            timestamp = None if named.timestamp is None else _times_of(batch.column(named.timestamp))
-            yield RecordColumns(
-                _bytes_of(batch.column(named.value)), key, repeated_headers(headers, batch.num_rows), timestamp
-            )
+            yield [
+                (_times_of if role == "timestamp" else _bytes_of)(batch.column(name)) for role, name in chosen.items()
+            ]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise DataError(f"--file: {path}: {error}") from error
+
+
+def _type_of(role: str, kind: pa.DataType) -> pa.DataType:
+    """Which type the column has here: it is known before there are rows."""
+    return (_times_of if role == "timestamp" else _bytes_of)(pa.nulls(0, kind)).type
 
 
 def _bytes_of(column: pa.Array) -> pa.Array:
@@ -140,13 +167,5 @@ def _times_of(column: pa.Array) -> pa.Array:
     """Milliseconds since 1970 as numbers or digits, or times."""
     if pa.types.is_string(column.type):
         digits = pc.all(pc.match_substring_regex(column, "^-?[0-9]+$")).as_py()
-        return column.cast(pa.int64()) if digits else column.cast(pa.timestamp("ms"))
+        return column.cast(pa.int64()) if digits else column.cast(pa.timestamp("ms")).cast(pa.int64())
     return column
-
-
-def repeated_headers(headers: Headers, rows: int) -> Any | None:
-    """A column with the same headers in each row."""
-    if not headers:
-        return None
-    one = pa.scalar([{"key": name, "value": value} for name, value in headers], _HEADERS_TYPE)
-    return pa.repeat(one, rows)

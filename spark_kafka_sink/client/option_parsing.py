@@ -97,6 +97,11 @@ def text(value: object) -> str:
     return value.strip()
 
 
+def words(value: object) -> str | None:
+    """Text; None where nothing but blanks is given."""
+    return text(value) or None
+
+
 def sent_text(value: object) -> str:
     """Text that goes to brokers."""
     stripped = text(value)

@@ -1,6 +1,8 @@
 """Columns -> the bytes of a record's value or key, without a loop over rows. Needs pyarrow and numpy alone.
 
 encoder.py      which columns, in which format: made on the driver, used by the tasks
+options.py      the options of a side: its format, columns and schema; registry_options.py those of a registry
+chosen_columns.py  which columns of a table a side has, and the id of its schema
 planning.py     the name of a format -> what writes it
 json_text.py    JSON as Spark's to_json writes it
 java_numbers.py floats and doubles as Java's text

@@ -62,6 +62,7 @@ from spark_kafka_sink.producer.rows import (
 from spark_kafka_sink.producer.sending.sender import Sender
 from spark_kafka_sink.producer.sending.sender_thread import SenderLoop, SenderThread, abandon
 from spark_kafka_sink.producer.serializers import HeaderSerializer, Serializer, Serializers
+from spark_kafka_sink.producer.table_calls import TableCalls
 from spark_kafka_sink.producer.topics import Topics
 from spark_kafka_sink.producer.transactional import StillOpen, TransactionalProducer
 from spark_kafka_sink.records.columns import RecordColumns
@@ -75,7 +76,7 @@ _END_MS = 2_000.0
 signal inside of a call, and holds a lock that the sender needs."""
 
 
-class KafkaProducer(TransactionalProducer):
+class KafkaProducer(TransactionalProducer, TableCalls):
     """Thread-safe. The options are the Java producer's: a dictionary of `linger.ms`, or keywords: `linger_ms`."""
 
     def __init__(  # noqa: PLR0913 - what users can put in, and what tests can, each by its name

@@ -18,15 +18,16 @@ from spark_kafka_sink import errors
 from spark_kafka_sink.client.preflight import Target, failure, preflight
 from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError, PreflightError, SchemaError
 from spark_kafka_sink.exactly_once.names import driver_id, prefix_of
+from spark_kafka_sink.formats.chosen_columns import plan_encoders
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
+from spark_kafka_sink.formats.options import encoded_sides
 from spark_kafka_sink.held_log import held_log
 from spark_kafka_sink.spark.columns import ColumnPlan, plan_columns
-from spark_kafka_sink.spark.options.formats import encoded_sides
 from spark_kafka_sink.spark.options.names import as_in_spark
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.publish import check_report_options
-from spark_kafka_sink.spark.value_formats import plan_encoders, with_schema_ids
+from spark_kafka_sink.spark.value_formats import SparkColumns, with_schema_ids
 from spark_kafka_sink.spark.words import NAME, START
 
 CHECK = "pykafka.check"
@@ -57,7 +58,7 @@ def check_write(options: Mapping[str, str], schema: StructType) -> tuple[SinkOpt
     try:
         parsed = parse_options(options)
         fixed_topic = parsed.topic
-        encoders = plan_encoders(parsed.formats, schema, faults)
+        encoders = plan_encoders(parsed.formats, SparkColumns(schema), faults)
     except ConfigurationError as error:
         faults += error.faults
     try:

@@ -20,8 +20,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
@@ -39,6 +37,7 @@ from pyspark.sql.types import (
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.topic_rows import TopicRows, by_topic
 from spark_kafka_sink.spark.words import cast_of, no_value_column
 
 if TYPE_CHECKING:
@@ -80,19 +79,6 @@ class ColumnPlan:
             elif source is not None:
                 used.update(source.positions if source.parent is None else [source.parent])
         return sorted(used)
-
-
-@dataclass(frozen=True)
-class TopicRows:
-    """The rows of one batch that go to one topic, in their order. None: their topic is null."""
-
-    topic: str | None
-    columns: RecordColumns
-    partition: pa.Array | None
-
-    def slice(self, start: int, length: int) -> TopicRows:
-        partition = None if self.partition is None else self.partition.slice(start, length)
-        return TopicRows(self.topic, self.columns.slice(start, length), partition)
 
 
 def plan_columns(
@@ -175,13 +161,7 @@ def split_by_topic(batch: pa.RecordBatch, plan: ColumnPlan) -> Iterator[TopicRow
     if plan.fixed_topic is not None:
         yield TopicRows(plan.fixed_topic, columns, partition)
         return
-    topics, rows_of = _group(batch.column(plan.topic))
-    for topic, rows in zip(topics, rows_of, strict=True):
-        if len(topics) == 1:
-            yield TopicRows(topic, columns, partition)
-        else:
-            indices = pa.array(rows)
-            yield TopicRows(topic, columns.take(indices), None if partition is None else partition.take(indices))
+    yield from by_topic(batch.column(plan.topic), columns, partition)
 
 
 def _bytes(batch: pa.RecordBatch, source: int | ColumnsEncoder) -> pa.Array | pa.ChunkedArray:
@@ -190,13 +170,3 @@ def _bytes(batch: pa.RecordBatch, source: int | ColumnsEncoder) -> pa.Array | pa
 
 def _column(batch: pa.RecordBatch, position: int | None) -> pa.Array | None:
     return None if position is None else batch.column(position)
-
-
-def _group(topic: pa.Array) -> tuple[list[str | None], list[npt.NDArray[np.int64]]]:
-    """The topics in order of appearance, null among them, and for each the positions of its rows."""
-    encoded = topic.dictionary_encode(null_encoding="encode")
-    names: list[str | None] = encoded.dictionary.to_pylist()
-    code = encoded.indices.to_numpy(zero_copy_only=False)
-    order = np.argsort(code, kind="stable")
-    ends = np.cumsum(np.bincount(code, minlength=len(names)))
-    return names, np.split(order, ends[:-1])

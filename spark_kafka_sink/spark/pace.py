@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import ceil
 
-from spark_kafka_sink.spark.columns import TopicRows
+from spark_kafka_sink.records.topic_rows import TopicRows
 
 
 @dataclass

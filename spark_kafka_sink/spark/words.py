@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from spark_kafka_sink.words import cleaned
+from spark_kafka_sink.words import NAME_CHARACTERS_MAX, cleaned, listed
 
 NAME = "pykafka"
 MODE_NOT_ALLOWED = "Save mode {} not allowed for Kafka. Allowed save modes are Append and ErrorIfExists (default)."
@@ -33,35 +33,18 @@ TASKS_AT_ONCE = "pykafka.tasksatonce"
 """An option by which `register` says how many tasks may write at once; no user's."""
 OWN_OPTIONS = (MICRO_BATCH, START, TASKS_AT_ONCE)
 
-_COLUMNS_NAMED_MAX = 20
-_NAME_CHARACTERS_MAX = 60
 _CASTS = {"key": "STRING", "value": "STRING", "topic": "STRING", "partition": "INT"}
 _CASTABLE = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN", "DATE", "STRING")
 
 
-def no_such_column(name: str, names: Sequence[str], kind: str = "columns") -> str:
-    """Which columns there are, and which one may be meant."""
-    for other in names:
-        if other.lower() == name.lower():
-            return f"There is '{cleaned(other, _NAME_CHARACTERS_MAX)}', but the names of columns are case-sensitive."
-    near = get_close_matches(name, names, 1)
-    return _listed(names, kind) + (f" Is '{cleaned(near[0], _NAME_CHARACTERS_MAX)}' meant?" if near else "")
-
-
 def no_value_column(names: Sequence[str]) -> str:
     """Which columns there are, which one may be meant, and what to write where there is none."""
-    shown = [cleaned(name, _NAME_CHARACTERS_MAX) for name in names]
-    listed = _listed(names)
+    shown = [cleaned(name, NAME_CHARACTERS_MAX) for name in names]
+    there = listed(names)
     meant = next(iter(get_close_matches("value", [name.lower() for name in names], 1)), None)
     for name in (name for name in shown if name.lower() == meant):
-        return f'. {listed} Is \'{name}\' meant? Then: .withColumnRenamed("{name}", "value")'
-    return f'. {listed} Make one, for instance of all of them: .selectExpr("to_json(struct(*)) AS value")'
-
-
-def _listed(names: Sequence[str], kind: str = "columns") -> str:
-    shown = ", ".join(cleaned(name, _NAME_CHARACTERS_MAX) for name in names[:_COLUMNS_NAMED_MAX])
-    more = f" and {len(names) - _COLUMNS_NAMED_MAX} more" if len(names) > _COLUMNS_NAMED_MAX else ""
-    return f"The {kind} are {shown}{more}." if names else f"There are no {kind}."
+        return f'. {there} Is \'{name}\' meant? Then: .withColumnRenamed("{name}", "value")'
+    return f'. {there} Make one, for instance of all of them: .selectExpr("to_json(struct(*)) AS value")'
 
 
 def cast_of(name: str, kind: str) -> str:

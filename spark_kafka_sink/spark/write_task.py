@@ -38,7 +38,8 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.producer.futures import ColumnsResult, RowFailures
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.spark.columns import ColumnPlan, TopicRows, split_by_topic
+from spark_kafka_sink.records.topic_rows import TopicRows
+from spark_kafka_sink.spark.columns import ColumnPlan, split_by_topic
 from spark_kafka_sink.spark.dead_letters import cut, dead_letters
 from spark_kafka_sink.spark.failures import Failures, is_about_the_record
 from spark_kafka_sink.spark.options.sink_options import SinkOptions

@@ -21,7 +21,8 @@ from pyspark.sql.types import (
 )
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.spark.columns import ColumnPlan, TopicRows, plan_columns, split_by_topic
+from spark_kafka_sink.records.topic_rows import TopicRows
+from spark_kafka_sink.spark.columns import ColumnPlan, plan_columns, split_by_topic
 
 HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 

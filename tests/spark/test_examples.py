@@ -94,6 +94,31 @@ def test_without_spark(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     assert re.search(r"^partition [012], offset 0$", capsys.readouterr().out, re.MULTILINE)
 
 
+def test_table_pyarrow(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with embedded_broker(topics={"orders": 1}) as broker:
+        run(monkeypatch, "table_pyarrow.py", broker.bootstrap_servers, tmp_path / "orders.parquet")
+        values = read_topic(broker.bootstrap_servers, "orders").select(["key", "value"]).to_pylist()
+        assert values[1] == {"key": b"o-2", "value": b'{"customer":"bob","amount":8.0}'}
+    assert capsys.readouterr().out == "partition 0: 3 rows, offsets 0 to 2\n"
+
+
+def test_table_polars(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with embedded_broker(topics={"documents": 3}) as broker:
+        run(monkeypatch, "table_polars.py", broker.bootstrap_servers)
+        assert read_topic(broker.bootstrap_servers, "documents").num_rows == 2
+    counts, failure = capsys.readouterr().out.splitlines()
+    assert counts == "2 written, 1 failed"
+    assert failure.startswith("['huge'] Topic documents: a record of up to 2000")
+
+
+def test_table_duckdb(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with embedded_broker(topics={"totals": 3}) as broker:
+        run(monkeypatch, "table_duckdb.py", broker.bootstrap_servers)
+        rows = read_topic(broker.bootstrap_servers, "totals").select(["key", "value"]).to_pylist()
+        assert {"key": b"customer-0", "value": b'{"orders":1000,"amount":499500000}'} in rows
+    assert capsys.readouterr().out == "1000 rows written\n"
+
+
 def test_the_notebook_runs_from_top_to_bottom(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     cells = json.loads((EXAMPLES / "first_look.ipynb").read_text())["cells"]
     shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))  # type: ignore[no-untyped-call]

@@ -7,7 +7,7 @@ import itertools
 import pyarrow as pa
 
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.spark.columns import TopicRows
+from spark_kafka_sink.records.topic_rows import TopicRows
 from spark_kafka_sink.spark.pace import Pace
 
 

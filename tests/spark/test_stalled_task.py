@@ -12,7 +12,7 @@ import pytest
 from spark_kafka_sink.errors import DeliveryError, InvalidRecordError
 from spark_kafka_sink.producer.futures import ColumnsResult
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.spark.columns import TopicRows
+from spark_kafka_sink.records.topic_rows import TopicRows
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
 from spark_kafka_sink.spark.write_task import _Writing

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spark_kafka_sink.client.option_parsing import Option, Reading, one_of, text, whole
+from spark_kafka_sink.client.option_parsing import Option, Reading, one_of, text, whole, words
 from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC, prefix_fault
-from spark_kafka_sink.spark.options.values import NUMBER_OF_REPLICAS_MAX, topic_name, without_fault, words
+from spark_kafka_sink.spark.options.values import NUMBER_OF_REPLICAS_MAX, topic_name, without_fault
 
 AT_LEAST_ONCE, EXACTLY_ONCE = "at-least-once", "exactly-once"
 MISMATCH_FAILS, MISMATCH_WARNS = "fail", "warn"

@@ -22,12 +22,14 @@ from itertools import combinations
 from spark_kafka_sink.client.option_parsing import Reading, read_options
 from spark_kafka_sink.client.other_names import meant, unknown_option
 from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.formats.options import SIDES, formats_of
 from spark_kafka_sink.formats.planning import WITH_REGISTRY
+from spark_kafka_sink.formats.registry_options import PREFIX as REGISTRY_PREFIX
+from spark_kafka_sink.formats.registry_options import registry_of
 from spark_kafka_sink.held_log import warn_once
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 from spark_kafka_sink.spark.options.delivery import delivery_of
-from spark_kafka_sink.spark.options.formats import SIDES, formats_of
 from spark_kafka_sink.spark.options.names import (
     IN_PLACE_OF_CLASSES,
     KAFKA_PREFIX,
@@ -36,8 +38,6 @@ from spark_kafka_sink.spark.options.names import (
     as_in_spark,
 )
 from spark_kafka_sink.spark.options.others import CONSUMER_OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
-from spark_kafka_sink.spark.options.registry import PREFIX as REGISTRY_PREFIX
-from spark_kafka_sink.spark.options.registry import registry_of
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.options.table import IN_LOWER_CASE, SINK_OPTIONS
 from spark_kafka_sink.spark.words import NAME, OWN_OPTIONS, TASKS_AT_ONCE

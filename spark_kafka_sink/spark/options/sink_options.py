@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from spark_kafka_sink.producer.config import ProducerConfig
 
 if TYPE_CHECKING:
+    from spark_kafka_sink.formats.options import FormatOptions
+    from spark_kafka_sink.formats.registry_options import RegistryOptions
     from spark_kafka_sink.spark.options.delivery import DeliveryOptions
-    from spark_kafka_sink.spark.options.formats import FormatOptions
-    from spark_kafka_sink.spark.options.registry import RegistryOptions
 
 
 @dataclass(frozen=True)

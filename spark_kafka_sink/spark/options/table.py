@@ -6,13 +6,13 @@ rows of formats, of schema registries and of delivery stand in the files that sa
 
 from __future__ import annotations
 
-from spark_kafka_sink.client.option_parsing import Option, boolean, one_of, whole
+from spark_kafka_sink.client.option_parsing import Option, boolean, one_of, whole, words
+from spark_kafka_sink.formats.options import FORMAT_OPTIONS
+from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS
 from spark_kafka_sink.reports.store import fault_of
 from spark_kafka_sink.spark.options.delivery import CHECKPOINT_LOCATION, DELIVERY_OPTIONS
-from spark_kafka_sink.spark.options.formats import FORMAT_OPTIONS
-from spark_kafka_sink.spark.options.registry import REGISTRY_OPTIONS
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.options.values import topic_name, without_fault, words
+from spark_kafka_sink.spark.options.values import topic_name, without_fault
 
 NUMBER_OF_TASKS_MAX = 1_000_000
 BYTES_PER_SECOND_MAX = 1 << 50

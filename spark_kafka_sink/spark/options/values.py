@@ -10,11 +10,6 @@ from spark_kafka_sink.topic_names import TOPIC_NAME_RULE, is_topic_name
 NUMBER_OF_REPLICAS_MAX = 32_767
 
 
-def words(value: object) -> str | None:
-    """Text; None where nothing but blanks is given."""
-    return text(value) or None
-
-
 def topic_name(value: object) -> str:
     name = text(value)
     if not is_topic_name(name):

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_kafka_sink.client.option_parsing import INT_MAX, Option, Reading, boolean, one_of, text, whole
+from spark_kafka_sink.client.option_parsing import INT_MAX, Option, Reading, boolean, one_of, text, whole, words
 from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.formats.options import FormatOptions
 from spark_kafka_sink.formats.schema_registry import RegistryConfig, check_urls
 from spark_kafka_sink.network.security.tls_options import parse_tls
 from spark_kafka_sink.network.security_config import SECURITY_OPTIONS
-from spark_kafka_sink.spark.options.formats import FormatOptions
-from spark_kafka_sink.spark.options.values import words
 
 PREFIX = "schema.registry."
 SOURCES = ("register", "lookup", "latest")

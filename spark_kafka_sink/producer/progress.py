@@ -1,4 +1,4 @@
-"""How far a command is: a bar on a terminal that tqdm draws, one line at the end elsewhere."""
+"""How far a command or a call is: a bar on a terminal that tqdm draws, and for a command a line at its end."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from spark_kafka_sink.network.system import OperatingSystem
 class Progress:
     """A context manager, on stderr, so that stdout stays the command's own. `total` is None if it is not known."""
 
-    def __init__(self, what: str, total: int | None = None, *, says_total: bool = True) -> None:
-        """`says_total`: say at the end how many there were."""
+    def __init__(
+        self, what: str, total: int | None = None, *, says_total: bool = True, is_shown: bool = True, delay_s: float = 0
+    ) -> None:
+        """`says_total`: say at the end how many there were. `delay_s`: what is over sooner has no bar."""
         self.done = 0
         self._says_total = says_total
         self._what = what
         self._system = OperatingSystem()
         self._started_ms = self._system.now()
-        self._bar = _bar(what, total) if sys.stderr.isatty() else None
+        self._bar = _bar(what, total, delay_s) if is_shown and sys.stderr.isatty() else None
 
     def __enter__(self) -> Progress:
         return self
@@ -40,10 +42,10 @@ class Progress:
             self._bar.update(number)
 
 
-def _bar(what: str, total: int | None) -> Any | None:
+def _bar(what: str, total: int | None, delay_s: float) -> Any | None:
     """None without tqdm, which is in the extra `cli`: then there is the line at the end."""
     try:
         from tqdm import tqdm
     except ImportError:
         return None
-    return tqdm(total=total, unit=f" {what}", unit_scale=True, leave=False, file=sys.stderr)
+    return tqdm(total=total, unit=f" {what}", unit_scale=True, leave=False, file=sys.stderr, delay=delay_s)

@@ -1,0 +1,118 @@
+"""From the options of formats and a table's columns to the encoders of value and key.
+
+The columns come from Spark's schema or from Arrow's. Every fault of them is one sentence, reported with those of the
+options. Then, if nothing else is wrong, a schema registry is asked for the ids of the schemas.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from spark_kafka_sink.errors import SchemaError
+from spark_kafka_sink.formats.encoder import ColumnsEncoder
+from spark_kafka_sink.formats.options import FormatOptions
+from spark_kafka_sink.formats.planning import WITH_DESCRIPTOR, plan_format, plan_latest
+from spark_kafka_sink.formats.registry_options import RegistryOptions
+from spark_kafka_sink.formats.schema_registry import schema_registry
+from spark_kafka_sink.words import cleaned, no_such_column
+
+ROLES = ("key", "topic", "partition", "headers", "timestamp")
+"""Columns that say where a record goes; they are no part of its value unless `valueColumns` names them."""
+
+
+class Columns(Protocol):
+    """The columns of a table, or the fields of a struct, by their positions."""
+
+    @property
+    def names(self) -> Sequence[str]: ...
+
+    def field(self, position: int) -> pa.Field:
+        """Its type as formats know it. SchemaError for a type that no format can write."""
+        ...
+
+    def fields_of(self, position: int) -> Columns | None:
+        """The fields of a struct; None for a column of another type."""
+        ...
+
+
+def plan_encoders(
+    formats: Sequence[FormatOptions], columns: Columns, faults: list[str]
+) -> dict[str, ColumnsEncoder | None]:
+    """An encoder for each side that has a format; None, and a fault more, where the columns do not allow it."""
+    return {options.side: _plan_encoder(options, columns, faults) for options in formats}
+
+
+def with_schema_id(
+    encoder: ColumnsEncoder,
+    options: FormatOptions,
+    registry: RegistryOptions,
+    topic: str | None,
+    start: str | None = None,
+) -> ColumnsEncoder:
+    """The encoder that writes the id of the schema in front of each record. `start`: of a stream of Spark."""
+    client = schema_registry(registry.config)
+    if registry.source == "latest":
+        subject = options.subject or registry.subject(options.side, topic, options.schema.name or "")
+        found = client.latest(subject, is_serialized=options.format in WITH_DESCRIPTOR, start=start)
+        try:
+            planned = plan_latest(options.format, encoder.fields, found, options.schema.name)
+        except SchemaError as error:
+            words = client.shown(str(error))
+            raise SchemaError(f"The columns do not fit the latest schema of '{subject}': {words}.") from None
+        return dataclasses.replace(encoder, format=planned.rows, header=planned.header(found.id))
+    planned = plan_format(options.format, encoder.fields, options.schema)
+    assert planned.schema is not None  # formats with a registry have one
+    subject = options.subject or registry.subject(options.side, topic, planned.schema.name)
+    ask = client.register if registry.source == "register" else client.lookup
+    return dataclasses.replace(encoder, format=planned.rows, header=planned.header(ask(subject, planned.schema)))
+
+
+def _plan_encoder(options: FormatOptions, columns: Columns, faults: list[str]) -> ColumnsEncoder | None:
+    known = len(faults)
+    parent = _parent(options, columns, faults)
+    within = columns if parent is None else columns.fields_of(parent)
+    assert within is not None
+    chosen = _chosen(options, columns, faults) if parent is None else list(range(len(within.names)))
+    if len(faults) > known:
+        return None
+    try:
+        fields = tuple(within.field(position) for position in chosen)
+        planned = plan_format(options.format, fields, options.schema)
+    except SchemaError as error:
+        faults.append(f"{options.side}Format {options.format}: {cleaned(str(error), 1_000)}.")
+        return None
+    return ColumnsEncoder(planned.rows, fields, tuple(chosen), parent)
+
+
+def _parent(options: FormatOptions, columns: Columns, faults: list[str]) -> int | None:
+    """The position of the struct whose fields are meant, for `payload.*`."""
+    if len(options.columns) != 1 or not options.columns[0].endswith(".*"):
+        return None
+    name, names = options.columns[0].removesuffix(".*"), list(columns.names)
+    structs = [other for position, other in enumerate(names) if columns.fields_of(position) is not None]
+    if names.count(name) == 1 and name in structs:
+        return names.index(name)
+    there = no_such_column(name, structs, "struct columns")
+    faults.append(f"Option '{options.side}Columns': there is no struct column '{name}'. {there}")
+    return None
+
+
+def _chosen(options: FormatOptions, columns: Columns, faults: list[str]) -> list[int]:
+    """The positions of the columns that the option names."""
+    names = list(columns.names)
+    meant: Sequence[str] = options.columns or [name for name in names if name not in ROLES]
+    if not meant:
+        faults.append(
+            f"Option '{options.side}Format': the columns {', '.join(ROLES)} are not written into the value by "
+            f"themselves, and there is no other. Name those that are meant in '{options.side}Columns'."
+        )
+    for name in dict.fromkeys(meant):
+        if name not in names:
+            faults.append(f"Option '{options.side}Columns': there is no column '{name}'. {no_such_column(name, names)}")
+        elif names.count(name) > 1 or meant.count(name) > 1:
+            faults.append(f"Option '{options.side}Columns': the column '{name}' is there more than once.")
+    return [names.index(name) for name in meant if name in names]

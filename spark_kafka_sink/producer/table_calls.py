@@ -1,0 +1,88 @@
+"""A producer's calls that take tables, as users see them. What they do is in tables.py and table_plan.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # a task of Spark has columns already, and loads none of it
+    from spark_kafka_sink.producer.tables import SendColumns, TableResult
+
+FAILED_ROWS_MAX = 10_000
+
+
+class TableCalls:
+    """What KafkaProducer inherits: its calls that take tables."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def send_columns(self) -> SendColumns: ...
+
+    def send_table(  # noqa: PLR0913 - the fields of a record, each by its name
+        self,
+        topic: str | None,
+        table: Any,
+        *,
+        key: str | Sequence[str] | None = None,
+        value: str | Sequence[str] | None = None,
+        headers: str | None = None,
+        partition: int | str | None = None,
+        timestamp: str | None = None,
+        failed_rows_max: int = FAILED_ROWS_MAX,
+        progress: bool = True,
+        **formats: Any,
+    ) -> TableResult:
+        """Send all rows of a table or a stream, and wait until each was acknowledged or has failed.
+
+        `table` is whatever exports Arrow columns: of pyarrow, polars, DuckDB, pandas, Daft. `key`, `value`, `headers`,
+        `partition` and `timestamp` name columns, or the columns of these names are taken; `partition` may be a number.
+        With `topic` None, the column `topic` says where each row goes.
+
+        `value_format`, `key_format` and what belongs to them (`value_schema`, `schema_registry_url`, ...) are those of
+        the Spark sink, written with underscores; a value then has the columns that `value` names, or all others.
+
+        Reading stops when more than `failed_rows_max` rows have failed. `progress`: draw a bar, on a terminal.
+        """
+        from spark_kafka_sink.producer.progress import Progress
+        from spark_kafka_sink.producer.table_plan import Mapped, plan_table
+        from spark_kafka_sink.producer.tables import TableSender, opened
+
+        reader, total = opened(table)
+        mapped = Mapped(value, key, headers, partition, timestamp)
+        sender = TableSender(self.send_columns, plan_table(topic, reader.schema, mapped, formats), failed_rows_max)
+        with Progress("records", total, says_total=False, is_shown=progress, delay_s=1) as bar:
+            for answered in sender.steps(reader):
+                bar.advance(answered)
+        return sender.result
+
+    async def send_table_async(  # noqa: PLR0913 - as send_table
+        self,
+        topic: str | None,
+        table: Any,
+        *,
+        key: str | Sequence[str] | None = None,
+        value: str | Sequence[str] | None = None,
+        headers: str | None = None,
+        partition: int | str | None = None,
+        timestamp: str | None = None,
+        failed_rows_max: int = FAILED_ROWS_MAX,
+        **formats: Any,
+    ) -> TableResult:
+        """As send_table(), without blocking the event loop: a thread reads the table and hands its rows over.
+
+        A task that is cancelled reads no further; rows that were handed over go on.
+        """
+        from asyncio import to_thread
+
+        from spark_kafka_sink.producer.table_plan import Mapped, plan_table
+        from spark_kafka_sink.producer.tables import TableSender, opened
+
+        reader, _ = await to_thread(opened, table)
+        mapped = Mapped(value, key, headers, partition, timestamp)
+        plan = await to_thread(plan_table, topic, reader.schema, mapped, formats)
+        sender = TableSender(self.send_columns, plan, failed_rows_max)
+        steps = sender.steps(reader)
+        while await to_thread(next, steps, None) is not None:
+            pass
+        return sender.result

@@ -1,0 +1,310 @@
+"""send_table(): tables of pyarrow, polars, DuckDB and pandas, written to an embedded broker and read back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import pandas as pd  # type: ignore[import-untyped]
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink import KafkaProducer, KafkaSinkError
+from spark_kafka_sink.errors import ConfigurationError, DeliveryError, InvalidRecordError, MetadataTimeoutError
+from spark_kafka_sink.producer import tables
+from spark_kafka_sink.producer.table_plan import known_type
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
+from tests.formats.fake_registry import fake_registry
+
+PEOPLE = {"id": ["a", "b", "c"], "age": [1, 2, 3]}
+PEOPLE_AS_JSON = [b'{"age":1}', b'{"age":2}', b'{"age":3}']
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded_broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def producer(broker: EmbeddedBroker) -> Iterator[KafkaProducer]:
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, max_block_ms=1_000) as producer:
+        yield producer
+
+
+@pytest.fixture
+def topic(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> str:
+    name = f"t{abs(hash(request.node.nodeid))}"
+    broker.create_topic(name, 1)
+    return name
+
+
+def written(broker: EmbeddedBroker, topic: str, *columns: str) -> list[tuple[Any, ...]]:
+    rows = read_topic(broker.bootstrap_servers, topic).select(columns).to_pylist()
+    return [tuple(row.values()) for row in rows]
+
+
+def duckdb_relation() -> Any:
+    return duckdb.sql("SELECT * FROM (VALUES ('a', 1), ('b', 2), ('c', 3)) AS people(id, age)")
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pytest.param(lambda: pa.table(PEOPLE), id="pyarrow.Table"),
+        pytest.param(lambda: pa.record_batch(PEOPLE), id="pyarrow.RecordBatch"),
+        pytest.param(lambda: pa.table(PEOPLE).to_reader(1), id="pyarrow.RecordBatchReader"),
+        pytest.param(lambda: pa.table(PEOPLE).to_struct_array().combine_chunks(), id="a struct array"),
+        pytest.param(lambda: pl.DataFrame(PEOPLE), id="polars"),
+        pytest.param(lambda: pl.DataFrame(PEOPLE, schema_overrides={"id": pl.Categorical}), id="polars.Categorical"),
+        pytest.param(duckdb_relation, id="duckdb"),
+        pytest.param(lambda: pd.DataFrame(PEOPLE)[lambda frame: frame.age > 0].set_axis([5, 1, 9]), id="pandas"),
+    ],
+)
+def test_a_table_of_each_library_arrives_in_its_order(
+    broker: EmbeddedBroker, producer: KafkaProducer, topic: str, table: Any
+) -> None:
+    result = producer.send_table(topic, table(), key="id", value_format="json")
+    assert (result.rows_written, result.rows_failed, result.is_complete) == (3, 0, True)
+    offsets = result.partitions[topic][0]
+    assert (offsets.first_offset, offsets.last_offset, offsets.rows) == (0, 2, 3)
+    assert written(broker, topic, "key", "value") == list(zip([b"a", b"b", b"c"], PEOPLE_AS_JSON, strict=True))
+
+
+def test_columns_that_are_named_as_in_spark_need_no_arguments(
+    broker: EmbeddedBroker, producer: KafkaProducer, topic: str
+) -> None:
+    broker.create_topic(other := topic + "-b", 3)
+    table = pl.DataFrame(
+        {
+            "topic": [topic, other, topic],
+            "value": ["1", "2", None],
+            "key": [b"k", b"l", None],
+            "headers": [[{"key": "h", "value": b"x"}], [], None],
+            "partition": [0, 2, 0],
+            "timestamp": [datetime(2026, 1, 2, tzinfo=timezone.utc)] * 3,
+            "other": [1, 2, 3],
+        }
+    )
+    result = producer.send_table(None, table)
+    assert {name: set(offsets) for name, offsets in result.partitions.items()} == {topic: {0}, other: {2}}
+    rows = written(broker, topic, "key", "value", "headers", "timestamp")
+    time = datetime(2026, 1, 2, tzinfo=timezone.utc)
+    assert rows == [(b"k", b"1", [{"key": "h", "value": b"x"}], time), (None, None, None, time)]
+    assert written(broker, other, "partition", "value") == [(2, b"2")]
+
+
+def test_a_stream_is_read_as_it_is_sent_and_rows_keep_their_positions(
+    monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker, producer: KafkaProducer, topic: str
+) -> None:
+    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(tables, "CALLS_AHEAD_MAX", 2)
+    schema = pa.schema([("value", pa.string())])
+    ahead = 0
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal ahead
+        for number in range(20):
+            ahead = max(ahead, 35 * number - sender.result.rows_written)
+            values = [str(35 * number + row) for row in range(35)]
+            values[7] = "x" * 2_000_000 if number % 10 == 3 else values[7]
+            yield pa.RecordBatch.from_arrays([pa.array(values)], schema=schema)
+
+    plan = tables_plan(topic, schema)
+    sender = tables.TableSender(producer.send_columns, plan, 100)
+    answered = sum(sender.steps(pa.RecordBatchReader.from_batches(schema, batches())))
+    assert answered == 700
+    assert ahead <= 35 + 2 * 10, "no more is read than may be unanswered"
+    failed = [int(row) for failure in sender.result.failures for row in failure.rows]
+    assert failed == [3 * 35 + 7, 13 * 35 + 7]
+    values = [value.decode() for (value,) in written(broker, topic, "value")]
+    assert values == [str(row) for row in range(700) if row not in failed]
+
+
+def tables_plan(topic: str, schema: pa.Schema) -> Any:
+    from spark_kafka_sink.producer.table_plan import Mapped, plan_table
+
+    return plan_table(topic, schema, Mapped(), {})
+
+
+def test_rows_that_fail_are_in_the_result_with_their_reasons_and_the_others_are_written(
+    broker: EmbeddedBroker, producer: KafkaProducer, topic: str
+) -> None:
+    table = pa.table({"topic": [topic, None, "nowhere", topic], "value": ["1", "2", "3", "x" * 2_000_000]})
+    result = producer.send_table(None, table)
+    reasons = {int(failure.rows[0]): (failure.topic, str(failure.error)) for failure in result.failures}
+    assert reasons[1] == (None, "The row has no topic: its column 'topic' is null.")
+    assert reasons[2][0] == "nowhere"
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in reasons[2][1]
+    assert "max.request.size" in reasons[3][1]
+    assert (result.rows_written, result.rows_failed) == (1, 3)
+    with pytest.raises(
+        DeliveryError, match=r"3 of 4 rows were not written. The first of them is row 1: The row has no"
+    ):
+        result.raise_for_failures()
+    assert repr(result) == "TableResult(1 rows written, 3 failed)"
+
+
+def test_no_more_is_read_when_too_many_rows_have_failed(
+    monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str
+) -> None:
+    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(tables, "CALLS_AHEAD_MAX", 0)
+    table = pa.table({"topic": pa.array([None] * 1_000, pa.string()), "value": ["v"] * 1_000})
+    result = producer.send_table(None, table, failed_rows_max=25)
+    assert (result.rows_failed, result.is_complete) == (30, False)
+    with pytest.raises(DeliveryError, match="The rows behind them were not read"):
+        result.raise_for_failures()
+
+
+def test_a_topic_that_does_not_exist_is_an_error_and_nothing_is_sent(producer: KafkaProducer) -> None:
+    with pytest.raises(MetadataTimeoutError, match="Create the topic, or correct its name"):
+        producer.send_table("nowhere", pa.table({"value": ["1"]}))
+
+
+def test_what_the_table_itself_raises_comes_through(producer: KafkaProducer, topic: str) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"value": ["1"]})
+        raise LookupError("the source is gone")
+
+    reader = pa.RecordBatchReader.from_batches(pa.schema([("value", pa.string())]), batches())
+    with pytest.raises(LookupError, match="the source is gone"):
+        producer.send_table(topic, reader)
+
+
+@pytest.mark.parametrize(
+    ("table", "arguments", "words"),
+    [
+        (pa.table(PEOPLE), {}, "value: there is no column 'value'. The columns are id, age. Say which one"),
+        (pa.table(PEOPLE), {"value": "ID"}, "There is 'id', but the names of columns are case-sensitive"),
+        (pa.table(PEOPLE), {"value": "id", "key": "age"}, "key='age': column key must be a string or binary column"),
+        (pa.table(PEOPLE), {"value": ["id", "age"]}, 'add value_format="json", or another one'),
+        (pa.table(PEOPLE), {"value": "id", "partition": "id"}, "partition='id': column partition must be of integers"),
+        (pa.table(PEOPLE), {"value": "id", "partition": True}, "partition must be a number or the name of a column"),
+        (pa.table(PEOPLE), {"value": "id", "timestamp": "id"}, "timestamp='id': column timestamp must be a timestamp"),
+        (pa.table(PEOPLE), {"value": "id", "headers": "id"}, "headers='id': column headers must be a list of struct"),
+        (pa.table(PEOPLE), {"value_format": "xml"}, "value_format must be one of json, avro"),
+        (pa.table(PEOPLE), {"value_formt": "json"}, "Is 'value_format' meant?"),
+        (pa.table(PEOPLE), {"value_format": "json", "value": ["aeg"]}, "Argument 'value': there is no column 'aeg'"),
+        (pa.table(PEOPLE), {"value_format": "avro-confluent"}, "schema_registry_url is not set"),
+        (pa.table(PEOPLE), {"value_format": "json", "value_schema": "{}"}, "Argument 'value_schema' has no effect"),
+        (pa.table({"x": pa.array([1], pa.duration("s"))}), {"value_format": "json"}, "column x of type duration"),
+        (pl.LazyFrame(PEOPLE), {}, "polars.LazyFrame: write table.collect()"),
+        (pl.Series([1]), {}, "a table with named columns; polars.Series has none"),
+        ([{"value": "1"}], {}, "not list: write pa.Table.from_pylist(table)"),
+        (pa.table(PEOPLE).rename_columns(["a", "a"]), {"value": "a"}, "the column 'a' is there 2 times"),
+    ],
+)
+def test_what_was_given_wrongly_is_a_sentence_before_the_first_row(
+    producer: KafkaProducer, topic: str, table: Any, arguments: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(KafkaSinkError) as caught:
+        producer.send_table(topic, table, **arguments)
+    assert isinstance(caught.value, ConfigurationError | InvalidRecordError)
+    assert words in str(caught.value)
+    assert producer.totals().records == 0
+
+
+def test_without_a_topic_there_must_be_a_column_of_topics(producer: KafkaProducer) -> None:
+    with pytest.raises(ConfigurationError, match="there is no column 'topic', which would say where each row goes"):
+        producer.send_table(None, pa.table({"value": ["1"]}))
+    with pytest.raises(ConfigurationError, match="column topic must be a string column, not int64"):
+        producer.send_table(None, pa.table({"value": ["1"], "topic": [1]}))
+
+
+def test_all_faults_are_in_one_error(producer: KafkaProducer, topic: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        producer.send_table(topic, pa.table(PEOPLE), key="x", value="y", timestamp="z")
+    assert [fault.partition(":")[0] for fault in caught.value.faults] == ["value", "key", "timestamp"]
+
+
+def test_a_schema_registry_gives_the_id_in_front_of_each_value(
+    broker: EmbeddedBroker, producer: KafkaProducer, topic: str
+) -> None:
+    with fake_registry() as registry:
+        producer.send_table(
+            topic, pl.DataFrame(PEOPLE), key="id", value_format="avro-confluent", schema_registry_url=registry.url
+        )
+    values = [value for (value,) in written(broker, topic, "value")]
+    assert [value[0] for value in values] == [0, 0, 0]
+    assert len({value[:5] for value in values}) == 1
+
+
+def test_a_key_is_made_by_a_format_of_its_own_column_or_of_several(
+    broker: EmbeddedBroker, producer: KafkaProducer, topic: str
+) -> None:
+    table = pa.table({"key": [1], "value": ["v"], "shop": ["north"]})
+    producer.send_table(topic, table, key_format="json")
+    producer.send_table(topic, table, key=["shop", "key"], key_format="json")
+    assert written(broker, topic, "key") == [(b'{"key":1}',), (b'{"shop":"north","key":1}',)]
+
+
+def test_types_that_spark_does_not_have_are_written_as_the_ones_with_the_same_values(
+    broker: EmbeddedBroker, producer: KafkaProducer, topic: str
+) -> None:
+    columns = {
+        "views": pa.array(["a"]).cast(pa.string_view()),
+        "wide": pa.array([["b"]], pa.large_list(pa.large_string())),
+        "words": pa.array(["c"]).dictionary_encode(),
+        "unsigned": pa.array([2**64 - 1], pa.uint64()),
+        "small": pa.array([255], pa.uint8()),
+        "pair": pa.array([[1, 2]], pa.list_(pa.int32(), 2)),
+        "time": pa.array([1_767_312_000_000_000_999], pa.timestamp("ns", "UTC")),
+        "part": pa.array([{"x": "d"}], pa.struct([("x", pa.string_view())])),
+        "price": pa.array([Decimal("1.50")], pa.decimal128(5, 2)),
+    }
+    producer.send_table(topic, pa.table(columns), value_format="json")
+    assert written(broker, topic, "value") == [
+        (
+            b'{"views":"a","wide":["b"],"words":"c","unsigned":18446744073709551615,"small":255,"pair":[1,2],'
+            b'"time":"2026-01-02T00:00:00.000Z","part":{"x":"d"},"price":1.50}',
+        )
+    ]
+    assert known_type(pa.map_(pa.string_view(), pa.uint32())) == pa.map_(pa.string(), pa.int64())
+    assert known_type(pa.duration("s")) == pa.duration("s")
+
+
+def test_a_task_of_asyncio_goes_on_while_a_table_is_sent(producer: KafkaProducer, topic: str) -> None:
+    async def main() -> tuple[int, bool]:
+        held, seen = asyncio.Event(), asyncio.Event()
+
+        async def other() -> None:
+            await held.wait()
+            seen.set()
+
+        loop = asyncio.get_running_loop()
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            loop.call_soon_threadsafe(held.set)
+            asyncio.run_coroutine_threadsafe(seen.wait(), loop).result()  # only the loop can end this
+            yield pa.record_batch({"value": ["1", "2"]})
+
+        task = asyncio.create_task(other())
+        reader = pa.RecordBatchReader.from_batches(pa.schema([("value", pa.string())]), batches())
+        result = await producer.send_table_async(topic, reader)
+        await task
+        return result.rows_written, seen.is_set()
+
+    assert asyncio.run(main()) == (2, True)
+
+
+def test_in_a_transaction_a_table_is_seen_when_it_is_committed(broker: EmbeddedBroker, topic: str) -> None:
+    table = pa.table({"value": ["1", "2"]})
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=topic) as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send_table(topic, table)
+    assert written(broker, topic, "value") == [(b"1",), (b"2",)]
+
+
+def test_a_table_without_rows_is_nothing_and_its_columns_are_checked_all_the_same(
+    producer: KafkaProducer, topic: str
+) -> None:
+    assert producer.send_table(topic, pa.table({"value": pa.array([], pa.string())})).rows_written == 0
+    with pytest.raises(ConfigurationError, match="there is no column 'value'"):
+        producer.send_table(topic, pa.table({"a": pa.array([], pa.string())}))
