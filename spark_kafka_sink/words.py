@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 CHARACTERS_MAX = 300
 HOST_CHARACTERS_MAX = 255
 """The longest host name that the DNS allows."""
-COLUMNS_NAMED_MAX = 20
-NAME_CHARACTERS_MAX = 60
 _BYTE_UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
@@ -57,23 +55,3 @@ def sized(count: float) -> str:
     while count >= 1000 and (larger := next(units, None)):
         count, unit = count / 1000, larger
     return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-
-
-# Columns, where one is missing.
-
-
-def no_such_column(name: str, names: Sequence[str], kind: str = "columns") -> str:
-    """Which columns there are, and which one may be meant."""
-    for other in names:
-        if other.lower() == name.lower():
-            return f"There is '{cleaned(other, NAME_CHARACTERS_MAX)}', but the names of columns are case-sensitive."
-    from difflib import get_close_matches  # most names are right
-
-    near = get_close_matches(name, names, 1)
-    return listed(names, kind) + (f" Is '{cleaned(near[0], NAME_CHARACTERS_MAX)}' meant?" if near else "")
-
-
-def listed(names: Sequence[str], kind: str = "columns") -> str:
-    shown = ", ".join(cleaned(name, NAME_CHARACTERS_MAX) for name in names[:COLUMNS_NAMED_MAX])
-    more = f" and {len(names) - COLUMNS_NAMED_MAX} more" if len(names) > COLUMNS_NAMED_MAX else ""
-    return f"The {kind} are {shown}{more}." if names else f"There are no {kind}."

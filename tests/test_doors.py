@@ -17,6 +17,7 @@ DOORS = {
     "network/security/oidc.py",
     "formats/schema_registry.py",
     "producer/futures.py",
+    "producer/table_calls.py",
     "spark/pool.py",
     "spark/publish.py",
     "spark/worker_process.py",

@@ -25,6 +25,7 @@ DOORS = (
     Door("*", ("cli.*",), "a command loads what it needs when it runs: `pykafka --help` is there at once"),
     Door("chispa", ("testing.frames",), "optional dependency"),
     Door("google.protobuf*", ("formats.protobuf_descriptor",), "optional dependency"),
+    Door("tqdm", ("producer.progress",), "optional dependency"),
     Door("trustme", ("testing.secured",), "optional dependency"),
     Door("pyspark.*", ("testing.*",), "the broker for tests is of use without Spark"),
     Door("testing", ("pytest_plugin",), "pytest loads the plugin in every project of this environment"),
@@ -43,7 +44,13 @@ DOORS = (
     Door("spark.publish", ("spark.writer",), "reports are made on the driver; not for tasks"),
     Door("reports.write_report", ("spark.report",), "reports are made on the driver; not for tasks"),
     Door("producer.batching.split", ("producer.batching.accumulator",), "rare, and it needs the decoder"),
-    Door("asyncio", ("producer.futures",), "as long as all of a worker's network takes, and for few callers"),
+    Door("producer.table*", ("producer.table_calls",), "with the formats; not for a task of Spark, which has columns"),
+    Door("producer.progress", ("producer.table_calls",), "with what it draws; not for a task of Spark"),
+    Door(
+        "asyncio",
+        ("producer.futures", "producer.table_calls"),
+        "as long as all of a worker's network takes, and for few callers",
+    ),
     Door("pyarrow.fs", ("reports.store",), "clients of S3 and HDFS come with it; only for reports in files"),
 )
 
@@ -54,6 +61,9 @@ NOT_IN_A_WORKER = (
     "formats",
     "network.security",
     "network.tls",
+    "producer.progress",
+    "producer.table_plan",
+    "producer.tables",
     "producer.transactions",
     "protocol.messages.fetch",
     "reader",

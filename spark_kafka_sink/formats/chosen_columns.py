@@ -12,13 +12,14 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from spark_kafka_sink.column_names import no_such_column
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.options import FormatOptions
 from spark_kafka_sink.formats.planning import WITH_DESCRIPTOR, plan_format, plan_latest
 from spark_kafka_sink.formats.registry_options import RegistryOptions
 from spark_kafka_sink.formats.schema_registry import schema_registry
-from spark_kafka_sink.words import cleaned, no_such_column
+from spark_kafka_sink.words import cleaned
 
 ROLES = ("key", "topic", "partition", "headers", "timestamp")
 """Columns that say where a record goes; they are no part of its value unless `valueColumns` names them."""

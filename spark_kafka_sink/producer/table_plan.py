@@ -1,4 +1,4 @@
-"""Which columns of an Arrow table are the fields of a record: what send_table() is told, checked before the first row.
+"""Which columns of an Arrow table are the fields of a record: the arguments of send_table(), checked at first.
 
     send_table("orders", table)                                  columns named as in Spark's sink: value, key, ...
     send_table("orders", table, key="id", value="text")          columns of other names
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.client.option_parsing import read_options
+from spark_kafka_sink.column_names import no_such_column
 from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError, SchemaError
 from spark_kafka_sink.formats.chosen_columns import plan_encoders, with_schema_id
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
@@ -28,7 +29,7 @@ from spark_kafka_sink.producer.partitioner import named_partitions
 from spark_kafka_sink.producer.record import check_topic
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns
 from spark_kafka_sink.records.topic_rows import TopicRows, by_topic
-from spark_kafka_sink.words import cleaned, no_such_column
+from spark_kafka_sink.words import cleaned
 
 ROLES = ("value", "key", "headers", "partition", "timestamp", "topic")
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")

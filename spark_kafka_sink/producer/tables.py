@@ -198,16 +198,16 @@ class TableSender:
 
     def _settle_first(self) -> int:
         call = self._calls.popleft()
-        told = call.future.result()
-        written: Mapping[int, OffsetRange] = told.partitions
+        outcome = call.future.result()
+        written: Mapping[int, OffsetRange] = outcome.partitions
         offsets = self.result.partitions.setdefault(call.topic, {}) if written else {}
         for partition, added in written.items():
             offsets[partition] = offsets[partition] + added if partition in offsets else added
-        self.result.rows_written += told.rows_written
-        for failure in told.failures:
+        self.result.rows_written += outcome.rows_written
+        for failure in outcome.failures:
             rows = failure.rows if call.rows is None else call.rows[failure.rows]
             self._add_failure(TableFailure(call.first + rows, call.topic, failure.partition, failure.error))
-        return told.rows_written + told.rows_failed
+        return outcome.rows_written + outcome.rows_failed
 
 
 def _slices(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:

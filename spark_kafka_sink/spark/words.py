@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from spark_kafka_sink.words import NAME_CHARACTERS_MAX, cleaned, listed
+from spark_kafka_sink.column_names import NAME_CHARACTERS_MAX, listed
+from spark_kafka_sink.words import cleaned
 
 NAME = "pykafka"
 MODE_NOT_ALLOWED = "Save mode {} not allowed for Kafka. Allowed save modes are Append and ErrorIfExists (default)."
