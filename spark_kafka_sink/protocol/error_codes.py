@@ -52,11 +52,11 @@ def error_code(code: int) -> ErrorCode:
     )
 
 
-def broker_error(code: int, context: str) -> BrokerError:
-    """The exception for a broker's answer: what was tried, what the broker said, what to do about it."""
+def broker_error(code: int, context: str, advice: str | None = None) -> BrokerError:
+    """The exception for a broker's answer: what was tried, what it said, what to do; `advice` in place of the row's."""
     row = error_code(code)
     kind = _KINDS.get(code, BrokerError)
-    message = f"{context}: {row.name} ({code})" + (f". {row.advice}" if row.advice else "")
+    message = f"{context}: {row.name} ({code})" + (f". {advice or row.advice}" if advice or row.advice else "")
     return kind(message, code=code, name=row.name)
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_kafka_sink import errors
-from spark_kafka_sink.client.preflight import Target, failure, preflight
+from spark_kafka_sink.client.preflight import Check, Target, failure, preflight
 from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError, PreflightError, SchemaError
 from spark_kafka_sink.exactly_once.names import driver_id, prefix_of
 from spark_kafka_sink.formats.chosen_columns import plan_encoders
@@ -23,6 +24,7 @@ from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.options import encoded_sides
 from spark_kafka_sink.held_log import held_log
 from spark_kafka_sink.spark.columns import ColumnPlan, plan_columns
+from spark_kafka_sink.spark.new_topic import made, warn_of_differences
 from spark_kafka_sink.spark.options.names import as_in_spark
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
@@ -85,17 +87,32 @@ def ask_servers(options: SinkOptions, plan: ColumnPlan, start: str | None = None
 def check_connection(options: SinkOptions) -> None:
     """PreflightError if Kafka cannot be written to from here. What has passed once is not looked at again.
 
+    A topic that is missing is created if that was asked for.
+
     The client's lines about its connections appear if it passes.
     """
-    config, target = options.producer_config(), write_target(options)
-    looked_at = (target, *sorted(options.producer.items()))
-    if not options.check_connection or looked_at in _reachable:
+    target = write_target(options)
+    looked_at = (target, options.check_connection, *sorted(options.producer.items()))
+    if looked_at in _reachable or not (options.check_connection or target.new_topic):
         return
+    checks = _checked(options, target)
+    if target.new_topic is not None:
+        warn_of_differences(checks)
+        if made(options, target.new_topic):
+            _checked(options, replace(target, new_topic=None))
+    _reachable.add(looked_at)
+
+
+def _checked(options: SinkOptions, target: Target) -> list[Check]:
+    """None where no checks are wanted."""
+    if not options.check_connection:
+        return []
     with held_log():
-        error = failure(preflight(config.client_config(), target))
+        checks = preflight(options.producer_config().client_config(), target)
+        error = failure(checks)
         if error is not None:
             raise PreflightError(as_in_spark(f"{error}\n{_WHERE_TO_LOOK}"))
-    _reachable.add(looked_at)
+    return checks
 
 
 def write_target(options: SinkOptions) -> Target:
@@ -109,6 +126,7 @@ def write_target(options: SinkOptions) -> Target:
     return Target(
         topics,
         every_broker=options.topic is None,
+        new_topic=options.new_topic,
         idempotent=options.producer_config().enable_idempotence,
         transactional_id=transactional_id,
         exactly_once=options.exactly_once is not None,

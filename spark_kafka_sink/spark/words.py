@@ -28,11 +28,13 @@ OPTIONS_OF_A_TABLE = (
 )
 MICRO_BATCH = "pykafka.microbatch"
 """An option of jobs that are in truth micro-batches of a stream in output mode update; no user's."""
+CHECKED = "pykafka.checked"
+"""An option of writes that `register` has checked already, with checkConnection false; no user's."""
 START = "pykafka.start"
 """An option that each `start()` of a stream sets to another value; no user's."""
 TASKS_AT_ONCE = "pykafka.tasksatonce"
 """An option by which `register` says how many tasks may write at once; no user's."""
-OWN_OPTIONS = (MICRO_BATCH, START, TASKS_AT_ONCE)
+OWN_OPTIONS = (MICRO_BATCH, CHECKED, START, TASKS_AT_ONCE)
 
 _CASTS = {"key": "STRING", "value": "STRING", "topic": "STRING", "partition": "INT"}
 _CASTABLE = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN", "DATE", "STRING")

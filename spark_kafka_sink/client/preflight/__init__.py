@@ -8,6 +8,7 @@ checks.py     what is looked at, and what was found
 probe.py      the connections and the questions
 reached.py    what the probe found, as checks
 questions.py  what is asked when the cluster has been reached: rights, clock, limits
+creation.py   the topic that is to be created if it is missing
 certificates.py  what brokers show of themselves by TLS
 run.py        all of it, in order
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from spark_kafka_sink.client.new_topic import NewTopic
 from spark_kafka_sink.errors import PreflightError
 
 FAULTS_SHOWN_MAX = 10
@@ -44,6 +45,8 @@ class Target:
     """Connect to each broker, not only to leaders: the rows name topics, too, which are not known yet."""
     create_topics: bool = True
     """Let brokers create missing topics, as they do for a producer."""
+    new_topic: NewTopic | None = None
+    """One of the topics, which the writer creates if it is missing. The checks create none."""
     idempotent: bool = False
     transactional_id: str | None = None
     """An id with which transactions will be made; none is begun or ended by the checks."""

@@ -14,7 +14,12 @@ from spark_kafka_sink.client.preflight.checks import Patience, Target
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey, Message
-from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from spark_kafka_sink.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
 from spark_kafka_sink.protocol.schema import VersionRange
 
 _LOOK_AGAIN_MS = 50.0
@@ -87,6 +92,12 @@ class Probe:
         while (now := self.now()) < until:
             self.client.poll(until - now, now)
 
+    def is_to_be_created(self, topic: MetadataResponseTopic) -> bool:
+        """It is missing, and will not be before the write begins."""
+        new = self.target.new_topic
+        is_missing = topic.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+        return new is not None and is_missing and topic.name == new.name
+
     def ready_node(self) -> Node | None:
         """One that can be asked at once."""
         now = self._system.now()
@@ -116,7 +127,7 @@ class Probe:
         version = self.client.version_for(node.id, ApiKey.METADATA)
         question = MetadataRequest(
             topics=[MetadataRequestTopic(name=topic) for topic in self.target.topics],
-            allow_auto_topic_creation=self.target.create_topics,
+            allow_auto_topic_creation=self.target.create_topics and self.target.new_topic is None,
             include_topic_authorized_operations=version >= _OPERATIONS_FROM_VERSION,
         )
         self.client.send(self.client.new_client_request(node.id, question, now), now)
@@ -135,8 +146,9 @@ class Probe:
     def _is_settled(self) -> bool:
         if self.answer is None:
             return self._is_refused()
-        topics = [topic for topic in self.answer.topics if topic.error_code not in _FINAL_TOPIC_ERRORS]
-        if len(topics) < len(self.answer.topics) and not self.target.every_broker:
+        awaited = [topic for topic in self.answer.topics if not self.is_to_be_created(topic)]
+        topics = [topic for topic in awaited if topic.error_code not in _FINAL_TOPIC_ERRORS]
+        if len(topics) < len(awaited) and not self.target.every_broker:
             return True
         known = self.brokers
         has_leaders = all(

@@ -37,6 +37,7 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataResponseTopic
 from spark_kafka_sink.words import cleaned
 
 NAMES = "names"
+IS_TO_BE_CREATED = "does not exist, and is to be created"
 VERSIONS = "versions"
 DOES_NOT_EXIST = "does not exist"
 _NO_ADDRESS = "has no address"
@@ -182,6 +183,8 @@ def _lacking(apis: Sequence[ApiKey], known: Sequence[NodeVersions]) -> Unsupport
 
 def _topic_check(probe: Probe, topic: str) -> Check:
     for answered in probe.answer.topics if probe.answer is not None else ():
+        if answered.name == topic and probe.is_to_be_created(answered):
+            return Check(topic_name(topic), Outcome.PASSED, IS_TO_BE_CREATED)
         if answered.name == topic:
             return topic_check(answered, probe.brokers)
     return Check(topic_name(topic), Outcome.SKIPPED, "no metadata")

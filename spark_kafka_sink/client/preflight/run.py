@@ -17,6 +17,7 @@ from spark_kafka_sink.client.preflight.checks import (
     Target,
     topic_name,
 )
+from spark_kafka_sink.client.preflight.creation import creation_question
 from spark_kafka_sink.client.preflight.meant import with_names_meant
 from spark_kafka_sink.client.preflight.probe import Probe
 from spark_kafka_sink.client.preflight.questions import ask, rights, sizes_and_clocks
@@ -65,7 +66,18 @@ def _answers(probe: Probe, patience: Patience, *, thorough: bool) -> list[Check]
     found = {topic.name for topic in answered if not topic.error_code}
     known = [topic for topic in probe.target.topics if topic in found]
     questions = [*rights(probe.target), *(sizes_and_clocks(known, probe.target.record_bytes_max) if thorough else ())]
-    return [ask(probe, question, patience) for question in questions]
+    found_checks = [ask(probe, question, patience) for question in questions]
+    return [*_creation(probe, patience), *found_checks]
+
+
+def _creation(probe: Probe, patience: Patience) -> list[Check]:
+    wanted = probe.target.new_topic
+    answered = probe.answer.topics if probe.answer is not None else []
+    found = next((topic for topic in answered if wanted is not None and topic.name == wanted.name), None)
+    if wanted is None or found is None:
+        return []
+    asked = creation_question(wanted, found)
+    return [asked if isinstance(asked, Check) else ask(probe, asked, patience)]
 
 
 def _cut_short(failed: Check, target: Target) -> list[Check]:

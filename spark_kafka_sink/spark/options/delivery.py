@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spark_kafka_sink.client.option_parsing import Option, Reading, one_of, text, whole, words
+from spark_kafka_sink.client.new_topic import BROKERS_CHOOSE
+from spark_kafka_sink.client.option_parsing import Option, Reading, one_of, text, words
 from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC, prefix_fault
-from spark_kafka_sink.spark.options.values import NUMBER_OF_REPLICAS_MAX, topic_name, without_fault
+from spark_kafka_sink.spark.options.values import replication, topic_name, without_fault
 
 AT_LEAST_ONCE, EXACTLY_ONCE = "at-least-once", "exactly-once"
 MISMATCH_FAILS, MISMATCH_WARNS = "fail", "warn"
-BROKERS_CHOOSE = -1
 TIMEOUT = "transaction.timeout.ms"
 _KEY_CHARACTERS_MAX = 200
 
@@ -21,17 +21,6 @@ def _key(value: object) -> str:
     if not 1 <= len(key) <= _KEY_CHARACTERS_MAX:
         raise ValueError(f"must have 1 to {_KEY_CHARACTERS_MAX} characters; it has {len(key)}")
     return key
-
-
-def replication(value: object) -> int:
-    """A number of replicas, or -1, which leaves it to the brokers."""
-    try:
-        number = int(str(whole(BROKERS_CHOOSE, NUMBER_OF_REPLICAS_MAX)(value)))
-    except ValueError:
-        number = 0
-    if number == 0:
-        raise ValueError(f"must be -1 or a number from 1 to {NUMBER_OF_REPLICAS_MAX}")
-    return number
 
 
 DELIVERY_OPTIONS = (

@@ -37,10 +37,11 @@ from spark_kafka_sink.spark.options.names import (
     PRODUCER_NAMES,
     as_in_spark,
 )
+from spark_kafka_sink.spark.options.new_topic import CONFIG, new_topic_of, settings_of
 from spark_kafka_sink.spark.options.others import CONSUMER_OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.options.table import IN_LOWER_CASE, SINK_OPTIONS
-from spark_kafka_sink.spark.words import NAME, OWN_OPTIONS, TASKS_AT_ONCE
+from spark_kafka_sink.spark.words import CHECKED, NAME, OWN_OPTIONS, TASKS_AT_ONCE
 from spark_kafka_sink.words import cleaned
 
 _log = logging.getLogger(__name__)
@@ -74,6 +75,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     )
     values = reading.values
     topic, report_topic = values["topic"], values["reportTopic"]
+    new_topic, of_new_topic = new_topic_of(reading, topic, settings_of(own))
     dead_letter_topic, of_dead_letters = _dead_letter_topic(reading)
     formats, of_formats = formats_of(reading)
     registry, of_registry = registry_of(reading, formats, topic)
@@ -84,6 +86,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     faults = [
         *_faults_of_names(own),
         *(fault + _value_of(fault, reading.given, _VALUES_TO_SHOW) for fault in reading.faults),
+        *of_new_topic,
         *of_dead_letters,
         *of_formats,
         *of_registry,
@@ -99,6 +102,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(
         producer=producer,
         topic=topic,
+        new_topic=None if CHECKED in lowered else new_topic,
         dead_letter_topic=dead_letter_topic,
         check_connection=values["checkConnection"],
         report_path=values["reportPath"],
@@ -129,7 +133,8 @@ def _is_of_others(name: str, has_registry: bool) -> bool:
 
 
 def _faults_of_names(own: Mapping[str, str]) -> list[str]:
-    return [_fault_of_name(name) for name in sorted(own) if name not in IN_LOWER_CASE]
+    known = (*IN_LOWER_CASE, *(f"{CONFIG.lower()}{name}" for name in settings_of(own)))
+    return [_fault_of_name(name) for name in sorted(own) if name not in known]
 
 
 def _fault_of_name(name: str) -> str:

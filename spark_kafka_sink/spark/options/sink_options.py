@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from spark_kafka_sink.producer.config import ProducerConfig
 
 if TYPE_CHECKING:
+    from spark_kafka_sink.client.new_topic import NewTopic
     from spark_kafka_sink.formats.options import FormatOptions
     from spark_kafka_sink.formats.registry_options import RegistryOptions
     from spark_kafka_sink.spark.options.delivery import DeliveryOptions
@@ -20,6 +21,9 @@ class SinkOptions:
 
     producer: Mapping[str, str] = field(repr=False)
     topic: str | None = None
+    new_topic: NewTopic | None = None
+    """How `topic` is made if it is missing. For the driver only."""
+
     dead_letter_topic: str | None = None
     check_connection: bool = True
     report_path: str | None = None

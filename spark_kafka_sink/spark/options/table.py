@@ -1,7 +1,7 @@
 """The options of the sink itself, in the order of docs/options.md, which is compared with this table.
 
 A row has the name, the default, how a value is read, and the meaning, as the rows of the client's options have. The
-rows of formats, of schema registries and of delivery stand in the files that say what they come to.
+rows of new topics, of formats, of schema registries and of delivery stand in the files that say what they come to.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from spark_kafka_sink.formats.options import FORMAT_OPTIONS
 from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS
 from spark_kafka_sink.reports.store import fault_of
 from spark_kafka_sink.spark.options.delivery import CHECKPOINT_LOCATION, DELIVERY_OPTIONS
+from spark_kafka_sink.spark.options.new_topic import NEW_TOPIC_OPTIONS
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.options.values import topic_name, without_fault
 
@@ -25,6 +26,7 @@ _ROWS = (
         boolean,
         "accepted as in Spark's own sink, where too the `headers` column alone decides",
     ),
+    *NEW_TOPIC_OPTIONS,
     *FORMAT_OPTIONS,
     *REGISTRY_OPTIONS,
     Option(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spark_kafka_sink.client.option_parsing import Parser, text
+from spark_kafka_sink.client.new_topic import BROKERS_CHOOSE
+from spark_kafka_sink.client.option_parsing import INT_MAX, Parser, text, whole
 from spark_kafka_sink.topic_names import TOPIC_NAME_RULE, is_topic_name
 
-NUMBER_OF_REPLICAS_MAX = 32_767
+_REPLICAS_MAX = 32_767
 
 
 def topic_name(value: object) -> str:
@@ -15,6 +16,26 @@ def topic_name(value: object) -> str:
     if not is_topic_name(name):
         raise ValueError(f"must be the name of a topic: it takes {TOPIC_NAME_RULE}")
     return name
+
+
+def number_or_brokers_choice(highest: int) -> Parser:
+    """A number from 1, or -1, which leaves it to the brokers."""
+    known = whole(BROKERS_CHOOSE, highest)
+
+    def parse(value: object) -> int:
+        try:
+            number = int(str(known(value)))
+        except ValueError:
+            number = 0
+        if number == 0:
+            raise ValueError(f"must be {BROKERS_CHOOSE} or a number from 1 to {highest}")
+        return number
+
+    return parse
+
+
+partitions = number_or_brokers_choice(INT_MAX)
+replication = number_or_brokers_choice(_REPLICAS_MAX)
 
 
 def without_fault(fault_of: Callable[[str], str | None]) -> Parser:

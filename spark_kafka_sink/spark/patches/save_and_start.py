@@ -29,12 +29,21 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.spark.checks import ask_driver, check_all
 from spark_kafka_sink.spark.options.delivery import EXACTLY_ONCE
 from spark_kafka_sink.spark.patches.recorded_writer import Record, frame_of, made_anew, record_of
-from spark_kafka_sink.spark.words import MICRO_BATCH, MODE_NOT_ALLOWED, NAME, NO_NAME, REAL_TIME, START, TASKS_AT_ONCE
+from spark_kafka_sink.spark.words import (
+    CHECKED,
+    MICRO_BATCH,
+    MODE_NOT_ALLOWED,
+    NAME,
+    NO_NAME,
+    REAL_TIME,
+    START,
+    TASKS_AT_ONCE,
+)
 from spark_kafka_sink.spark.writer import CONTINUOUS
 
 _MODES = {"append", "error", "errorifexists", "default"}
 _REFUSED_MODES = {"overwrite": "Overwrite", "ignore": "Ignore"}
-_CHECKED = {"checkConnection": "false"}
+_CHECKED = {"checkConnection": "false", CHECKED: "true"}
 _OF_THE_STREAM = ("checkpointlocation", "queryname")
 _OF_TABLES = ("partitionBy", "clusterBy")
 _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"

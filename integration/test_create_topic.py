@@ -1,0 +1,65 @@
+"""createTopic with a real Kafka: made as the options say, compared, and refused in the broker's words and ours."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from pathlib import Path
+
+import pytest
+
+from integration.support.kafka_cluster import KafkaCluster
+from spark_kafka_sink.cli.main import main
+from spark_kafka_sink.errors import PreflightError
+from spark_kafka_sink.spark.checks import check_connection
+from spark_kafka_sink.spark.options.parse import parse_options
+
+pytestmark = pytest.mark.needs("kafka")
+
+
+def options(kafka: KafkaCluster, topic: str, **more: str) -> dict[str, str]:
+    given = {
+        "kafka.bootstrap.servers": kafka.bootstrap(),
+        "topic": topic,
+        "createTopic": "true",
+        "createTopic.partitions": "5",
+        "createTopic.config.cleanup.policy": "compact",
+    }
+    return given | {name.replace("__", "."): value for name, value in more.items()}
+
+
+def test_a_topic_is_made_once_and_compared_afterwards(
+    kafka: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = f"made-{uuid.uuid4().hex[:8]}"
+    settings = tmp_path / "job.json"
+    settings.write_text(json.dumps(options(kafka, topic)))
+    assert main(["doctor", "--spark-conf", str(settings)]) == 0
+    assert f"creation of topic {topic}: can be done: partitions 5" in capsys.readouterr().out
+    check_connection(parse_options(options(kafka, topic)))
+    assert main(["topics", topic, "--bootstrap-server", kafka.bootstrap(), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 5
+    assert main(["doctor", "--spark-conf", str(settings)]) == 0
+    assert f"creation of topic {topic}: it exists already, as it is wanted" in capsys.readouterr().out
+    with caplog.at_level(logging.WARNING, "spark_kafka_sink"):
+        check_connection(parse_options(options(kafka, topic, createTopic__partitions="6")))
+    assert "5 partitions, not 6" in caplog.text
+
+
+@pytest.mark.parametrize("checks", ["true", "false"])
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"createTopic__replicationFactor": "9"}, r"INVALID_REPLICATION_FACTOR(?s:.*)as many replicas as there are"),
+        ({"createTopic__config__cleanup__policy": "burn"}, r"INVALID_CONFIG(?s:.*)Correct the setting"),
+        ({"createTopic__config__no__such__setting": "1"}, r"INVALID_CONFIG(?s:.*)Correct the setting"),
+    ],
+)
+def test_what_kafka_refuses_is_said_before_the_first_task(
+    kafka: KafkaCluster, more: dict[str, str], words: str, checks: str
+) -> None:
+    with pytest.raises(PreflightError, match=words):
+        check_connection(
+            parse_options(options(kafka, f"refused-{uuid.uuid4().hex[:8]}", checkConnection=checks, **more))
+        )

@@ -1,0 +1,37 @@
+"""`createTopic`: the driver makes a topic that is missing, before the first task, and warns where one is otherwise."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from spark_kafka_sink.client.new_topic import NewTopic
+from spark_kafka_sink.client.preflight import Check, Outcome
+from spark_kafka_sink.client.preflight.creation import CREATION
+from spark_kafka_sink.errors import KafkaSinkError, PreflightError
+from spark_kafka_sink.reader.blocking_client import BlockingClient
+from spark_kafka_sink.reader.topic_admin import TopicAdmin
+from spark_kafka_sink.spark.options.sink_options import SinkOptions
+
+_OPTIONS = "The options are createTopic.partitions, createTopic.replicationFactor and createTopic.config.*."
+
+_log = logging.getLogger(__name__)
+
+
+def made(options: SinkOptions, wanted: NewTopic) -> bool:
+    """Whether the topic was missing; then it is there now. PreflightError if it cannot be made."""
+    config = options.producer_config()
+    try:
+        with BlockingClient(config.client_config(), timeout_ms=config.max_block_ms) as client:
+            was_missing = TopicAdmin(client, wanted.name).create_if_missing(wanted)
+    except KafkaSinkError as error:
+        raise PreflightError(f"Nothing was written: {error} {_OPTIONS}") from error
+    if was_missing:
+        _log.info("topic %s was created: %s", wanted.name, wanted)
+    return was_missing
+
+
+def warn_of_differences(checks: Iterable[Check]) -> None:
+    for check in checks:
+        if check.name.startswith(CREATION) and check.outcome is Outcome.WARNING:
+            _log.warning("%s", check)

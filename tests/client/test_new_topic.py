@@ -1,0 +1,39 @@
+"""A topic that is to be made: what is asked for it, what is otherwise in one that exists, and refusals in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.client.new_topic import NewTopic, remedy
+from spark_kafka_sink.protocol import error_codes
+
+
+def test_what_is_not_given_is_left_to_the_brokers() -> None:
+    (topic,) = NewTopic("t").request().topics
+    assert (topic.num_partitions, topic.replication_factor, topic.configs) == (-1, -1, [])
+    assert str(NewTopic("t", 3)) == "partitions 3, replicas as the brokers choose"
+
+
+def test_only_what_was_asked_for_is_compared() -> None:
+    asked = NewTopic("t", 12, -1, (("cleanup.policy", "compact"),))
+    assert list(asked.differences(12, 1, {"cleanup.policy": "compact", "retention.ms": "1"})) == []
+    assert list(asked.differences(6, 3, {"cleanup.policy": "delete"})) == [
+        "6 partitions, not 12",
+        "cleanup.policy delete, not compact",
+    ]
+    assert list(NewTopic("t", -1, 3).differences(6, 1, {})) == ["1 replicas, not 3"]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (error_codes.TOPIC_AUTHORIZATION_FAILED, "the right Create"),
+        (error_codes.CLUSTER_AUTHORIZATION_FAILED, "the right Create"),
+        (error_codes.POLICY_VIOLATION, "create.topic.policy.class.name"),
+        (error_codes.INVALID_REPLICATION_FACTOR, "at most as many replicas as there are brokers"),
+        (error_codes.INVALID_PARTITIONS, "-1 leaves it to the brokers"),
+        (error_codes.INVALID_CONFIG, "names and values are those of Kafka's topics"),
+    ],
+)
+def test_a_refusal_says_what_to_do(code: int, words: str) -> None:
+    assert words in remedy(code)
