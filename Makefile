@@ -41,8 +41,8 @@ $(JARS)/.up-to-date: conf/kafka/ivy.xml conf/kafka/jars.sha256 conf/kafka/versio
 	touch $@
 
 # Where it cannot be written, JVMs start as slowly as they do without it.
-$(JARS)/spark.jsa: $(JARS)/.up-to-date $(VENV)/.up-to-date tests/class_archive.py
-	$(BIN)/python -m tests.class_archive
+$(JARS)/spark.jsa: $(JARS)/.up-to-date $(VENV)/.up-to-date tests/runner/class_archive.py
+	$(BIN)/python -m tests.runner.class_archive
 
 # Compiled code is kept, whatever the environment says: else each process compiles everything again, in each run, and a
 # Spark has a dozen of them.
@@ -68,14 +68,14 @@ format: setup ## write the code the way `check` wants it
 # The tests of a file stay together, and share what was set up for them.
 UNIT_TESTS := pytest tests --ignore tests/spark --numprocesses auto --maxprocesses 4 --dist loadfile
 
-# Several parts at a time (PARTS=n, one more than there are cores where it is not given): see tests/parts.py.
+# Several parts at a time (PARTS=n, one more than there are cores where it is not given): see tests/runner/parts.py.
 .PHONY: test
 test: setup ## everything that must hold: unit, Spark (newest and oldest), real Kafka
-	$(BIN)/python -m tests.parts
+	$(BIN)/python -m tests.runner.parts
 
 # The examples of the documents run on the newest only: what they use of Spark is in the other tests.
 OLDEST_TESTS = PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(OLDEST)/bin/python \
-	$(OLDEST)/bin/python -m pytest tests/spark --ignore tests/spark/test_examples.py --ignore tests/spark/test_documented_examples.py
+	$(OLDEST)/bin/python -m pytest tests/spark --ignore tests/spark/scenarios/test_examples.py --ignore tests/spark/scenarios/test_documented_examples.py
 
 .PHONY: test-oldest-spark
 test-oldest-spark: $(OLDEST)/.up-to-date ## the Spark tests on the oldest pyspark (and Python 3.10, where there is one)

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from integration.support.artifacts import connector_jars
 from spark_kafka_sink import register
-from tests.class_archive import archive_options
+from tests.runner.class_archive import archive_options
 
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 """For a JVM that lives for a minute: half of the time of its start would go into compiling what is soon over."""

@@ -1,7 +1,7 @@
 """Every command of a shell block in the documents is one that exists, with arguments that it takes.
 
-Those of docs/cli.md are also run (tests/cli/test_documented_commands.py), and those of docs/deploying.md that a cluster
-on one machine can run (integration/test_spark_submit.py).
+Those of docs/cli.md are also run (tests/cli/scenarios/test_documented_commands.py), and those of docs/deploying.md that
+a cluster on one machine can run (integration/test_spark_submit.py).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "guarantees.md").read_text()
 SCRIPTED = "\n".join(path.read_text() for path in (ROOT / "tests" / "producer").rglob("test_*.py"))
 EXACTLY_ONCE = "\n".join(
-    path.read_text() for folder in ("exactly_once", "spark") for path in (ROOT / "tests" / folder).glob("test_*.py")
+    path.read_text() for folder in ("exactly_once", "spark") for path in (ROOT / "tests" / folder).rglob("test_*.py")
 )
 REAL = "\n".join(path.read_text() for path in (ROOT / "integration").glob("test_faults_*.py"))
 ROWS = {int(number): shown for number, shown in re.findall(r"^\| (\d+) \|.*\| ([^|]*) \|$", PAGE, re.MULTILINE)}

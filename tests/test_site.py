@@ -25,7 +25,7 @@ def pages_of(nav: object) -> list[str]:
     return [page for entry in entries for page in pages_of(entry)]  # type: ignore[attr-defined]
 
 
-FOR_DEVELOPERS = {"benchmarks-history.md": "benchmarks.md", "kafka-test-cases.md": "developing.md"}
+FOR_DEVELOPERS = {"benchmarks-history.md": "benchmarks.md"}
 """Pages that users do not need, each with the page that leads to it."""
 
 

@@ -22,25 +22,25 @@ from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.documents import ROOT, blocks, languages, pages
 
 HERE = "tests/test_snippets.py"
-WITH_SPARK = "tests/spark/test_documented_examples.py"
+WITH_SPARK = "tests/spark/scenarios/test_documented_examples.py"
 COMMANDS = "tests/test_commands_in_documents.py"
 RUN_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("README.md", "python"): (WITH_SPARK,),
     ("docs/deploying.md", "properties"): ("tests/test_deploying_document.py",),
-    ("docs/deploying.md", "python"): (WITH_SPARK, "tests/spark/test_connect.py"),
+    ("docs/deploying.md", "python"): (WITH_SPARK, "tests/spark/scenarios/test_connect.py"),
     ("docs/developing.md", "python"): (HERE,),
     ("docs/exactly-once.md", "python"): (WITH_SPARK,),
-    ("docs/cli.md", "properties"): ("tests/cli/test_documented_commands.py",),
+    ("docs/cli.md", "properties"): ("tests/cli/scenarios/test_documented_commands.py",),
     ("docs/formats.md", "python"): (HERE, WITH_SPARK),
     ("docs/index.md", "python"): (WITH_SPARK,),
     ("docs/migrating.md", "diff"): (WITH_SPARK,),
-    ("docs/migrating.md", "python"): ("tests/spark/test_tables.py",),
-    ("docs/migrating.md", "sql"): ("tests/spark/test_tables.py",),
+    ("docs/migrating.md", "python"): ("tests/spark/scenarios/test_tables.py",),
+    ("docs/migrating.md", "sql"): ("tests/spark/scenarios/test_tables.py",),
     ("docs/monitoring.md", "json"): (HERE,),
     ("docs/monitoring.md", "python"): ("tests/test_monitoring_document.py", "tests/spark/test_progress.py"),
-    ("docs/pipelines.md", "python"): ("tests/spark/test_pipelines.py",),
-    ("docs/pipelines.md", "yaml"): ("tests/spark/test_pipelines.py",),
-    ("docs/producer.md", "python"): (HERE, "tests/producer/test_leaving.py"),
+    ("docs/pipelines.md", "python"): ("tests/spark/scenarios/test_pipelines.py",),
+    ("docs/pipelines.md", "yaml"): ("tests/spark/scenarios/test_pipelines.py",),
+    ("docs/producer.md", "python"): (HERE, "tests/producer/scenarios/test_leaving.py"),
     ("docs/quickstart.md", "python"): (WITH_SPARK,),
     ("docs/security.md", "python"): (HERE, "tests/test_security_document.py"),
     ("docs/testing.md", "python"): (WITH_SPARK,),
@@ -50,7 +50,7 @@ NOT_RUN = {"text", "mermaid"}
 """What programs print; drawings, which a browser draws (tests/test_site.py looks at their kind)."""
 PRODUCER = "docs/producer.md"
 ENDING_BY_ITSELF = [number for number, block in enumerate(blocks(PRODUCER)) if "SIGTERM" not in block]
-"""Its examples but the one that a signal ends, which tests/producer/test_leaving.py runs."""
+"""Its examples but the one that a signal ends, which tests/producer/scenarios/test_leaving.py runs."""
 ADDRESS = "localhost:9092"
 
 
@@ -166,7 +166,7 @@ def test_the_cluster_of_the_tests_has_what_its_example_calls(tmp_path: Path) -> 
 
 
 def test_a_driver_can_be_stopped_as_the_example_says(tmp_path: Path) -> None:
-    """The driver itself is stopped in tests/exactly_once/test_steps.py and integration/test_exactly_once_killed.py."""
+    """Drivers are stopped so in integration/test_exactly_once_killed.py."""
     looked: list[bool] = []
     driver = create_autospec(Popen)
     example = next(block for block in blocks("docs/developing.md") if "stop after decide" in block)

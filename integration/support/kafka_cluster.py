@@ -22,7 +22,7 @@ from types import TracebackType
 from integration.support.artifacts import ROOT, kafka_classpath
 from integration.support.certificates import write_certificates
 from integration.support.ports import PortBlock
-from tests.class_archive import KAFKA_ARCHIVE, archive_options
+from tests.runner.class_archive import KAFKA_ARCHIVE, archive_options
 
 TEMPLATES = ROOT / "conf" / "kafka"
 LISTENERS = ("PLAINTEXT", "SSL", "MTLS", "EXPIRED", "SASL_PLAINTEXT", "SASL_SSL", "REAUTH", "PROXIED")

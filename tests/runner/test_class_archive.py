@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.class_archive import archive_options
+from tests.runner.class_archive import archive_options
 
 
 def test_a_jvm_is_given_the_archive_where_there_is_one(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import parts
-from tests.parts import Part, run, table
+from tests.runner import parts
+from tests.runner.parts import Part, run, table
 
 
 def python(name: str, code: str, *after: str) -> Part:

@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "spark_kafka_sink"
 THE_TABLE_AND_THOSE_WHO_ANSWER = ("protocol", "broker")
 

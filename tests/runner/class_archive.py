@@ -1,7 +1,7 @@
 """The classes of Spark, and those of Kafka, as a JVM has them in memory: in a file for each.
 
-A JVM that is given it is up in half of the CPU time. `python -m tests.class_archive` writes both, where the jars of the
-peers are. A JVM of another version, or one with other jars, passes it over.
+A JVM that is given it is up in half of the CPU time. `python -m tests.runner.class_archive` writes both, where the
+jars of the peers are. A JVM of another version, or one with other jars, passes it over.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-JARS = Path(__file__).resolve().parents[1] / ".jars"
+JARS = Path(__file__).resolve().parents[2] / ".jars"
 ARCHIVE = JARS / "spark.jsa"
 KAFKA_ARCHIVE = JARS / "kafka.jsa"
 _QUIET = "-Xlog:cds=off -Xlog:class+path=off"

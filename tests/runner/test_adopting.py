@@ -13,7 +13,7 @@ LEAVES = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SPEN
 def adopted(code: str, prepare: str = "") -> subprocess.CompletedProcess[str]:
     """Runs Python code below `run`, and says what its children's CPU time was."""
     script = f"""
-import os, sys, tests.adopting as adopting
+import os, sys, tests.runner.adopting as adopting
 {prepare}
 status = adopting.run([sys.executable, "-c", {code!r}])
 print(os.times().children_user + os.times().children_system)
@@ -40,5 +40,12 @@ def test_the_status_is_that_of_the_command() -> None:
 
 
 def test_a_command_that_is_killed_has_failed() -> None:
-    command = [sys.executable, "-m", "tests.adopting", sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.runner.adopting",
+        sys.executable,
+        "-c",
+        "import os; os.kill(os.getpid(), 9)",
+    ]
     assert subprocess.run(command, check=False).returncode == 128 + 9

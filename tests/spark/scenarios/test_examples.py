@@ -17,7 +17,7 @@ from spark_kafka_sink.testing import EmbeddedBroker, assert_topic_equals, embedd
 
 pytestmark = pytest.mark.needs("java")
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "examples"
 ROWS = [
     f'{{"sensor": "s{n}", "celsius": {n}.5, "time": "2026-01-01T00:00:00Z", "shop": "north", "amount": {n}.0}}'
     for n in range(4)

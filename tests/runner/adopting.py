@@ -1,4 +1,4 @@
-"""Run a command and wait for everything that it has started: `python -m tests.adopting COMMAND...`
+"""Run a command and wait for everything that it has started: `python -m tests.runner.adopting COMMAND...`
 
 A test that kills a driver leaves the driver's JVM, and that its Python workers, without a parent. The system gives them
 to this process, which waits for them too: so a caller that waits for this process gets the CPU time of all of them, and

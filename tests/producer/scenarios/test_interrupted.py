@@ -16,7 +16,7 @@ from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
 from spark_kafka_sink.errors import ProducerClosedError
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
-from tests.producer.test_threads import Caller
+from tests.producer.scenarios.test_threads import Caller
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 VALUE = b"v" * 1000

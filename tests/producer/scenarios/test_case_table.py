@@ -1,12 +1,12 @@
-"""docs/kafka-test-cases.md has a row for each case, with tests that exist, or with the reason why there is none."""
+"""kafka_test_cases.md, here, has a row for each case, with tests that exist, or with the reason why there is none."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-PAGE = (ROOT / "docs" / "kafka-test-cases.md").read_text()
+ROOT = Path(__file__).resolve().parent.parent.parent.parent
+PAGE = Path(__file__).with_name("kafka_test_cases.md").read_text()
 CASES = {"TransactionManagerTest": 140}
 """How many Kafka 4.3.1 has."""
 

@@ -1,8 +1,8 @@
 """`make test`: its parts, several at a time, since most of them wait for a broker or a JVM more than they compute.
 
-`python -m tests.parts` prints what each part said when it has ended, and at the end how long each took, beginning with
-the longest. One process for each part: it has a JVM and clusters of its own, which its tests share. A file of
-integration/ that no part names belongs to REST.
+`python -m tests.runner.parts` prints what each part said when it has ended, and at the end how long each took,
+beginning with the longest. One process for each part: it has a JVM and clusters of its own, which its tests share. A
+file of integration/ that no part names belongs to REST.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PYTEST = (sys.executable, "-m", "pytest")
-ADOPTING = (sys.executable, "-m", "tests.adopting")
+ADOPTING = (sys.executable, "-m", "tests.runner.adopting")
 LOOK_SECONDS = 0.1
 
 
