@@ -13,11 +13,12 @@ from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
 from spark_kafka_sink.errors import ProducerFencedError
 from spark_kafka_sink.exactly_once.log_writer import Written
-from spark_kafka_sink.exactly_once.transactions_client import ONGOING, TransactionsClient
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.producer.transactions.requests import AddPartitions, InitProducerId
+from spark_kafka_sink.producer.transactions.transaction_description import ONGOING
 from spark_kafka_sink.protocol import error_codes
 
 pytestmark = pytest.mark.needs("kafka")

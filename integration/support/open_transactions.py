@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from integration.support.kafka_cluster import KafkaCluster
-from spark_kafka_sink.exactly_once.transactions_client import ONGOING, TransactionsClient
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.transactions.transaction_description import ONGOING
 from tests.waiting import wait_until
 
 TRANSACTIONS_TOOL = "org.apache.kafka.tools.TransactionsCommand"

@@ -30,10 +30,15 @@ from spark_kafka_sink.exactly_once.query_transactions import (
     claimed_timeout_ms,
     has_claimed,
 )
-from spark_kafka_sink.exactly_once.transactions_client import COMPLETE_ABORT, EMPTY, ONGOING, TransactionDescription
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.producer.transactions.transaction_description import (
+    COMPLETE_ABORT,
+    EMPTY,
+    ONGOING,
+    TransactionDescription,
+)
 from spark_kafka_sink.protocol import error_codes
 
 _log = logging.getLogger(__name__)

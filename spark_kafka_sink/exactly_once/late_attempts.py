@@ -13,17 +13,22 @@ again, both have the same number, and to take the id would abort what the other 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
 from spark_kafka_sink.errors import ExactlyOnceError
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.names import TaskName, second_attempt_name, task_id
 from spark_kafka_sink.exactly_once.query_transactions import can_write
-from spark_kafka_sink.exactly_once.transactions_client import EMPTY, TransactionDescription, TransactionsClient
+from spark_kafka_sink.producer.transactions.transaction_description import EMPTY, TransactionDescription
+
+Describe = Callable[[Sequence[str]], Mapping[str, TransactionDescription]]
+"""What brokers know of these ids: a task asks over the connections of its producer."""
 
 
-def free_name(client: TransactionsClient, start: BatchStart, task: TaskName, task_attempt_id: int) -> TaskName:
+def free_name(describe: Describe, start: BatchStart, task: TaskName, task_attempt_id: int) -> TaskName:
     """The name under which this attempt writes. ExactlyOnceError if the driver waits for no task any more."""
     wanted = task_id(start.prefix, task)
-    found = client.describe([start.driver_id, wanted])
+    found = describe([start.driver_id, wanted])
     _refuse_if_late(start, found.get(start.driver_id))
     holder = found.get(wanted)
     if holder is None or not can_write(holder):
@@ -31,8 +36,8 @@ def free_name(client: TransactionsClient, start: BatchStart, task: TaskName, tas
     return task._replace(attempt=second_attempt_name(task.attempt, task_attempt_id))
 
 
-def refuse_if_late(client: TransactionsClient, start: BatchStart) -> None:
-    _refuse_if_late(start, client.describe([start.driver_id]).get(start.driver_id))
+def refuse_if_late(describe: Describe, start: BatchStart) -> None:
+    _refuse_if_late(start, describe([start.driver_id]).get(start.driver_id))
 
 
 def _refuse_if_late(start: BatchStart, driver: TransactionDescription | None) -> None:

@@ -31,15 +31,11 @@ from spark_kafka_sink.exactly_once.clients import lent
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.entries import Entry, encoded
 from spark_kafka_sink.exactly_once.names import driver_id, task_of
-from spark_kafka_sink.exactly_once.transactions_client import (
-    EMPTY,
-    ONGOING,
-    TransactionDescription,
-    TransactionsClient,
-)
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
+from spark_kafka_sink.producer.transactions.transaction_description import EMPTY, ONGOING, TransactionDescription
 from spark_kafka_sink.protocol import error_codes
 
 NO_DRIVER_YET = ProducerIdAndEpoch(2**62, 0)

@@ -19,7 +19,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.names import split_id
-from spark_kafka_sink.exactly_once.transactions_client import TransactionDescription
+from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
 from spark_kafka_sink.producer.transactions.verdicts import NOT_THE_CALLERS
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import broker_error

@@ -9,7 +9,7 @@ or a refusal that the caller must judge. All ids of a call are asked about at th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 
 from spark_kafka_sink.client.cluster import Node
@@ -28,20 +28,17 @@ from spark_kafka_sink.producer.transactions.requests import (
     FenceLeftover,
     InitProducerId,
 )
-from spark_kafka_sink.producer.transactions.verdicts import may_pass
+from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
+from spark_kafka_sink.producer.transactions.verdicts import Verdict, may_pass
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import broker_error
-from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsResponse, TransactionState
 from spark_kafka_sink.protocol.messages.list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
 from spark_kafka_sink.protocol.messages.list_transactions import TransactionState as ListedTransaction
 from spark_kafka_sink.reader.blocking_client import BlockingClient, Question
-from spark_kafka_sink.words import cleaned
 
-ONGOING, EMPTY, COMPLETE_ABORT = "Ongoing", "Empty", "CompleteAbort"
-"""States of a transactional id. Empty: a producer has asked for it, and has begun nothing since."""
 TIMEOUT_MS = 120_000.0
 """The longest time without any progress."""
 SILENCE_MS = 3_000.0
@@ -49,23 +46,6 @@ SILENCE_MS = 3_000.0
 _IN_FLIGHT_MAX = 50
 _DRIVER_TIMEOUT_MS = 60_000
 """For an epoch that is asked for between two records of a log."""
-
-
-@dataclass(frozen=True)
-class TransactionDescription:
-    """What a coordinator knows of a transactional id."""
-
-    transactional_id: str
-    state: str
-    id_and_epoch: ProducerIdAndEpoch
-    timeout_ms: int = 0
-    started_ms: int = -1
-    """By the broker's clock; -1 if no transaction is open."""
-    partitions: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def is_open(self) -> bool:
-        return self.state == ONGOING
 
 
 class TransactionsClient:
@@ -160,11 +140,12 @@ class TransactionsClient:
         request = DescribeTransactions(tuple(transactional_ids))
         found: dict[str, TransactionDescription] = {}
         for name, answer in self._coordinated.answers([request]).items():
-            row = _rows(answer)[name]
-            if row.error_code == error_codes.NONE:
-                found[name] = _description(row)
-            elif row.error_code != error_codes.TRANSACTIONAL_ID_NOT_FOUND:
-                raise request.refusal(name, request.judgement(row.error_code))
+            judgement = request.judged_by_id(answer)[name]
+            if judgement.verdict is not Verdict.DONE:
+                raise request.refusal(name, judgement)
+            description = request.found(answer)[name]
+            if description is not None:
+                found[name] = description
         return found
 
     def ids(self, wanted: Callable[[str], bool], *states: str) -> list[str]:
@@ -211,18 +192,3 @@ class TransactionsClient:
     def _all_nodes(self) -> list[Node]:
         known = self.blocking.metadata.snapshot
         return [] if known.is_bootstrap else list(known.nodes.values())
-
-
-def _rows(answer: DescribeTransactionsResponse) -> dict[str, TransactionState]:
-    return {row.transactional_id: row for row in answer.transaction_states}
-
-
-def _description(row: TransactionState) -> TransactionDescription:
-    return TransactionDescription(
-        row.transactional_id,
-        cleaned(row.transaction_state),  # it and the topics are shown to people
-        ProducerIdAndEpoch(row.producer_id, row.producer_epoch),
-        row.transaction_timeout_ms,
-        row.transaction_start_time_ms,
-        tuple((cleaned(topic.topic), index) for topic in row.topics for index in topic.partitions),
-    )

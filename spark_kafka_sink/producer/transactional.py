@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from random import Random
@@ -22,6 +23,7 @@ if TYPE_CHECKING:  # a producer without a transactional.id does not load it
     from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
     from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+    from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
     from spark_kafka_sink.producer.transactions.waits import Offsets, ProducerTransactions
 
 
@@ -91,6 +93,10 @@ class TransactionalProducer:
         Brokers abort it transaction.timeout.ms after its begin. None, and it is over, if nothing was sent in it.
         """
         return self._in_transactions().prepare()
+
+    def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
+        """What brokers know of these transactional ids, of any producer. Ids that they do not know are missing."""
+        return self._in_transactions().describe(transactional_ids)
 
     def take_over_transaction(self, prepared: PreparedTransaction) -> None:
         """Hold a transaction that another process has prepared, to commit or abort it."""

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
-from spark_kafka_sink.exactly_once.clients import lent
 from spark_kafka_sink.exactly_once.content import Content, added_up
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch
@@ -79,12 +78,11 @@ class ExactlyOnce:
         """What is written within the block is one transaction, which stays open for the driver to end."""
         task, start = report.task, self._begun
         try:
-            with lent(producer.config.client_config()) as client:
-                wanted = start.task(task.partition_id, task.attempt_number)
-                name = free_name(client, start, wanted, task.task_attempt_id)
-                # Anew for each batch: the driver has ended the last one, which has changed the epoch.
-                producer.init_transactions(task_id(start.prefix, name))
-                refuse_if_late(client, start)
+            wanted = start.task(task.partition_id, task.attempt_number)
+            name = free_name(producer.describe_transactions, start, wanted, task.task_attempt_id)
+            # Anew for each batch: the driver has ended the last one, which has changed the epoch.
+            producer.init_transactions(task_id(start.prefix, name))
+            refuse_if_late(producer.describe_transactions, start)
             producer.begin_transaction()
             yield
             prepared = producer.prepare_transaction()

@@ -16,11 +16,12 @@ from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.names import task_of
 from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
-from spark_kafka_sink.exactly_once.transactions_client import ONGOING, TransactionsClient
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.producer.transactions.transaction_description import ONGOING
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 
 TOPIC, LOG, PREFIX, QUERY = "t", "decisions", "p", "query-1"

@@ -23,7 +23,6 @@ from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, decoded
 from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_late
 from spark_kafka_sink.exactly_once.names import task_id
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
@@ -190,13 +189,12 @@ class World:
             return
         producer = self.producer(actor, start)
         try:
-            with TransactionsClient(self.client_config, system=actor.system) as client:
-                wanted = start.task(attempt.partition, attempt.attempt)
-                name = free_name(client, start, wanted, len(self.attempts))
-                producer.init_transactions(task_id(PREFIX, name))
-                identity = producer._sender.idempotence.id_and_epoch
-                attempt.identity = (task_id(PREFIX, name), identity.producer_id, identity.epoch)
-                refuse_if_late(client, start)
+            wanted = start.task(attempt.partition, attempt.attempt)
+            name = free_name(producer.describe_transactions, start, wanted, len(self.attempts))
+            producer.init_transactions(task_id(PREFIX, name))
+            identity = producer._sender.idempotence.id_and_epoch
+            attempt.identity = (task_id(PREFIX, name), identity.producer_id, identity.epoch)
+            refuse_if_late(producer.describe_transactions, start)
             producer.begin_transaction()
             for partition in range(TASKS):
                 value = f"{attempt.number}/{attempt.partition}/{attempt.driver}/{attempt.attempt}".encode()

@@ -12,8 +12,8 @@ from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState, encoded
 from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
-from spark_kafka_sink.exactly_once.transactions_client import TransactionDescription
 from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
 from tests.exactly_once import lives
 
 TakenOut = Callable[[pytest.MonkeyPatch], None]
@@ -90,7 +90,7 @@ def exactly_what_was_listed_is_aborted(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_late_attempt_looks_before_it_begins(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(lives, "refuse_if_late", lambda client, start: None)
+    patch.setattr(lives, "refuse_if_late", lambda describe, start: None)
 
 
 SEEDS: dict[TakenOut, tuple[int, ...]] = {

@@ -12,11 +12,12 @@ import pytest
 
 from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.errors import AuthorizationError, MetadataTimeoutError
-from spark_kafka_sink.exactly_once.transactions_client import EMPTY, ONGOING, SILENCE_MS, TransactionsClient
+from spark_kafka_sink.exactly_once.transactions_client import SILENCE_MS, TransactionsClient
 from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.producer.transactions.requests import AddPartitions
+from spark_kafka_sink.producer.transactions.transaction_description import EMPTY, ONGOING
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange

@@ -12,8 +12,8 @@ from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
-from spark_kafka_sink.exactly_once.transactions_client import TransactionDescription
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker

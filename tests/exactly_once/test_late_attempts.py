@@ -22,9 +22,9 @@ from tests.exactly_once.cases import broker as broker
 def refused_if_late(query: Query, start: BatchStart) -> Iterator[None]:
     """Around the request for the id, as in a task."""
     with client_of(query.broker) as client:
-        assert free_name(client, start, start.task(1, 1), 17) == start.task(1, 1)
+        assert free_name(client.describe, start, start.task(1, 1), 17) == start.task(1, 1)
         yield
-        refuse_if_late(client, start)
+        refuse_if_late(client.describe, start)
 
 
 def commit(query: Query, start: BatchStart) -> None:
@@ -105,7 +105,7 @@ def test_an_attempt_whose_id_another_one_has_written_under_takes_another_id(brok
     start = query.begin()
     reported = query.write_both(start, 0)
     with client_of(broker) as client:
-        name = free_name(client, start, start.task(1, 0), task_attempt_id=17)
+        name = free_name(client.describe, start, start.task(1, 0), task_attempt_id=17)
     assert name.attempt != 0
     other = query.attempt(start, 1, attempt=name.attempt)
     other.begin_transaction()
@@ -121,7 +121,7 @@ def test_an_id_that_another_attempt_has_taken_and_not_begun_under_is_in_use(brok
     start = query.begin()
     first = query.attempt(start, 1, attempt=0)
     with client_of(broker) as client:
-        names = {free_name(client, start, start.task(1, 0), task_attempt_id=number) for number in (17, 18)}
+        names = {free_name(client.describe, start, start.task(1, 0), task_attempt_id=number) for number in (17, 18)}
     assert len({task_id(PREFIX, name) for name in names} | {start.task_id(1, 0)}) == 3
     first.close()
 
@@ -131,7 +131,7 @@ def test_an_id_is_used_again_in_the_next_batch(broker: EmbeddedBroker) -> None:
     query.run(0)
     start = query.begin()
     with client_of(broker) as client:
-        assert free_name(client, start, start.task(1, 0), task_attempt_id=17) == start.task(1, 0)
+        assert free_name(client.describe, start, start.task(1, 0), task_attempt_id=17) == start.task(1, 0)
 
 
 def test_an_id_that_began_nothing_is_fenced_once_and_free_again(broker: EmbeddedBroker) -> None:
@@ -142,7 +142,7 @@ def test_an_id_that_began_nothing_is_fenced_once_and_free_again(broker: Embedded
     start = query.begin()
     with client_of(broker) as client:
         fenced = client.describe([start.task_id(1, 0)])
-        assert free_name(client, start, start.task(1, 0), task_attempt_id=17) == start.task(1, 0)
+        assert free_name(client.describe, start, start.task(1, 0), task_attempt_id=17) == start.task(1, 0)
         query.commit(start, 1, [query.write(start, 0, "1/0")])
         assert client.describe([start.task_id(1, 0)]) == fenced, "it is not fenced with each batch"
 
@@ -156,4 +156,4 @@ def test_an_attempt_whose_batch_has_ended_does_not_even_ask_for_an_id(
     start = query.begin()
     end(query, start)
     with client_of(broker) as client, pytest.raises(ExactlyOnceError, match="This attempt came too late"):
-        free_name(client, start, start.task(1, 1), 17)
+        free_name(client.describe, start, start.task(1, 1), 17)

@@ -9,11 +9,12 @@ import pytest
 from spark_kafka_sink.broker.context import RequestContext
 from spark_kafka_sink.broker.handlers import HANDLERS
 from spark_kafka_sink.errors import KafkaSinkError, ProducerFencedError
-from spark_kafka_sink.exactly_once.transactions_client import ONGOING, TransactionsClient
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.producer.transactions.transaction_description import ONGOING
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker

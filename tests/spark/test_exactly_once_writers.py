@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_kafka_sink.errors import DeliveryError, ExactlyOnceError
-from spark_kafka_sink.exactly_once.transactions_client import ONGOING
+from spark_kafka_sink.producer.transactions.transaction_description import ONGOING
 from spark_kafka_sink.spark import write_task
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.pool import POOL

@@ -1,6 +1,7 @@
 """KnownCoordinators: which brokers coordinate. Coordinators: also when a producer may ask the next one.
 
-A producer has one request in flight at a time. After a failure the next one waits for a pause that grows.
+A producer has one request in flight at a time, but for those that only ask. After a failure the next one waits for a
+pause that grows.
 """
 
 from __future__ import annotations
@@ -34,15 +35,19 @@ class Coordinators:
     def __init__(self, backoff: ExponentialBackoff) -> None:
         self._backoff = backoff
         self.known = KnownCoordinators()
-        self.in_flight = False
-        """True while a request waits for its answer."""
+        self._in_flight: set[TransactionRequest[Any]] = set()
         self.trouble = ""
         """Why the last request has failed; empty if it has not."""
         self._failures = 0
         self._retry_ms = 0.0
 
-    def may_be_asked(self, now: float) -> bool:
-        return not self.in_flight and now >= self._retry_ms
+    @property
+    def in_flight(self) -> bool:
+        """A request waits for its answer."""
+        return bool(self._in_flight)
+
+    def pauses(self, now: float) -> bool:
+        return now < self._retry_ms
 
     def pause_left_ms(self, now: float) -> float:
         return self._retry_ms - now if now < self._retry_ms else float("inf")
@@ -54,13 +59,14 @@ class Coordinators:
     def forget(self, request: TransactionRequest[Any]) -> None:
         """The node that was asked is not the coordinator any more, or cannot be reached."""
         if not isinstance(request, FindCoordinator):
-            self.known.pop(request.coordinator, None)
+            for name in request.ids:
+                self.known.pop(request.coordinator._replace(key=name), None)
 
-    def sent(self) -> None:
-        self.in_flight = True
+    def sent(self, request: TransactionRequest[Any]) -> None:
+        self._in_flight.add(request)
 
-    def answered(self) -> None:
-        self.in_flight = False
+    def answered(self, request: TransactionRequest[Any]) -> None:
+        self._in_flight.discard(request)
 
     def succeeded(self, request: TransactionRequest[Any]) -> None:
         self._failures = 0
@@ -69,7 +75,7 @@ class Coordinators:
 
     def lost(self, request: TransactionRequest[Any], now: float, why: str) -> None:
         """There was no answer, or the node cannot be asked at all."""
-        self.answered()
+        self.answered(request)
         self.forget(request)
         self._pause(now, why)
 

@@ -31,17 +31,20 @@ from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, P
 from spark_kafka_sink.producer.transactions import states as calls
 from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.transactions.coordinators import Coordinators
+from spark_kafka_sink.producer.transactions.descriptions import Descriptions
 from spark_kafka_sink.producer.transactions.open_transaction import GroupOffsets, OpenTransaction
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.producer.transactions.requests import (
     AddOffsets,
     AddPartitions,
     CommitOffsets,
+    DescribeTransactions,
     EndTransaction,
     FindCoordinator,
     InitProducerId,
 )
 from spark_kafka_sink.producer.transactions.states import ENDING, WRITING, Operation, TransactionCalls, TransactionState
+from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
 from spark_kafka_sink.producer.transactions.transaction_request import CoordinatorKey, TransactionRequest
 from spark_kafka_sink.producer.transactions.verdicts import Judgement, Verdict
 from spark_kafka_sink.protocol.message import Message
@@ -65,6 +68,7 @@ class TransactionManager:
         self._transaction: OpenTransaction | None = None
         self._wants_producer_id = False
         self._expected = NO_PRODUCER_ID  # the one that goes with the wish for a new one (KIP-360)
+        self._descriptions = Descriptions(())
         self._begun = 0  # transactions so far
         self._may_come_late = False  # under this epoch a request had no answer, and may be carried out yet
 
@@ -161,6 +165,14 @@ class TransactionManager:
                 operation.finish()
             return operation
 
+    def describe(self, transactional_ids: Iterable[str]) -> Descriptions:
+        """Ask what coordinators know of these ids, whether there is a transaction or not."""
+        with self._lock:
+            if self.state is _S.FATAL_ERROR:
+                self._calls.raise_if_failed()
+            self._descriptions = Descriptions(transactional_ids)
+            return self._descriptions
+
     def ensure_can_send(self, number: int | None = None) -> int:
         """Raise if no record can join the transaction. Returns its number.
 
@@ -237,7 +249,11 @@ class TransactionManager:
     def next_request(self, now: float, *, quiet: bool) -> Request | None:
         """What to ask now. It is the same until it was `sent`. `quiet`: no record is on its way."""
         with self._lock:
-            if not self.coordinators.may_be_asked(now):
+            if self.coordinators.pauses(now):
+                return None
+            if self._descriptions.under_way or (self._descriptions.pending and not self.coordinators.in_flight):
+                return self._descriptions.next_request(self.coordinators.known)
+            if self.coordinators.in_flight:
                 return None
             if self.state in ENDING and quiet and not self._wants_producer_id and self._is_empty():
                 self._complete()
@@ -253,7 +269,8 @@ class TransactionManager:
 
     def sent(self, request: Request) -> None:
         with self._lock:
-            self.coordinators.sent()
+            self.coordinators.sent(request)
+            self._descriptions.sent(request)
             transaction = self._transaction
             if transaction is not None:
                 transaction.end_sent |= isinstance(request, EndTransaction)
@@ -264,11 +281,16 @@ class TransactionManager:
         """The connection ended before the answer; the request may have been carried out, or may be yet."""
         with self._lock:
             self._may_come_late |= self.coordinators.in_flight and request.harms_late
+            self._descriptions.ended(request)
             self.coordinators.lost(request, now, why)
 
     def answered(self, request: Request, message: Message, now: float) -> None:
         with self._lock:
-            self.coordinators.answered()
+            self.coordinators.answered(request)
+            only_asked = self._descriptions.owns(request)
+            self._descriptions.ended(request)
+            if isinstance(request, DescribeTransactions) and not only_asked:
+                return  # of a call whose time was up: what it says may be older than the call that waits now
             judgement = request.judged(message)
             verdict = judgement.verdict
             if request.joins and self._transaction is not None:
@@ -282,6 +304,9 @@ class TransactionManager:
                 if verdict is Verdict.LOOK_UP:
                     self.coordinators.forget(request)
                 self.coordinators.pause(now, judgement.code)
+            elif only_asked:
+                name = judgement.where or request.ids[0]
+                self._descriptions.operation.finish(request.refusal(name, judgement._replace(where="")))
             else:
                 self._failed(request, judgement)
 
@@ -297,6 +322,7 @@ class TransactionManager:
         """No call gets an answer any more."""
         with self._lock:
             self._calls.finish(error)
+            self._descriptions.operation.finish(error)
             if self._transaction is not None:
                 self._transaction.fail_offsets(error)
 
@@ -357,6 +383,9 @@ class TransactionManager:
 
     def group_added(self) -> None:
         self._open().group_added()
+
+    def described(self, found: Mapping[str, TransactionDescription | None]) -> None:
+        self._descriptions.described(found)
 
     def offsets_written(self, partitions: Iterable[TopicPartition]) -> None:
         self._open().offsets_written(partitions)

@@ -27,6 +27,7 @@ from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription, description_of
 from spark_kafka_sink.producer.transactions.transaction_request import (
     GROUP,
     TRANSACTION,
@@ -351,6 +352,7 @@ class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
     answer_type = DescribeTransactionsResponse
     verdicts = OF_A_COORDINATOR | {
         codes.TRANSACTIONAL_ID_NOT_FOUND: Verdict.DONE,
+        codes.UNKNOWN_SERVER_ERROR: Verdict.RETRY,  # to ask changes nothing
         codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.REFUSED,
     }
     transactional_ids: Sequence[str]
@@ -371,7 +373,19 @@ class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
 
     def judged(self, answer: DescribeTransactionsResponse) -> Judgement:
         by_id = self.judged_by_id(answer)
-        return worst(by_id.get(name, NO_ANSWER) for name in self.transactional_ids)
+        return worst(by_id.get(name, NO_ANSWER)._replace(where=name) for name in self.transactional_ids)
 
     def judged_by_id(self, answer: DescribeTransactionsResponse) -> Mapping[str, Judgement]:
         return {row.transactional_id: self.judgement(row.error_code) for row in answer.transaction_states}
+
+    def progress(self, answer: DescribeTransactionsResponse, follower: Follower) -> None:
+        follower.described(self.found(answer))
+
+    def found(self, answer: DescribeTransactionsResponse) -> dict[str, TransactionDescription | None]:
+        """What the answer says of ids; None of one that the coordinator does not know."""
+        known = (codes.NONE, codes.TRANSACTIONAL_ID_NOT_FOUND)
+        return {
+            row.transactional_id: description_of(row) if row.error_code == codes.NONE else None
+            for row in answer.transaction_states
+            if row.error_code in known
+        }

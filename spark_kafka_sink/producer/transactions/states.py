@@ -83,6 +83,7 @@ def checked_move(source: TransactionState, target: TransactionState, transaction
 
 INIT, BEGIN, COMMIT, ABORT = "init_transactions", "begin_transaction", "commit_transaction", "abort_transaction"
 PREPARE, SEND_OFFSETS = "prepare_transaction", "send_offsets_to_transaction"
+DESCRIBE = "describe_transactions"
 
 _MUST_ABORT = f"Call {ABORT}(), then begin another one."
 _WAS_ABORTED = "It has been aborted: begin another one."

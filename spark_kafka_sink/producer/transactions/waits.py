@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from random import Random
 from typing import NamedTuple
@@ -33,6 +33,7 @@ from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.producer.transactions.states import Operation, advise_no_abort
+from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
 
 _log = logging.getLogger(__name__)
 
@@ -98,6 +99,13 @@ class ProducerTransactions:
         member = group if isinstance(group, GroupMetadata) else GroupMetadata(group)
         self._wait(lambda: self.manager.send_offsets(whole, member), "txn-send-offsets-time")
 
+    def describe(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
+        self._refuse_in_callback()
+        asked = self.manager.describe(transactional_ids)
+        self._loop.wakeup(self._client)
+        self._take_result(asked.operation, self._loop.wait(asked.operation.done, self._max_block_ms))
+        return asked.found
+
     def prepare(self) -> PreparedTransaction | None:
         self._refuse_in_callback()
         self.manager.take_no_more()
@@ -145,6 +153,9 @@ class ProducerTransactions:
         operation = begin()
         done = self._await(operation, self._max_block_ms)
         self._metrics.waited(metric, self._system.now() - started)
+        self._take_result(operation, done)
+
+    def _take_result(self, operation: Operation, done: bool) -> None:
         if not done:
             trouble = self.manager.coordinators.trouble
             raise TransactionTimeoutError(

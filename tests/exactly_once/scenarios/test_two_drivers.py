@@ -9,7 +9,7 @@ import pytest
 from spark_kafka_sink.errors import ExactlyOnceError, NetworkError
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
-from spark_kafka_sink.exactly_once.transactions_client import TransactionDescription
+from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import Query, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker
