@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_kafka_sink.producer.transactions import manager
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
+from spark_kafka_sink.producer.transactions.requests import CommitOffsets, EndTransaction
 from spark_kafka_sink.producer.transactions.talk import TransactionTalk
 from tests.producer.transaction_explorer import TransactionRun, explore
 
@@ -48,7 +48,8 @@ def ignore_failures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def keep_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """An end that may be carried out late finds the next transaction under the epoch that it knows."""
-    monkeypatch.setattr(manager, "_HARMFUL_LATE", ())
+    for request in (CommitOffsets, EndTransaction):
+        monkeypatch.setattr(request, "harms_late", False)
 
 
 @pytest.mark.parametrize(
