@@ -7,7 +7,19 @@ from pathlib import Path
 import pytest
 
 from integration.benchmarks import page
-from integration.benchmarks.page import BEGIN, END, FULL, QUICK, Line, in_turns, line_of, measured, table, write_page
+from integration.benchmarks.page import (
+    BEGIN,
+    END,
+    FULL,
+    QUICK,
+    Line,
+    in_turns,
+    line_of,
+    measured,
+    table,
+    write_history,
+    write_page,
+)
 
 SPARK = Line(
     "**Spark**",
@@ -68,6 +80,19 @@ def test_writing_again_changes_nothing(documents: tuple[Path, Path]) -> None:
     once = [each.read_text() for each in documents]
     write_page(text, [SPARK])
     assert [each.read_text() for each in documents] == once
+
+
+def test_the_history_keeps_the_rows_of_other_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "HISTORY", tmp_path / "history.md")
+    page.HISTORY.write_text("| day | commit |\n| 2026-11-01 | `old` | x |\n")
+    for _ in range(2):
+        write_history([SPARK, BATCH], "2026-11-02", "new")
+    assert page.HISTORY.read_text().splitlines() == [
+        "| day | commit |",
+        "| 2026-11-01 | `old` | x |",
+        "| 2026-11-02 | `new` | **Spark** | 1,800,000 rows/s | 1,000,000 rows/s | Spark's own | 1.80 |",
+        "| 2026-11-02 | `new` | a micro-batch | 100 ms | 100 ms | noop | 1.00 |",
+    ]
 
 
 def test_every_second_round_goes_backwards() -> None:

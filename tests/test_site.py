@@ -25,16 +25,9 @@ def pages_of(nav: object) -> list[str]:
     return [page for entry in entries for page in pages_of(entry)]  # type: ignore[attr-defined]
 
 
-FOR_DEVELOPERS = {"benchmarks-history.md": "benchmarks.md"}
-"""Pages that users do not need, each with the page that leads to it."""
-
-
-def test_every_page_is_in_the_navigation_once_or_has_a_page_that_leads_to_it() -> None:
+def test_every_page_is_in_the_navigation_once() -> None:
     there = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
-    expected = sorted(there - set(FOR_DEVELOPERS))
-    assert sorted(pages_of(CONFIG["nav"])) == expected, "docs/zensical.toml has the navigation"
-    for page, leading in FOR_DEVELOPERS.items():
-        assert f"]({page})" in (ROOT / "docs" / leading).read_text()
+    assert sorted(pages_of(CONFIG["nav"])) == sorted(there), "docs/zensical.toml has the navigation"
 
 
 def test_the_drawings_need_no_other_site() -> None:

@@ -1,7 +1,7 @@
 """All benchmarks of docs/benchmarks.md, one after the other: `make bench`, or `make bench QUICK=1` for a first look.
 
-The full run writes the page's table and chart and the README's row; with `--quick` they are only printed. What each
-part says while it runs goes to the standard error. `--only NAME` runs the parts whose names have this in them.
+The full run writes the page's table and chart, the README's row and rows of history.md; with `--quick` the page's part
+is only printed. What each part says while it runs goes to the standard error. `--only NAME` runs the parts whose names have this in them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from datetime import datetime, timezone
 
 from integration.benchmarks import exactly_once, formats, producer, small_writes, spark_sink, worker_import
-from integration.benchmarks.page import FULL, QUICK, ROOT, Line, Scale, measured, write_page
+from integration.benchmarks.page import FULL, QUICK, ROOT, Line, Scale, measured, write_history, write_page
 from integration.benchmarks.spark_sink import discard_broker
 
 
@@ -50,14 +51,19 @@ def main() -> None:
     print(text)
     if scale is FULL and not given.only:
         write_page(text, lines)
+        write_history(lines, f"{datetime.now(timezone.utc):%Y-%m-%d}", commit())
+
+
+def commit() -> str:
+    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 def how(scale: Scale, loads: list[float]) -> str:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     python = f"{platform.python_implementation()} {platform.python_version()}"
     load = f"load average between the parts {min(loads):.1f} to {max(loads):.1f}, what is measured included"
     machine = f"{os.cpu_count()} cores that brokers and clients share, {python}; {load}."
-    return f"Commit `{commit.stdout.strip()}`, {scale.rounds} rounds, {machine}"
+    return f"Commit `{commit()}`, {scale.rounds} rounds, {machine}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""What the benchmarks have measured, as the table and the chart of docs/benchmarks.md and a row of the README.
+"""What the benchmarks have measured, as the table and the chart of docs/benchmarks.md, a row of the README, and rows of
+history.md.
 
 A part of the suite gives lines: ours, what it is compared with, and the ratio of the two in each round.
 """
@@ -14,6 +15,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "benchmarks.md"
 README = ROOT / "README.md"
+HISTORY = Path(__file__).with_name("history.md")
 BEGIN, END = "<!-- measured -->\n", "<!-- end of measured -->\n"
 README_ROW = re.compile(r"^(\| rows per second, .*?) \| [\d,]+ \| [\d,]+ \|$", re.MULTILINE)
 
@@ -73,6 +75,10 @@ class Line(NamedTuple):
     def ratios(self) -> list[float]:
         return [one / other for one, other in zip(self.here, self.beside, strict=True)]
 
+    def past_row(self) -> str:
+        figures = f"{_figure(self.here)} {self.unit} | {_figure(self.beside)} {self.unit}"
+        return f"{self.what} | {figures} | {self.whose} | {statistics.median(self.ratios):.2f} |"
+
     def row(self) -> str:
         middle, rounds = statistics.median(self.ratios), ", ".join(f"{ratio:.2f}" for ratio in self.ratios)
         figures = f"{_figure(self.here)} {self.unit} | {_figure(self.beside)}"
@@ -117,6 +123,13 @@ def write_page(text: str, lines: Sequence[Line]) -> None:
     charted = next(line for line in lines if line.place)
     theirs, ours = (f"{round(statistics.median(rates), -3):,.0f}" for rates in (charted.beside, charted.here))
     README.write_text(README_ROW.sub(rf"\1 | {theirs} | {ours} |", README.read_text()))
+
+
+def write_history(lines: Iterable[Line], day: str, commit: str) -> None:
+    """Add a row for each line, at the end; those that this commit has already are written anew."""
+    place = f"| {day} | `{commit}` |"
+    kept = [row for row in HISTORY.read_text().splitlines() if not row.startswith(place)]
+    HISTORY.write_text("\n".join([*kept, *(f"{place} {line.past_row()}" for line in lines)]) + "\n")
 
 
 def _figure(values: Sequence[float]) -> str:
