@@ -1,7 +1,8 @@
 """All benchmarks of docs/benchmarks.md, one after the other: `make bench`, or `make bench QUICK=1` for a first look.
 
 The full run writes the page's table and chart, the README's row and rows of history.md; with `--quick` the page's part
-is only printed. What each part says while it runs goes to the standard error. `--only NAME` runs the parts whose names have this in them.
+is only printed. What each part says while it runs goes to the standard error. `--only NAME` runs the parts whose names
+have this in them.
 """
 
 from __future__ import annotations

@@ -200,11 +200,6 @@ def _finished(options: Mapping[str, str], prefix: str, topic: str, *, give_up: b
         return Finished(entry, tuple(name for name in ids if name not in refused), refused)
 
 
-def _claim(query: QueryTransactions, driver: ProducerIdAndEpoch, found: Entry, following: Entry) -> ProducerIdAndEpoch:
-    claimed = (driver.producer_id, driver.epoch)
-    return query.claim(driver, found, following.begun(_person(), "", found.timeout_ms, claimed))
-
-
 def _forget_job(query: QueryTransactions, driver: ProducerIdAndEpoch) -> None:
     if is_job_prefix(query.prefix):
         query.write(Held(driver), None)

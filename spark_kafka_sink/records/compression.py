@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from spark_kafka_sink.errors import ConfigurationError, DecodeError, MissingDependencyError, UnsupportedFormatError
+from spark_kafka_sink.errors import DecodeError, MissingDependencyError, UnsupportedFormatError
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -68,16 +68,6 @@ def require(codec: Codec) -> None:
             f"{name} is not part of the pyarrow of this Python ({sys.executable}): install the one of PyPI with "
             "`pip install --force-reinstall pyarrow`, or choose another compression.type."
         )
-
-
-def check_level(codec: Codec, level: int) -> None:
-    """Raise ConfigurationError for a level that the Java client would refuse."""
-    if codec not in LEVELS:
-        raise ConfigurationError(f"{codec.name.lower()} has no compression levels")
-    low, high, default = LEVELS[codec]
-    if not low <= level <= high and level != default:
-        also = "" if low <= default <= high else f", or {default}"
-        raise ConfigurationError(f"compression.{codec.name.lower()}.level must be from {low} to {high}{also}: {level}")
 
 
 def compress(codec: Codec, segments: Sequence[Buffer], level: int | None = None) -> Buffer:

@@ -47,7 +47,6 @@ CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
-DELETE_HORIZON = 0x40
 
 _HEAD = struct.Struct(">qiibI")
 _TAIL = struct.Struct(">hiqqqhii")
@@ -87,11 +86,6 @@ class BatchHeader(NamedTuple):
     @property
     def control(self) -> bool:
         return bool(self.attributes & CONTROL)
-
-    @property
-    def has_delete_horizon(self) -> bool:
-        """A compacted log sets baseTimestamp to the time when tombstones may go; deltas count from it as ever."""
-        return bool(self.attributes & DELETE_HORIZON)
 
     @property
     def last_offset(self) -> int:

@@ -22,11 +22,6 @@ def last(first: int, records: int) -> int:
     return (first + records - 1) & SEQUENCE_MAX
 
 
-def distance(later: int, earlier: int) -> int:
-    """How many records it is from `earlier` forwards to `later`."""
-    return (later - earlier) & SEQUENCE_MAX
-
-
 def follows(later: int, earlier: int) -> bool:
     """Whether `later` comes after `earlier`; False if they are equal."""
     return 0 < ((later - earlier) & SEQUENCE_MAX) < _HALF

@@ -7,6 +7,7 @@ from html import escape
 
 from spark_kafka_sink.reports.figures import figures
 from spark_kafka_sink.reports.numbers import NONE, milliseconds, ratio, short
+from spark_kafka_sink.reports.table import cells_of
 from spark_kafka_sink.reports.write_report import FAILED, WriteReport, job_of, latencies_of
 from spark_kafka_sink.words import counted, sized
 
@@ -128,15 +129,7 @@ def _table(reports: Sequence[WriteReport]) -> str:
 def _row(report: WriteReport, several: bool) -> str:
     """`several`: of more than one job, so each row names its own."""
     cells = (
-        f"{report.started_at:%Y-%m-%d %H:%M:%S}",
-        f"{report.rows:,}",
-        sized(report.bytes),
-        short(report.rows_per_second),
-        ratio(report.compression_ratio),
-        *(milliseconds(report.latency_ms(part)) for part in (0.5, 0.95, 0.99)),
-        f"{report.retries:,}",
-        f"{report.dead_letters:,}",
-        milliseconds(report.blocked_ms),
+        *cells_of(report),
         f"{report.tasks:,}",
         f"✗ {report.status}" if report.status == FAILED else report.status,
         report.batch if several else report.batch.partition("/")[2],

@@ -32,6 +32,11 @@ def lines(reports: Sequence[WriteReport]) -> Iterator[str]:
 
 def _write(report: WriteReport, several: bool) -> tuple[str, ...]:
     batch = cleaned(report.batch if several else report.batch.partition("/")[2], _BATCH_CHARACTERS_MAX)
+    return (*cells_of(report), f"{batch} FAILED" if report.status == FAILED else batch)
+
+
+def cells_of(report: WriteReport) -> tuple[str, ...]:
+    """From the start of the write to the time for which it was blocked, as the first columns of any table."""
     return (
         f"{report.started_at:%Y-%m-%d %H:%M:%S}",
         f"{report.rows:,}",
@@ -42,7 +47,6 @@ def _write(report: WriteReport, several: bool) -> tuple[str, ...]:
         f"{report.retries:,}",
         f"{report.dead_letters:,}",
         milliseconds(report.blocked_ms),
-        f"{batch} FAILED" if report.status == FAILED else batch,
     )
 
 
