@@ -48,7 +48,7 @@ class SimulatedCluster:
         self._timeouts_ms: set[float] = set()
         for node in self.core.nodes.values():
             node.host, node.port = f"broker{node.id}", FIRST_PORT + node.id
-            self._peers[node.id] = NodePeer(self, node.id)
+            self._peers[node.id] = self.new_peer(node.id)
             self.accept(node.id)
 
     @property
@@ -89,8 +89,8 @@ class SimulatedCluster:
 
     # --- requests
 
-    def take(self, conversation: _Conversation, frame: bytes) -> None:
-        self.requests.append((self.system.now(), conversation.node, frame))
+    def take(self, conversation: Conversation, frame: bytes) -> None:
+        self.note(conversation, frame)
         outcome = answer(self.core, self.control, conversation.node, memoryview(bytearray(frame)), self.system.now())
         self._follow(conversation, outcome)
         self._resume_parked()
@@ -99,7 +99,13 @@ class SimulatedCluster:
             self._timeouts_ms.add(timeout_ms)
             self.system.at(timeout_ms, self._abort_overdue)
 
-    def _follow(self, conversation: _Conversation, outcome: Outcome) -> None:
+    def note(self, conversation: Conversation, frame: bytes) -> None:
+        self.requests.append((self.system.now(), conversation.node, frame))
+
+    def new_peer(self, node: int) -> NodePeer:
+        return NodePeer(self, node)
+
+    def _follow(self, conversation: Conversation, outcome: Outcome) -> None:
         if isinstance(outcome, Later):
             parked = _Parked(conversation, outcome)
             self._parked[parked] = None
@@ -124,7 +130,7 @@ class SimulatedCluster:
 
 
 class _Parked:
-    def __init__(self, conversation: _Conversation, later: Later) -> None:
+    def __init__(self, conversation: Conversation, later: Later) -> None:
         self.conversation = conversation
         self.later = later
 
@@ -135,10 +141,10 @@ class NodePeer(Peer):
     def __init__(self, cluster: SimulatedCluster, node: int) -> None:
         self._cluster = cluster
         self._node = node
-        self._conversations: dict[FakeConnection, _Conversation] = {}
+        self._conversations: dict[FakeConnection, Conversation] = {}
 
     def on_connect(self, connection: FakeConnection) -> None:
-        self._conversations[connection] = _Conversation(self._cluster, self._node, connection)
+        self._conversations[connection] = Conversation(self._cluster, self._node, connection)
 
     def on_bytes(self, connection: FakeConnection, data: bytes) -> None:
         self._conversations[connection].on_bytes(data)
@@ -153,7 +159,7 @@ class NodePeer(Peer):
         self._conversations.clear()
 
 
-class _Conversation:
+class Conversation:
     """The frames of one connection, one at a time."""
 
     def __init__(self, cluster: SimulatedCluster, node: int, connection: FakeConnection) -> None:
