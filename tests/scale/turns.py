@@ -19,7 +19,7 @@ from spark_kafka_sink.producer.sending.sender import Sender
 from tests.fake_system import FakePoller, FakeSystem
 
 ROUNDS_MAX = 100_000
-"""So many turns at one moment are a fault: somebody spins."""
+"""More turns than this at one moment are a fault: somebody spins."""
 
 
 class SharedSystem(FakeSystem):
