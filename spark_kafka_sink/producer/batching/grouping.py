@@ -86,29 +86,38 @@ def group(staged: Sequence[StagedRows]) -> GroupedRows:
     columns = RecordColumns.concat([rows.columns for rows in staged])
     for rows in staged:
         del rows.columns
-    sizes = _joined([rows.sizes for rows in staged])
     partitions = _joined([rows.partitions for rows in staged])
-    places = _joined([rows.rows for rows in staged])
     counts = staged[0].counts if len(staged) == 1 else np.bincount(partitions)
-    hit = counts.nonzero()[0]
-    starts = [0, *counts[hit].cumsum().tolist()]
-    entry_of = order = None
-    if len(staged) > 1:
-        entry_of = np.repeat(np.arange(len(staged), dtype=np.int32), [len(rows.rows) for rows in staged])
-    if len(hit) > 1 and not _in_order(partitions):
-        by_partition = _narrow(partitions, len(counts)).argsort(kind="stable")
-        sizes, places = sizes.take(by_partition), places.take(by_partition)
-        entry_of = None if entry_of is None else entry_of.take(by_partition)
-        order = by_partition.astype(np.int32)
-    return GroupedRows(columns, order, sizes, hit.tolist(), starts, _origins(staged, places, entry_of))
+    with_rows = counts.nonzero()[0]
+    order = _order_of(partitions, len(counts)) if len(with_rows) > 1 else None
+    return GroupedRows(
+        columns,
+        None if order is None else order.astype(np.int32),
+        _ordered(_joined([rows.sizes for rows in staged]), order),
+        with_rows.tolist(),
+        [0, *counts[with_rows].cumsum().tolist()],
+        _origins(staged, order),
+    )
 
 
-def _origins(staged: Sequence[StagedRows], places: NDArray[np.int64], entry_of: NDArray[np.int32] | None) -> RowOrigins:
-    """`entry_of` says which of `staged` each row comes from; None if there is only one."""
-    if entry_of is None:
+def _order_of(partitions: NDArray[np.int32], stop: int) -> NDArray[np.intp] | None:
+    """The rows by their partitions, all of which are below `stop`. None: they came so."""
+    return None if _in_order(partitions) else _narrow(partitions, stop).argsort(kind="stable")
+
+
+def _ordered(values: NDArray[Any], order: NDArray[np.intp] | None) -> NDArray[Any]:
+    return values if order is None else values.take(order)
+
+
+def _origins(staged: Sequence[StagedRows], order: NDArray[np.intp] | None) -> RowOrigins:
+    """Of each row in this order, the call that it came with and its place there."""
+    places = _ordered(_joined([rows.rows for rows in staged]), order)
+    if len(staged) == 1:
         return RowOrigins(places, [staged[0].call])
-    changes = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(entry_of[1:] != entry_of[:-1]) + 1])
-    return RowOrigins(places, [staged[entry].call for entry in entry_of[changes].tolist()], changes.tolist())
+    entries = np.repeat(np.arange(len(staged), dtype=np.int32), [len(rows.rows) for rows in staged])
+    entries = _ordered(entries, order)
+    changes = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(entries[1:] != entries[:-1]) + 1])
+    return RowOrigins(places, [staged[entry].call for entry in entries[changes].tolist()], changes.tolist())
 
 
 def rows_of_records(records: Sequence[StagedRecord]) -> StagedRows:
