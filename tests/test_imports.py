@@ -26,6 +26,7 @@ DOORS = (
     Door("chispa", ("testing.frames",), "optional dependency"),
     Door("google.protobuf*", ("formats.protobuf_descriptor",), "optional dependency"),
     Door("tqdm", ("producer.progress",), "optional dependency"),
+    Door("cryptography.*", ("network.security.assertions",), "optional dependency"),
     Door("trustme", ("testing.secured",), "optional dependency"),
     Door("pyspark.*", ("testing.*",), "the broker for tests is of use without Spark"),
     Door("testing", ("pytest_plugin",), "pytest loads the plugin in every project of this environment"),

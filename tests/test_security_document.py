@@ -26,6 +26,9 @@ EXPECTED = [
     ("SSL", None),
     ("SASL_SSL", "GSSAPI"),
     ("SASL_SSL", "OAUTHBEARER"),
+    ("SASL_SSL", "OAUTHBEARER"),
+    ("SASL_SSL", "OAUTHBEARER"),
+    ("SASL_SSL", "OAUTHBEARER"),
 ]
 
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from subprocess import Popen
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 from unittest.mock import create_autospec
 
 import pytest
 
 from integration.support.kafka_cluster import KafkaCluster
 from spark_kafka_sink.reports.write_report import from_json
+from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, token_part
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.documents import ROOT, blocks, languages, pages
@@ -135,21 +138,87 @@ def test_the_write_that_all_recipes_of_security_share() -> None:
     assert (orders.saved, orders.options_set) == (1, {"kafka.a": "b", "topic": "orders"})
 
 
+def stand_in(monkeypatch: pytest.MonkeyPatch, name: str, **attributes: object) -> ModuleType:
+    """A module of a library that is not installed."""
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        package = ".".join(parts[:end])
+        if end == len(parts) or package not in sys.modules:
+            monkeypatch.setitem(sys.modules, package, ModuleType(package))
+    for attribute, value in attributes.items():
+        monkeypatch.setattr(sys.modules[name], attribute, value, raising=False)
+    return sys.modules[name]
+
+
+def token_of(recipe: str) -> str:
+    (module,) = (block for block in blocks("docs/security.md") if f"# {recipe}.py" in block)
+    names: dict[str, object] = {"__name__": recipe}
+    exec(compile(module, f"{recipe}.py", "exec"), names)
+    token = names["token"]
+    assert callable(token)
+    found = token()
+    assert isinstance(found, str)
+    return found
+
+
+def test_the_function_for_entra_returns_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Credential:
+        def get_token(self, scope: str) -> SimpleNamespace:
+            return SimpleNamespace(token=f"for {scope}", expires_on=0)
+
+    stand_in(monkeypatch, "azure.identity", DefaultAzureCredential=Credential)
+    assert token_of("entra_tokens") == "for https://my-namespace.servicebus.windows.net/.default"
+
+
+def test_the_function_for_google_returns_the_token_in_googles_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Credentials:
+        valid = False
+        token = "ya29"
+        service_account_email = "job@project"
+        expiry = datetime(2026, 1, 2)
+
+        def refresh(self, request: object) -> None:
+            self.valid = True
+
+    made = Credentials()
+    auth = stand_in(monkeypatch, "google.auth", default=lambda scopes: (made, "project"))
+    stand_in(monkeypatch, "google.auth.transport.requests", Request=object)
+    monkeypatch.setattr(sys.modules.get("google") or ModuleType("google"), "auth", auth, raising=False)
+    token = token_of("google_tokens")
+    assert made.valid
+    assert token_part(token, 0)["alg"] == "GOOG_OAUTH2_TOKEN"
+    claims = token_part(token, 1)
+    assert (claims["sub"], claims["exp"]) == ("job@project", 1_767_312_000.0)
+    OauthBearerClient(token)  # as a client takes it
+
+
+def test_the_function_for_databricks_signs_with_the_service_credential(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Signer:
+        @staticmethod
+        def generate_auth_token_from_credentials_provider(region: str, provider: Any) -> tuple[str, int]:
+            return f"{provider.load()} in {region}", 900_000
+
+    def credentials(name: str) -> SimpleNamespace:
+        return SimpleNamespace(get_credentials=lambda: f"of {name}")
+
+    stand_in(monkeypatch, "aws_msk_iam_sasl_signer", MSKAuthTokenProvider=Signer)
+    stand_in(monkeypatch, "botocore.credentials", CredentialProvider=object)
+    stand_in(monkeypatch, "databricks.service_credentials", getServiceCredentialsProvider=credentials)
+    assert token_of("databricks_tokens") == "of orders-to-msk in eu-west-1"
+    monkeypatch.setitem(sys.modules, "databricks.service_credentials", None)
+    on_the_driver = SimpleNamespace(credentials=SimpleNamespace(getServiceCredentialsProvider=credentials))
+    stand_in(monkeypatch, "databricks.sdk.runtime", dbutils=on_the_driver)
+    assert token_of("databricks_tokens") == "of orders-to-msk in eu-west-1"
+
+
 def test_the_function_that_signs_tokens_for_msk_returns_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     class Signer:
         @staticmethod
         def generate_auth_token(region: str) -> tuple[str, int]:
             return f"signed in {region}", 900_000
 
-    package = ModuleType("aws_msk_iam_sasl_signer")
-    monkeypatch.setattr(package, "MSKAuthTokenProvider", Signer, raising=False)
-    monkeypatch.setitem(sys.modules, package.__name__, package)
-    (module,) = (block for block in blocks("docs/security.md") if "def token" in block)
-    names: dict[str, object] = {}
-    exec(compile(module, "msk_tokens.py", "exec"), names)
-    token = names["token"]
-    assert callable(token)
-    assert token() == "signed in eu-west-1"
+    stand_in(monkeypatch, "aws_msk_iam_sasl_signer", MSKAuthTokenProvider=Signer)
+    assert token_of("msk_tokens") == "signed in eu-west-1"
 
 
 def test_the_report_in_json_is_one_that_the_sink_writes() -> None:

@@ -54,6 +54,10 @@ LIBRDKAFKA = {
     "sasl.kerberos.principal": _KERBEROS,
     "sasl.oauthbearer.client.id": "{sasl.oauthbearer.client.credentials.client.id}",
     "sasl.oauthbearer.client.secret": "{sasl.oauthbearer.client.credentials.client.secret}",
+    "sasl.oauthbearer.assertion.jwt.template.file": "{sasl.oauthbearer.assertion.template.file}",
+    "sasl.oauthbearer.assertion.private.key.pem": "{sasl.oauthbearer.assertion.private.key.file}",
+    "sasl.oauthbearer.grant.type": "{sasl.oauthbearer.jwt.retriever.class}, for the grant jwt-bearer "
+    "org.apache.kafka.common.security.oauthbearer.JwtBearerJwtRetriever",
     "sasl.oauthbearer.method": "nothing: {sasl.oauthbearer.token.endpoint.url} says it",
     "debug": _LOGGING,
     "log_level": _LOGGING,

@@ -7,6 +7,7 @@ followed, and no proxy of the environment is used. Looking up a name takes as lo
 from __future__ import annotations
 
 import contextlib
+import email.utils
 import http.client
 import json
 import socket
@@ -27,6 +28,8 @@ class Answer(NamedTuple):
     data: bytes
     retry_after: str | None = None
     """As the server wrote it."""
+    date_s: float | None = None
+    """What the server's clock said, in seconds since the epoch, if it said so."""
 
 
 class AnswerTooLong(OSError):
@@ -117,7 +120,15 @@ def asked(  # noqa: PLR0913 - what is asked, and what bounds the answer
         raise AnswerTooLong(f"the answer exceeds {bytes_max} bytes")
     if is_cut:
         raise http.client.IncompleteRead(b"")
-    return Answer(response.status, data, response.headers.get("Retry-After"))
+    return Answer(response.status, data, response.headers.get("Retry-After"), _date_s(response.headers.get("Date")))
+
+
+def _date_s(text: str | None) -> float | None:
+    parts = None if text is None else email.utils.parsedate_tz(text)
+    try:
+        return None if parts is None else float(email.utils.mktime_tz(parts))
+    except (ValueError, OverflowError):
+        return None
 
 
 def failure_words(error: Exception) -> str:

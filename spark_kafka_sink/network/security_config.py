@@ -173,13 +173,68 @@ _USED = (
     SecurityOption(
         "sasl.oauthbearer.token.endpoint.url",
         None,
-        "OAUTHBEARER: where tokens are obtained (OIDC). https, or loopback.",
+        "OAUTHBEARER: where tokens are obtained (OIDC): https, or loopback; or `file:///path` of a token that another "
+        "program keeps fresh: it is read for each connection, on Spark's workers.",
     ),
     SecurityOption(
         "sasl.oauthbearer.client.credentials.client.id", None, "OAUTHBEARER: the client's id at the endpoint."
     ),
     SecurityOption(
         "sasl.oauthbearer.client.credentials.client.secret", None, "OAUTHBEARER: the client's secret.", secret=True
+    ),
+    SecurityOption(
+        "sasl.oauthbearer.jwt.retriever.class",
+        "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",
+        "OAUTHBEARER: one of Kafka's own names. JwtBearerJwtRetriever: an assertion is exchanged for a token (the "
+        "grant jwt-bearer), as Google's service accounts do it.",
+    ),
+    SecurityOption(
+        "sasl.oauthbearer.assertion.file",
+        None,
+        "OAUTHBEARER: a file with an assertion that another program signs and keeps fresh, in place of the client's "
+        "secret; read for each request, on Spark's workers.",
+    ),
+    SecurityOption(
+        "sasl.oauthbearer.assertion.private.key.file",
+        None,
+        "OAUTHBEARER: a private key in PEM that signs assertions, in place of the client's secret; read for each "
+        "request, on Spark's workers. Needs the extra `oauth`.",
+    ),
+    SecurityOption(
+        "sasl.oauthbearer.assertion.private.key.passphrase", None, "OAUTHBEARER: the password of that key.", secret=True
+    ),
+    SecurityOption(
+        "sasl.oauthbearer.assertion.algorithm", "RS256", "OAUTHBEARER: how assertions are signed; or ES256."
+    ),
+    SecurityOption(
+        "sasl.oauthbearer.assertion.template.file",
+        None,
+        'OAUTHBEARER: JSON with more of an assertion, `{"header": {"kid": ...}, "payload": {...}}`; it wins over the '
+        "options of claims.",
+    ),
+    SecurityOption(
+        "sasl.oauthbearer.assertion.claim.aud",
+        None,
+        "OAUTHBEARER: who is to take an assertion; without it the address of the endpoint.",
+    ),
+    SecurityOption(
+        "sasl.oauthbearer.assertion.claim.iss", None, "OAUTHBEARER: who signs an assertion; without it the client's id."
+    ),
+    SecurityOption(
+        "sasl.oauthbearer.assertion.claim.sub",
+        None,
+        "OAUTHBEARER: who an assertion is about; without it the one that signs it.",
+    ),
+    SecurityOption(
+        "sasl.oauthbearer.assertion.claim.exp.seconds", "300", "OAUTHBEARER: how long an assertion is valid."
+    ),
+    SecurityOption(
+        "sasl.oauthbearer.assertion.claim.nbf.seconds", "60", "OAUTHBEARER: how long before now it is valid already."
+    ),
+    SecurityOption(
+        "sasl.oauthbearer.assertion.claim.jti.include",
+        "false",
+        "OAUTHBEARER: true: each assertion has an id of its own (`jti`), for providers that take each one once.",
     ),
     SecurityOption("sasl.oauthbearer.scope", None, "OAUTHBEARER: the scope to ask for."),
     SecurityOption("sasl.oauthbearer.header.urlencode", "false", "OAUTHBEARER: id and secret are URL-encoded first."),
@@ -205,7 +260,6 @@ _OTHER_TOKENS = "Tokens that are signed or fetched come from a function, sasl.oa
 _REFUSED = {
     "sasl.client.callback.handler.class": _OTHER_TOKENS,
     "sasl.login.class": _OTHER_TOKENS,
-    "sasl.oauthbearer.jwt.retriever.class": _OTHER_TOKENS,
     "sasl.oauthbearer.jwt.validator.class": "Leave it out: brokers validate tokens",
     "security.providers": "Leave it out: TLS is that of Python's own ssl",
     "ssl.engine.factory.class": (

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.named_function import named_function
+from spark_kafka_sink.network.security.assertions import token_of_file
 from spark_kafka_sink.network.security.login import Login
 from spark_kafka_sink.network.security.oidc import TokenSource
 from spark_kafka_sink.network.system import OperatingSystem
@@ -33,6 +34,10 @@ def _bearer_token(login: Login) -> str:
         return login.token
     if login.token_callback is not None:
         return _called(login.token_callback)
+    if login.token_file:
+        return token_of_file(
+            login.token_file, "sasl.oauthbearer.token.endpoint.url", OperatingSystem().wall_ms() / 1000
+        )
     if login.oidc is not None:
         return _token_source(login).token()
     issued_s = OperatingSystem().wall_ms() / 1000

@@ -1,4 +1,5 @@
-"""Tokens for OAUTHBEARER by the client-credentials grant (RFC 6749, section 4.4), and how long they are kept.
+"""Tokens for OAUTHBEARER by the grants client_credentials (RFC 6749, section 4.4) and jwt-bearer (RFC 7523), and how
+long they are kept. The client shows its secret, or an assertion (assertions.py), which is made anew for each request.
 
 A token is fetched when a connection authenticates and none is at hand. One that has lived for most of its life is used
 on, and a thread of its own fetches the next one: the thread that authenticates also sends records. Only
@@ -30,10 +31,15 @@ from spark_kafka_sink.network.http_exchange import (
     json_object,
     url_fault,
 )
+from spark_kafka_sink.network.security.assertions import AssertionConfig, assertion_of, shown
 from spark_kafka_sink.sasl.oauthbearer import token_expiry_s, token_part
 
 ANSWER_BYTES_MAX = 1024 * 1024
 ATTEMPTS_MAX = 3
+_CLOCKS_DIFFER_S = 30
+"""Providers allow a few minutes at most; some nothing."""
+_JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+_CLIENT_ASSERTION = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 _ERROR_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz_")
 
 _log = logging.getLogger(__name__)
@@ -51,6 +57,10 @@ class OidcConfig:
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 10_000
     refresh_window_factor: float = 0.8
+    assertion: AssertionConfig | None = None
+    """In place of the secret."""
+    is_jwt_bearer: bool = False
+    """The assertion is what is exchanged for a token, and not how the client says who it is."""
 
 
 def check_endpoint_url(url: str) -> None:
@@ -59,7 +69,9 @@ def check_endpoint_url(url: str) -> None:
     if fault is not None:
         raise ConfigurationError(f"sasl.oauthbearer.token.endpoint.url {fault}.")
     if not is_encrypted(url) and not is_loopback(url):
-        raise ConfigurationError("sasl.oauthbearer.token.endpoint.url must be https: the client's secret goes there.")
+        raise ConfigurationError(
+            "sasl.oauthbearer.token.endpoint.url must be https: the client's credentials go there."
+        )
 
 
 @dataclass(frozen=True)
@@ -149,7 +161,7 @@ class TokenSource:
         backoff_ms = self._config.retry_backoff_ms
         for attempt in range(1, attempts_max + 1):
             try:
-                return _ask(self._config, self._context)
+                return _ask(self._config, self._context, self._now_s())
             except AnswerTooLong as error:
                 raise AuthenticationError(f"OAUTHBEARER: the token endpoint: {error}") from None
             except (OSError, http.client.HTTPException) as error:
@@ -170,14 +182,15 @@ class _ServerBusy(OSError):
     """The endpoint answered with a 5xx or 429: later may be better."""
 
 
-def _ask(config: OidcConfig, context: ssl.SSLContext | None) -> dict[str, object]:
+def _ask(config: OidcConfig, context: ssl.SSLContext | None, now_s: float) -> dict[str, object]:
+    form = _form(config, now_s)
     connection = connected(config.endpoint_url, context, config.connect_timeout_ms / 1000)
     answer = asked(
         connection,
         "POST",
         config.endpoint_url,
         _headers(config),
-        _form(config),
+        form,
         timeout_s=config.read_timeout_ms / 1000,
         bytes_max=ANSWER_BYTES_MAX,
     )
@@ -187,27 +200,45 @@ def _ask(config: OidcConfig, context: ssl.SSLContext | None) -> dict[str, object
     if answer.status != 200:
         raise AuthenticationError(
             f"OAUTHBEARER: the token endpoint refused with status {answer.status}{_error_code(said)}"
+            + _assertion_words(config, answer.date_s, now_s)
         )
     return said
 
 
-def _form(config: OidcConfig) -> bytes:
+def _form(config: OidcConfig, now_s: float) -> bytes:
     fields = {"grant_type": "client_credentials"}
+    if config.assertion is not None and config.is_jwt_bearer:
+        fields = {"grant_type": _JWT_BEARER, "assertion": assertion_of(config.assertion, now_s)}
+    elif config.assertion is not None:
+        fields["client_assertion_type"] = _CLIENT_ASSERTION
+        fields["client_assertion"] = assertion_of(config.assertion, now_s)
+        if config.client_id:
+            fields["client_id"] = config.client_id
     if config.scope:
         fields["scope"] = config.scope
     return urllib.parse.urlencode(fields).encode()
 
 
 def _headers(config: OidcConfig) -> dict[str, str]:
+    headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
+    if config.assertion is not None:
+        return headers
     identity, secret = config.client_id, config.client_secret
     if config.header_urlencode:
         identity, secret = urllib.parse.quote_plus(identity), urllib.parse.quote_plus(secret)
     credentials = base64.b64encode(f"{identity}:{secret}".encode()).decode()
-    return {
-        "Authorization": f"Basic {credentials}",
-        "Content-Type": "application/x-www-form-urlencoded",
-        "Accept": "application/json",
-    }
+    return {"Authorization": f"Basic {credentials}", **headers}
+
+
+def _assertion_words(config: OidcConfig, date_s: float | None, now_s: float) -> str:
+    """What was refused, and whether the clocks of the two sides explain it."""
+    if config.assertion is None:
+        return ""
+    words = f". It was asked with {shown(config.assertion)}"
+    if date_s is None or abs(date_s - now_s) < _CLOCKS_DIFFER_S:
+        return words + "."
+    side = "behind" if date_s > now_s else "ahead of"
+    return f"{words}. The clock of this machine is {abs(date_s - now_s):.0f} s {side} the endpoint's: set it right."
 
 
 def _error_code(answer: dict[str, object]) -> str:

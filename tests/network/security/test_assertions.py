@@ -1,0 +1,376 @@
+"""Logins without a secret: assertions by a key or from a file, the grant jwt-bearer, and tokens from files."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.broker.listener_security import ListenerSecurity
+from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
+from spark_kafka_sink.network.security import assertions, conversations
+from spark_kafka_sink.network.security.assertions import assertion_of, token_of_file
+from spark_kafka_sink.network.security.oidc import TokenSource
+from spark_kafka_sink.network.security_config import SecurityConfig, security_config
+from spark_kafka_sink.sasl.oauthbearer import token_part, unsecured_token
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
+from tests.network.security.oidc_provider import CLIENT, Provider, oidc_provider
+
+NOW_S = 1_800_000_000.0
+OAUTH = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+PREFIX = "sasl.oauthbearer."
+KAFKAS = "org.apache.kafka.common.security.oauthbearer."
+RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+OTHER_RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+EC = ec.generate_private_key(ec.SECP256R1())
+
+
+def pem(key: Any, passphrase: str | None = None) -> bytes:
+    how: Any = serialization.NoEncryption()
+    if passphrase is not None:
+        how = serialization.BestAvailableEncryption(passphrase.encode())
+    data: bytes = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how)
+    return data
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    with oidc_provider(RSA.public_key(), EC.public_key(), now_s=NOW_S) as provider:
+        yield provider
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "key.pem"
+    path.write_bytes(pem(RSA))
+    return path
+
+
+def configured(provider: Provider, **options: object) -> SecurityConfig:
+    own = {PREFIX + name.replace("_", "."): value for name, value in options.items()}
+    named = {PREFIX + "token.endpoint.url": provider.url, PREFIX + "client.credentials.client.id": CLIENT}
+    return security_config(OAUTH | named | own)
+
+
+def source(config: SecurityConfig, now_s: float = NOW_S) -> TokenSource:
+    assert config.login is not None
+    assert config.login.oidc is not None
+    return TokenSource(config.login.oidc, now_s=lambda: now_s, wait_s=lambda _: None)
+
+
+@pytest.mark.parametrize(("key", "algorithm"), [(RSA, "RS256"), (EC, "ES256")])
+def test_a_client_signs_in_with_its_key_and_sends_no_secret(
+    provider: Provider, key_file: Path, key: Any, algorithm: str
+) -> None:
+    key_file.write_bytes(pem(key))
+    config = configured(
+        provider, assertion_private_key_file=str(key_file), assertion_algorithm=algorithm, scope="kafka"
+    )
+    assert source(config).token() == "token-1"
+    (form,) = provider.asked
+    assert set(form) == {"grant_type", "client_assertion_type", "client_assertion", "client_id", "scope"}
+    assert (form["grant_type"], form["client_id"], form["scope"]) == ("client_credentials", CLIENT, "kafka")
+    assert "Authorization" not in provider.headers[0]
+    assert provider.claims == {
+        "iss": CLIENT,
+        "sub": CLIENT,
+        "aud": provider.url,
+        "iat": int(NOW_S),
+        "nbf": int(NOW_S) - 60,
+        "exp": int(NOW_S) + 300,
+    }
+
+
+def test_an_assertion_goes_before_a_secret_as_in_kafka(provider: Provider, key_file: Path) -> None:
+    config = configured(provider, assertion_private_key_file=str(key_file), client_credentials_client_secret="hush-1")
+    source(config).token()
+    assert "client_assertion" in provider.asked[0]
+    assert b"hush" not in pickle.dumps(config)
+
+
+def test_by_the_grant_jwt_bearer_the_assertion_is_exchanged_for_a_token(provider: Provider, key_file: Path) -> None:
+    config = security_config(
+        OAUTH
+        | {
+            PREFIX + "token.endpoint.url": provider.url,
+            PREFIX + "jwt.retriever.class": KAFKAS + "JwtBearerJwtRetriever",
+            PREFIX + "assertion.private.key.file": str(key_file),
+            PREFIX + "assertion.claim.iss": CLIENT,
+            PREFIX + "scope": "kafka",
+        }
+    )
+    assert source(config).token() == "token-1"
+    (form,) = provider.asked
+    assert set(form) == {"grant_type", "assertion", "scope"}
+    assert form["grant_type"] == "urn:ietf:params:oauth:grant-type:jwt-bearer"
+
+
+def test_each_request_has_an_assertion_of_its_own_for_providers_that_take_an_id_once(
+    provider: Provider, key_file: Path
+) -> None:
+    provider.wants_jti = True
+    tokens = [
+        source(configured(provider, assertion_private_key_file=str(key_file), assertion_claim_jti_include="true"))
+        for _ in range(2)
+    ]
+    assert [one.token() for one in tokens] == ["token-1", "token-2"]
+    with pytest.raises(AuthenticationError, match="status 401: invalid_grant"):
+        source(configured(provider, assertion_private_key_file=str(key_file))).token()
+    first = provider.asked[0]["client_assertion"]
+    (key_file.parent / "assertion.jwt").write_text(first)
+    with pytest.raises(AuthenticationError, match="invalid_grant"):  # replayed
+        source(configured(provider, assertion_file=str(key_file.parent / "assertion.jwt"))).token()
+
+
+def test_a_key_that_is_replaced_is_used_for_the_next_request(provider: Provider, key_file: Path) -> None:
+    clock = SimpleNamespace(now_s=NOW_S)
+    config = configured(provider, assertion_private_key_file=str(key_file))
+    assert config.login is not None
+    assert config.login.oidc is not None
+    tokens = TokenSource(config.login.oidc, now_s=lambda: clock.now_s, wait_s=lambda _: None)
+    tokens.token()
+    key_file.write_bytes(pem(OTHER_RSA))
+    provider.keys = [OTHER_RSA.public_key()]
+    clock.now_s = provider.now_s = NOW_S + 101
+    assert tokens.token() == "token-2"
+
+
+def test_an_assertion_in_a_file_is_read_again_for_each_request(
+    provider: Provider, key_file: Path, tmp_path: Path
+) -> None:
+    made = configured(provider, assertion_private_key_file=str(key_file)).login
+    assert made is not None
+    assert made.oidc is not None
+    assert made.oidc.assertion is not None
+    path = tmp_path / "assertion.jwt"
+    config = configured(provider, assertion_file=str(path))
+    clock = SimpleNamespace(now_s=NOW_S)
+    assert config.login is not None
+    assert config.login.oidc is not None
+    tokens = TokenSource(config.login.oidc, now_s=lambda: clock.now_s, wait_s=lambda _: None)
+    for number in range(2):
+        path.write_text(assertion_of(made.oidc.assertion, clock.now_s) + "\n")
+        assert tokens.token() == f"token-{number + 1}"
+        clock.now_s = provider.now_s = clock.now_s + 101
+    clock.now_s = provider.now_s = clock.now_s + 1_000
+    with pytest.raises(AuthenticationError, match=r"assertion.jwt ended \d+ s ago by the clock of this machine"):
+        tokens.token()
+
+
+def test_a_template_adds_to_the_header_and_to_the_claims(provider: Provider, key_file: Path, tmp_path: Path) -> None:
+    template = tmp_path / "template.json"
+    template.write_text(json.dumps({"header": {"kid": "k-1", "alg": "none"}, "payload": {"aud": "me", "tenant": 7}}))
+    provider.audience = "me"
+    config = configured(
+        provider,
+        assertion_private_key_file=str(key_file),
+        assertion_template_file=str(template),
+        assertion_claim_aud="you",
+    )
+    source(config).token()
+    assert provider.header == {"kid": "k-1", "alg": "RS256", "typ": "JWT"}
+    assert provider.claims["tenant"] == 7
+    for wrong in ("[]", "{", '{"payload": 1}'):
+        template.write_text(wrong)
+        with pytest.raises(AuthenticationError, match=r'must be JSON: \{"header"'):
+            source(config).token()
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"audience": "someone else"}, "status 401: invalid_client. It was asked with the assertion with iss"),
+        ({"keys": [OTHER_RSA.public_key()]}, "signed by RS256"),
+        ({"now_s": NOW_S + 400}, r"The clock of this machine is 400 s behind the endpoint's: set it right"),
+        ({"now_s": NOW_S - 400}, r"The clock of this machine is 400 s ahead of the endpoint's: set it right"),
+    ],
+)
+def test_a_refused_assertion_is_shown_with_what_may_be_wrong_with_it(
+    provider: Provider, key_file: Path, changed: dict[str, Any], words: str
+) -> None:
+    for name, value in changed.items():
+        setattr(provider, name, value)
+    with pytest.raises(AuthenticationError, match=words) as caught:
+        source(configured(provider, assertion_private_key_file=str(key_file))).token()
+    assert len(provider.asked) == 1, "a refusal is final"
+    assert "hush" not in str(caught.value)
+    assert provider.asked[0]["client_assertion"] not in str(caught.value)
+
+
+def test_clocks_that_nearly_agree_are_not_blamed(provider: Provider, key_file: Path) -> None:
+    provider.audience = "someone else"
+    provider.now_s = NOW_S + 20
+    with pytest.raises(AuthenticationError) as caught:
+        source(configured(provider, assertion_private_key_file=str(key_file))).token()
+    assert "clock" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "words"),
+    [
+        (None, {}, "key.pem cannot be read here: No such file"),
+        (b"hush-2", {}, "is no private key in PEM"),
+        (pem(RSA, "hush-3"), {}, "passphrase is not the one that it has"),
+        (pem(RSA, "hush-3"), {"assertion_private_key_passphrase": "hush-4"}, "passphrase is not the one that it has"),
+        (pem(EC), {}, "is not an RSA key, which sasl.oauthbearer.assertion.algorithm RS256 needs"),
+        (pem(RSA), {"assertion_algorithm": "ES256"}, "is not a key of the curve P-256"),
+        (
+            pem(ec.generate_private_key(ec.SECP384R1())),
+            {"assertion_algorithm": "ES256"},
+            "not a key of the curve P-256",
+        ),
+    ],
+)
+def test_a_key_that_does_not_serve_is_a_sentence_without_its_content(
+    provider: Provider, key_file: Path, content: bytes | None, options: dict[str, Any], words: str
+) -> None:
+    key_file.unlink()
+    if content is not None:
+        key_file.write_bytes(content)
+    with pytest.raises(AuthenticationError, match=words) as caught:
+        source(configured(provider, assertion_private_key_file=str(key_file), **options)).token()
+    assert provider.asked == []
+    assert "hush" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_key_with_a_passphrase_signs(provider: Provider, key_file: Path) -> None:
+    key_file.write_bytes(pem(RSA, "hush-5"))
+    config = configured(provider, assertion_private_key_file=str(key_file), assertion_private_key_passphrase="hush-5")
+    assert source(config).token() == "token-1"
+    assert "hush" not in repr(config)
+
+
+def test_without_the_package_that_signs_the_driver_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, provider: Provider, key_file: Path
+) -> None:
+    config = configured(provider, assertion_private_key_file=str(key_file))
+    monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
+    with pytest.raises(AuthenticationError, match=r"install spark-kafka-sink\[oauth\], on Spark's workers, too"):
+        source(config).token()
+    monkeypatch.setattr(assertions, "find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"install spark-kafka-sink\[oauth\]"):
+        configured(provider, assertion_private_key_file=str(key_file))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"client.credentials.client.id": "me"},
+            "or, without a secret, sasl.oauthbearer.assertion.private.key.file or",
+        ),
+        ({"assertion.private.key.file": "k"}, "needs to know who signs"),
+        ({"assertion.private.key.file": "k", "assertion.algorithm": "HS256"}, "must be one of RS256, ES256"),
+        ({"assertion.private.key.file": "k", "assertion.claim.jti.include": "yes"}, "must be true or false"),
+        ({"assertion.private.key.file": "k", "assertion.claim.exp.seconds": "-1"}, "must be a positive number"),
+        ({"assertion.claim.aud": "x"}, "assertion.claim.aud has no effect without"),
+        (
+            {"jwt.retriever.class": KAFKAS + "JwtBearerJwtRetriever"},
+            "needs sasl.oauthbearer.assertion.private.key.file",
+        ),
+        ({"jwt.retriever.class": "com.example.Mine"}, "takes Kafka's own classes alone"),
+        ({"jwt.retriever.class": KAFKAS + "FileJwtRetriever"}, "do not fit"),
+        ({"token.endpoint.url": "file:///t", "jwt.retriever.class": KAFKAS + "JwtBearerJwtRetriever"}, "do not fit"),
+        ({"token.endpoint.url": "file:relative"}, "must name a file by its whole path"),
+        ({"token.endpoint.url": "file:///t", "token": "x"}, "needs one source of tokens"),
+        (
+            {"token.endpoint.url": None, "jwt.retriever.class": KAFKAS + "FileJwtRetriever"},
+            "needs sasl.oauthbearer.token",
+        ),
+    ],
+)
+def test_each_fault_of_the_options_has_a_sentence(options: dict[str, Any], words: str) -> None:
+    given = {"token.endpoint.url": "https://login.example.com/token"} | options
+    with pytest.raises(ConfigurationError) as caught:
+        security_config(OAUTH | {PREFIX + name: value for name, value in given.items()})
+    assert any(words in fault for fault in caught.value.faults), caught.value.faults
+
+
+def test_a_token_in_a_file_is_read_for_each_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a token"
+    config = security_config(OAUTH | {PREFIX + "token.endpoint.url": path.as_uri()})
+    monkeypatch.setattr(conversations, "OperatingSystem", lambda: SimpleNamespace(wall_ms=lambda: NOW_S * 1000))
+    for number in range(2):  # Kubernetes replaces a link to the file
+        (tmp_path / f"{number}").write_text(unsecured_token({"exp": NOW_S + 10, "n": number}) + "\n")
+        path.unlink(missing_ok=True)
+        path.symlink_to(tmp_path / f"{number}")
+        first = pickle.loads(pickle.dumps(config)).conversation("b").start().decode()
+        assert token_part(first.partition("Bearer ")[2].partition("\x01")[0], 1)["n"] == number
+    path.unlink()
+    with pytest.raises(AuthenticationError, match="a token cannot be read here: No such file"):
+        config.conversation("b")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"hush-6", "has no JSON Web Token in it"),
+        ("straße.a.b".encode(), "has no JSON Web Token in it"),
+        (b"hush.7.8", "is not a JSON Web Token"),
+        (unsecured_token({"exp": NOW_S - 30}).encode(), "ended 30 s ago by the clock of this machine. Look whether"),
+        (b"x" * 70_000, "it is longer than"),
+    ],
+)
+def test_a_file_without_a_token_that_is_of_use_is_a_sentence(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(content)
+    with pytest.raises(AuthenticationError, match=words) as caught:
+        token_of_file(str(path), "the option", NOW_S)
+    assert "hush" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_nothing_secret_is_in_a_repr_a_pickle_or_a_log(
+    provider: Provider, key_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    config = configured(provider, assertion_private_key_file=str(key_file))
+    tokens = source(config)
+    tokens.token()
+    key = key_file.read_text().splitlines()[1]
+    for text in (repr(config), repr(tokens), caplog.text, pickle.dumps(config).decode("latin1")):
+        assert key not in text
+        assert provider.asked[0]["client_assertion"] not in text
+        assert "token-1" not in text
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    security = ListenerSecurity("SASL_PLAINTEXT", mechanisms=("OAUTHBEARER",))
+    with embedded_broker({"orders": 1}, security=security) as broker:
+        yield broker
+
+
+def written(broker: EmbeddedBroker, **options: object) -> int:
+    own = {PREFIX + name.replace("_", "."): value for name, value in options.items()}
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"} | own
+    with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers} | login) as producer:
+        return producer.send("orders", b"12.50").result(timeout=30).offset
+
+
+def test_a_producer_writes_with_a_key_and_with_a_token_of_a_file(
+    broker: EmbeddedBroker, key_file: Path, tmp_path: Path
+) -> None:
+    token = unsecured_token({"sub": CLIENT, "exp": time.time() + 600})
+    with oidc_provider(RSA.public_key(), now_s=time.time()) as provider:
+        provider.token = token
+        offset = written(
+            broker,
+            token_endpoint_url=provider.url,
+            client_credentials_client_id=CLIENT,
+            assertion_private_key_file=str(key_file),
+        )
+        assert (offset, len(provider.asked)) == (0, 1)
+    (tmp_path / "token").write_text(token)
+    assert written(broker, token_endpoint_url=(tmp_path / "token").as_uri()) == 1
