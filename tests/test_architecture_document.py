@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable
 from enum import Enum
@@ -43,3 +44,42 @@ def test_the_tables_of_states_are_those_of_the_code() -> None:
     assert moves_on_the_page(partition_states.MOVES) == of_partitions
     listed = re.findall(r"^    ([A-Z_]+) {2,}\S", partition_states.__doc__ or "", re.MULTILINE)
     assert listed == list(of_partitions)
+
+
+CACHES = {"protocol/message.py", "protocol/struct_codec.py"}
+"""What these keep are codecs, which are made from declarations that never change."""
+
+
+def memories(path: Path) -> list[str]:
+    """Names at the top of a module that its functions change: collections in lower case, a pool, what is `global`."""
+    found = []
+    tree = ast.parse(path.read_text())
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            name = ast.unparse(target)
+            is_collection = isinstance(node.value, ast.Dict | ast.List | ast.Set) or ast.unparse(node.value) == "set()"
+            is_pool = isinstance(node.value, ast.Call) and ast.unparse(node.value.func).endswith("Pool")
+            if (is_collection and not name.isupper() and not name.startswith("__")) or is_pool:
+                found.append(name)
+    found += [name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names]
+    return found
+
+
+def test_the_page_lists_what_a_process_remembers() -> None:
+    section = PAGE.split("## What a process remembers\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `([a-z_/]+\.py)` ([^|]+) \|", section, re.MULTILINE)
+    listed = {path: set(re.findall(r"`(\w+)`", names)) for path, names in rows}
+    files = {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob("*.py")}
+    found = {name: set(memories(path)) for name, path in files.items() if name not in CACHES}
+    assert {name: each for name, each in found.items() if each} == listed
+
+
+def test_the_names_in_the_drawing_of_a_rows_journey_are_modules() -> None:
+    drawing = PAGE.split("## One row's journey\n\n```text\n")[1].split("```")[0]
+    modules = {path.stem for path in PACKAGE.rglob("*.py")}
+    stations = set(re.findall(r"\b([a-z]+(?:_[a-z]+)+)\b", drawing)) - {"send_columns"}
+    stations |= {"accumulator", "staging", "grouping", "cutting", "encoder", "batch", "sender", "idempotence"}
+    stations |= {"deliveries", "outcome", "futures", "report"}
+    assert all(station in drawing for station in stations)
+    assert sorted(stations - modules) == []

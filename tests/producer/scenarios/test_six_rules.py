@@ -44,7 +44,6 @@ def gate() -> tuple[Idempotence, dict[int, object]]:
 
 
 def succeed(made: Idempotence, batch: ProducerBatch, node: int = 0) -> None:
-    made.off_wire(batch, in_doubt=False)
     made.stored(batch, made.connection(node))
 
 

@@ -36,7 +36,6 @@ def admitted(made: Idempotence, partition: TopicPartition = T0, count: int = 1) 
 
 
 def store(made: Idempotence, batch: ProducerBatch) -> None:
-    made.off_wire(batch, in_doubt=False)
     made.stored(batch, CONNECTION)
 
 

@@ -141,7 +141,6 @@ class Walk:
     def stored_late(self) -> None:
         if self.failed_on_wire:
             batch = self.failed_on_wire.pop(0)
-            self.made.off_wire(batch, in_doubt=False)
             self.made.stored(batch, self.connections[self.leader])
 
     def reconnect(self) -> None:
