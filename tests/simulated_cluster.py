@@ -25,8 +25,9 @@ from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.log import PartitionLog
 from spark_kafka_sink.broker.reply import Later, Outcome, Reply, Then
 from spark_kafka_sink.broker.requests import answer
+from spark_kafka_sink.broker.transactions import Transaction
 from spark_kafka_sink.records.decoder import SCHEMA, decode_batches
-from tests.fake_system import FakeConnection, FakeSystem, Peer
+from tests.fake_system import FakeConnection, FakeSocket, FakeSystem, Peer
 
 FIRST_PORT = 9092
 FRAME_BYTES_MAX = 100 * 1024 * 1024
@@ -104,6 +105,22 @@ class SimulatedCluster:
 
     def new_peer(self, node: int) -> NodePeer:
         return NodePeer(self, node)
+
+    def take_late(self, sock: FakeSocket, data: bytes) -> None:
+        """Carry out what was sent over a connection that has ended. No one gets the answers."""
+        node = sock.address.port - FIRST_PORT
+        connection = FakeConnection(self.system, sock, self._peers[node])
+        connection.open = False
+        while data:
+            size = struct.unpack_from(">i", data)[0]
+            self.take(Conversation(self, node, connection), data[4 : 4 + size])
+            data = data[4 + size :]
+
+    def complete(self, transaction: Transaction) -> None:
+        """Write the markers that the coordinator has left for later (`coordinator.completes_later`)."""
+        self.core.coordinator.complete(transaction)
+        self.core.note_transactions()
+        self._resume_parked()
 
     def _follow(self, conversation: Conversation, outcome: Outcome) -> None:
         if isinstance(outcome, Later):

@@ -1,10 +1,12 @@
 """The transaction coordinator: who may write under a transactional id, and how each transaction ends.
 
-    EMPTY --partitions added--> ONGOING --EndTxn--> COMPLETE_COMMIT | COMPLETE_ABORT --partitions added--> ONGOING ...
+    EMPTY --partitions added--> ONGOING --EndTxn--> PREPARE_* --markers--> COMPLETE_* --partitions added--> ONGOING ...
                                    |
                                    +-- InitProducerId by another, or the timeout: aborted under an epoch of no client
 
-The markers are written before EndTxn is answered, so the two PREPARE states of a real coordinator pass unseen.
+The markers are written before EndTxn is answered, so the two PREPARE states pass unseen. With `completes_later` it is
+`complete` that writes them, as a real coordinator does it after its answer; until then whoever asks for more under the
+id is told CONCURRENT_TRANSACTIONS.
 
 Version 1: the epoch changes with InitProducerId only. Version 2 (KIP-890): every end bumps it, the answer of EndTxn
 carries the new one, and a batch for a partition adds that partition. Which version applies is said by each request: it
@@ -34,6 +36,8 @@ WriteMarker = Callable[[TopicPartition, int, int, bool], None]
 class TransactionState(Enum):
     EMPTY = "Empty"
     ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
     COMPLETE_COMMIT = "CompleteCommit"
     COMPLETE_ABORT = "CompleteAbort"
 
@@ -48,6 +52,8 @@ class Transaction:
     timeout_ms: int = 60_000
     state: TransactionState = TransactionState.EMPTY
     version: int = 1
+    ends_as: tuple[int, int] = (NO_PRODUCER, -1)
+    """The producer id and epoch of the markers that are not written yet."""
     partitions: set[TopicPartition] = field(default_factory=set)
     groups: set[str] = field(default_factory=set)
     start_ms: float = -1.0
@@ -56,6 +62,10 @@ class Transaction:
     @property
     def exhausted(self) -> bool:
         return self.epoch >= EPOCH_MAX - 1
+
+    @property
+    def is_ending(self) -> bool:
+        return self.state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
 
 @dataclass(frozen=True)
@@ -79,6 +89,8 @@ class TransactionCoordinator:
         self.timeout_ms_max = timeout_ms_max
         self.transactions: dict[str, Transaction] = {}
         self.next_producer_id = first_producer_id
+        self.completes_later: Callable[[Transaction], bool] = lambda transaction: False
+        """Are the markers of this transaction left to a call of `complete`?"""
         self._write_marker = write_marker
         self._end_offsets = end_offsets
 
@@ -106,6 +118,8 @@ class TransactionCoordinator:
             self.transactions[transactional_id] = transaction
         if expected is not None and not _may_continue(transaction, expected):
             return ProducerIdentity(error=error_codes.PRODUCER_FENCED)
+        if transaction.is_ending:
+            return ProducerIdentity(error=error_codes.CONCURRENT_TRANSACTIONS)
         if transaction.state is TransactionState.ONGOING:
             # No client gets the epoch under which it is aborted; the client comes again and is given the next one.
             self._fence_and_abort(transaction)
@@ -145,6 +159,8 @@ class TransactionCoordinator:
         transaction, error = self._find(transactional_id, identity)
         if transaction is None:
             return error
+        if transaction.is_ending:
+            return error_codes.CONCURRENT_TRANSACTIONS
         self._begin(transaction, now, wall_ms, version)
         transaction.partitions.update(partitions)
         return 0
@@ -155,6 +171,8 @@ class TransactionCoordinator:
         transaction, error = self._find(transactional_id, identity)
         if transaction is None:
             return error
+        if transaction.is_ending:
+            return error_codes.CONCURRENT_TRANSACTIONS
         self._begin(transaction, now, wall_ms, version)
         transaction.groups.add(group)
         return 0
@@ -231,9 +249,21 @@ class TransactionCoordinator:
 
     def _write_end(self, transaction: Transaction, epoch: int, *, commit: bool) -> None:
         """A Refusal of the disk leaves the transaction as it was; its end can be written again."""
-        for partition in sorted(transaction.partitions):
-            self._write_marker(partition, transaction.producer_id, epoch, commit)
+        transaction.ends_as = transaction.producer_id, epoch
+        if self.completes_later(transaction):
+            transaction.state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
+        else:
+            self._write_markers(transaction, commit=commit)
         transaction.epoch = epoch
+
+    def complete(self, transaction: Transaction) -> None:
+        """Write the markers of a transaction whose end was answered."""
+        if transaction.is_ending:
+            self._write_markers(transaction, commit=transaction.state is TransactionState.PREPARE_COMMIT)
+
+    def _write_markers(self, transaction: Transaction, *, commit: bool) -> None:
+        for partition in sorted(transaction.partitions):
+            self._write_marker(partition, *transaction.ends_as, commit)
         self._end_offsets(transaction, commit)
         transaction.partitions.clear()
         transaction.groups.clear()
@@ -261,7 +291,7 @@ def _may_continue(transaction: Transaction, expected: ProducerIdentity) -> bool:
 def _end_error(transaction: Transaction, identity: ProducerIdentity, *, commit: bool, version: int) -> int | None:
     """None: end it now. 0: it has ended so already, and this is a repetition."""
     state = transaction.state
-    ended = state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+    ended = transaction.is_ending or state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
     bumped = transaction.version >= 2 and ended
     rotated = (
         bumped
@@ -276,8 +306,11 @@ def _end_error(transaction: Transaction, identity: ProducerIdentity, *, commit: 
         return error_codes.PRODUCER_FENCED
     if state is TransactionState.ONGOING:
         return None
+    if transaction.is_ending:
+        same = state is (TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT)
+        return error_codes.CONCURRENT_TRANSACTIONS if same else error_codes.INVALID_TXN_STATE
     if repeated:
-        same = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
-        return 0 if state is same else error_codes.INVALID_TXN_STATE
+        same = state is (TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT)
+        return 0 if same else error_codes.INVALID_TXN_STATE
     # Nothing was begun. A producer of version 2 cannot know that: what it wrote may have been refused.
     return None if version >= 2 and not commit else error_codes.INVALID_TXN_STATE

@@ -84,7 +84,7 @@ class Driver:
         """Begin in turns: one that another driver has spoiled is followed by another, as long as none has won."""
         present: str | None = None
         for _ in range(_TURNS_MAX):
-            seen = self._query.look()
+            seen = self._query.look_when_ended()
             hint = self._query.entry(None if seen is None else seen.id_and_epoch.producer_id)
             if present is None:
                 self._refuse_newer(hint, name, seen)

@@ -154,7 +154,7 @@ def _opened(options: Mapping[str, str], prefix: str, topic: str) -> Iterator[Que
 def _fenced(query: QueryTransactions, check: Callable[[Entry], None]) -> tuple[ProducerIdAndEpoch, Entry]:
     """Fence the driver of the prefix. `check` looks at the entry before that, so as not to disturb it for nothing, and
     again at the one that counts."""
-    seen = query.look()
+    seen = query.look_when_ended()
     hint = query.entry(None if seen is None else seen.id_and_epoch.producer_id)
     if not hint.generation:
         raise refusals.unknown_prefix(query.log.topic, query.prefix, exists=True)

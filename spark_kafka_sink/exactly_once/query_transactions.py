@@ -3,7 +3,7 @@
 A driver acts under an identity, the producer id and epoch that it holds of `<prefix>-driver`, and so does a person.
 Each step names the identity that it was taken under, and is refused if a newer one exists:
 
-    look      who holds the id now; a hint, no step relies on it
+    look      who holds the id now, and has no transaction that is just ending; a hint, no step relies on it
     fence     get the next epoch, unless it was given to another since the look
     claim     write down who drives now, in the log; of several that hold one epoch one succeeds
     write     write an entry
@@ -28,6 +28,7 @@ from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.errors import BrokerError
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.clients import lent
+from spark_kafka_sink.exactly_once.coordinator_questions import PAUSE_MS_MAX
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.entries import Entry, encoded
 from spark_kafka_sink.exactly_once.names import driver_id, task_of
@@ -35,6 +36,7 @@ from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
+from spark_kafka_sink.producer.transactions.coordinators import COMPLETING_PAUSE_MS
 from spark_kafka_sink.producer.transactions.transaction_description import EMPTY, ONGOING, TransactionDescription
 from spark_kafka_sink.protocol import error_codes
 
@@ -87,6 +89,19 @@ class QueryTransactions:
     def look(self) -> TransactionDescription | None:
         """Who holds the driver's id. None if brokers do not know it."""
         return self.client.describe([self.driver_id]).get(self.driver_id)
+
+    def look_when_ended(self) -> TransactionDescription | None:
+        """`look`, as soon as no transaction of the id is ending.
+
+        Brokers answer the end of a transaction before they write its markers, and the log says nothing of it until
+        then: a claim of a driver that has died would be found after the next look, as if it were of a newer driver.
+        """
+        patience = self.client.blocking.patience(f"the end of a transaction of {self.driver_id}")
+        pause_ms = COMPLETING_PAUSE_MS
+        while (seen := self.look()) is not None and seen.is_ending:
+            patience.wait(None, pause_ms)
+            pause_ms = min(2 * pause_ms, PAUSE_MS_MAX)
+        return seen
 
     def fence(self, seen: TransactionDescription | None, timeouts_ms: Sequence[int]) -> tuple[ProducerIdAndEpoch, int]:
         """The next epoch, and the first of these timeouts that brokers grant.

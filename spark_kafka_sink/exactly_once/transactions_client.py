@@ -110,12 +110,18 @@ class TransactionsClient:
             PreparedTransaction(each.transactional_id, *each.id_and_epoch, version) for each in listed if each.is_open
         ]
         refused_ones = self.end(open_ones, commit=False)
-        known = {
-            each.transactional_id: each.id_and_epoch
-            for each in listed
-            if not each.is_open or (version < 2 and each.transactional_id not in refused_ones)
-        }
-        self._coordinated.answers(FenceLeftover(name, timeout_ms, expected) for name, expected in known.items())
+        # Of an id that was unused "concurrent" says that something has begun, and is aborted now under the next epoch.
+        # Of one whose end was answered it says that its markers are not written yet, and nothing was done.
+        fences: list[InitProducerId] = [
+            FenceLeftover(each.transactional_id, timeout_ms, each.id_and_epoch) for each in listed if not each.is_open
+        ]
+        if version < 2:
+            fences += [
+                InitProducerId(each.transactional_id, timeout_ms, each.id_and_epoch)
+                for each in open_ones
+                if each.transactional_id not in refused_ones
+            ]
+        self._coordinated.answers(fences)
 
     def write(
         self,

@@ -183,3 +183,46 @@ def test_only_partitions_that_were_added_pass_in_version_1(coordinator: Transact
     end(coordinator, identity)
     assert coordinator.transactions["x"].state is TransactionState.COMPLETE_COMMIT
     assert coordinator.verify("x", identity, PARTITION) == error_codes.TRANSACTION_ABORTABLE
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_end_whose_markers_come_later_is_answered_and_lets_nothing_begin_until_then(
+    coordinator: TransactionCoordinator, markers: Markers, version: int
+) -> None:
+    coordinator.completes_later = lambda transaction: True
+    identity = init(coordinator)
+    assert add(coordinator, identity, version=version) == 0
+    following = end(coordinator, identity, version=version)
+    assert not following.error
+    assert (following.epoch == identity.epoch) == (version == 1)
+    transaction = coordinator.transactions["x"]
+    assert transaction.state.value == "PrepareCommit"
+    assert markers.written == []
+    busy = error_codes.CONCURRENT_TRANSACTIONS
+    assert add(coordinator, following, version=version) == busy
+    assert coordinator.add_group("x", following, "g", 0, 0, version) == busy
+    assert init(coordinator).error == init(coordinator, following).error == busy
+    assert end(coordinator, identity, version=version).error == busy
+    assert end(coordinator, identity, commit=False, version=version).error == error_codes.INVALID_TXN_STATE
+    coordinator.abort_overdue(1e9)
+    coordinator.complete(transaction)
+    coordinator.complete(transaction)
+    assert transaction.state.value == "CompleteCommit"
+    assert markers.written == [(PARTITION, identity.producer_id, following.epoch, True)]
+    assert end(coordinator, identity, version=version) == following
+    assert add(coordinator, following, version=version) == 0
+
+
+def test_the_markers_of_the_last_epoch_have_its_producer_id_though_they_come_later(
+    coordinator: TransactionCoordinator, markers: Markers
+) -> None:
+    coordinator.completes_later = lambda transaction: True
+    identity = init(coordinator)
+    transaction = coordinator.transactions["x"]
+    transaction.epoch = EPOCH_MAX - 1
+    last = ProducerIdentity(identity.producer_id, EPOCH_MAX - 1)
+    assert add(coordinator, last, version=2) == 0
+    following = end(coordinator, last, version=2)
+    assert following.producer_id != identity.producer_id
+    coordinator.complete(transaction)
+    assert markers.written == [(PARTITION, identity.producer_id, EPOCH_MAX, True)]

@@ -3,17 +3,28 @@
     python -m tests.exactly_once.explorer --seeds 0:20000          prints the seeds that fail
     python -m tests.exactly_once.explorer --seed 17                replays one, with what happened
     python -m tests.exactly_once.explorer --every 2                all schedules with at most 2 changes of who goes on
-    python -m tests.exactly_once.explorer --replay 1 "31 driver-2, 40 driver-1 dies"     replays one of these
+    python -m tests.exactly_once.explorer --replay 1 "31 driver-2, 40 dies"     replays one of these
 
 Two starts of one query, each with a driver and two tasks, and with an attempt that comes late, write two batches; in
-some seeds a person aborts as well. What they do is decided at each request (interleaving.py): left to itself, one goes
-on until it waits; a `change` lets another one go on there, kills the one that would, or loses the answer to what it
-asks. When all have ended, a last start of the query writes what is left. Then these hold:
+some seeds a person aborts as well, and sources give other rows when a batch is run again. What they do is decided at
+each request (interleaving.py): left to itself, one goes on until it waits. A `change` is one of these:
+
+    another one goes on
+    dies                the process that was about to ask
+    loses the answer    the request is carried out, the connection ends, and the request is repeated
+    sends late by n     the connection ends, the request is repeated, and n points later it is carried out once more
+    markers             brokers write those of the transactions whose end they have answered; else 100 ms later
+    time passes         more than a transaction may last, or not much less
+
+When all have ended, a last start of the query writes what is left. Then these hold:
 
     a decided batch is seen once, and whole; one that is not decided is never seen
     no older driver changes anything after a newer one has begun
     what is passed over is what was decided
     nothing stays open, and the next start works
+
+Not played: a request of a task for its producer id that comes late. Brokers abort what is open under an id for whoever
+asks for it, with or without an expected epoch, so a decided transaction would be lost, and the next start says so.
 """
 
 from __future__ import annotations
@@ -28,12 +39,16 @@ from random import Random
 
 from spark_kafka_sink.errors import KafkaSinkError
 from tests.exactly_once.interleaving import Actor, Point
-from tests.exactly_once.lives import TASKS, TOPIC, World, one_process_at_a_time
-from tests.history import History, Outcome, Write
+from tests.exactly_once.invariants import INVARIANTS, check
+from tests.exactly_once.lives import LAST, TIMEOUT_MS, Replay, World, one_process_at_a_time
 from tests.producer.explorer import command
 
-LAST = "driver-9"
-DIES, LOSES = "dies", "loses the answer"
+DIES, LOSES, LATE, MARKERS, TIME = "dies", "loses the answer", "sends late by", "markers", "time passes, ms:"
+LATE_BY = (1, 2, 4, 8, 16, 32, 64)
+"""Of how many points it is tried that a request comes so much later, and again before that."""
+MARKERS_MS = 100.0
+TIMES_MS = (TIMEOUT_MS + 1_000, TIMEOUT_MS - 5_000)
+"""How long all stand still: longer than transactions may last, or not much shorter."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +61,10 @@ class Change:
     def __str__(self) -> str:
         return f"{self.at} {self.what}"
 
+    @property
+    def is_fault(self) -> bool:
+        return self.what in (DIES, LOSES) or self.what.startswith(LATE)
+
 
 Changes = tuple[Change, ...]
 
@@ -55,6 +74,8 @@ class Step:
     point: Point
     others: tuple[str, ...]
     state: int
+    has_markers: bool
+    """Transactions have ended, and not all of their markers are written."""
 
 
 class Known(Exception):
@@ -64,9 +85,18 @@ class Known(Exception):
 class Run:
     """One run, by the changes that are given; what else could have been changed is kept."""
 
-    def __init__(self, version: int, changes: Changes = (), *, operator: bool = False, batches: int = 2) -> None:
-        self.is_known: Callable[[int], bool] = lambda state: False
-        self.world = World(version=version, batches=batches)
+    def __init__(
+        self,
+        version: int,
+        changes: Changes = (),
+        *,
+        operator: bool = False,
+        batches: int = 2,
+        markers_ms: float = MARKERS_MS,
+        replay: Replay = Replay.EQUAL,
+    ) -> None:
+        self.is_known: Callable[[int], bool] | None = None
+        self.world = World(version=version, batches=batches, markers_ms=markers_ms, replay=replay)
         self.steps: list[Step] = []
         self.lines: list[str] = []
         self._changes = {change.at: change.what for change in changes}
@@ -80,11 +110,13 @@ class Run:
         world = self.world
 
         def decide(point: Point, chosen: Actor, others: Sequence[Actor]) -> Actor | None:
+            world.lateness.arrive(point.index)
             if not self._changes or point.index > max(self._changes):
-                state = world.state()
-                if self.is_known(state):
+                state = 0 if self.is_known is None else world.state()
+                if self.is_known is not None and self.is_known(state):
                     raise Known
-                self.steps.append(Step(point, tuple(actor.name for actor in others), state))
+                names = tuple(actor.name for actor in others)
+                self.steps.append(Step(point, names, state, world.lateness.has_markers_to_write))
             what = self._changes.get(point.index) if choose is None else choose(point, chosen, others)
             self.lines.append(f"{point.index:4} {chosen.name}: {chosen.what}{f'   <- {what}' if what else ''}")
             if what is None:
@@ -95,90 +127,27 @@ class Run:
             if what == LOSES:
                 chosen.loses_answer = True
                 return chosen
+            if what == MARKERS:
+                world.lateness.write_markers()
+                return chosen
+            if what.startswith(TIME):
+                world.let_time_pass(float(what.removeprefix(TIME)))
+                return chosen
+            if what.startswith(LATE):
+                world.lateness.sends_late(chosen, point.index + int(what.removeprefix(LATE)))
+                return chosen
             return next((actor for actor in others if actor.name == what), chosen)
 
         with one_process_at_a_time(world):
             world.stage.play(decide)
+            world.lateness.arrive()
             world.add_driver(LAST)
             world.stage.play(lambda point, chosen, others: chosen)
+            world.lateness.write_markers()
         return self
 
     def check(self) -> None:
         check(self.world)
-
-
-# --- invariants
-
-
-def a_decided_batch_is_seen_once_and_whole_and_an_undecided_one_never(world: World) -> None:
-    decided = world.decided()
-    in_a_decision = {identity for every in decided.values() for ids in every for identity in ids}
-    history = History()
-    for each in world.attempts:
-        outcome = Outcome.COMMITTED if each.identity in in_a_decision else Outcome.OPEN
-        unit = f"task {each.partition} of batch {each.number}"
-        history.writes.append(Write(each.name, each.values, outcome, unit, f"batch {each.number}"))
-    for number in range(world.batches):
-        units = frozenset(f"task {partition} of batch {number}" for partition in range(TASKS))
-        history.units[f"batch {number}"] = units
-    seen = {
-        partition: [value or b"" for value in world.cluster.values(TOPIC, partition, committed=True)]
-        for partition in range(TASKS)
-    }
-    history.check(seen)
-    for number in range(world.batches):
-        assert decided.get(number), f"batch {number} was never decided"
-        assert len(decided[number]) == 1, f"batch {number} was decided anew: {decided[number]}"
-
-
-def no_older_driver_changes_anything_after_a_newer_one_has_begun(world: World) -> None:
-    generations = [entry.generation for entry in world.decisions()]
-    assert generations == sorted(generations), f"the log goes back to an older driver: {generations}"
-    drivers_of = {each.identity: each.driver for each in world.attempts}
-    in_a_decision = {identity for every in world.decided().values() for ids in every for identity in ids}
-    for end in world.ends:
-        owner = drivers_of.get(end.identity)
-        if owner is None or end.by not in world.began or owner not in world.began:
-            continue
-        is_older = world.began.index(end.by) < world.began.index(owner)
-        allowed = end.commit and end.identity in in_a_decision
-        assert not is_older or allowed, f"{end.by} has ended {end.identity} of {owner}, which is newer"
-
-
-def what_is_passed_over_is_what_was_decided(world: World) -> None:
-    decided = world.decided()
-    for each in world.attempts:
-        assert not each.passed_over or each.number in decided, f"{each.name} was passed over, and was never decided"
-    for driver, number in world.committed:
-        assert number in decided, f"{driver} says that batch {number} is committed, and it was never decided"
-
-
-def nothing_stays_open(world: World) -> None:
-    for partition in range(TASKS):
-        log = world.cluster.log(TOPIC, partition)
-        assert log.last_stable_offset == log.next_offset, f"partition {partition}: a transaction is left open"
-    still = [each for each in world.cluster.core.coordinator.transactions.values() if each.state.value == "Ongoing"]
-    assert not still, f"open: {still}"
-    assert not world.system.open_sockets, "a socket is left"
-
-
-def the_next_start_works(world: World) -> None:
-    assert LAST not in world.failed, f"the last start fails: {world.failed[LAST]}"
-    assert world.checkpoint == world.batches
-
-
-INVARIANTS: tuple[Callable[[World], None], ...] = (
-    no_older_driver_changes_anything_after_a_newer_one_has_begun,
-    what_is_passed_over_is_what_was_decided,
-    the_next_start_works,
-    a_decided_batch_is_seen_once_and_whole_and_an_undecided_one_never,
-    nothing_stays_open,
-)
-
-
-def check(world: World) -> None:
-    for invariant in INVARIANTS:
-        invariant(world)
 
 
 # --- every schedule within bounds
@@ -197,16 +166,26 @@ class Explored:
         return f"{self.schedules} schedules ({ends}), {self.states} states, {len(self.failed)} failed"
 
 
-def every(version: int, changes_max: int, *, faults_max: int = 1, operator: bool = False, batches: int = 2) -> Explored:
-    """Play all schedules with at most `changes_max` changes of who goes on, and at most `faults_max` deaths."""
+def every(
+    version: int,
+    changes_max: int,
+    *,
+    faults_max: int = 1,
+    kinds: Sequence[str] = (DIES,),
+    batches: int = 2,
+    part: tuple[int, int] = (0, 1),
+) -> Explored:
+    """Play all schedules with at most `changes_max` changes of who goes on, and at most `faults_max` faults.
+
+    `part`: of the first changes, every n-th from the m-th on."""
     explored = Explored()
     known: set[tuple[int, int, int]] = set()
     left: list[Changes] = [()]
     while left:
         changes = left.pop()
-        faults = sum(change.what == DIES for change in changes)
+        faults = sum(change.is_fault for change in changes)
         budget = changes_max - (len(changes) - faults), faults_max - faults
-        run = Run(version, changes, operator=operator, batches=batches)
+        run = Run(version, changes, batches=batches)
         run.is_known = partial(_is_known, known, budget)
         explored.schedules += 1
         try:
@@ -216,7 +195,8 @@ def every(version: int, changes_max: int, *, faults_max: int = 1, operator: bool
         except (AssertionError, KafkaSinkError) as error:
             explored.failed.append((changes, f"{type(error).__name__}: {error}"))
         known.update((step.state, *budget) for step in run.steps)
-        left.extend((*changes, change) for change in _next_changes(run, *budget))
+        following = list(_next_changes(run, *budget, kinds))
+        left.extend((*changes, change) for change in (following if changes else following[part[0] :: part[1]]))
     explored.states = len({state for state, *_ in known})
     return explored
 
@@ -225,13 +205,31 @@ def _is_known(known: set[tuple[int, int, int]], budget: tuple[int, int], state: 
     return (state, *budget) in known
 
 
-def _next_changes(run: Run, changes_left: int, faults_left: int) -> Iterator[Change]:
+def _next_changes(run: Run, changes_left: int, faults_left: int, kinds: Sequence[str]) -> Iterator[Change]:
     for step in run.steps:
+        point = step.point
         if changes_left:
             for name in step.others:
-                yield Change(step.point.index, name)
-        if faults_left and step.point.what not in ("begin", "waits for its tasks"):
-            yield Change(step.point.index, DIES)
+                yield Change(point.index, name)
+            if step.has_markers:
+                yield Change(point.index, MARKERS)
+        for kind in faults_of(point.actor, point.what) if faults_left else ():
+            if kind in kinds:
+                for words in [f"{kind} {by}" for by in LATE_BY] if kind == LATE else [kind]:
+                    yield Change(point.index, words)
+
+
+def faults_of(actor: str, what: str) -> Sequence[str]:
+    """What can go wrong where this actor is about to do that.
+
+    A request of a task for its producer id does not come late: brokers abort what is open under an id for whoever asks.
+    """
+    if what in ("begin", "waits for its tasks"):
+        return ()
+    changes_nothing = what in ("DESCRIBE_TRANSACTIONS", "LIST_TRANSACTIONS", "LIST_OFFSETS", "FETCH")
+    if changes_nothing or (what == "INIT_PRODUCER_ID" and "attempt" in actor):
+        return DIES, LOSES
+    return DIES, LOSES, LATE
 
 
 # --- seeds
@@ -241,30 +239,37 @@ def seeded(seed: int) -> tuple[Run, Callable[[], object]]:
     """The run of a seed, and what plays it."""
     random = Random(seed)
     version, operator = random.randint(1, 2), random.random() < 0.2
-    run = Run(version, operator=operator)
+    markers_ms, replay = random.choice((0.0, 5.0, MARKERS_MS, MARKERS_MS)), random.choice((Replay.EQUAL, *Replay))
+    run = Run(version, operator=operator, markers_ms=markers_ms, replay=replay)
     # Most runs change little: the more often the actors change, the less each of them does undisturbed. In some the two
     # drivers begin at the same time.
     share, deaths, losses = random.choice((0.03, 0.08, 0.2)), random.choice((0, 0, 1, 2)), random.choice((0, 0, 1, 2))
     together = random.choice((0, 0, 30))
-    left = {DIES: deaths, LOSES: losses}
+    left = {DIES: deaths, LOSES: losses, LATE: random.choice((0, 0, 1, 2)), TIME: random.choice((0, 0, 0, 1))}
 
     def choose(point: Point, chosen: Actor, others: Sequence[Actor]) -> str | None:
-        for what in (DIES, LOSES):
-            if left[what] and random.random() < 0.02 and chosen.what not in ("begin", "waits for its tasks"):
+        for what in (DIES, LOSES, LATE):
+            if left[what] and random.random() < 0.02 and what in faults_of(chosen.name, chosen.what):
                 left[what] -= 1
-                return what
+                return what if what != LATE else f"{what} {random.choice(LATE_BY)}"
+        if random.random() < 0.03:
+            return MARKERS
+        if left[TIME] and random.random() < 0.02:
+            left[TIME] -= 1
+            return f"{TIME} {random.choice(TIMES_MS)}"
         if others and random.random() < (0.4 if point.index < together else share):
             return random.choice([actor.name for actor in others])
         return None
 
-    run.lines.append(f"seed {seed}: version {version}")
+    run.lines.append(f"seed {seed}: version {version}, markers after {markers_ms} ms, {replay.value}")
     return run, lambda: run.play(choose)
 
 
-def explore(seed: int) -> None:
+def explore(seed: int, invariants: Sequence[Callable[[World], None]] = INVARIANTS) -> None:
     run, play = seeded(seed)
     play()
-    run.check()
+    for invariant in invariants:
+        invariant(run.world)
 
 
 # --- the command
@@ -296,7 +301,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int)
     parser.add_argument("--processes", type=int, default=1, help="explore as many seeds at a time")
     parser.add_argument("--every", type=int, help="the most changes of who goes on")
-    parser.add_argument("--deaths", type=int, default=1, help="the most deaths beside them")
+    parser.add_argument("--faults", type=int, default=1, help="the most faults beside them")
+    parser.add_argument("--kinds", nargs="+", default=[DIES], choices=[DIES, LOSES, LATE], help="of faults")
+    parser.add_argument(
+        "--part", default="0:1", metavar="M:N", help="of the first changes every N-th, from the M-th on"
+    )
+    parser.add_argument("--batches", type=int, default=2)
     parser.add_argument("--replay", nargs=2, metavar=("VERSION", "CHANGES"))
     options = parser.parse_args()
     if options.replay is not None:
@@ -308,8 +318,13 @@ def main() -> int:
         return command(explore, __doc__)
     failed = 0
     for version in (1, 2):
-        explored = every(version, options.every, faults_max=options.deaths)
-        print(f"version {version}: {explored}", flush=True)
+        first, step = map(int, options.part.split(":"))
+        kinds = tuple(options.kinds)
+        part = first, step
+        explored = every(
+            version, options.every, faults_max=options.faults, kinds=kinds, batches=options.batches, part=part
+        )
+        print(f"version {version}, {options.part} of the first changes: {explored}", flush=True)
         for changes, words in explored.failed:
             print(f'  --replay {version} "{", ".join(map(str, changes))}": {words}')
         failed += len(explored.failed)

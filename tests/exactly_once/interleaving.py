@@ -19,6 +19,7 @@ The same decisions make the same run.
 
 from __future__ import annotations
 
+import errno
 import math
 import struct
 import threading
@@ -82,6 +83,8 @@ class Actor:
         self.dies = False
         self.loses_answer = False
         """Its connections end in place of the answer to what it sends next."""
+        self.sends_late: Callable[[FakeSocket, bytes], None] | None = None
+        """Gets what it sends next, in place of the broker; the connection ends."""
         self.stalled_at = 0 if latent else -1
         """The point at which it was left standing; -1 if it was not. The last one that was goes on first."""
         self.error: BaseException | None = None
@@ -116,10 +119,10 @@ class Actor:
     def wait_for(self, is_ready: Callable[[], bool], what: str) -> None:
         self._give_back(what, is_ready, math.inf)
 
-    def before_request(self, data: bytes) -> None:
+    def before_request(self, sock: FakeSocket, data: bytes) -> None:
         if self.dies:
             raise Death
-        api = _api_of(data)
+        api = api_of(data)
         if api not in MATTERS:
             return
         before, self.api = self.api, api
@@ -127,6 +130,11 @@ class Actor:
             return  # what it reads was fixed by its end
         self.stage.system.run_due()  # what it has sent before is carried out
         self._give_back(api.name, lambda: True, -math.inf)
+        if self.sends_late is not None:
+            late, self.sends_late = self.sends_late, None
+            late(sock, data)
+            sock.fail(errno.ECONNRESET)
+            raise ConnectionResetError(errno.ECONNRESET, "the request comes late")
 
     def after_answer(self, data: memoryview) -> None:
         self.known = hash((self.known, bytes(data)))
@@ -270,7 +278,7 @@ class ActorSystem:
             raise Death
         sock = self._all.connect(address, send_buffer_bytes, receive_buffer_bytes)
         assert isinstance(sock, FakeSocket)
-        sock.before_write = self._actor.before_request
+        sock.before_write = lambda data: self._actor.before_request(sock, data)
         sock.after_read = self._actor.after_answer
         self._sockets.append(sock)
         return sock
@@ -325,7 +333,7 @@ class _ActorPoller(FakePoller):
         return bool(self._ready())
 
 
-def _api_of(data: bytes) -> ApiKey | None:
+def api_of(data: bytes) -> ApiKey | None:
     """Of the request that begins with these bytes."""
     if len(data) < 6:
         return None

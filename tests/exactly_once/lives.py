@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from random import Random
 from typing import Any, cast
 from unittest.mock import patch
@@ -29,12 +30,15 @@ from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.reader import blocking_client
 from tests.exactly_once.interleaving import Actor, Stage
+from tests.exactly_once.lateness import Lateness
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import InlineLoop
 from tests.simulated_cluster import SimulatedCluster
 
 TOPIC, LOG, PREFIX, QUERY, CHECKPOINT = "t", "decisions", "p", "query-1", "/checkpoint"
 TASKS = 2
+TIMEOUT_MS = 900_000
+FIRST, LAST = "driver-1", "driver-9"
 _OF_A_PROCESS: tuple[tuple[Any, str], ...] = (
     (clients, "_idle"),
     (decision_log, "_progress"),
@@ -45,6 +49,14 @@ _OF_A_PROCESS: tuple[tuple[Any, str], ...] = (
 
 Identity = tuple[str, int, int]
 """(transactional id, producer id, epoch)"""
+
+
+class Replay(Enum):
+    """Do the drivers after the first one get the same rows from the source, when they run a batch again?"""
+
+    EQUAL = "the same rows"
+    FAILS = "other rows, onReplayMismatch=fail"
+    WARNS = "other rows, onReplayMismatch=warn"
 
 
 @dataclass
@@ -83,9 +95,18 @@ class End:
 class World:
     """One query, its cluster, and what happened."""
 
-    def __init__(
-        self, *, version: int, batches: int, nodes: int = 1, late_attempts: bool = True, seed: int = 0
+    def __init__(  # noqa: PLR0913 - each thing that a run can be given, by its name
+        self,
+        *,
+        version: int,
+        batches: int,
+        nodes: int = 1,
+        late_attempts: bool = True,
+        seed: int = 0,
+        markers_ms: float = 0.0,
+        replay: Replay = Replay.EQUAL,
     ) -> None:
+        """`markers_ms`: how long after the end of a transaction was answered its markers are written."""
         self.system = FakeSystem()
         self.stage = Stage(self.system)
         self.cluster = SimulatedCluster(
@@ -102,14 +123,20 @@ class World:
         self.failed: dict[str, KafkaSinkError] = {}
         self.committed: list[tuple[str, int]] = []
         """(driver, batch) where commit returned, or the batch was passed over."""
+        self.passed_over: list[tuple[str, int, Content]] = []
+        """(driver, batch, the rows that its tasks have counted) where a batch was passed over."""
         self.ends: list[End] = []
         self.fails: Callable[[Attempt], bool] = lambda attempt: False
         """A task that fails when it has written."""
+        self.lateness = Lateness(self.cluster, markers_ms)
+        self.replay = replay
         self._process_of: dict[str, str] = {}
         self._processes: dict[str, dict[tuple[Any, str], Any]] = {}
         self._watch_ends()
         self.stage.before_going_on = self._enter_process
         self._now_in = ""
+        self._read = (-1, -1)
+        self._decisions: list[Entry] = []
         self._logs: dict[tuple[str, int], tuple[int, int]] = {}
 
     def add_driver(self, name: str, *, latent: bool = False, until: int | None = None, process: str = "") -> Actor:
@@ -141,14 +168,15 @@ class World:
             self.began.append(name)
         attempts = self.run_tasks(actor, name, start, number)
         batch = Batch(QUERY, number)
-        content = Content.of({TOPIC: TASKS * TASKS}, 0)
+        content = Content.of({TOPIC: TASKS * TASKS * self.rows(name)}, 0)
         try:
             for each in attempts:
                 if not each.succeeded:
                     raise each.error or KafkaSinkError(f"{each.name} has died")
             transactions = [each.transaction for each in attempts if each.transaction is not None]
             if not transactions:
-                start.check_passed_over(batch, content, tolerant=False)
+                start.check_passed_over(batch, content, tolerant=self.is_tolerant(name))
+                self.passed_over.append((name, number, content))
                 return
             with Driver(self.delivery, system=actor.system) as driver:
                 driver.commit(start, batch, transactions, content)
@@ -181,6 +209,14 @@ class World:
 
         return run
 
+    def rows(self, driver: str) -> int:
+        """How many a task of this driver writes to each partition."""
+        return 1 if self.replay is Replay.EQUAL or driver == FIRST else 2
+
+    def is_tolerant(self, driver: str) -> bool:
+        """Of the last start, too: a person has set the option by then."""
+        return self.replay is Replay.WARNS or driver == LAST
+
     # --- the life of a task
 
     def write(self, actor: Actor, start: BatchStart, attempt: Attempt) -> None:
@@ -197,9 +233,10 @@ class World:
             refuse_if_late(producer.describe_transactions, start)
             producer.begin_transaction()
             for partition in range(TASKS):
-                value = f"{attempt.number}/{attempt.partition}/{attempt.driver}/{attempt.attempt}".encode()
-                attempt.values.append((partition, value))
-                producer.send(ProducerRecord(TOPIC, value, partition=partition))
+                for row in range(self.rows(attempt.driver)):
+                    value = f"{attempt.number}/{attempt.partition}/{attempt.driver}/{attempt.attempt}/{row}".encode()
+                    attempt.values.append((partition, value))
+                    producer.send(ProducerRecord(TOPIC, value, partition=partition))
             prepared = producer.prepare_transaction()
             if self.fails(attempt):
                 attempt.error = KafkaSinkError(f"{attempt.name} has failed")
@@ -250,13 +287,19 @@ class World:
             prefix=prefix,
             topic=LOG,
             replication=-1,
-            timeout_ms=900_000,
+            timeout_ms=TIMEOUT_MS,
             checkpoint=CHECKPOINT,
             is_given=True,
         )
 
     def decisions(self) -> list[Entry]:
         """All entries of the query in the log that are committed, oldest first."""
+        log = self.cluster.log(LOG, 0)
+        if self._read != (log.next_offset, log.last_stable_offset):
+            self._read, self._decisions = (log.next_offset, log.last_stable_offset), self._read_decisions()
+        return self._decisions
+
+    def _read_decisions(self) -> list[Entry]:
         rows = self.cluster.table(LOG, 0, committed=True)
         found: list[Entry] = []
         for key, value in zip(rows.column("key").to_pylist(), rows.column("value").to_pylist(), strict=True):
@@ -284,7 +327,7 @@ class World:
             for name, each in sorted(coordinator.transactions.items())
         ]
         logs = [self._log_state(TOPIC, partition) for partition in range(TASKS)] + [self._log_state(LOG, 0)]
-        return hash((self.stage.state(), tuple(transactions), tuple(logs), self.checkpoint))
+        return hash((self.stage.state(), tuple(transactions), tuple(logs), self.checkpoint, self.lateness.state()))
 
     def _log_state(self, topic: str, partition: int) -> int:
         batches = self.cluster.log(topic, partition)._batches
@@ -294,6 +337,13 @@ class World:
         self._logs[topic, partition] = len(batches), known
         return known
 
+    def let_time_pass(self, ms: float) -> None:
+        """The actors stand still. Not while a batch is decided and not done: what has timed out then is lost, and the
+        next start says so."""
+        self.lateness.write_markers()
+        if not self.decisions() or self.decisions()[-1].state is not EntryState.DECIDED:
+            self.system.advance(ms)
+
     # --- parts
 
     def _watch_ends(self) -> None:
@@ -301,7 +351,7 @@ class World:
         write_end = coordinator._write_end
 
         def watched(transaction: Any, epoch: int, *, commit: bool) -> None:
-            by = self.stage.current.name if self.stage.current else ""
+            by = self.lateness.by or (self.stage.current.name if self.stage.current else "")
             identity = transaction.transactional_id, transaction.producer_id, transaction.epoch
             self.ends.append(End(by, identity, commit))
             write_end(transaction, epoch, commit=commit)

@@ -10,7 +10,7 @@ import pytest
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import Entry, EntryState, encoded
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, encoded
 from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
 from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
@@ -93,12 +93,23 @@ def a_late_attempt_looks_before_it_begins(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lives, "refuse_if_late", lambda describe, start: None)
 
 
-SEEDS: dict[TakenOut, tuple[int, ...]] = {
-    the_log_is_read_after_the_epoch_was_given: (0, 1),
-    a_decision_is_written_under_the_epoch_of_the_start: (40,),
-    what_is_decided_is_finished_by_the_next_driver: (12, 119),
-    a_batch_that_is_decided_is_passed_over: (4, 15, 20),
-    what_is_left_is_aborted_by_the_next_driver: (0, 1),
-    a_late_attempt_looks_before_it_begins: (111, 244),
-}
-"""Which noticed, once. A change of the code may well make other runs of them; then others are tried."""
+def the_rows_of_a_batch_that_is_passed_over_are_compared(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BatchStart, "check_passed_over", lambda start, batch, counted, tolerant: None)
+
+
+def a_driver_begins_when_the_log_says_how_its_ids_last_transaction_has_ended(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(QueryTransactions, "look_when_ended", QueryTransactions.look)
+
+
+def a_driver_that_is_fenced_does_not_abort(patch: pytest.MonkeyPatch) -> None:
+    """It aborts what its tasks have left, whatever became of its epoch and of the decision."""
+
+    def abort(driver: Driver, start: BatchStart, batch: Batch) -> bool:
+        driver._query.end_listed(driver._of_generation(start.entry))
+        return True
+
+    patch.setattr(Driver, "_abort", abort)
+
+
+def a_transaction_that_is_not_open_any_more_is_found_before_the_decision(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Driver, "_ensure_open", lambda driver, start, entry: None)

@@ -28,6 +28,7 @@ class Script:
         self._places: list[_Place] = []
         self._in_step: tuple[str, str] | None = None
         self._lead: Counter[str] = Counter()
+        self._losing: list[tuple[str, Callable[[Actor], bool]]] = []
 
     def in_step(self, one: str, other: str, first: int, second: int) -> None:
         """The one passes `first` points, the other `second`; then they take turns, as long as both have any."""
@@ -40,6 +41,14 @@ class Script:
 
     def kills(self, actor: str, *, since: Holds, number: int = 0) -> None:
         self._places.append(_Place(actor, since, number, None))
+
+    def loses_answer(self, actor: str, *, to: Callable[[Actor], bool]) -> None:
+        """It loses the answer to the first request that it is about to make where that is so."""
+        self._losing.append((actor, to))
+
+    def passed(self, actor: str) -> int:
+        """How many points it has passed of the places where it is held."""
+        return max((each.passed for each in self._places if each.actor == actor), default=0)
 
     def ended(self, actor: str) -> bool:
         return any(each.name == actor and each.ended for each in self.world.stage.actors)
@@ -57,6 +66,9 @@ class Script:
             return None
         for each in here:
             each.passed += 1
+        for losing in [each for each in self._losing if each[0] == goes_on.name and each[1](goes_on)]:
+            self._losing.remove(losing)
+            goes_on.loses_answer = True
         return goes_on
 
     def _whose_turn(self, free: Sequence[Actor]) -> Actor:

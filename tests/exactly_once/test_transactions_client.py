@@ -8,6 +8,7 @@ import pytest
 
 from spark_kafka_sink.broker.context import RequestContext
 from spark_kafka_sink.broker.handlers import HANDLERS
+from spark_kafka_sink.broker.transactions import ProducerIdentity, Transaction
 from spark_kafka_sink.errors import KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -20,6 +21,8 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import Query, client_of, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker
+from tests.fake_system import FakeSystem
+from tests.simulated_cluster import SimulatedCluster
 from tests.waiting import PATIENCE_SECONDS
 
 
@@ -171,6 +174,27 @@ def test_what_is_aborted_cannot_be_written_to_any_more(
         assert client.end(written, commit=True).keys() == set(ids(written))
     alive.close(timeout=0)
     assert seen(broker) == []
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_is_aborted_is_fenced_though_its_markers_are_written_later(version: int) -> None:
+    """In version 1 a request for the next epoch is refused until then, and has fenced nothing."""
+    system = FakeSystem()
+    cluster = SimulatedCluster(system, topics={"t": 1}, transaction_version=version)
+
+    def later(transaction: Transaction) -> bool:
+        system.after(50, lambda: cluster.complete(transaction))
+        return True
+
+    cluster.core.coordinator.completes_later = later
+    config = ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap_servers}).client_config()
+    with TransactionsClient(config, system=system) as client:
+        client.blocking.topic("t")
+        held = client.init_producer_id("x", 60_000)
+        coordinator, identity = cluster.core.coordinator, ProducerIdentity(*held)
+        assert coordinator.add_partitions("x", identity, [("t", 0)], 0, 0) == 0
+        client.abort([*client.describe(["x"]).values()], 1)
+        assert coordinator.add_partitions("x", identity, [("t", 0)], 0, 0) == error_codes.PRODUCER_FENCED
 
 
 def test_a_state_and_topics_that_a_broker_names_are_shown_on_one_line(

@@ -9,6 +9,7 @@ from spark_kafka_sink.protocol.messages.describe_transactions import Transaction
 from spark_kafka_sink.words import cleaned
 
 ONGOING, EMPTY, COMPLETE_ABORT = "Ongoing", "Empty", "CompleteAbort"
+_ENDING = ("PrepareCommit", "PrepareAbort")
 """States of a transactional id. Empty: a producer has asked for it, and has begun nothing since."""
 
 
@@ -25,6 +26,11 @@ class TransactionDescription:
     @property
     def is_open(self) -> bool:
         return self.state == ONGOING
+
+    @property
+    def is_ending(self) -> bool:
+        """It is decided how it ends, and its markers are not written yet."""
+        return self.state in _ENDING
 
 
 def description_of(row: TransactionState) -> TransactionDescription:

@@ -16,9 +16,9 @@ from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import EntryState
 from spark_kafka_sink.producer.record import ProducerRecord
 from tests.exactly_once import rules
-from tests.exactly_once.explorer import LAST, check
 from tests.exactly_once.interleaving import Actor
-from tests.exactly_once.lives import LOG, TASKS, World, one_process_at_a_time
+from tests.exactly_once.invariants import check
+from tests.exactly_once.lives import LAST, LOG, TASKS, World, one_process_at_a_time
 from tests.exactly_once.script import Script
 from tests.producer.virtual_time import simulated_producer
 
@@ -147,6 +147,39 @@ def test_3_a_persons_abort_that_stood_still_leaves_alone_what_a_newer_driver_has
 
 
 @BOTH
+@pytest.mark.parametrize("place", range(1, 12))
+def test_a_driver_that_is_fenced_aborts_nothing_though_it_does_not_know_that_it_has_decided(
+    version: int, place: int
+) -> None:
+    """It loses the answer to its decision, and is told "fenced" when it asks again. The newer driver stands still at
+    each place between its fence and the commit of what was decided."""
+    world = world_after_one_batch(version)
+    script = Script(world)
+    world.add_driver("driver-2")
+    world.add_driver("driver-3", latent=True)
+    script.loses_answer("driver-2", to=lambda each: each.what == "END_TXN" and all_have_ended(world, "driver-2"))
+    script.holds("driver-3", place, lambda: script.ended("driver-2"), since=lambda: is_decided(world, 1))
+    script.holds("driver-2", 0, lambda: script.passed("driver-3") >= place, since=lambda: is_decided(world, 1))
+    script.play()
+    assert is_decided(world, 1)
+    restart_and_check(world)
+
+
+@pytest.mark.parametrize("markers_ms", [0.0, 100.0])
+@BOTH
+def test_a_start_waits_until_the_claim_of_a_driver_that_died_is_in_the_log(version: int, markers_ms: float) -> None:
+    """Else it finds the claim after its epoch was given, and takes the dead driver for a newer one that works."""
+    world = world_after_one_batch(version)
+    world.lateness.markers_ms = markers_ms
+    script = Script(world)
+    world.add_driver("driver-2")
+    script.kills("driver-2", since=lambda: any(end.by == "driver-2" for end in world.ends))
+    script.play()
+    assert world.failed == {}
+    restart_and_check(world)
+
+
+@BOTH
 def test_12_two_drivers_that_live_long_take_turns_on_one_checkpoint(version: int) -> None:
     world = World(version=version, batches=3, late_attempts=False)
     for until, (name, process) in enumerate((("driver-1", "A"), ("driver-2", "B"), ("driver-3", "A")), 1):
@@ -239,6 +272,20 @@ def test_without_a_look_after_the_list_a_driver_aborts_what_a_newer_one_has_open
     rules.it_is_looked_for_a_newer_driver_between_list_and_abort(monkeypatch)
     promise = test_1_a_driver_that_stood_still_in_its_start_aborts_nothing_that_a_newer_ones_tasks_have_open
     assert any(_fails(promise, 2, place) for place in reversed(BEGIN))
+
+
+def test_without_its_rule_a_driver_that_is_fenced_aborts_what_it_has_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules.a_driver_that_is_fenced_does_not_abort(monkeypatch)
+    promise = test_a_driver_that_is_fenced_aborts_nothing_though_it_does_not_know_that_it_has_decided
+    assert any(_fails(promise, 2, place) for place in (5, *range(1, 12)))
+
+
+def test_without_waiting_for_its_end_a_claim_of_a_dead_driver_stops_the_next_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rules.a_driver_begins_when_the_log_says_how_its_ids_last_transaction_has_ended(monkeypatch)
+    with pytest.raises(AssertionError, match="the last start fails"):
+        test_a_start_waits_until_the_claim_of_a_driver_that_died_is_in_the_log(2, 100.0)
 
 
 def test_where_the_list_comes_after_the_look_a_driver_aborts_what_a_newer_one_has_decided(

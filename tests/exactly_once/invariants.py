@@ -1,0 +1,95 @@
+"""What must be so when all have ended: the invariants of exactly once, as the explorer checks them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spark_kafka_sink.exactly_once.names import driver_id
+from tests.exactly_once.lives import LAST, PREFIX, TASKS, TIMEOUT_MS, TOPIC, Replay, World
+from tests.history import History, Outcome, Write
+
+
+def a_decided_batch_is_seen_once_and_whole_and_an_undecided_one_never(world: World) -> None:
+    decided = world.decided()
+    in_a_decision = {identity for every in decided.values() for ids in every for identity in ids}
+    history = History()
+    for each in world.attempts:
+        outcome = Outcome.COMMITTED if each.identity in in_a_decision else Outcome.OPEN
+        unit = f"task {each.partition} of batch {each.number}"
+        history.writes.append(Write(each.name, each.values, outcome, unit, f"batch {each.number}"))
+    for number in range(world.batches):
+        units = frozenset(f"task {partition} of batch {number}" for partition in range(TASKS))
+        history.units[f"batch {number}"] = units
+    seen = {
+        partition: [value or b"" for value in world.cluster.values(TOPIC, partition, committed=True)]
+        for partition in range(TASKS)
+    }
+    history.check(seen)
+    for number in range(world.batches):
+        assert decided.get(number), f"batch {number} was never decided"
+        assert len(decided[number]) == 1, f"batch {number} was decided anew: {decided[number]}"
+
+
+def no_older_driver_changes_anything_after_a_newer_one_has_begun(world: World) -> None:
+    generations = [entry.generation for entry in world.decisions()]
+    assert generations == sorted(generations), f"the log goes back to an older driver: {generations}"
+    drivers_of = {each.identity: each.driver for each in world.attempts}
+    in_a_decision = {identity for every in world.decided().values() for ids in every for identity in ids}
+    for end in world.ends:
+        owner = drivers_of.get(end.identity)
+        if owner is None or end.by not in world.began or owner not in world.began:
+            continue
+        is_older = world.began.index(end.by) < world.began.index(owner)
+        allowed = end.commit and end.identity in in_a_decision
+        assert not is_older or allowed, f"{end.by} has ended {end.identity} of {owner}, which is newer"
+
+
+def what_is_passed_over_is_what_was_decided(world: World) -> None:
+    decided = world.decided()
+    for each in world.attempts:
+        assert not each.passed_over or each.number in decided, f"{each.name} was passed over, and was never decided"
+    for driver, number in world.committed:
+        assert number in decided, f"{driver} says that batch {number} is committed, and it was never decided"
+    contents = {entry.batch.number: entry.content for entry in world.decisions() if entry.content is not None}
+    for driver, number, counted in world.passed_over:
+        was = contents[number]
+        assert world.is_tolerant(driver) or was.is_same(counted), f"{driver} passed over {counted}; decided was {was}"
+    for driver, error in world.failed.items():
+        is_mismatch = "but with other rows" in str(error)
+        assert not is_mismatch or world.replay is Replay.FAILS, f"{driver} fails, and its rows are the same: {error}"
+
+
+def nothing_stays_open(world: World) -> None:
+    """Of tasks, that is: no reader waits for a driver's own transactions, which are in the log alone.
+
+    In version 1 a request to add partitions that is carried out again after the end opens a transaction without rows
+    under the same epoch. The next driver aborts it, or else its timeout does.
+    """
+    if world.lateness.additions:
+        world.system.advance(TIMEOUT_MS)
+    for partition in range(TASKS):
+        log = world.cluster.log(TOPIC, partition)
+        assert log.last_stable_offset == log.next_offset, f"partition {partition}: a transaction is left open"
+    known = world.cluster.core.coordinator.transactions.values()
+    still = [each for each in known if each.state.value == "Ongoing" and each.transactional_id != driver_id(PREFIX)]
+    assert not still, f"open: {still}"
+    assert not world.system.open_sockets, "a socket is left"
+
+
+def the_next_start_works(world: World) -> None:
+    assert LAST not in world.failed, f"the last start fails: {world.failed[LAST]}"
+    assert world.checkpoint == world.batches
+
+
+INVARIANTS: tuple[Callable[[World], None], ...] = (
+    no_older_driver_changes_anything_after_a_newer_one_has_begun,
+    what_is_passed_over_is_what_was_decided,
+    the_next_start_works,
+    a_decided_batch_is_seen_once_and_whole_and_an_undecided_one_never,
+    nothing_stays_open,
+)
+
+
+def check(world: World) -> None:
+    for invariant in INVARIANTS:
+        invariant(world)

@@ -1,0 +1,73 @@
+"""What comes late in the explorer of exactly once: markers after the answer, requests after their repetition."""
+
+from __future__ import annotations
+
+import math
+
+from spark_kafka_sink.broker.transactions import Transaction
+from spark_kafka_sink.protocol.message import ApiKey
+from tests.exactly_once.interleaving import Actor, api_of
+from tests.fake_system import FakeSocket
+from tests.simulated_cluster import SimulatedCluster
+
+
+class Lateness:
+    def __init__(self, cluster: SimulatedCluster, markers_ms: float) -> None:
+        """`markers_ms`: how long after the end of a transaction was answered its markers are written; 0: before."""
+        self.markers_ms = markers_ms
+        self.by = ""
+        """Who has sent the request that arrives now."""
+        self.additions = 0
+        """Requests to add partitions that have arrived late."""
+        self._cluster = cluster
+        self._requests: list[tuple[int, str, FakeSocket, bytes]] = []
+        """(the point at which it arrives, by whom, where, what)"""
+        self._due_ms: dict[str, float] = {}
+        """When the markers of these transactions are written."""
+        cluster.core.coordinator.completes_later = self._completes_later
+
+    def state(self) -> int:
+        requests = tuple((at, by, data) for at, by, _, data in self._requests)
+        return hash((requests, tuple(sorted(self._due_ms.items()))))
+
+    # --- requests
+
+    def sends_late(self, actor: Actor, at: int) -> None:
+        """What the actor sends next arrives at this point. Its connection ends now."""
+
+        def late(sock: FakeSocket, data: bytes) -> None:
+            self._requests.append((at, actor.name, sock, data))
+
+        actor.sends_late = late
+
+    def arrive(self, at: float = math.inf) -> None:
+        """What is due at this point arrives now."""
+        due = [each for each in self._requests if each[0] <= at]
+        self._requests = [each for each in self._requests if each[0] > at]
+        for _, self.by, sock, data in due:
+            self.additions += api_of(data) is ApiKey.ADD_PARTITIONS_TO_TXN
+            self._cluster.take_late(sock, data)
+        self.by = ""
+
+    # --- markers
+
+    @property
+    def has_markers_to_write(self) -> bool:
+        return bool(self._due_ms)
+
+    def write_markers(self) -> None:
+        """All that are not written yet."""
+        for name in list(self._due_ms):
+            self._complete(name)
+
+    def _completes_later(self, transaction: Transaction) -> bool:
+        if not self.markers_ms:
+            return False
+        name, system = transaction.transactional_id, self._cluster.system
+        due_ms = self._due_ms[name] = system.now() + self.markers_ms
+        system.at(due_ms, lambda: self._complete(name, due_ms))
+        return True
+
+    def _complete(self, name: str, due_ms: float | None = None) -> None:
+        if due_ms in (None, self._due_ms.get(name)) and self._due_ms.pop(name, None) is not None:
+            self._cluster.complete(self._cluster.core.coordinator.transactions[name])

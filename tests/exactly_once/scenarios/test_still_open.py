@@ -1,0 +1,66 @@
+"""Before it decides, a driver makes sure that each transaction is open still: after that, one that is not is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError
+from spark_kafka_sink.exactly_once.batch_start import BatchStart
+from spark_kafka_sink.exactly_once.entries import EntryState
+from spark_kafka_sink.testing import EmbeddedBroker
+from tests.exactly_once import rules
+from tests.exactly_once.cases import Query, client_of, seen
+from tests.exactly_once.cases import broker as broker
+
+Happens = Callable[[EmbeddedBroker, BatchStart], None]
+
+
+def is_aborted(broker: EmbeddedBroker, start: BatchStart) -> None:
+    broker.cluster.coordinator.abort_overdue(1e12)
+
+
+def is_forgotten(broker: EmbeddedBroker, start: BatchStart) -> None:
+    del broker.cluster.coordinator.transactions[start.task_id(1, 0)]
+
+
+def has_another_epoch(broker: EmbeddedBroker, start: BatchStart) -> None:
+    with client_of(broker) as client:
+        client.init_producer_id(start.task_id(1, 0), 60_000)
+
+
+WORDS: dict[Happens, str] = {
+    is_aborted: "p-1-1-0: CompleteAbort, with epoch",
+    is_forgotten: "p-1-1-0: the brokers do not know it",
+    has_another_epoch: "p-1-1-0: Empty, with epoch",
+}
+
+
+def commit_after(broker: EmbeddedBroker, what: Happens) -> tuple[Query, BatchStart]:
+    query = Query(broker)
+    start = query.begin()
+    written = query.write_both(start, 0)
+    what(broker, start)
+    with pytest.raises(ExactlyOnceError, match=WORDS[what]):
+        query.commit(start, 0, written)
+    return query, start
+
+
+@pytest.mark.parametrize("what", WORDS)
+def test_a_batch_is_not_decided_when_a_transaction_of_it(broker: EmbeddedBroker, what: Happens) -> None:
+    query, start = commit_after(broker, what)
+    assert query.abort(start, 0)
+    assert query.begin().entry.state is EntryState.OPEN
+    assert seen(broker) == []
+
+
+@pytest.mark.parametrize("what", WORDS)
+def test_without_a_look_it_is_decided_and_lost(
+    broker: EmbeddedBroker, what: Happens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules.a_transaction_that_is_not_open_any_more_is_found_before_the_decision(monkeypatch)
+    with pytest.raises((AssertionError, CommitLostError)):
+        commit_after(broker, what)
+    with pytest.raises(CommitLostError):
+        Query(broker).again().begin()
