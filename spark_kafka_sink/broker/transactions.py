@@ -5,8 +5,8 @@
                                    +-- InitProducerId by another, or the timeout: aborted under an epoch of no client
 
 The markers are written before EndTxn is answered, so the two PREPARE states pass unseen. With `completes_later` it is
-`complete` that writes them, as a real coordinator does it after its answer; until then whoever asks for more under the
-id is told CONCURRENT_TRANSACTIONS.
+`complete` that writes them, as a real coordinator does it after its answer; until then a request for more under the
+id is answered CONCURRENT_TRANSACTIONS.
 
 Version 1: the epoch changes with InitProducerId only. Version 2 (KIP-890): every end bumps it, the answer of EndTxn
 carries the new one, and a batch for a partition adds that partition. Which version applies is said by each request: it

@@ -23,8 +23,8 @@ When all have ended, a last start of the query writes what is left. Then these h
     what is passed over is what was decided
     nothing stays open, and the next start works
 
-Not played: a request of a task for its producer id that comes late. Brokers abort what is open under an id for whoever
-asks for it, with or without an expected epoch, so a decided transaction would be lost, and the next start says so.
+Not played: a request of a task for its producer id that comes late. Brokers abort what is open under an id for all who
+ask for it, with or without an expected epoch, so a decided transaction would be lost, and the next start says so.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def _next_changes(run: Run, changes_left: int, faults_left: int, kinds: Sequence
 def faults_of(actor: str, what: str) -> Sequence[str]:
     """What can go wrong where this actor is about to do that.
 
-    A request of a task for its producer id does not come late: brokers abort what is open under an id for whoever asks.
+    A request of a task for its producer id does not come late: brokers abort what is open under an id for all who ask.
     """
     if what in ("begin", "waits for its tasks"):
         return ()

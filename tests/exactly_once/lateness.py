@@ -21,7 +21,7 @@ class Lateness:
         """Requests to add partitions that have arrived late."""
         self._cluster = cluster
         self._requests: list[tuple[int, str, FakeSocket, bytes]] = []
-        """(the point at which it arrives, by whom, where, what)"""
+        """(the point at which it arrives, its sender, where, what)"""
         self._due_ms: dict[str, float] = {}
         """When the markers of these transactions are written."""
         cluster.core.coordinator.completes_later = self._completes_later

@@ -151,7 +151,7 @@ def test_3_a_persons_abort_that_stood_still_leaves_alone_what_a_newer_driver_has
 def test_a_driver_that_is_fenced_aborts_nothing_though_it_does_not_know_that_it_has_decided(
     version: int, place: int
 ) -> None:
-    """It loses the answer to its decision, and is told "fenced" when it asks again. The newer driver stands still at
+    """It loses the answer to its decision, and is fenced when it asks again. The newer driver stands still at
     each place between its fence and the commit of what was decided."""
     world = world_after_one_batch(version)
     script = Script(world)
