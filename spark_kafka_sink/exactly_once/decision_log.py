@@ -101,7 +101,7 @@ class DecisionLog:
         self._reader = TopicReader(config, client=client, isolation=READ_UNCOMMITTED)
 
     def create_if_missing(self, replication: int = DEFAULT_REPLICATION) -> None:
-        """BrokerError if it is missing and may not be created, PreflightError if it is there and would forget."""
+        """BrokerError if it is missing and may not be created, PreflightError if it is there and not compacted."""
         self._log_topic.create_if_missing(replication)
         if (self._brokers, self.topic) not in _checked:
             self._log_topic.check()

@@ -46,7 +46,7 @@ class Rows(NamedTuple):
 
     @property
     def highest_named(self) -> int:
-        """Negative if no row names a partition that could exist."""
+        """-1 if no row names a partition that could exist."""
         return -1 if self.named is None else int(np.maximum.reduce(self.named, initial=-1))
 
     def without(self, bad: Sequence[BadRows]) -> Rows:

@@ -55,7 +55,7 @@ def fixed_field(numbers: NDArray[Any]) -> Field:
 
 
 def masked_field(field: Field, mask: NDArray[np.bool_]) -> Field:
-    """The field with nothing in the other rows."""
+    """Keep the field where the mask is True; the other rows get width 0."""
     word = np.where(mask, np.asarray(field.word, np.uint64), _U64(0))
     return Field(word, np.where(mask, field.width, 0).astype(np.uint8), field.width_max)
 

@@ -27,7 +27,7 @@ OPTIONS_OF_A_TABLE = (
     "SELECT ..., or df.writeTo('the_table').options(**options).append()."
 )
 MICRO_BATCH = "pykafka.microbatch"
-"""An option of jobs that are in truth micro-batches of a stream in output mode update; no user's."""
+"""An internal option: it marks the jobs that write the micro-batches of a stream in output mode update."""
 CHECKED = "pykafka.checked"
 """An option of writes that `register` has checked already, with checkConnection false; no user's."""
 START = "pykafka.start"

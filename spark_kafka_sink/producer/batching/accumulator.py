@@ -20,8 +20,9 @@ single record that needs more than half of the memory gets all of it. A record o
 well. On top of buffer.memory comes, for a moment, the working copy of one stage per thread: a quarter of it at most.
 
 Locks. _lock guards stages, queues and batches that are not in flight; it is held for moments, never while encoding,
-compressing or waiting. A topic's fill lock is taken before _lock, never after. What is marked "sender thread" is
-called by that thread alone.
+compressing or waiting. A topic's fill lock is taken before _lock, never after. Under _lock that of the transaction is
+taken (`drain` asks whether a batch may leave), never the other way round. What is marked "sender thread" is called by
+that thread alone.
 """
 
 from __future__ import annotations

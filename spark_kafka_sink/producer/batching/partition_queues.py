@@ -231,7 +231,7 @@ class PartitionQueues:
         return frozenset([queue.topic_partition.topic for queue in leaderless]) if leaderless else _NO_TOPICS
 
     def hold_ms(self, topic: str) -> float:
-        """How much longer rows that have lingered wait for company before they are filled into batches.
+        """The wait in ms, after linger.ms, before staged rows are filled into batches.
 
         Rows that could not leave yet go on waiting, as they would in Java's open batches: while each leader of their
         topic has a full request to take already. A request is counted with one batch of each partition, so that a

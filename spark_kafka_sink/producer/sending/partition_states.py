@@ -111,7 +111,7 @@ class PartitionState:
         )
 
     def move(self, phase: Phase) -> None:
-        """To stay where one is is no move, and always allowed."""
+        """A move to the same state is allowed and does nothing."""
         if phase is self.phase:
             return
         if phase not in MOVES[self.phase]:

@@ -125,7 +125,7 @@ def no_answer(reason: str) -> Answer:
 
 
 def answer_without_message(response: ClientResponse, acks: int) -> Answer:
-    """What stands for a partition's answer where there is none."""
+    """Make an Answer for a partition that has none in the response."""
     if response.version_error is not None:
         return Answer(codes.UNSUPPORTED_VERSION, cause=response.version_error)
     if response.disconnected:
