@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from decimal import Decimal
@@ -13,6 +14,7 @@ import pandas as pd  # type: ignore[import-untyped]
 import polars as pl
 import pyarrow as pa
 import pytest
+import tqdm
 
 from spark_kafka_sink import KafkaProducer, KafkaSinkError
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError, InvalidRecordError, MetadataTimeoutError
@@ -33,7 +35,14 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def producer(broker: EmbeddedBroker) -> Iterator[KafkaProducer]:
-    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, max_block_ms=1_000) as producer:
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        yield producer
+
+
+@pytest.fixture
+def impatient(broker: EmbeddedBroker) -> Iterator[KafkaProducer]:
+    """A producer for topics that do not exist, which waits for each of them."""
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, max_block_ms=2_000) as producer:
         yield producer
 
 
@@ -133,10 +142,10 @@ def tables_plan(topic: str, schema: pa.Schema) -> Any:
 
 
 def test_rows_that_fail_are_in_the_result_with_their_reasons_and_the_others_are_written(
-    broker: EmbeddedBroker, producer: KafkaProducer, topic: str
+    broker: EmbeddedBroker, impatient: KafkaProducer, topic: str
 ) -> None:
     table = pa.table({"topic": [topic, None, "nowhere", topic], "value": ["1", "2", "3", "x" * 2_000_000]})
-    result = producer.send_table(None, table)
+    result = impatient.send_table(None, table)
     reasons = {int(failure.rows[0]): (failure.topic, str(failure.error)) for failure in result.failures}
     assert reasons[1] == (None, "The row has no topic: its column 'topic' is null.")
     assert reasons[2][0] == "nowhere"
@@ -162,9 +171,9 @@ def test_no_more_is_read_when_too_many_rows_have_failed(
         result.raise_for_failures()
 
 
-def test_a_topic_that_does_not_exist_is_an_error_and_nothing_is_sent(producer: KafkaProducer) -> None:
+def test_a_topic_that_does_not_exist_is_an_error_and_nothing_is_sent(impatient: KafkaProducer) -> None:
     with pytest.raises(MetadataTimeoutError, match="Create the topic, or correct its name"):
-        producer.send_table("nowhere", pa.table({"value": ["1"]}))
+        impatient.send_table("nowhere", pa.table({"value": ["1"]}))
 
 
 def test_what_the_table_itself_raises_comes_through(producer: KafkaProducer, topic: str) -> None:
@@ -308,3 +317,26 @@ def test_a_table_without_rows_is_nothing_and_its_columns_are_checked_all_the_sam
     assert producer.send_table(topic, pa.table({"value": pa.array([], pa.string())})).rows_written == 0
     with pytest.raises(ConfigurationError, match="there is no column 'value'"):
         producer.send_table(topic, pa.table({"a": pa.array([], pa.string())}))
+
+
+@pytest.mark.parametrize(("progress", "expected"), [(True, [("records", 3, 1, [3])]), (False, [])])
+def test_a_call_that_takes_long_draws_a_bar_on_a_terminal_unless_it_is_not_wanted(
+    monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str, progress: bool, expected: list[Any]
+) -> None:
+    drawn: list[Any] = []
+
+    class Bar:
+        def __init__(self, total: int, unit: str, delay: float, **_: object) -> None:
+            self.updates: list[int] = []
+            drawn.append((unit.strip(), total, delay, self.updates))
+
+        def update(self, number: int) -> None:
+            if number:
+                self.updates.append(number)
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(tqdm, "tqdm", Bar)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    producer.send_table(topic, pl.DataFrame({"value": ["1", "2", "3"]}), progress=progress)
+    assert drawn == expected
