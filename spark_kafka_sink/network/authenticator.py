@@ -45,7 +45,7 @@ class Authenticator(Protocol):
         """The frame is part of the conversation. AuthenticationError: the session is over, the frame must not pass."""
 
     def step(self, frame: memoryview, now: float) -> Sequence[Buffer] | None:
-        """Take a frame. Return the answer to it, if there is one. AuthenticationError: the login failed; send no answer."""
+        """Take a frame. Return the answer, if there is one. AuthenticationError: the login failed; send no answer."""
 
 
 class NoAuthentication:
