@@ -27,12 +27,14 @@ from spark_kafka_sink.errors import DeliveryError, KafkaSinkError
 
 _log = logging.getLogger(__name__)
 
-FUTURE_BYTES = 512
+FUTURE_BYTES = 256
 """What a record of send() takes, besides its own bytes, until it is acknowledged: its future, and Python's objects for
-its key and value. Measured with tracemalloc: 709 bytes for a record that is encoded to 113, in the stage."""
+its key and value. Measured with tracemalloc: 326 bytes for a record that is encoded to 113, in the stage."""
 
 NONE_NAMED: Mapping[int, KafkaSinkError] = {}
 """No record of a batch has an error of its own."""
+_NOTHING: NDArray[Any] = np.empty(0, np.int64)
+_FIRST: NDArray[np.int64] = np.zeros(1, np.int64)
 T = TypeVar("T")
 
 
@@ -148,46 +150,39 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
     """The future of one record.
 
     Most futures of records are dropped without a look, and what Future makes for the look (a condition, two lists,
-    1.5 kB) costs half as much again as all the rest of send(). So Future.__init__ is left out on purpose: the sender
-    leaves the outcome here, and the first look makes the rest. Every method of Future, and every function that works
-    on futures, takes the condition first.
+    1.5 kB) costs as much as all the rest of send(). So Future.__init__ is left out on purpose: outcomes are kept for
+    all records of a call together, and the first look makes the rest. Every method of Future, and every function that
+    works on futures, takes the condition first.
 
-    No lock is needed between the two. The sender sets the outcome, then looks for a condition; the first look makes the
-    condition, then looks for an outcome. So one of them finds what the other has left.
+    No lock is needed between the two. The sender notes the outcome, then looks for a future that is watched; the first
+    look has the future watched, then makes its condition, then looks for an outcome. So one of them finds what the
+    other has left.
     """
 
     _state = PENDING
     _result: RecordMetadata | None = None
     _exception: BaseException | None = None
-    _outcome: RecordMetadata | Exception | None = None
     _looked_at: threading.Condition | None = None
     _waiters: list[Any]
     _done_callbacks: list[Callable[[Future[RecordMetadata]], object]]
 
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        timestamp_ms: int,
-        serialized_sizes: tuple[int, int],
-        callbacks: tuple[Callback, ...],
-    ) -> None:
-        """`serialized_sizes` are those of the key and the value."""
-        self._topic = topic
-        self._partition = partition
-        self._timestamp_ms = timestamp_ms
-        self._sizes = serialized_sizes
-        self._callbacks = callbacks
+    def __init__(self, call: RecordFutures, row: int) -> None:
+        self._call = call
+        self._row = row
 
     def _look(self) -> threading.Condition:
         condition = self._looked_at
         if condition is None:
+            if self._call.outcome(self._row) is None:
+                self._call.watched[self._row] = self
             fields = self.__dict__  # setdefault is one step: two threads that look first get the same
             fields.setdefault("_waiters", [])
             fields.setdefault("_done_callbacks", [])
             condition = fields.setdefault("_looked_at", threading.Condition())
-        if self._outcome is not None and self._state == PENDING:
-            self._take_outcome(condition, self._outcome)
+        if self._state == PENDING:
+            outcome = self._call.outcome(self._row)
+            if outcome is not None:
+                self._take_outcome(condition, outcome)
         return condition
 
     def _take_outcome(self, condition: threading.Condition, outcome: RecordMetadata | Exception) -> None:
@@ -203,27 +198,8 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
 
     _condition: threading.Condition = cast("threading.Condition", property(_look))  # as functions on futures know it
 
-    def stored(self, offset: int, log_append_time: int) -> None:
-        timestamp_ms = log_append_time if log_append_time >= 0 else self._timestamp_ms
-        metadata = RecordMetadata(self._topic, self._partition, offset, timestamp_ms, *self._sizes)
-        try:
-            self._call_back(metadata, None)
-        finally:
-            self._end(metadata)
-
-    def failed(self, error: Exception) -> BaseException | None:
-        """Returns what a callback has raised that is more than an Exception, for a caller whose own thread this is."""
-        try:
-            return self._call_back(RecordMetadata(self._topic, self._partition, -1, -1), error)
-        finally:
-            self._end(error)
-
-    def _call_back(self, metadata: RecordMetadata, error: Exception | None) -> BaseException | None:
-        raised = [_call(callback, metadata, error) for callback in self._callbacks]
-        return next((one for one in raised if one is not None), None)
-
-    def _end(self, outcome: RecordMetadata | Exception) -> None:
-        self._outcome = outcome
+    def end(self, outcome: RecordMetadata | Exception) -> None:
+        """Hand the outcome, which the call has already, to those that wait for it."""
         condition = self._looked_at
         if condition is None:
             return
@@ -237,26 +213,44 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
                 condition.notify_all()
 
 
-def _call(callback: Callback, metadata: RecordMetadata, error: Exception | None) -> BaseException | None:
-    """Whatever it raises is logged: on the sender's thread it would end all other records. Returns what is more than
-    an Exception."""
-    try:
-        callback(metadata, error)
-    except BaseException as raised:
-        name = callback.__qualname__ if isroutine(callback) else type(callback).__qualname__
-        _log.exception("%s failed for a record of topic %s; the others go on.", name, metadata.topic)
-        return None if isinstance(raised, Exception) else raised
-    return None
+class _Ended(NamedTuple):
+    """Rows that have their outcome: the first of them is stored at `offset`, or all have failed with `error`."""
+
+    rows: NDArray[np.int64]
+    partition: int
+    offset: int
+    log_append_time: int
+    error: KafkaSinkError | None = None
+    named: Mapping[int, KafkaSinkError] = NONE_NAMED
 
 
-class RecordFutures(list[SendFuture]):
-    """The futures of single records that were grouped together, as a Call whose rows are the places in this list."""
+class RecordFutures:
+    """The outcomes of single records of one topic that waited together, as a Call whose rows are numbered from 0 on.
+
+    What the sender says of many rows is kept as it is. It is looked through when a user looks at a future.
+    """
 
     bytes_per_row = FUTURE_BYTES
 
+    def __init__(self, topic: str) -> None:
+        self.callbacks: dict[int, tuple[Callback, ...]] = {}
+        """By row; only of rows that have some."""
+        self.watched: dict[int, SendFuture] = {}
+        """By row; only those that were looked at before they had an outcome."""
+        self._topic = topic
+        self._ended: list[_Ended] = []  # in which the rows are found by _places, up to number _known
+        self._known = 0
+        self._places: dict[int, tuple[_Ended, int]] = {}
+        self._timestamps = self._key_sizes = self._value_sizes = _NOTHING
+
+    def describe(
+        self, timestamps: NDArray[np.int64], key_sizes: NDArray[np.int32], value_sizes: NDArray[np.int32]
+    ) -> None:
+        """What the metadata of each record says besides its place; the sizes are -1 for null."""
+        self._timestamps, self._key_sizes, self._value_sizes = timestamps, key_sizes, value_sizes
+
     def stored(self, rows: NDArray[np.int64], partition: int, offset: int, log_append_time: int) -> None:
-        for number, row in enumerate(rows.tolist()):
-            by_itself(self[row].stored, offset + number if offset >= 0 else -1, log_append_time)
+        self._end(_Ended(rows, partition, offset, log_append_time))
 
     def failed(
         self,
@@ -265,8 +259,76 @@ class RecordFutures(list[SendFuture]):
         error: KafkaSinkError,
         named: Mapping[int, KafkaSinkError] = NONE_NAMED,
     ) -> None:
-        for number, row in enumerate(rows.tolist()):
-            by_itself(self[row].failed, named.get(number, error))
+        self._end(_Ended(rows, -1 if partition is None else partition, -1, -1, error, named))
+
+    def refused(self, partition: int | None, error: KafkaSinkError, callbacks: tuple[Callback, ...]) -> SendFuture:
+        """The future of one record that is not taken. A callback of it that raises more than an Exception raises it
+        here, in the thread of the caller."""
+        self.callbacks[0] = callbacks
+        raised = self._end(_Ended(_FIRST, -1 if partition is None else partition, -1, -1, error))
+        if raised is not None:
+            raise raised from None
+        return SendFuture(self, 0)
+
+    def outcome(self, row: int) -> RecordMetadata | Exception | None:
+        """Any thread. What two threads look through at once, both find."""
+        if row not in self._places:
+            known, ended = self._known, self._ended[self._known :]
+            for one in ended:
+                self._places.update((each, (one, number)) for number, each in enumerate(one.rows.tolist()))
+            self._known = known + len(ended)
+        found = self._places.get(row)
+        if found is None:
+            return None
+        one, number = found
+        return self._metadata(one, number, row) if one.error is None else one.named.get(number, one.error)
+
+    def _metadata(self, ended: _Ended, number: int, row: int) -> RecordMetadata:
+        if ended.error is not None:
+            return RecordMetadata(self._topic, ended.partition, -1, -1)
+        return RecordMetadata(
+            self._topic,
+            ended.partition,
+            ended.offset + number if ended.offset >= 0 else -1,
+            ended.log_append_time if ended.log_append_time >= 0 else self._timestamps.item(row),
+            self._key_sizes.item(row),
+            self._value_sizes.item(row),
+        )
+
+    def _end(self, ended: _Ended) -> BaseException | None:
+        """Callbacks come before the futures are done. Returns what one of them has raised that is more than an
+        Exception."""
+        try:
+            return self._call_back(ended) if self.callbacks else None
+        finally:
+            self._ended.append(ended)
+            if self.watched:
+                for row in ended.rows.tolist():
+                    future = self.watched.pop(row, None)
+                    outcome = None if future is None else self.outcome(row)
+                    if future is not None and outcome is not None:
+                        by_itself(future.end, outcome)
+
+    def _call_back(self, ended: _Ended) -> BaseException | None:
+        raised: BaseException | None = None
+        for number, row in enumerate(ended.rows.tolist()):
+            error = None if ended.error is None else ended.named.get(number, ended.error)
+            for callback in self.callbacks.pop(row, ()):
+                raised = _call(callback, self._metadata(ended, number, row), error) or raised
+        return raised
+
+
+def _call(callback: Callback, metadata: RecordMetadata, error: Exception | None) -> BaseException | None:
+    """Whatever it raises is logged: on the sender's thread it would end all other records. Returns what is more than
+    an Exception."""
+    try:
+        callback(metadata, error)
+    except BaseException as raised:
+        with suppress(BaseException):  # a log handler is a user's code, too
+            name = callback.__qualname__ if isroutine(callback) else type(callback).__qualname__
+            _log.exception("%s failed for a record of topic %s; the others go on.", name, metadata.topic)
+        return None if isinstance(raised, Exception) else raised
+    return None
 
 
 class ColumnsFuture(_ProducerFuture[ColumnsResult]):

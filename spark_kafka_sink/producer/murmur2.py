@@ -19,7 +19,6 @@ itself, and the time stays in proportion to the bytes: one key of 100 kB among s
 from __future__ import annotations
 
 from bisect import bisect_left
-from struct import iter_unpack
 
 import numpy as np
 import pyarrow as pa
@@ -185,18 +184,3 @@ def _spread(words: NDArray[np.uint32]) -> None:
     words *= _M
     words ^= words >> _24
     words *= _M
-
-
-def partition_of_key(key: bytes, partition_count: int) -> int:
-    """The partition of one key: arrays cost more than this loop does for keys of the usual length."""
-    m, mask = _M_INT, _MASK
-    length = len(key)
-    whole = length & ~3
-    result = _SEED ^ length
-    for (word,) in iter_unpack("<I", key[:whole]):
-        word = word * m & mask
-        result = (result * m ^ (word ^ word >> 24) * m) & mask
-    if length > whole:
-        result = (result ^ int.from_bytes(key[whole:], "little")) * m & mask
-    result = (result ^ result >> 13) * m & mask
-    return ((result ^ result >> 15) & 0x7FFF_FFFF) % partition_count

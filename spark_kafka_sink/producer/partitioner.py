@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.client.cluster import ClusterSnapshot, PartitionInfo
 from spark_kafka_sink.errors import MetadataTimeoutError, SchemaError
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.murmur2 import partition_of_key, partitions_of_keys
+from spark_kafka_sink.producer.murmur2 import partitions_of_keys
 from spark_kafka_sink.records.arrays import null_mask, numbers_of
 from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, one_array
@@ -116,19 +116,6 @@ class Partitioner:
         if len(undecided):
             partitions[undecided] = self._without_key(state, sizes[undecided], loads)
         return partitions
-
-    def assign_one(self, topic: str, key: bytes | None, size: int, snapshot: ClusterSnapshot, loads: LoadsOf) -> int:
-        """The partition of one record that does not name it."""
-        if key is not None and not (self._ignore_keys or self._round_robin):
-            count = snapshot.partition_count(topic)
-            if count is not None:
-                return partition_of_key(key, count)
-        state = self._topic(topic, snapshot)
-        with self._lock:
-            if not self._round_robin and state.bytes + size <= self._batch_room and state.partition >= 0:
-                state.bytes += size
-                return state.partition
-        return int(self._without_key(state, np.array([size]), loads)[0])
 
     def _topic(self, topic: str, snapshot: ClusterSnapshot) -> _Topic:
         with self._lock:

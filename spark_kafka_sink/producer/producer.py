@@ -32,9 +32,8 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.network.system import OperatingSystem, System
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
-from spark_kafka_sink.producer.batching.staging import StagedRecord
 from spark_kafka_sink.producer.config import ProducerConfig, with_keywords
-from spark_kafka_sink.producer.futures import Callback, ColumnsFuture, RecordMetadata, SendFuture
+from spark_kafka_sink.producer.futures import Callback, ColumnsFuture, RecordFutures, RecordMetadata, SendFuture
 from spark_kafka_sink.producer.interceptors import Interceptor, Interceptors
 from spark_kafka_sink.producer.metrics import ProducerMetrics, Totals, kept_elsewhere
 from spark_kafka_sink.producer.partitioner import Partitioner, RecordPartitioner
@@ -127,6 +126,8 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             wall_clock_ms=self._system.wall_ms,
             wakeup=lambda: wake(client),
             random=random,
+            partitioner=self._partitioner,
+            rows_given=self._metrics.rows_given,
         )
         if self.config.transactional_id is not None:
             self._transactions = self._new_transactions(random)
@@ -194,12 +195,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             if isinstance(error, ProducerClosedError | IllegalStateError):
                 raise
             self._not_taken(1, error, still)
-            partition = -1 if record.partition is None else record.partition
-            future = SendFuture(record.topic, partition, -1, (-1, -1), callbacks)
-            raised = future.failed(error)
-            if raised is not None:
-                raise raised from None
-            return future
+            return RecordFutures(record.topic).refused(record.partition, error, callbacks)
 
     def send_columns(
         self, topic: str, columns: RecordColumns, partition: int | pa.Array | None = None
@@ -267,31 +263,37 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             call.failed(positions[taken:], None, self._in_callback(error))
 
     def _send(self, record: ProducerRecord, callbacks: tuple[Callback, ...], still: StillOpen | None) -> SendFuture:
-        topic, timestamp_ms = record.topic, record.timestamp_ms
+        topic, _, _, _, partition, timestamp_ms = record
         now = self._system.now()
-        snapshot = self._await_topic(topic, now, record.partition)
+        snapshot = self._await_topic(topic, now, partition)
         key, value, headers = self._serializers.apply(record)
-        key_size = -1 if key is None else len(key)
-        value_size = -1 if value is None else len(value)
-        size = RECORD_SIZE_MAX + key_size + value_size + header_bytes(headers)
+        size = RECORD_SIZE_MAX + (-1 if key is None else len(key)) + (-1 if value is None else len(value))
+        size += header_bytes(headers)
         if size + HEADER_BYTES > self.config.max_request_size:
             raise too_large(topic, size, self.config)
-        partition = self._partition_of(record, key, value, size, snapshot)
+        if partition is not None:
+            if snapshot.partition(topic, partition) is None:
+                raise no_such_partition(topic, str(partition), snapshot.partition_count(topic))
+        elif self._record_partitioner is not None:
+            partition = self._by_users_partitioner(topic, key, value, snapshot)
         if timestamp_ms is None:
             timestamp_ms = self._system.wall_ms()
-        future = SendFuture(topic, partition, timestamp_ms, (key_size, value_size), callbacks)
-        staged = StagedRecord(partition, key, value, headers, timestamp_ms, size, future)
-        in_callback = self._loop.is_current()
-        remaining_ms = 0.0 if in_callback else max(0.0, now + self.config.max_block_ms - self._system.now())
+        staged = (value, key, headers, partition, timestamp_ms)
         try:
-            self._accumulator.append_record(topic, staged, remaining_ms, still)
+            return self._accumulator.append_record(
+                topic, staged, size, snapshot, callbacks, block_ms=partial(self._remaining_ms, now), still=still
+            )
         except KafkaSinkError as error:
             raise self._in_callback(error) from None
         except BaseException as interruption:
             self._sender.interrupted("send()", interruption)
             raise
-        self._metrics.rows_given(1, size, size, now)
-        return future
+
+    def _remaining_ms(self, began_ms: float) -> float:
+        """What is left of max.block.ms; nothing in a callback, on the thread that frees memory."""
+        if self._loop.is_current():
+            return 0.0
+        return max(0.0, began_ms + self.config.max_block_ms - self._system.now())
 
     def _in_callback(self, error: KafkaSinkError) -> KafkaSinkError:
         """Why there was no memory: a callback runs on the thread that frees it, and cannot wait for itself."""
@@ -302,19 +304,14 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             "thread that frees memory: it cannot wait there. Send from another thread, or raise buffer.memory."
         )
 
-    def _partition_of(
-        self, record: ProducerRecord, key: bytes | None, value: bytes | None, size: int, snapshot: ClusterSnapshot
+    def _by_users_partitioner(
+        self, topic: str, key: bytes | None, value: bytes | None, snapshot: ClusterSnapshot
     ) -> int:
-        topic, partition = record.topic, record.partition
-        if partition is None and self._record_partitioner is not None:
-            known = snapshot.topics[topic].partitions
-            try:
-                partition = index(self._record_partitioner(topic, key, value, known))
-            except Exception as error:
-                raise InvalidRecordError(f"Topic {topic}: the partitioner failed: {error!r}") from error
-        if partition is None:
-            loads = partial(self._accumulator.partition_loads, topic, snapshot)
-            return self._partitioner.assign_one(topic, key, size, snapshot, loads)
+        assert self._record_partitioner is not None
+        try:
+            partition = index(self._record_partitioner(topic, key, value, snapshot.topics[topic].partitions))
+        except Exception as error:
+            raise InvalidRecordError(f"Topic {topic}: the partitioner failed: {error!r}") from error
         if snapshot.partition(topic, partition) is None:
             raise no_such_partition(topic, str(partition), snapshot.partition_count(topic))
         return partition

@@ -38,7 +38,8 @@ def record_of(first: object, fields: tuple[Any, ...], callback: Any) -> tuple[Pr
     """
     value, key, headers, partition, timestamp_ms = fields
     if isinstance(first, str):
-        return ProducerRecord(first, value, key, _headers_as_bytes(headers), partition, timestamp_ms), callback
+        headers = None if headers is None else _headers_as_bytes(headers)
+        return ProducerRecord(first, value, key, headers, partition, timestamp_ms), callback
     if not isinstance(first, ProducerRecord):
         raise InvalidRecordError(
             'send() takes a topic and its fields, send("topic", b"value", key=b"key"), or a ProducerRecord, '

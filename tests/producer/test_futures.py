@@ -11,10 +11,10 @@ from concurrent.futures import Future, as_completed, wait
 import numpy as np
 import pytest
 
-from spark_kafka_sink.errors import DeliveryError
+from spark_kafka_sink.errors import DeliveryError, KafkaSinkError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
-from spark_kafka_sink.producer.futures import ColumnsFuture, OffsetRange, RecordMetadata, SendFuture
+from spark_kafka_sink.producer.futures import ColumnsFuture, OffsetRange, RecordFutures, RecordMetadata, SendFuture
 from spark_kafka_sink.producer.sending.deliveries import complete_futures
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -25,13 +25,27 @@ MORE_THAN_EXCEPTIONS = [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.Ca
 
 
 def future(*callbacks: object) -> SendFuture:
-    return SendFuture("t", 3, 1_000, (4, -1), callbacks)  # type: ignore[arg-type]
+    """Of one record, with a time, and the sizes of its key and value."""
+    call = RecordFutures("t")
+    if callbacks:
+        call.callbacks[0] = callbacks  # type: ignore[assignment]
+    call.describe(np.array([1_000]), np.array([4], np.int32), np.array([-1], np.int32))
+    return SendFuture(call, 0)
+
+
+def stored(one: SendFuture, offset: int = 17, log_append_time: int = -1) -> None:
+    """A broker has the record."""
+    one._call.stored(np.zeros(1, np.int64), 3, offset, log_append_time)
+
+
+def failed(one: SendFuture, error: KafkaSinkError) -> None:
+    one._call.failed(np.zeros(1, np.int64), 3, error)
 
 
 def test_an_outcome_that_came_before_the_first_look_is_there() -> None:
     one, other = future(), future()
-    one.stored(17, -1)
-    other.failed(DeliveryError("no"))
+    stored(one)
+    failed(other, DeliveryError("no"))
     assert one.done()
     assert one.result(0) == STORED
     assert one.exception(0) is None
@@ -47,17 +61,17 @@ def test_an_outcome_that_comes_after_the_first_look_is_reported() -> None:
     with pytest.raises(concurrent.futures.TimeoutError):  # the built-in one only since Python 3.11
         one.result(0)
     one.add_done_callback(called.append)
-    one.stored(17, 2_000)
+    stored(one, 17, 2_000)
     assert called == [one]
     assert one.result(0) == STORED._replace(timestamp_ms=2_000)
 
 
 def test_it_can_be_waited_for_as_any_future() -> None:
     futures = [future() for _ in range(4)]
-    futures[0].stored(17, -1)
+    stored(futures[0])
     assert wait(futures, 0).done == {futures[0]}
     for one in futures[1:]:
-        one.stored(17, -1)
+        stored(one)
     assert set(as_completed(futures, 0)) == set(futures)
     assert asyncio.run(_awaited(futures[0])) == STORED
 
@@ -70,7 +84,7 @@ def test_it_cannot_be_cancelled_and_cancel_returns_false() -> None:
     one = future()
     assert not one.cancel()
     assert not one.cancelled()
-    one.stored(17, -1)
+    stored(one)
     assert not one.cancel()
     assert one.result(0) == STORED
 
@@ -78,7 +92,7 @@ def test_it_cannot_be_cancelled_and_cancel_returns_false() -> None:
 def test_callbacks_come_before_the_future_is_done_and_may_look_at_it() -> None:
     seen: list[tuple[object, object, bool]] = []
     one: SendFuture = future(lambda metadata, error: seen.append((metadata, error, one.done())))
-    one.stored(17, -1)
+    stored(one)
     assert seen == [(STORED, None, False)]
     assert one.done()
 
@@ -87,7 +101,7 @@ def test_the_callback_of_a_failure_gets_topic_and_partition_and_nothing_else_as_
     seen: list[tuple[object, object]] = []
     error = DeliveryError("no")
     one: SendFuture = future(lambda metadata, error: seen.append((metadata, error)))
-    assert one.failed(error) is None
+    failed(one, error)
     assert seen == [(RecordMetadata("t", 3, -1, -1, -1, -1), error)]
 
 
@@ -110,11 +124,44 @@ def test_a_callback_that_raises_whatever_it_is_keeps_neither_the_outcome_nor_the
     one = future(end_all, note("callback"))
     one.add_done_callback(end_all_when_done)
     one.add_done_callback(note("done-callback"))
-    more_than_an_exception = one.failed(DeliveryError("no")) if ends == "failed" else one.stored(17, -1)  # type: ignore[func-returns-value]
+    if ends == "stored":
+        stored(one)
+    else:
+        failed(one, DeliveryError("no"))
     assert seen == ["callback", "done-callback"]
     assert (one.exception(0) is None) == (ends == "stored")
     assert caplog.text.count("a user's way out") >= 2
-    assert (more_than_an_exception is not None) == (ends == "failed" and raised is not ValueError)
+
+
+@pytest.mark.parametrize("raised", [ValueError, *MORE_THAN_EXCEPTIONS])
+def test_the_callback_of_a_record_that_is_refused_raises_in_its_caller_s_thread_what_is_more_than_an_exception(
+    raised: type[BaseException],
+) -> None:
+    def leave(metadata: RecordMetadata, error: Exception | None) -> None:
+        raise raised("a user's way out")
+
+    def refuse() -> SendFuture:
+        return RecordFutures("t").refused(None, DeliveryError("no"), (leave,))
+
+    if raised is ValueError:
+        assert isinstance(refuse().exception(0), DeliveryError)
+    else:
+        with pytest.raises(raised):
+            refuse()
+
+
+def test_the_records_of_a_call_get_their_offsets_and_errors_by_their_places_in_what_is_said_of_many() -> None:
+    call, gone, no = RecordFutures("t"), DeliveryError("gone"), DeliveryError("no")
+    call.describe(np.arange(6) + 100, np.arange(6, dtype=np.int32), np.full(6, -1, np.int32))
+    futures = [SendFuture(call, row) for row in range(6)]
+    assert not futures[4].done()
+    call.stored(np.array([1, 4]), 7, 50, -1)
+    call.failed(np.array([0, 5]), None, no, {1: gone})
+    assert futures[4].result(0) == RecordMetadata("t", 7, 51, 104, 4, -1)
+    assert futures[1].result(0).offset == 50
+    assert [futures[row].exception(0) for row in (0, 5)] == [no, gone]
+    call.stored(np.array([2, 3]), 8, -1, 9)
+    assert [futures[row].result(0) for row in (2, 3)] == [RecordMetadata("t", 8, -1, 9, row, -1) for row in (2, 3)]
 
 
 @pytest.mark.parametrize("raised", MORE_THAN_EXCEPTIONS)
@@ -151,7 +198,7 @@ def test_after_ctrl_c_in_the_first_look_at_a_future_the_second_look_finds_its_re
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     one = future()
-    one.stored(17, -1)
+    stored(one)
     for where, name in ((threading, "Condition"), (SendFuture, "_take_outcome")):
         with monkeypatch.context() as patch:
             patch.setattr(where, name, interrupted)
@@ -166,13 +213,13 @@ def test_an_outcome_that_a_look_takes_just_before_it_waits_ends_the_wait() -> No
 
         def wait(self, timeout: float | None = None) -> bool:
             sender.start()
-            wait_until(lambda: one._outcome is not None)
+            wait_until(lambda: one._call.outcome(0) is not None)
             assert one._condition is self  # Future.result asks for it again, and that look takes the outcome
             assert one._state == "FINISHED"
             return super().wait(timeout)
 
     one = future()
-    sender = threading.Thread(target=one.stored, args=(17, -1))
+    sender = threading.Thread(target=stored, args=(one,))
     assert not one.done()
     one._looked_at = ComesBetween()
     assert one.result(PATIENCE_SECONDS) == STORED
@@ -191,7 +238,7 @@ def test_what_a_callback_raises_in_the_thread_that_adds_it_to_a_done_future_is_t
     raised: type[BaseException],
 ) -> None:
     one = future()
-    one.stored(17, -1)
+    stored(one)
 
     def leave(_: object) -> None:
         raise raised
@@ -225,7 +272,7 @@ def test_threads_that_look_while_the_outcome_comes_get_it() -> None:
         thread.start()
     begin.wait()
     for one in futures:
-        one.stored(17, -1)
+        stored(one)
     for thread in threads:
         thread.join()
     assert results == [[STORED] * len(futures)] * 2
@@ -265,6 +312,6 @@ def test_callbacks_behind_one_that_raises_and_cannot_be_named_are_called() -> No
 
     seen: list[RecordMetadata] = []
     one = future(CannotBeShown(), lambda metadata, error: seen.append(metadata))
-    one.stored(17, -1)
+    stored(one)
     assert seen == [STORED]
     assert one.result(0) == STORED

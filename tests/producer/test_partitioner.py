@@ -14,7 +14,6 @@ from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.errors import MetadataTimeoutError, SchemaError
 from spark_kafka_sink.producer import partitioner as partitioner_module
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.murmur2 import partition_of_key
 from spark_kafka_sink.producer.partitioner import (
     INVALID_PARTITION,
     NOT_NAMED,
@@ -40,7 +39,7 @@ def partitioner(**options: object) -> Partitioner:
     return Partitioner(ProducerConfig.parse(given_), random.Random(5))
 
 
-def assign(
+def assign(  # noqa: PLR0913 - what a test may vary, each by its name
     made: Partitioner,
     keys: list[bytes | None] | pa.Array | int,
     explicit: int | ArrowColumn | None = None,
@@ -48,12 +47,13 @@ def assign(
     size: int = 100,
     snapshot: ClusterSnapshot = SNAPSHOT,
     loads: PartitionLoads | None = None,
+    topic: str = TOPIC,
 ) -> list[int]:
     key = None if isinstance(keys, int) else keys if isinstance(keys, pa.Array) else pa.array(keys, pa.binary())
     count = keys if isinstance(keys, int) else len(keys)
     columns = RecordColumns(pa.nulls(count, pa.binary()), key)
     sizes = np.full(count, size, np.int64)
-    result = made.assign(TOPIC, columns, sizes, named_partitions(explicit, count), snapshot, lambda: loads)
+    result = made.assign(topic, columns, sizes, named_partitions(explicit, count), snapshot, lambda: loads)
     assert result.dtype == np.int32
     return result.tolist()  # type: ignore[no-any-return]
 
@@ -85,7 +85,7 @@ def test_keys_between_null_keys_are_hashed_as_without_them() -> None:
     for kind in (pa.binary(), pa.large_binary()):
         assigned = assign(partitioner(), pa.array(keys, kind).slice(7))
         assert [p for p, key in zip(assigned, keys[7:], strict=True) if key is not None] == [
-            partition_of_key(key, 12) for key in keys[7:] if key is not None
+            expected(key, 12) for key in keys[7:] if key is not None
         ]
 
 
@@ -101,15 +101,6 @@ def test_keys_in_several_chunks_are_all_hashed() -> None:
 
 def test_keys_can_be_ignored() -> None:
     assert len(set(assign(partitioner(partitioner_ignore_keys=True), [b"%d" % i for i in range(8)]))) == 1
-
-
-def test_one_record_gets_what_a_column_would_get() -> None:
-    made = partitioner()
-    assert made.assign_one(TOPIC, b"key", 10, SNAPSHOT, lambda: None) == expected(b"key", 12)
-    sticky = [made.assign_one(TOPIC, None, 100, SNAPSHOT, lambda: None) for _ in range(30)]
-    runs = [len(list(run)) for run in _runs(sticky)]
-    assert max(runs) <= 30
-    assert len(runs) >= 2
 
 
 # -- explicit partitions ----------------------------------------------------------------------------------------------
@@ -161,8 +152,8 @@ def test_a_partition_column_of_another_type_or_length_is_a_schema_error(column: 
 
 
 def test_a_topic_that_is_not_known_is_an_error_that_names_it() -> None:
-    with pytest.raises(MetadataTimeoutError, match="missing"):
-        partitioner().assign_one("missing", None, 1, SNAPSHOT, lambda: None)
+    with pytest.raises(MetadataTimeoutError, match="topic t are not known"):
+        assign(partitioner(), 1, snapshot=cluster([0], topic="other"))
 
 
 # -- sticky -----------------------------------------------------------------------------------------------------------
@@ -242,17 +233,17 @@ def test_each_topic_has_a_sticky_partition_of_its_own() -> None:
     made = partitioner()
     other = cluster([0] * 12, topic="other")
     both = ClusterSnapshot(nodes=SNAPSHOT.nodes, topics={**SNAPSHOT.topics, **other.topics})
-    first = made.assign_one(TOPIC, None, 100, both, lambda: None)
+    first = assign(made, 1, snapshot=both)
     for _ in range(30):
-        made.assign_one("other", None, 100, both, lambda: None)
-    assert made.assign_one(TOPIC, None, 100, both, lambda: None) == first
+        assign(made, 1, snapshot=both, topic="other")
+    assert assign(made, 1, snapshot=both) == first
 
 
 def test_the_round_robin_partitioner_takes_partitions_with_a_leader_in_turn_whatever_the_key() -> None:
     made = partitioner(partitioner_class="RoundRobinPartitioner")
     snapshot = cluster([0, None, 1])
     assert assign(made, [b"k"] * 5, snapshot=snapshot) == [0, 2, 0, 2, 0]
-    assert made.assign_one(TOPIC, b"k", 1, snapshot, lambda: None) == 2
+    assert assign(made, [b"k"], snapshot=snapshot) == [2]
 
 
 # -- threads ----------------------------------------------------------------------------------------------------------
@@ -270,7 +261,7 @@ def test_the_sticky_partition_and_the_turn_change_only_under_the_lock(
 
     monkeypatch.setattr(partitioner_module, "_Topic", Watched)
     for _ in range(3):
-        made.assign_one(TOPIC, None, 10, SNAPSHOT, lambda: None)
+        assign(made, 1, size=10)
         assign(made, 4, size=10)
     assert changed
     assert [name for name, locked in changed if not locked] == []

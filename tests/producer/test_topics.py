@@ -156,7 +156,7 @@ def test_rows_above_max_request_size_are_refused_before_their_keys_are_hashed(mo
         hashed.append(int(keys.offsets[-1] - keys.offsets[0]))
         return partitions_of_keys(keys, count)
 
-    monkeypatch.setattr("spark_kafka_sink.producer.murmur2.partitions_of_keys", counted)
+    monkeypatch.setattr("spark_kafka_sink.producer.partitioner.partitions_of_keys", counted)
     columns = RecordColumns(pa.array([b"v"] * 3), pa.array([b"k", b"k" * 100_000, b"key"]))
     result = outcome(producer, producer.send_columns("t", columns))
     assert [failure.rows.tolist() for failure in result.failures] == [[1]]

@@ -30,6 +30,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -45,16 +46,20 @@ from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.batching.incomplete import IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS, Admit, PartitionQueues
 from spark_kafka_sink.producer.batching.row_origins import Call
-from spark_kafka_sink.producer.batching.staging import Entry, Stage, StagedRecord, StagedRows, chunks
+from spark_kafka_sink.producer.batching.staging import SingleRecord, Stage, StagedRows, chunks
 from spark_kafka_sink.producer.batching.stuck_nodes import StuckNodes
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.futures import FUTURE_BYTES
-from spark_kafka_sink.producer.partitioner import PartitionLoads
+from spark_kafka_sink.producer.futures import FUTURE_BYTES, Callback, SendFuture
+from spark_kafka_sink.producer.partitioner import Partitioner, PartitionLoads
 from spark_kafka_sink.records.columns import RecordColumns
 
 _CHUNK_ROWS_MAX = 16_384
 _CHUNK_SHARE = 16
 """A call waits for this part of the memory at a time, counted in encoded bytes."""
+
+
+RowsGiven = Callable[[int, int, int, float], None]
+"""Counts rows: how many, their bytes together, those of the largest, and the time (metrics.py)."""
 
 
 class ReadyCheck(NamedTuple):
@@ -68,7 +73,7 @@ class ReadyCheck(NamedTuple):
 class RecordAccumulator:
     """See the module's docstring."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts that it works with, each by its name
         self,
         config: ProducerConfig,
         pool: BufferPool,
@@ -77,10 +82,14 @@ class RecordAccumulator:
         wall_clock_ms: Callable[[], int],
         wakeup: Callable[[], None],
         random: Random,
+        partitioner: Partitioner,
+        rows_given: RowsGiven,
     ) -> None:
         """`wakeup` makes the sender look again; it is called by appends, from any thread."""
         self._config = config
         self._pool = pool
+        self._partitioner = partitioner
+        self._rows_given = rows_given
         self._clock = clock
         self._wakeup = wakeup
         self._chunk_bytes_max = max(1, config.buffer_memory // _CHUNK_SHARE)
@@ -96,6 +105,7 @@ class RecordAccumulator:
             incomplete=self._incomplete,
             clock=clock,
             wall_clock_ms=wall_clock_ms,
+            partitions_of=self._partitions_of,
         )
         self._stuck_nodes = StuckNodes(config.partitioner_availability_timeout_ms)
         self._closed = False
@@ -132,15 +142,36 @@ class RecordAccumulator:
                 return start, error
         return len(sizes), None
 
-    def append_record(
+    def append_record(  # noqa: PLR0913 - what a record brings along; an object for it would cost a tenth of send()
         self,
         topic: str,
-        record: StagedRecord,
-        block_ms: float | None = None,
+        record: SingleRecord,
+        size: int,
+        snapshot: ClusterSnapshot,
+        callbacks: tuple[Callback, ...] = (),
+        *,
+        block_ms: Callable[[], float] | None = None,
         still: Callable[[], None] | None = None,
-    ) -> None:
-        """Stage one record; raises BufferExhaustedError when no memory came within `block_ms` (max.block.ms)."""
-        self._stage(topic, record, record.size, record.size + FUTURE_BYTES, block_ms, still)
+    ) -> SendFuture:
+        """Stage one record of at most `size` bytes. It gets its partition later, by `snapshot` or a newer one.
+
+        BufferExhaustedError when no memory came within `block_ms` (max.block.ms), which is asked if there is none.
+        """
+        wanted = self._wanted(size, size + FUTURE_BYTES)
+        if not self._pool.try_reserve(wanted):
+            self._await_memory(wanted, None if block_ms is None else block_ms())
+        with self._lock:
+            if self._closed or still is not None:
+                self._ensure_may_stage(wanted, still)
+            stage = self._filler.stages.get(topic)
+            first = stage is None
+            if stage is None:
+                stage = self._filler.new_stage(topic, self._clock())
+            future = stage.add_record(record, size, wanted, snapshot, callbacks)
+            full = stage.is_full(self._filler.full_bytes(topic))
+        if first or full:
+            self._staged(topic, first=first, full=full)
+        return future
 
     def partition_loads(self, topic: str, snapshot: ClusterSnapshot) -> PartitionLoads | None:
         """For the adaptive partitioner; None while not all partitions have been written to."""
@@ -151,36 +182,58 @@ class RecordAccumulator:
             lengths = self._queues.lengths(topic, [partition.index for partition in info.partitions])
             return None if lengths is None else self._stuck_nodes.usable(info, lengths, snapshot)
 
+    def _partitions_of(
+        self,
+        topic: str,
+        columns: RecordColumns,
+        sizes: NDArray[np.int64],
+        named: NDArray[np.int32] | None,
+        snapshot: ClusterSnapshot,
+    ) -> NDArray[np.int32]:
+        """Of single records, which are counted here: one by one, that would cost as much as their staging."""
+        self._rows_given(len(sizes), int(sizes.sum()), int(sizes.max()), self._clock())
+        loads = partial(self.partition_loads, topic, snapshot)
+        return self._partitioner.assign(topic, columns, sizes, named, snapshot, loads)
+
     def _stage(
         self,
         topic: str,
-        entry: Entry,
+        rows: StagedRows,
         encoded: int,
         staged: int,
         block_ms: float | None,
         still: Callable[[], None] | None,
     ) -> None:
-        """Reserve memory for both forms of an entry, add it to its topic's stage, and fill batches if that is full.
-
-        `still` is asked under the lock: what it lets pass is seen by `has_incomplete`, and no transaction ends before.
-        """
-        reserved = self._reserve(self._wanted(encoded, staged), block_ms)
+        """Reserve memory for both forms of some rows, and add them to their topic's stage."""
+        wanted = self._wanted(encoded, staged)
+        if not self._pool.try_reserve(wanted):
+            self._await_memory(wanted, block_ms)
         with self._lock:
-            try:
-                if self._closed:
-                    raise ProducerClosedError("The producer was closed.")
-                if still is not None:
-                    still()
-            except KafkaSinkError:
-                self._pool.release(reserved)
-                raise
-            stage = self._filler.stage_of(topic, self._clock())
-            first = not stage.entries
-            stage.add(entry, reserved)
+            self._ensure_may_stage(wanted, still)
+            stage = self._filler.stages.get(topic)
+            first = stage is None
+            if stage is None:
+                stage = self._filler.new_stage(topic, self._clock())
+            stage.add(rows, wanted)
             full = stage.is_full(self._filler.full_bytes(topic))
-        if full:
-            self._filler.fill(topic, only_full=True)
-        if full or first:  # there is something to send, or a new linger to wait for
+        self._staged(topic, first=first, full=full)
+
+    def _ensure_may_stage(self, reserved: int, still: Callable[[], None] | None) -> None:
+        """`still` is asked under the lock: what it lets pass is seen by `has_incomplete`, and no transaction ends
+        before."""
+        try:
+            if self._closed:
+                raise ProducerClosedError("The producer was closed.")
+            if still is not None:
+                still()
+        except KafkaSinkError:
+            self._pool.release(reserved)
+            raise
+
+    def _staged(self, topic: str, *, first: bool, full: bool) -> None:
+        """Fill batches if the stage is full; wake the sender if there is something to send, or a new linger to wait
+        for."""
+        if (full and self._filler.fill(topic, only_full=True)) or first:
             self._wakeup()
 
     def _wanted(self, encoded: int, staged: int) -> int:
@@ -191,12 +244,10 @@ class RecordAccumulator:
             )
         return min(encoded + max(encoded, staged), self._pool.bytes_max)
 
-    def _reserve(self, wanted: int, block_ms: float | None) -> int:
-        if not self._pool.try_reserve(wanted):
-            with self._lock:
-                self._filler.free_sparse_memory()
-            self._pool.reserve(wanted, self._config.max_block_ms if block_ms is None else block_ms, self._wakeup)
-        return wanted
+    def _await_memory(self, wanted: int, block_ms: float | None) -> None:
+        with self._lock:
+            self._filler.free_sparse_memory()
+        self._pool.reserve(wanted, self._config.max_block_ms if block_ms is None else block_ms, self._wakeup)
 
     # -- sender thread ------------------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ class TopicPartition(NamedTuple):
     partition: int
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
+        return f"{self.topic}-{self.partition}" if self.partition >= 0 else self.topic  # none was found yet
 
 
 class BatchState(Enum):

@@ -24,16 +24,22 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 
+import numpy as np
+from numpy.typing import NDArray
+
+from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.producer.batching.batch import PINNED, ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
-from spark_kafka_sink.producer.batching.grouping import compatible, group, in_columns
+from spark_kafka_sink.producer.batching.grouping import compatible, group, rows_of_records
 from spark_kafka_sink.producer.batching.incomplete import IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
 from spark_kafka_sink.producer.batching.staging import Addition, Stage, StagedRows
 from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, CompressionRatios, require
 from spark_kafka_sink.records.cutting import BatchSlice, cut_batches, times_of
 from spark_kafka_sink.records.encoder import EncodedSlice, encode
@@ -44,6 +50,12 @@ _STAGE_SHARE = 4
 """A stage is full when its rows, encoded, fill this part of the memory, even if no batch is full. With a thousand
 partitions this limit decides: half of it would make batches half as large and cost 40 % more per row."""
 _RATIO_SAFETY = 1.05  # an estimate of the compressed size is taken a little too high, as in Java
+
+
+PartitionsOfTopic = Callable[
+    [str, RecordColumns, NDArray[np.int64], "NDArray[np.int32] | None", ClusterSnapshot], NDArray[np.int32]
+]
+"""From a topic, rows, their sizes and the partitions that they name to the partition of each."""
 
 
 class BatchFiller:
@@ -59,6 +71,7 @@ class BatchFiller:
         incomplete: IncompleteBatches,
         clock: Callable[[], float],
         wall_clock_ms: Callable[[], int],
+        partitions_of: PartitionsOfTopic,
     ) -> None:
         self._config = config
         require(config.codec)  # a pickled configuration was checked where it was made, perhaps with another Python
@@ -70,6 +83,7 @@ class BatchFiller:
         self._incomplete = incomplete
         self._clock = clock
         self._wall_clock_ms = wall_clock_ms
+        self._partitions_of = partitions_of
         self._ratios = CompressionRatios()
         self._fill_locks: dict[str, threading.Lock] = {}
         # All below is guarded by the lock.
@@ -80,11 +94,10 @@ class BatchFiller:
 
     # -- under the lock -----------------------------------------------------------------------------------------------
 
-    def stage_of(self, topic: str, now: float) -> Stage:
-        """The rows of a topic that wait; made with its first row."""
-        stage = self.stages.get(topic)
-        if stage is None:
-            stage = self.stages[topic] = Stage(topic, now, max(1, self._config.buffer_memory // _STAGE_SHARE))
+    def new_stage(self, topic: str, now: float) -> Stage:
+        """For the first row of a topic that waits."""
+        bytes_max = max(1, self._config.buffer_memory // _STAGE_SHARE)
+        stage = self.stages[topic] = Stage(topic, now, bytes_max)
         return stage
 
     @property
@@ -130,15 +143,15 @@ class BatchFiller:
         """Topics that have rows in no batch, or had some."""
         return list({*self.stages, *self._fill_locks})
 
-    def fill(self, topic: str, *, only_full: bool = False) -> None:
-        """Put the rows that wait for a topic into batches, after any other thread that is at it.
+    def fill(self, topic: str, *, only_full: bool = False) -> bool:
+        """Put the rows that wait for a topic into batches, after any other thread that is at it. Returns whether there
+        were any.
 
         `only_full`: nothing if the stage is not full, and of skewed rows only those that fill batches (staging.py).
         """
         with self.fill_lock(topic):
             stage = self._take(topic, only_full=only_full)
-            if stage is not None:
-                self._fill(stage, only_full=only_full)
+            return stage is not None and self._fill(stage, only_full=only_full)
 
     def fail_rows(self, topic: str, error: Exception) -> list[ProducerBatch]:
         """All rows of a topic that are in no batch, as failed batches. With the fill lock.
@@ -189,24 +202,26 @@ class BatchFiller:
             del self.stages[topic]
             return stage
 
-    def _fill(self, stage: Stage, *, only_full: bool) -> None:
+    def _fill(self, stage: Stage, *, only_full: bool) -> bool:
+        """Returns whether rows have left the stage."""
         try:
             runs = self._runs(stage, only_full=only_full)
         except Exception as error:
             self._give_up(stage, error)
-            return
+            return True
         for run in runs:
             try:
                 additions, queues = self._encode(stage, run)
             except Exception as error:
                 self._give_up(stage, error)
-                return
+                return True
             self._append(stage, run, additions, queues)
         self._end(stage)
+        return len(runs) > 0
 
     def _runs(self, stage: Stage, *, only_full: bool) -> list[list[StagedRows]]:
         """The rows of the stage, in columns that can be encoded together."""
-        stage.entries = [*in_columns(stage.entries)]
+        stage.place(partial(rows_of_records, partitions_of=partial(self._partitions_of, stage.topic)))
         if only_full:
             self._return_thin(stage)
         lease = MemoryLease(self._pool, stage.reserved)
@@ -215,7 +230,8 @@ class BatchFiller:
         return list(compatible(stage.rows))
 
     def _return_thin(self, stage: Stage) -> None:
-        """Of skewed rows, those that would make thin batches wait on, before what was staged since."""
+        """Of skewed rows, those that would make thin batches wait on, before what was staged since. All of them, if no
+        partition is full: that is known only now where single records were among them."""
         leaving = stage.leaving(self.full_bytes(stage.topic))
         if leaving is None:
             return

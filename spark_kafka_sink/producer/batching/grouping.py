@@ -6,20 +6,21 @@ given. The columns stay as they came: the encoder reads them in that order. Sing
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.row_origins import RowOrigins
-from spark_kafka_sink.producer.batching.staging import GROUPED_BYTES_MAX, Entry, Headers, StagedRecord, StagedRows
-from spark_kafka_sink.producer.futures import RecordFutures
+from spark_kafka_sink.producer.batching.staging import GROUPED_BYTES_MAX, Headers, StagedRecords, StagedRows
+from spark_kafka_sink.producer.partitioner import NOT_NAMED
 from spark_kafka_sink.records.arrays import bytes_array, number_array
-from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.byte_column import byte_column
+from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, one_array
 from spark_kafka_sink.records.cutting import PartitionSlice
 from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.sizes import record_size_bounds
@@ -27,6 +28,12 @@ from spark_kafka_sink.records.sizes import record_size_bounds
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 _FEW_ROWS = 64
+
+
+PartitionsOf = Callable[
+    [RecordColumns, NDArray[np.int64], "NDArray[np.int32] | None", ClusterSnapshot], NDArray[np.int32]
+]
+"""From rows, their sizes and the partitions that they name to the partition of each."""
 
 
 class GroupedRows(NamedTuple):
@@ -50,16 +57,6 @@ class GroupedRows(NamedTuple):
                 open_bytes = HEADER_BYTES + batch.body_bytes
                 slices.append(PartitionSlice(start, stop, batch.record_count, open_bytes, batch.base_timestamp))
         return slices
-
-
-def in_columns(entries: Sequence[Entry]) -> list[StagedRows]:
-    """Entries as columns: single records that are neighbours become one."""
-    found: list[StagedRows] = []
-    for _, of_type in groupby(entries, type):
-        same = list(of_type)
-        records = [entry for entry in same if isinstance(entry, StagedRecord)]
-        found += [rows_of_records(records)] if records else [entry for entry in same if isinstance(entry, StagedRows)]
-    return found
 
 
 def compatible(staged: Sequence[StagedRows]) -> Iterator[list[StagedRows]]:
@@ -120,25 +117,27 @@ def _origins(staged: Sequence[StagedRows], order: NDArray[np.intp] | None) -> Ro
     return RowOrigins(places, [staged[entry].call for entry in entries[changes].tolist()], changes.tolist())
 
 
-def rows_of_records(records: Sequence[StagedRecord]) -> StagedRows:
+def rows_of_records(staged: StagedRecords, partitions_of: PartitionsOf) -> StagedRows:
     """Single records as columns, whose sizes are tighter: a single one's counts each number as wide as it can be."""
-    partitions, keys, values, headers, timestamps, _, futures = zip(*records, strict=True)
-    count = len(records)
+    values, keys, headers, named, timestamps = zip(*staged.records, strict=True)
+    count = len(values)
+    times = np.fromiter(timestamps, np.int64, count)
     columns = RecordColumns(
         value=bytes_array(values),
-        key=None if all(key is None for key in keys) else bytes_array(keys),
+        key=None if keys.count(None) == count else bytes_array(keys),
         headers=_header_column(headers) if any(headers) else None,
-        timestamp=number_array(np.fromiter(timestamps, np.int64, count)),
+        timestamp=number_array(times),
     )
-    in_order = np.fromiter(partitions, np.int32, count)
-    return StagedRows(
-        columns,
-        record_size_bounds(columns),
-        in_order,
-        np.bincount(in_order),
-        np.arange(count, dtype=np.int64),
-        RecordFutures(futures),
-    )
+    none_named = named.count(None) == count
+    given = None if none_named else np.fromiter((NOT_NAMED if to is None else to for to in named), np.int32, count)
+    sizes = record_size_bounds(columns)
+    partitions = partitions_of(columns, sizes, given, staged.snapshot)
+    staged.call.describe(times, _lengths(columns.key, count), _lengths(columns.value, count))
+    return StagedRows(columns, sizes, partitions, np.bincount(partitions), np.arange(count), staged.call)
+
+
+def _lengths(column: ArrowColumn | None, count: int) -> NDArray[np.int32]:
+    return np.full(count, -1, np.int32) if column is None else byte_column(one_array(column)).lengths
 
 
 def _header_column(headers: Sequence[Headers | None]) -> pa.Array:

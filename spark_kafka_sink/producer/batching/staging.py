@@ -12,32 +12,35 @@ beside a column of partition numbers, until their stage is due:
 Keys are skewed: in ten thousand rows over a thousand partitions one partition may have a whole batch, and most have a
 few rows. Then only the rows of the full partitions leave (`split`), and the others wait on.
 
-A stage lives from its first row until all its rows are in batches. They are in `entries`, each a StagedRecord or the
-StagedRows of one call, until they are handed over to batches (`additions`).
+Single records wait as they are given, and cost as little as a tuple in a list. When they could fill a batch, or their
+stage is due, they become columns and get their partitions, all at once (`place`). Mostly no partition is full then, and
+all of them wait on.
+
+A stage lives from its first row until all its rows are in batches. They are in `entries`, each the StagedRows of one
+call or StagedRecords, until they are handed over to batches (`additions`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, Call, rows_of_call
-from spark_kafka_sink.producer.futures import RecordFutures, SendFuture
+from spark_kafka_sink.producer.futures import Callback, RecordFutures, SendFuture
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.encoder import EncodedSlice
 from spark_kafka_sink.records.joined_rows import JOINED_BYTES_MAX
 
 Headers = Sequence[tuple[str, "bytes | None"]]
 
-_RECORD_BYTES_OVER = 36
-"""By how much the size of a StagedRecord without headers may exceed what it is encoded to. With headers it is more."""
 _ROW_BYTES_OVER = 8
 """By how much the size of a row of columns may exceed what it is encoded to (records/cutting.py)."""
 GROUPED_BYTES_MAX = JOINED_BYTES_MAX // 2
@@ -50,16 +53,27 @@ _SPLITS_MAX = 64
 """Each split looks at all entries of the stage; with a long linger.ms there would be more and more of them."""
 
 
-class StagedRecord(NamedTuple):
-    """One record of send(), serialized. `size` is an upper bound of its encoded size, `future` gets its result."""
+SingleRecord = tuple["bytes | None", "bytes | None", "Headers | None", "int | None", int]
+"""One record of send(), serialized: value, key, headers, the partition that it names, and its time in milliseconds."""
 
-    partition: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers | None
-    timestamp_ms: int
-    size: int
-    future: SendFuture
+
+class StagedRecords:
+    """Single records that were given one after the other. Guarded by the accumulator's lock until they are placed."""
+
+    __slots__ = ("call", "records", "snapshot")
+
+    def __init__(self, topic: str, snapshot: ClusterSnapshot) -> None:
+        self.call = RecordFutures(topic)
+        self.records: list[SingleRecord] = []
+        self.snapshot = snapshot  # the latest that was seen; by it they get their partitions
+
+    def add(self, record: SingleRecord, callbacks: tuple[Callback, ...]) -> SendFuture:
+        """Accept a record; its future."""
+        row = len(self.records)
+        if callbacks:
+            self.call.callbacks[row] = callbacks
+        self.records.append(record)
+        return SendFuture(self.call, row)
 
 
 @dataclass(slots=True, eq=False)
@@ -94,7 +108,7 @@ class StagedRows:
         return self.call.bytes_per_row * len(self.rows)
 
 
-Entry = StagedRecord | StagedRows
+Entry = StagedRecords | StagedRows
 
 
 class Addition(NamedTuple):
@@ -123,6 +137,7 @@ class Stage:
         "oldest_ms",
         "reserved",
         "topic",
+        "unplaced_bytes",
     )
 
     def __init__(self, topic: str, now: float, bytes_max: int) -> None:
@@ -134,8 +149,9 @@ class Stage:
         self.entries: list[Entry] = []
         self.additions: list[Addition] = []  # what is being, or was added to batches, and is no entry any more
         self.reserved = 0  # bytes that are reserved for all entries
-        self.bytes = 0  # upper bound of the encoded form of all rows
-        self.fullest_bytes = 0  # what the partition with the most rows has; a lower bound, but for records with headers
+        self.bytes = 0  # upper bound of the encoded form of all rows of columns
+        self.unplaced_bytes = 0  # and of all single records
+        self.fullest_bytes = 0  # what the partition with the most rows has, single records left out; a lower bound
         self._staged_bytes = np.zeros(0, np.int64)  # by partition, lower bounds
         self.leases: list[MemoryLease] = []  # what `reserved` has become since the stage was taken
 
@@ -144,32 +160,50 @@ class Stage:
 
     @property
     def rows(self) -> list[StagedRows]:
-        """The entries, once single records have become rows (grouping.py)."""
+        """The entries, once single records have become rows."""
         return [entry for entry in self.entries if isinstance(entry, StagedRows)]
 
-    def add(self, entry: Entry, reserved: int) -> None:
-        """Accept an entry, with what is reserved for it."""
-        if isinstance(entry, StagedRecord):
-            self._count_record(entry)
-        else:
-            self._count_rows(entry)
+    def add(self, rows: StagedRows, reserved: int) -> None:
+        """Accept rows of columns, with what is reserved for them."""
+        self._count(rows)
         self.reserved += reserved
-        self.entries.append(entry)
+        self.entries.append(rows)
 
-    def _count_rows(self, rows: StagedRows) -> None:
+    def add_record(
+        self,
+        record: SingleRecord,
+        size: int,
+        reserved: int,
+        snapshot: ClusterSnapshot,
+        callbacks: tuple[Callback, ...],
+    ) -> SendFuture:
+        """Accept a single record of at most `size` bytes, with what is reserved for it."""
+        last = self.entries[-1] if self.entries else None
+        if not isinstance(last, StagedRecords):
+            last = StagedRecords(self.topic, snapshot)
+            self.entries.append(last)
+        last.snapshot = snapshot
+        self.unplaced_bytes += size
+        self.reserved += reserved
+        return last.add(record, callbacks)
+
+    def place(self, rows_of: Callable[[StagedRecords], StagedRows]) -> None:
+        """Make rows of all single records. To be called again changes nothing."""
+        entries: list[Entry] = []
+        for entry in self.entries if self.unplaced_bytes else ():
+            rows = rows_of(entry) if isinstance(entry, StagedRecords) else entry
+            if rows is not entry:
+                self._count(rows)
+            entries.append(rows)
+        if entries:
+            self.entries, self.unplaced_bytes = entries, 0
+
+    def _count(self, rows: StagedRows) -> None:
         sizes = np.bincount(rows.partitions, rows.sizes).astype(np.int64)
         self._reach(len(sizes))
         self._staged_bytes[: len(sizes)] += sizes - _ROW_BYTES_OVER * rows.counts
         self.fullest_bytes = int(self._staged_bytes.max())
         self.bytes += int(sizes.sum())
-
-    def _count_record(self, record: StagedRecord) -> None:
-        partition = record.partition
-        self._reach(partition + 1)
-        size = int(self._staged_bytes[partition]) + record.size - _RECORD_BYTES_OVER
-        self._staged_bytes[partition] = size
-        self.fullest_bytes = max(self.fullest_bytes, size)
-        self.bytes += record.size
 
     def _reach(self, partitions: int) -> None:
         missing = partitions - len(self._staged_bytes)
@@ -178,14 +212,24 @@ class Stage:
 
     def is_full(self, batch_bytes: int) -> bool:
         """Should rows become batches now? `batch_bytes` is what a batch takes, without its header."""
-        if self.fullest_bytes >= batch_bytes or self.bytes >= self._bytes_max:
+        if self.fullest_bytes >= batch_bytes or self._may_fill(batch_bytes):
             return True
-        partitions = int(np.count_nonzero(self._staged_bytes))
-        return self.bytes >= max(_FULL_BYTES, _BYTES_PER_PARTITION * partitions)
+        size = self.bytes + self.unplaced_bytes
+        if size < _FULL_BYTES and size < self._bytes_max:
+            return False
+        return size >= self._bytes_max or size >= _BYTES_PER_PARTITION * int(np.count_nonzero(self._staged_bytes))
+
+    def _may_fill(self, batch_bytes: int) -> bool:
+        """Could single records fill a batch? Fewer than half a batch of them are not looked at, since placing few costs
+        as much as placing many: a full batch waits for half another one at most."""
+        unplaced = self.unplaced_bytes
+        return 2 * unplaced >= batch_bytes and unplaced + self.fullest_bytes >= batch_bytes
 
     def leaving(self, batch_bytes: int) -> NDArray[np.bool_] | None:
-        """By partition, whether its rows fill a batch, if no others should leave a full stage. None: all should."""
+        """By partition, whether its rows fill a batch, if no others should leave. None: all should."""
         full = self._staged_bytes >= batch_bytes
+        if not self.is_full(batch_bytes):
+            return full
         waiting = self._staged_bytes[~full]
         enough = min(_BYTES_PER_PARTITION, batch_bytes // 2)
         thin = int(waiting.sum()) < enough * int(np.count_nonzero(waiting))
@@ -194,6 +238,9 @@ class Stage:
     def split(self, leaving: NDArray[np.bool_]) -> tuple[Stage, Stage]:
         """A stage of the rows that leave, and one of the others; both are as old as this one, which does not change."""
         leave, rest = (Stage(self.topic, self.oldest_ms, self._bytes_max) for _ in range(2))
+        if not leaving.any():
+            rest.extend(self)
+            return leave, rest
         rest._splits = self._splits + 1
         rest._staged_bytes = np.where(leaving, 0, self._staged_bytes)
         futures_bytes = 0
@@ -218,27 +265,31 @@ class Stage:
         self._staged_bytes[: len(later._staged_bytes)] += later._staged_bytes
         self.fullest_bytes = int(self._staged_bytes.max(initial=0))
         self.bytes += later.bytes
+        self.unplaced_bytes += later.unplaced_bytes
         self.reserved += later.reserved
         self.entries += later.entries
 
     def failed_batches(self, error: Exception) -> list[ProducerBatch]:
         """All rows that are in no batch, as batches without bytes that have failed."""
         batches: list[ProducerBatch] = []
-        records = [entry for entry in self.entries if isinstance(entry, StagedRecord)]
-        found: list[tuple[NDArray[np.int32], NDArray[np.int64], Call]] = [
-            (entry.partitions, entry.rows, entry.call) for entry in self.rows
-        ]
-        if records:
-            partitions = np.array([record.partition for record in records], np.int32)
-            found.append((partitions, np.arange(len(records)), RecordFutures([record.future for record in records])))
-        for partitions, rows, call in found:
-            for partition in np.flatnonzero(np.bincount(partitions)).tolist():
+        for entry in self.entries:
+            call, partitions, rows = _places(entry)
+            for partition in np.unique(partitions).tolist():
                 its_rows = rows_of_call(call, rows[partitions == partition])
                 batches.append(ProducerBatch.failed(TopicPartition(self.topic, partition), its_rows, error))
         for batch, _, _, missing, _ in self.additions:
             if missing not in batch.rows:
                 batches.append(ProducerBatch.failed(batch.topic_partition, missing, error))
         return batches
+
+
+def _places(entry: Entry) -> tuple[Call, NDArray[np.int32], NDArray[np.int64]]:
+    """The call of these rows, their partitions, and their places in the call. Of a record that has no partition yet it
+    is -1."""
+    if isinstance(entry, StagedRows):
+        return entry.call, entry.partitions, entry.rows
+    partitions = [-1 if partition is None else partition for *_, partition, _ in entry.records]
+    return entry.call, np.array(partitions, np.int32), np.arange(len(partitions))
 
 
 def chunks(sizes: NDArray[np.int64], rows_max: int, bytes_max: int) -> Iterator[tuple[int, int, int]]:

@@ -14,13 +14,13 @@ from spark_kafka_sink.producer.batching.accumulator import ReadyCheck, RecordAcc
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.batching.incomplete import Flush
-from spark_kafka_sink.producer.batching.staging import StagedRecord
 from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.partitioner import Partitioner
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.records.sizes import record_size_bounds
-from tests.producer.batching.named_call import NamedCall, named_future
+from tests.producer.batching.named_call import NamedCall, named
 
 TOPIC = "t"
 VALUE = b"v" * 100
@@ -97,12 +97,23 @@ class Harness:
         self.wakeups = 0
         self.snapshot = cluster(leaders)
         self.gate = Gate()
+        self.rows_given = 0
         self.accumulator = RecordAccumulator(
-            self.config, self.pool, clock=self.clock, wall_clock_ms=lambda: WALL_MS, wakeup=self._wake, random=Random(0)
+            self.config,
+            self.pool,
+            clock=self.clock,
+            wall_clock_ms=lambda: WALL_MS,
+            wakeup=self._wake,
+            random=Random(0),
+            partitioner=Partitioner(self.config, Random(0)),
+            rows_given=self._count_rows,
         )
 
     def _wake(self) -> None:
         self.wakeups += 1
+
+    def _count_rows(self, rows: int, bytes_total: int, bytes_largest: int, now: float) -> None:
+        self.rows_given += rows
 
     def append(
         self, partition: int, count: int = 1, value: bytes = VALUE, call: object = None, topic: str = TOPIC
@@ -123,10 +134,8 @@ class Harness:
         )
 
     def append_record(self, partition: int, value: bytes = VALUE, call: object = None) -> None:
-        record = StagedRecord(
-            partition, None, value, None, WALL_MS, len(value) + RECORD_BYTES - 100, named_future(call)
-        )
-        self.accumulator.append_record(TOPIC, record)
+        size = len(value) + RECORD_BYTES - 100
+        self.accumulator.append_record(TOPIC, (value, None, None, partition, WALL_MS), size, self.snapshot, named(call))
 
     def begin_flush(self) -> Flush:
         """The first half of a flush, which the sender has seen; its end is `flushed`."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.batching.row_origins import Call
-from spark_kafka_sink.producer.futures import SendFuture
+from spark_kafka_sink.producer.futures import Callback, RecordFutures
 
 
 class NamedCall:
@@ -47,10 +47,12 @@ class NamedCall:
 
 
 def name_of(call: Call) -> object:
-    """The name of a NamedCall, or those of single records."""
-    return call.name if isinstance(call, NamedCall) else call
+    """The name of a NamedCall, or those of single records (`named`)."""
+    if not isinstance(call, RecordFutures):
+        return call.name if isinstance(call, NamedCall) else call
+    return [name for _, (name,) in sorted(call.callbacks.items())]
 
 
-def named_future(name: object) -> SendFuture:
-    """What stands for the future of a single record, where it is not resolved."""
-    return cast("SendFuture", name)
+def named(name: object) -> tuple[Callback]:
+    """The callbacks of a single record that gets no outcome: its name."""
+    return (cast("Callback", name),)

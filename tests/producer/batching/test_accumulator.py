@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import numpy as np
 import pytest
@@ -172,14 +171,14 @@ def test_a_close_between_the_memory_and_the_stage_refuses_the_append_and_gives_t
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     h = Harness()
-    reserve = h.accumulator._reserve
+    reserve = h.pool.try_reserve
 
-    def closed_meanwhile(*given: Any) -> int:
-        reserved = reserve(*given)
+    def closed_meanwhile(count: int) -> bool:
+        reserved = reserve(count)
         h.accumulator.close()
         return reserved
 
-    monkeypatch.setattr(h.accumulator, "_reserve", closed_meanwhile)
+    monkeypatch.setattr(h.pool, "try_reserve", closed_meanwhile)
     taken, error = h.append(0)
     assert (taken, type(error)) == (0, ProducerClosedError)
     assert h.pool.free_bytes == h.pool.bytes_max

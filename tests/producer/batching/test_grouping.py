@@ -9,14 +9,17 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.producer.batching import grouping
-from spark_kafka_sink.producer.batching.grouping import GroupedRows, compatible, group, in_columns, rows_of_records
+from spark_kafka_sink.producer.batching.grouping import GroupedRows, compatible, group, rows_of_records
 from spark_kafka_sink.producer.batching.row_origins import BatchRows
-from spark_kafka_sink.producer.batching.staging import StagedRecord, StagedRows
+from spark_kafka_sink.producer.batching.staging import SingleRecord, StagedRecords, StagedRows
+from spark_kafka_sink.producer.partitioner import NOT_NAMED
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.sizes import record_size_bounds
-from tests.producer.batching.named_call import NamedCall, name_of, named_future
+from tests.producer.batching.named_call import NamedCall, name_of, named
 
 
 def staged(values: list[bytes], partitions: list[int], call: object, headers: pa.Array | None = None) -> StagedRows:
@@ -35,8 +38,17 @@ def in_order(grouped: GroupedRows) -> list[bytes]:
     return values if grouped.order is None else [values[place] for place in grouped.order]
 
 
-def record(partition: int, value: bytes | None, future: object) -> StagedRecord:
-    return StagedRecord(partition, None, value, None, 1, 30, named_future(future))
+def rows_of(*records: SingleRecord) -> StagedRows:
+    """Of records with the names 0, 1, 2 ..., which all name their partitions."""
+    together = StagedRecords("t", ClusterSnapshot())
+    for name, record in enumerate(records):
+        together.add(record, named(name))
+    return rows_of_records(together, as_named)
+
+
+def as_named(_: object, __: object, named: NDArray[np.int32] | None, ___: object) -> NDArray[np.int32]:
+    assert named is not None
+    return named
 
 
 @settings(max_examples=80, deadline=None)
@@ -78,12 +90,7 @@ def test_shares_of_batches_that_begin_in_the_middle_of_a_call() -> None:
 
 
 def test_single_records_become_columns_with_all_their_futures() -> None:
-    rows = rows_of_records(
-        [
-            StagedRecord(3, b"k", b"v", [("h", b"1"), ("h", None)], 5, 20, named_future("first")),
-            StagedRecord(1, None, None, None, 6, 10, named_future("second")),
-        ]
-    )
+    rows = rows_of((b"v", b"k", [("h", b"1"), ("h", None)], 3, 5), (None, None, None, 1, 6))
     assert rows.columns.key is not None
     assert rows.columns.headers is not None
     assert rows.columns.timestamp is not None
@@ -93,20 +100,33 @@ def test_single_records_become_columns_with_all_their_futures() -> None:
     assert rows.columns.headers.to_pylist()[0] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
     assert (rows.partitions.tolist(), rows.counts.tolist()) == ([3, 1], [0, 1, 0, 1])
     assert rows.sizes.tolist() == record_size_bounds(rows.columns).tolist()
-    assert name_of(rows.call) == ["first", "second"]
+    assert name_of(rows.call) == [0, 1]
 
 
 def test_columns_that_no_record_uses_are_left_out() -> None:
-    rows = rows_of_records([StagedRecord(0, None, b"v", [], 5, 20, named_future("c"))])
+    rows = rows_of((b"v", None, [], 0, 5))
     assert rows.columns.key is None
     assert rows.columns.headers is None
 
 
-def test_neighbouring_records_become_one_and_columns_stay_between_them() -> None:
-    whole = staged([b"x"], [0], "b")
-    rows = in_columns([record(0, b"1", "a"), record(0, b"2", "b"), whole, record(0, b"3", "c")])
-    assert [name_of(one.call) for one in rows] == [["a", "b"], "b", ["c"]]
-    assert rows[1] is whole
+def test_single_records_get_their_partitions_all_at_once_by_what_they_name_and_the_latest_snapshot() -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def partitions_of(columns: RecordColumns, sizes: NDArray[np.int64], *rest: object) -> NDArray[np.int32]:
+        asked.append((columns.num_rows, sizes.tolist() == record_size_bounds(columns).tolist(), *rest))
+        return np.array([4, 2, 4], np.int32)
+
+    together, none_named = (StagedRecords("t", ClusterSnapshot()) for _ in range(2))
+    together.snapshot = latest = ClusterSnapshot()
+    for partition in (None, 2, None):
+        together.add((b"v", None, None, partition, 1), ())
+        none_named.add((b"v", None, None, None, 1), ())
+    assert rows_of_records(together, partitions_of).partitions.tolist() == [4, 2, 4]
+    rows_of_records(none_named, partitions_of)
+    (count, sizes_fit, names, snapshot), (*_, no_names, _) = asked
+    assert (count, sizes_fit, np.asarray(names).tolist()) == (3, True, [NOT_NAMED, 2, NOT_NAMED])
+    assert snapshot is latest
+    assert no_names is None
 
 
 def test_rows_with_headers_of_different_types_are_grouped_apart_in_order() -> None:

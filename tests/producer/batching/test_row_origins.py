@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, RecordFutures
-from tests.producer.batching.named_call import NamedCall, name_of, named_future
+from tests.producer.batching.named_call import NamedCall, name_of
 
 LENGTHS = st.lists(st.integers(1, 5), min_size=1, max_size=8)
 
@@ -33,7 +33,7 @@ def test_shares_equal_those_found_row_by_row(lengths: list[int], data: st.DataOb
 
 
 def test_single_records_are_charged_for_their_futures_and_the_rows_beside_them_are_not() -> None:
-    columns, singles = NamedCall("columns"), RecordFutures(map(named_future, ("a", "future", "each")))
+    columns, singles = NamedCall("columns"), RecordFutures("t")
     origins = RowOrigins(np.arange(9), [columns, singles, columns], [0, 2, 5])
     place_bytes = origins.rows.itemsize
     assert origins.nbytes(0, 2) == 2 * place_bytes

@@ -8,16 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_kafka_sink.producer.batching import staging
-from spark_kafka_sink.producer.batching.grouping import group, rows_of_records
-from spark_kafka_sink.producer.batching.staging import Stage, StagedRecord, StagedRows, chunks
-from spark_kafka_sink.producer.futures import FUTURE_BYTES
+from spark_kafka_sink.client.cluster import ClusterSnapshot
+from spark_kafka_sink.producer.batching import grouping, staging
+from spark_kafka_sink.producer.batching.grouping import group
+from spark_kafka_sink.producer.batching.staging import Stage, StagedRecords, StagedRows, chunks
+from spark_kafka_sink.producer.futures import FUTURE_BYTES, SendFuture
 from spark_kafka_sink.producer.record import RECORD_SIZE_MAX, header_bytes
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import BatchSlice, cut_batches, times_of
+from spark_kafka_sink.records.cutting import cut_batches, times_of
 from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import HEADER_BYTES
-from tests.producer.batching.named_call import NamedCall, name_of, named_future
+from tests.producer.batching.named_call import NamedCall
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -33,46 +34,70 @@ def rows_of(sizes: list[int], partitions: list[int]) -> StagedRows:
     )
 
 
-def record(partition: int, size: int) -> StagedRecord:
-    return StagedRecord(partition, None, b"v", None, 1, size, named_future("future"))
+def add_record(stage: Stage, partition: int, size: int, value: bytes = b"v", reserved: int = 1) -> SendFuture:
+    record = (value, bytes(8), None, partition, 1_700_000_000_000)
+    return stage.add_record(record, size, reserved, ClusterSnapshot(), ())
+
+
+def rows_of_records(staged: StagedRecords) -> StagedRows:
+    """Of records that all name their partitions."""
+    return grouping.rows_of_records(staged, lambda columns, sizes, named, snapshot: np.array(named))
 
 
 def test_a_stage_counts_what_it_holds() -> None:
     stage = Stage("t", 5, 32 * MIB)
-    stage.add(record(2, 1_036), 2_000)
+    add_record(stage, 2, 1_036, reserved=1_000)
+    add_record(stage, 2, 1_036, reserved=1_000)
     stage.add(rows_of([208, 108, 108], [0, 9, 9]), 900)
-    stage.add(record(2, 1_036), 2_000)
-    assert (stage.bytes, stage.fullest_bytes, stage.oldest_ms) == (2 * 1_036 + 424, 2_000, 5)
+    add_record(stage, 2, 1_036, reserved=2_000)
+    assert (stage.bytes, stage.unplaced_bytes, stage.fullest_bytes, stage.oldest_ms) == (424, 3 * 1_036, 200, 5)
     assert (len(stage.entries), stage.reserved) == (3, 4_900)
 
 
-@pytest.mark.parametrize("key", [None, b"", b"key", bytes(63), bytes(9_000)])
-@pytest.mark.parametrize("value", [None, b"", b"value", bytes(63), bytes(64), bytes(70_000)])
-def test_a_stage_is_not_full_before_its_records_are_as_many_bytes_as_a_batch(
-    key: bytes | None, value: bytes | None
-) -> None:
-    """A batch that is filled a little too early lingers, and is sent with the next rows."""
-    size = RECORD_SIZE_MAX + header_bytes(None) + sum(-1 if part is None else len(part) for part in (key, value))
-    staged = StagedRecord(0, key, value, None, 1, size, named_future("future"))
+def test_single_records_that_are_placed_become_rows_between_the_others_and_are_counted_as_such() -> None:
     stage = Stage("t", 5, 32 * MIB)
-    stage.add(staged, 1)
-    (encoded,) = encode(rows_of_records([staged]).columns, [BatchSlice(0, 0, 1)], 1)
-    shortest = max(len(part or b"") for part in (key, value)) < 29  # in which all numbers have one byte
-    assert stage.fullest_bytes <= len(encoded.segment) <= size
-    assert stage.fullest_bytes == len(encoded.segment) or not shortest or None in (key, value)
+    first = [add_record(stage, 2, 1_036, bytes(900)) for _ in range(2)]
+    between = rows_of([108], [9])
+    stage.add(between, 900)
+    last = add_record(stage, 3, 1_036, bytes(900))
+    for _ in range(2):
+        stage.place(rows_of_records)
+    assert [rows.partitions.tolist() for rows in stage.rows] == [[2, 2], [9], [3]]
+    assert stage.entries[1] is between
+    assert stage.rows[0].call is first[0]._call is first[1]._call
+    assert stage.rows[2].call is last._call
+    assert (stage.bytes, stage.unplaced_bytes) == (sum(int(rows.sizes.sum()) for rows in stage.rows), 0)
+    assert 1_800 < stage.fullest_bytes < 1_900
 
 
 @pytest.mark.parametrize("length", [0, 10, 100, 1_000])
 def test_a_full_stage_of_single_records_fills_a_batch(length: int) -> None:
-    stage, records, batch_bytes = Stage("t", 5, 32 * MIB), [], 16 * KIB
+    stage, batch_bytes = Stage("t", 5, 32 * MIB), 16 * KIB
     while not stage.is_full(batch_bytes - HEADER_BYTES):
-        size = RECORD_SIZE_MAX + 8 + length + header_bytes(None)
-        records.append(StagedRecord(0, bytes(8), bytes(length), None, 1_700_000_000_000, size, named_future("future")))
-        stage.add(records[-1], 1)
-    grouped = group([rows_of_records(records)])
+        add_record(stage, 0, RECORD_SIZE_MAX + 8 + length + header_bytes(None), bytes(length))
+        if stage.is_full(batch_bytes - HEADER_BYTES):
+            stage.place(rows_of_records)
+    grouped = group(stage.rows)
     cuts = cut_batches(grouped.sizes, grouped.slices([None]), batch_bytes, times_of(grouped.columns, 0))
     first, *_ = encode(grouped.columns, cuts, 0, grouped.order)
     assert 0.94 * batch_bytes < HEADER_BYTES + len(first.segment) <= batch_bytes
+
+
+def test_single_records_are_placed_when_they_could_fill_a_batch_and_wait_on_if_they_do_not() -> None:
+    stage, room = Stage("t", 5, 32 * MIB), 16 * KIB - HEADER_BYTES
+    placed_after: list[int] = []
+    for number in range(45):
+        add_record(stage, number % 2, 1_000, bytes(950))
+        if stage.is_full(room):
+            placed_after.append(number + 1)
+            stage.place(rows_of_records)
+            if stage.fullest_bytes >= room:
+                break
+            leaving = stage.leaving(room)
+            assert leaving is not None
+            leave, rest = stage.split(leaving)
+            assert (leave.entries, rest.entries, rest.reserved) == ([], stage.entries, number + 1)
+    assert placed_after == [17, 26, 35]  # 17 for one partition would be a batch; then half a batch, which is one at 35
 
 
 def test_however_much_memory_there_is_rows_that_are_grouped_at_once_fit_one_array(
@@ -167,10 +192,11 @@ def test_all_rows_leave_when_they_fill_memory_or_the_others_are_not_thin_or_have
 
 
 def test_single_records_and_their_futures_share_what_was_reserved_by_bytes_and_by_count() -> None:
-    lengths = [(0, 50), (1, 50), (1, 700)]
-    rows = rows_of_records(
-        [StagedRecord(to, None, bytes(length), None, 1, 800, named_future("future")) for to, length in lengths]
-    )
+    before = Stage("t", 0, MIB)
+    for to, length in ((0, 50), (1, 50), (1, 700)):
+        add_record(before, to, 800, bytes(length))
+    before.place(rows_of_records)
+    (rows,) = before.rows
     small, _, large = rows.sizes.tolist()
     stage = Stage("t", 0, MIB)
     stage.add(rows, 2 * (2 * small + large) + 3 * FUTURE_BYTES)
@@ -195,8 +221,10 @@ def test_a_call_is_staged_in_chunks_of_bounded_rows_and_bytes(sizes: list[int], 
 def test_rows_that_are_given_up_become_a_failed_batch_for_each_partition() -> None:
     stage, error = Stage("t", 0, MIB), MemoryError("no memory")
     stage.add(rows_of([10, 10, 10], [2, 5, 2]), 1)
-    stage.add(StagedRecord(5, None, b"v", None, 1, 30, named_future("future")), 1)
+    futures = [stage.add_record((b"v", None, None, to, 1), 30, 1, ClusterSnapshot(), ()) for to in (5, None, 5)]
     batches = stage.failed_batches(error)
-    assert [(batch.topic_partition.partition, batch.record_count) for batch in batches] == [(2, 2), (5, 1), (5, 1)]
+    found = [(batch.topic_partition.partition, batch.record_count) for batch in batches]
+    assert found == [(2, 2), (5, 1), (-1, 1), (5, 2)]  # a record that waits for its partition has none
     assert all(batch.done and batch.error is error for batch in batches)
-    assert [name_of(call) for call, _, _ in batches[2].rows_by_call()] == [["future"]]
+    assert [call for call, _, _ in batches[3].rows_by_call()] == [futures[0]._call]
+    assert str(batches[2].topic_partition) == "t"

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
-from spark_kafka_sink.producer.batching.staging import StagedRecord
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.sizes import record_size_bounds
@@ -19,7 +18,7 @@ from tests.producer.batching.accumulator_harness import (
     Harness,
     values_of,
 )
-from tests.producer.batching.named_call import NamedCall, name_of, named_future
+from tests.producer.batching.named_call import NamedCall, name_of
 
 
 def test_rows_keep_their_order_within_a_partition_and_are_reported_to_their_calls_row_by_row() -> None:
@@ -107,7 +106,7 @@ def test_a_topic_whose_header_columns_have_different_types_is_grouped_in_order()
     columns = RecordColumns(pa.array([b"2"]), headers=headers)
     partitions = np.zeros(1, np.int32)
     h.accumulator.append_columns(TOPIC, columns, record_size_bounds(columns), partitions, np.arange(1), NamedCall("c"))
-    h.accumulator.append_record(TOPIC, StagedRecord(0, None, b"3", [("x", None)], WALL_MS, 60, named_future("s")))
+    h.accumulator.append_record(TOPIC, (b"3", None, [("x", None)], 0, WALL_MS), 60, h.snapshot)
     (batch,) = h.take()
     assert values_of(batch) == [b"1", b"2", b"3"]
 

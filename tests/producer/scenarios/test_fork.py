@@ -18,10 +18,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
+import numpy as np
+
 import spark_kafka_sink
 from spark_kafka_sink.network.security import conversations
 from spark_kafka_sink.network.security.oidc import OidcConfig, TokenSource
-from spark_kafka_sink.producer.futures import SendFuture
+from spark_kafka_sink.producer.futures import RecordFutures, SendFuture
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.spark.pool import POOL
@@ -151,8 +153,10 @@ def test_a_child_of_a_process_whose_threads_complete_futures_can_complete_its_ow
     stop = threading.Event()
 
     def complete_futures() -> bool:
-        future = SendFuture("t", 0, 0, (0, 0), ())
-        future.stored(0, -1)
+        call = RecordFutures("t")
+        call.describe(np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.int32))
+        future = SendFuture(call, 0)
+        call.stored(np.zeros(1, np.int64), 0, 0, -1)
         return future.result(0).offset == 0
 
     def be_busy() -> None:

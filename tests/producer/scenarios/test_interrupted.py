@@ -53,7 +53,7 @@ def producer(broker: EmbeddedBroker) -> KafkaProducer:
 
 
 def in_the_accumulator(producer: KafkaProducer) -> tuple[object, str]:
-    return producer._accumulator._filler, "stage_of"
+    return producer._accumulator._filler, "new_stage"
 
 
 def in_the_memory(producer: KafkaProducer) -> tuple[object, str]:

@@ -121,7 +121,7 @@ def a_record_that_fills(case: Case) -> Callable[[], object]:
     case.send_columns([0, 0, 1], b"a")
     for number in range(7):
         case.send(1, b"%d" % number + VALUE)
-    return lambda: [case.producer.send(ProducerRecord("t", VALUE, partition=1)) for _ in range(3)]
+    return lambda: [case.producer.send(ProducerRecord("t", VALUE, partition=1)) for _ in range(4)]
 
 
 def every_interruption(

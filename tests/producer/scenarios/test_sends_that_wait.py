@@ -9,8 +9,6 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import IllegalStateError, MetadataTimeoutError, TransactionAbortableError
-from spark_kafka_sink.producer.batching.staging import StagedRecord
-from spark_kafka_sink.producer.futures import SendFuture
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.records.columns import RecordColumns
@@ -158,8 +156,7 @@ def test_a_begin_looks_again_at_batches_that_were_refused(version: int) -> None:
     sent(producer, b"1")
     producer.commit_transaction()
     # No call of a user can stage a record now. If something else does, the next transaction must not hang.
-    future = SendFuture("t", 0, 0, (-1, 1), ())
-    producer._accumulator.append_record("t", StagedRecord(0, None, b"2", None, 0, 100, future))
+    future = producer._accumulator.append_record("t", (b"2", None, None, 0, 0), 100, producer._metadata.snapshot)
     with pytest.raises(TimeoutError):
         producer.flush(timeout=1)
     producer.begin_transaction()

@@ -94,7 +94,8 @@ def test_whatever_fills_first_each_partition_keeps_the_order_of_its_rows_and_all
     while h.accumulator.has_incomplete():
         for batch in h.take():
             for source, rows, _ in batch.rows_by_call():
-                names = [source[row] if isinstance(source, list) else (source, row) for row in rows.tolist()]
+                name = name_of(source)
+                names = [name[row] if isinstance(name, list) else (name, row) for row in rows.tolist()]
                 sent[batch.topic_partition.partition] += names
             h.acknowledge(batch)
     assert sent == given
