@@ -24,7 +24,7 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import InlineLoop, loop_of, outcome, run_until, simulated_producer
+from tests.producer.virtual_time import InlineLoop, loop_of, memory_used, outcome, run_until, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 
@@ -193,7 +193,7 @@ def test_close_with_a_timeout_fails_what_is_left_and_gives_its_memory_back() -> 
     future = producer.send(ProducerRecord("t", b"v"))
     producer.close(timeout=1)
     assert isinstance(future.exception(0), ProducerClosedError)
-    assert producer._pool.free_bytes == producer._pool.bytes_max
+    assert memory_used(producer) == 0
     assert not cluster.system.open_sockets
 
 
@@ -270,16 +270,15 @@ def test_a_blocked_partition_stalls_no_other_and_the_sender_does_not_spin() -> N
 def test_a_record_of_send_is_charged_for_its_future_until_it_is_acknowledged(codec: str) -> None:
     cluster, producer = simulated(compression_type=codec)
     cluster.control.when(api=ApiKey.PRODUCE).delay(500)
-    whole = producer._pool.free_bytes
     futures = [producer.send(ProducerRecord("t", b"v" * 50, partition=0)) for _ in range(100)]
-    assert whole - producer._pool.free_bytes > 100 * FUTURE_BYTES
+    assert memory_used(producer) > 100 * FUTURE_BYTES
     run_until(producer, lambda: producer.metrics()["requests-in-flight"] > 0)
     run_until(producer, lambda: producer._accumulator.has_incomplete() and not producer._accumulator.has_undrained())
-    assert whole - producer._pool.free_bytes > 100 * FUTURE_BYTES
+    assert memory_used(producer) > 100 * FUTURE_BYTES
     for future in futures:
         outcome(producer, future)
     producer.flush()
-    assert producer._pool.free_bytes == whole
+    assert memory_used(producer) == 0
 
 
 def test_every_record_that_fails_counts_as_an_error_whether_a_broker_refused_it_or_the_call() -> None:

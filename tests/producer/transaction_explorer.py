@@ -30,7 +30,7 @@ from tests.producer.explorer import check_partitions_of, command, threads_and_de
 from tests.producer.schedules import TOPIC
 from tests.producer.transaction_lives import Committer, Life, Numbers, Written, group_of
 from tests.producer.transaction_schedules import TransactionSchedule
-from tests.producer.virtual_time import loop_of, simulated_producer
+from tests.producer.virtual_time import loop_of, memory_used, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 PATIENT_MS = 60_000
@@ -225,7 +225,7 @@ class TransactionRun:
         for life in self.lives:
             self.check_why_it_ended(life)
         for producer in self.producers:
-            assert producer._pool.free_bytes == producer._pool.bytes_max, "memory did not come back"
+            assert memory_used(producer) == 0, "memory did not come back"
         assert not self.system.open_sockets
 
     def check_futures(self, written: Written) -> None:

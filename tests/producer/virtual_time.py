@@ -100,6 +100,11 @@ class InlineLoop:
         return self._running
 
 
+def memory_used(producer: KafkaProducer) -> float:
+    """Bytes of buffer.memory that are reserved now."""
+    return producer.metric("buffer-total-bytes") - producer.metric("buffer-available-bytes")
+
+
 def simulated_producer(cluster: SimulatedCluster, seed: int = 0, /, **options: object) -> KafkaProducer:
     """Options by their names with underscores."""
     given: dict[str, object] = {"bootstrap.servers": cluster.bootstrap_servers, "client.id": "test"}

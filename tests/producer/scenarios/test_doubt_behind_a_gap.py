@@ -15,7 +15,7 @@ from spark_kafka_sink.producer.sending import idempotence
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import loop_of, outcome, run_until, simulated_producer
+from tests.producer.virtual_time import loop_of, memory_used, outcome, run_until, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 
@@ -46,7 +46,7 @@ def forgotten(first_is: int) -> tuple[list[bytes | None], list[BaseException | N
     after = producer.send(ProducerRecord("t", b"4"))
     outcome(producer, after)
     producer.close()
-    assert producer._pool.free_bytes == producer._pool.bytes_max
+    assert memory_used(producer) == 0
     return cluster.values("t"), [future.exception(0) for future in futures]
 
 

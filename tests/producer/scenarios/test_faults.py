@@ -16,7 +16,7 @@ from spark_kafka_sink.producer.sending.deliveries import Deliveries
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import loop_of, outcome, run_until, simulated_producer
+from tests.producer.virtual_time import loop_of, memory_used, outcome, run_until, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 
@@ -258,4 +258,4 @@ def test_26_with_memory_full_and_no_broker_a_call_waits_for_max_block_ms_and_the
         outcome(producer, future)
     assert len(cluster.values("t")) == 1 + len(waiting)
     producer.close()
-    assert producer._pool.free_bytes == producer._pool.bytes_max
+    assert memory_used(producer) == 0

@@ -17,6 +17,7 @@ from spark_kafka_sink.errors import ProducerClosedError
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.producer.scenarios.test_threads import Caller
+from tests.producer.virtual_time import memory_used
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 VALUE = b"v" * 1000
@@ -113,7 +114,7 @@ def test_a_close_in_a_signal_handler_returns_while_the_interrupted_call_holds_a_
     assert isinstance(earlier.exception(PATIENCE_SECONDS), ProducerClosedError)
     producer.close()
     assert producer._loop.join(0)
-    assert producer._pool.free_bytes == producer._pool.bytes_max
+    assert memory_used(producer) == 0
 
 
 def error_of_the_interrupted(producer: KafkaProducer, way: str) -> BaseException | None:

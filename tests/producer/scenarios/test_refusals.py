@@ -18,7 +18,7 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import embedded_broker
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import loop_of, outcome, run_until, simulated_producer
+from tests.producer.virtual_time import loop_of, memory_used, outcome, run_until, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 from tests.waiting import PATIENCE_SECONDS
 
@@ -82,7 +82,7 @@ def test_a_topic_that_is_refused_while_it_is_written_to_fails_in_time_with_the_r
     assert "topic u" in str(error)
     assert outcome(producer, producer.send(ProducerRecord("t", b"1"))).offset == 1
     producer.close()
-    assert producer._pool.free_bytes == producer._pool.bytes_max
+    assert memory_used(producer) == 0
 
 
 @pytest.mark.parametrize("lost", ["the leader", "every broker"])

@@ -16,7 +16,7 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.producer.sending.sender_cases import established, simulated
-from tests.producer.virtual_time import loop_of, run_until
+from tests.producer.virtual_time import loop_of, memory_used, run_until
 
 ARCHITECTURE = Path(__file__).parents[3] / "docs" / "architecture.md"
 STEPS = {
@@ -83,5 +83,5 @@ def test_rows_that_the_sender_cannot_encode_fail_when_it_tries_and_not_later(mon
     assert isinstance(failure.error, DeliveryError)
     assert failure.rows.tolist() == [0, 1]
     run_until(producer, lambda: not producer._accumulator.has_incomplete())
-    assert producer._pool.free_bytes == producer._pool.bytes_max
+    assert memory_used(producer) == 0
     producer.close()

@@ -24,7 +24,7 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import loop_of, outcome, run_until, simulated_producer
+from tests.producer.virtual_time import loop_of, memory_used, outcome, run_until, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 TP = TopicPartition("t", 0)
@@ -294,10 +294,10 @@ def free_bytes_while_an_expired_batch_is_in_flight() -> tuple[bool, bool]:
     batch.deadline_ms = 0
     producer._sender._deliveries.fail(batch, DeliveryTimeoutError("expired"), 0, in_doubt=True)
     assert future.done()
-    early = producer._pool.free_bytes == producer._pool.bytes_max
+    early = memory_used(producer) == 0
     producer.close()
     run_until(producer, lambda: True)
-    return early, producer._pool.free_bytes == producer._pool.bytes_max
+    return early, memory_used(producer) == 0
 
 
 def test_rule_5_memory_is_kept_until_the_request_has_left_the_socket_layer() -> None:

@@ -19,6 +19,7 @@ from spark_kafka_sink.client.option_parsing import LONG_MAX
 from spark_kafka_sink.errors import AuthorizationError, BufferExhaustedError, KafkaSinkError, ProducerClosedError
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
+from tests.producer.virtual_time import memory_used
 from tests.waiting import PATIENCE_SECONDS
 
 VALUE = b"v" * 1000
@@ -103,7 +104,7 @@ def test_a_call_that_waits_for_memory_ends_when_the_producer_is_closed(broker: E
     result = columns.finish().future().result(0)
     assert [len(failure.rows) for failure in result.failures] == [3]
     assert isinstance(result.failures[0].error, ProducerClosedError)
-    assert producer._pool.free_bytes == producer._pool.bytes_max - held
+    assert memory_used(producer) == held
 
 
 def test_a_call_that_waits_for_memory_fails_with_the_fatal_error(broker: EmbeddedBroker) -> None:
@@ -115,7 +116,7 @@ def test_a_call_that_waits_for_memory_fails_with_the_fatal_error(broker: Embedde
     producer._pool.release(held)
     assert isinstance(caller.finish().returned, AuthorizationError)
     producer.close()
-    assert producer._pool.free_bytes == producer._pool.bytes_max
+    assert memory_used(producer) == 0
 
 
 def test_full_memory_is_given_up_in_turn_and_goes_to_the_next_who_waits(broker: EmbeddedBroker) -> None:
@@ -131,7 +132,7 @@ def test_full_memory_is_given_up_in_turn_and_goes_to_the_next_who_waits(broker: 
         assert words in str(error)
     assert second.finish().future().result(PATIENCE_SECONDS).offset == 0
     producer.close()
-    assert producer._pool.free_bytes == producer._pool.bytes_max - held
+    assert memory_used(producer) == held
 
 
 def test_a_small_record_does_not_overtake_a_large_one_that_waits_for_memory(broker: EmbeddedBroker) -> None:
@@ -196,7 +197,7 @@ def test_threads_may_flush_and_close_at_once(broker: EmbeddedBroker, timeout: fl
     assert all(future.done() for future in futures)
     if timeout is None:
         assert [future.result(0).offset for future in futures] == list(range(50))
-    assert producer._pool.free_bytes == producer._pool.bytes_max
+    assert memory_used(producer) == 0
 
 
 def test_a_close_in_a_callback_logs_nothing_and_another_close_waits_for_the_end(

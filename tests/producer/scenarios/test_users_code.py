@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import InlineLoop, loop_of, outcome
+from tests.producer.virtual_time import InlineLoop, loop_of, memory_used, outcome
 from tests.simulated_cluster import SimulatedCluster
 
 
@@ -140,7 +140,7 @@ def test_whatever_a_user_s_code_raises_on_the_sender_s_thread_the_future_of_ever
     assert len(first.seen) == len(second.seen) == 20
     assert outcome(producer, producer.send(ProducerRecord("t", b"v", partition=0))).offset == (0 if code else 22)
     producer.close()
-    assert producer._pool.free_bytes == producer._pool.bytes_max
+    assert memory_used(producer) == 0
 
 
 def test_interceptors_and_the_callback_of_a_record_that_is_refused_at_the_call_get_its_topic_and_partition() -> None:

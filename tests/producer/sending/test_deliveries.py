@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.producer.sending.sender_cases import Sent, established, send, simulated, wait
-from tests.producer.virtual_time import loop_of, outcome
+from tests.producer.virtual_time import loop_of, memory_used, outcome
 from tests.simulated_cluster import SimulatedCluster
 
 RAISED = [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError]
@@ -50,7 +50,7 @@ def goes_on(cluster: SimulatedCluster, producer: KafkaProducer) -> None:
     assert outcome(producer, send(producer, b"later", 2)).offset >= 1
     producer.flush(10)
     producer.close()
-    assert producer._pool.free_bytes == producer._pool.bytes_max
+    assert memory_used(producer) == 0
     assert not cluster.system.open_sockets
 
 
@@ -110,7 +110,7 @@ def test_the_end_of_the_producer_fails_what_is_left_when_the_future_of_one_raise
     loop_of(producer).run_until(lambda: False, 10)
     producer.close(timeout=0)
     assert [type(end) for end in (first.exception(0), *ends, third.exception(0))] == [ProducerClosedError] * 3
-    assert producer._pool.free_bytes == producer._pool.bytes_max
+    assert memory_used(producer) == 0
     assert not cluster.system.open_sockets
 
 

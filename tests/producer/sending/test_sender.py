@@ -22,7 +22,7 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import loop_of, outcome, simulated_producer
+from tests.producer.virtual_time import loop_of, memory_used, outcome, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 TP = TopicPartition("t", 0)
@@ -158,7 +158,7 @@ def test_a_batch_for_whose_split_there_is_no_memory_fails_and_does_not_end_the_p
     )
     assert "stored" not in str(failure.error)
     assert send_each(producer, b"3") == [None]
-    assert producer._pool.free_bytes == producer._pool.bytes_max
+    assert memory_used(producer) == 0
 
 
 def test_a_refused_producer_id_fails_everything_at_once_with_the_reason() -> None:
@@ -191,7 +191,7 @@ def test_without_the_right_to_write_idempotently_records_fail_until_it_is_grante
     assert send_each(producer, b"3", b"4") == [None, None]
     assert cluster.values("t") == [b"3", b"4"]
     producer.close()
-    assert producer._pool.free_bytes == producer._pool.bytes_max
+    assert memory_used(producer) == 0
 
 
 def test_a_producer_id_is_asked_for_again_after_a_passing_error() -> None:

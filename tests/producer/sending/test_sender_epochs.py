@@ -22,7 +22,7 @@ from tests.producer.sending.sender_cases import (
     state_of,
     wait,
 )
-from tests.producer.virtual_time import outcome, run_until
+from tests.producer.virtual_time import memory_used, outcome, run_until
 from tests.simulated_cluster import SimulatedCluster
 
 
@@ -135,7 +135,7 @@ def test_when_one_partition_begins_again_the_other_is_retried_under_the_old_iden
     if ending == "close at once":
         producer.close(timeout=0)
         assert all(isinstance(future.exception(0), ProducerClosedError) for future in futures)
-        assert producer._pool.free_bytes == producer._pool.bytes_max
+        assert memory_used(producer) == 0
         return
     if ending == "close":
         producer.close()

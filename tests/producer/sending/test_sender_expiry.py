@@ -22,7 +22,7 @@ from tests.producer.sending.sender_cases import (
     step_until,
     wait,
 )
-from tests.producer.virtual_time import outcome, run_until
+from tests.producer.virtual_time import memory_used, outcome, run_until
 
 RECORDS = [ProducerRecord("t", b"1"), ProducerRecord("t", b"2")]
 IN_THREE_PARTITIONS = [ProducerRecord("t", b"v", partition=partition) for partition in range(3)]
@@ -79,7 +79,7 @@ def test_an_answer_that_comes_after_the_expiry_has_nothing_sent_again(late: int)
     sent = len(requests_of(cluster, ProduceRequest))
     pass_time(producer, 5000)
     assert len(requests_of(cluster, ProduceRequest)) == sent
-    assert producer._pool.free_bytes == producer._pool.bytes_max
+    assert memory_used(producer) == 0
     assert outcome(producer, send(producer, b"3")).offset == 1
     assert cluster.values("t") == [b"0", b"3"]
 
@@ -126,7 +126,7 @@ def test_batches_of_several_partitions_expire_together_and_only_once() -> None:
         outcome(producer, send(producer, b"later", partition))
     assert sorted(reported) == [0, 1, 2]
     producer.close()
-    assert producer._pool.free_bytes == producer._pool.bytes_max
+    assert memory_used(producer) == 0
 
 
 def test_a_batch_that_timed_out_and_expired_is_not_taken_for_the_first_of_the_new_epoch() -> None:
