@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 import tqdm
 
-from spark_kafka_sink import KafkaProducer, KafkaSinkError
+from spark_kafka_sink import KafkaProducer, KafkaSinkError, RecordColumns
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError, InvalidRecordError, MetadataTimeoutError
 from spark_kafka_sink.producer import tables
 from spark_kafka_sink.producer.table_plan import known_type
@@ -135,7 +135,7 @@ def test_a_stream_is_read_as_it_is_sent_and_rows_keep_their_positions(
     assert values == [str(row) for row in range(700) if row not in failed]
 
 
-def tables_plan(topic: str, schema: pa.Schema) -> Any:
+def tables_plan(topic: str | None, schema: pa.Schema) -> Any:
     from spark_kafka_sink.producer.table_plan import Mapped, plan_table
 
     return plan_table(topic, schema, Mapped(), {})
@@ -340,3 +340,35 @@ def test_a_call_that_takes_long_draws_a_bar_on_a_terminal_unless_it_is_not_wante
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     producer.send_table(topic, pl.DataFrame({"value": ["1", "2", "3"]}), progress=progress)
     assert drawn == expected
+
+
+def test_a_topic_that_cannot_be_reached_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 1)
+    asked: list[str] = []
+
+    def send_columns(topic: str, columns: object, partition: object = None) -> Any:
+        asked.append(topic)
+        raise MetadataTimeoutError("it took max.block.ms")
+
+    table = pa.table({"topic": ["nowhere"] * 3, "value": ["1", "2", "3"]})
+    sender = tables.TableSender(send_columns, tables_plan(None, table.schema), 100)
+    assert list(sender.steps(table.to_reader())) == [0, 0, 0]
+    assert asked == ["nowhere"]
+    assert sender.result.rows_failed == 3
+
+
+def test_wide_rows_are_sent_in_smaller_pieces(
+    monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker, producer: KafkaProducer, topic: str
+) -> None:
+    monkeypatch.setattr(tables, "_BYTES_AT_ONCE", 3_500)
+    pieces: list[int] = []
+
+    def send_columns(topic: str, columns: RecordColumns, partition: Any = None) -> Any:
+        pieces.append(len(columns))
+        return producer.send_columns(topic, columns, partition)
+
+    table = pa.table({"value": ["x" * 1_000] * 10})
+    sender = tables.TableSender(send_columns, tables_plan(topic, table.schema), 0)
+    assert sum(sender.steps(table.to_reader())) == 10
+    assert pieces == [3, 3, 3, 1]
+    assert len(written(broker, topic, "value")) == 10
