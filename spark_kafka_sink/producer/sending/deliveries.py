@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.in_flight import ClientResponse
@@ -40,9 +40,10 @@ from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.sending.outcome import SUCCESSES, BatchFacts, Done, Fail, Outcome, Retry, Split, decide
 from spark_kafka_sink.producer.sending.produce_exchange import Answer, SentBatches, answers_of
 from spark_kafka_sink.protocol.error_codes import error_code
-from spark_kafka_sink.protocol.messages.produce import (
-    ProduceResponse,
-)
+from spark_kafka_sink.protocol.messages.produce import ProduceResponse
+
+if TYPE_CHECKING:  # a producer without a transactional.id does not load it
+    from spark_kafka_sink.producer.transactions.manager import TransactionManager
 
 _log = logging.getLogger(__name__)
 
@@ -64,12 +65,14 @@ class Deliveries:
         idempotence: Idempotence,
         metadata: Metadata,
         metrics: ProducerMetrics,
+        transactions: TransactionManager | None,
     ) -> None:
         self._config = config
         self._accumulator = accumulator
         self._idempotence = idempotence
         self._metadata = metadata
         self._metrics = metrics
+        self._transactions = transactions
         self.unwatched = False
         """The producer was dropped: what fails from now on is added to `loss`, for the log."""
         self.loss: Loss | None = None
@@ -187,10 +190,10 @@ class Deliveries:
         by_record: Mapping[int, KafkaSinkError] | None = None,
     ) -> None:
         """A batch will not be sent again: its records fail, those in `by_record` with errors of their own."""
-        if self._idempotence.transactions is not None:
+        if self._transactions is not None:
             from spark_kafka_sink.producer.transactions.failures import fail_transaction  # not for others
 
-            fail_transaction(self._idempotence.transactions, batch, error, by_record)
+            fail_transaction(self._transactions, batch, error, by_record)
         if not batch.done:  # the accumulator has failed those that it gives up itself
             batch.fail(error)
         self._idempotence.failed(batch, in_doubt=in_doubt)

@@ -107,7 +107,7 @@ class Idempotence:
     ) -> None:
         """`connection_of` gives a node's present connection: an object that is another one after a reconnect."""
         self.enabled = enabled
-        self.transactions = transactions
+        self._transactions = transactions
         self.id_and_epoch = NO_PRODUCER_ID
         self.connection = connection_of
         self._in_flight_max = in_flight_max
@@ -140,7 +140,7 @@ class Idempotence:
         state = self._partitions[batch.topic_partition]
         if state.on_wire and not may_go_to(state, leader_id, self._in_flight_max):
             return False
-        if self.transactions and not self.transactions.admits(batch.topic_partition, is_retry=batch.has_sequence):
+        if self._transactions and not self._transactions.admits(batch.topic_partition, is_retry=batch.has_sequence):
             return False
         if self.enabled and not self._may_leave(state, batch, self.connection(leader_id)):
             return False
@@ -272,7 +272,7 @@ class Idempotence:
     def _begin_again(self, state: PartitionState) -> None:
         """Go on under the next epoch, as soon as there is one."""
         if state.id_and_epoch == self.id_and_epoch:
-            if self.transactions is not None:
+            if self._transactions is not None:
                 self._await_end_of_transaction(state)
                 return
             self._next_epoch()

@@ -74,7 +74,7 @@ class Sender:
         )
         self._transactions = transactions
         self._transaction_talk = self._new_transaction_talk()
-        self._deliveries = Deliveries(config, accumulator, self.idempotence, metadata, metrics)
+        self._deliveries = Deliveries(config, accumulator, self.idempotence, metadata, metrics, transactions)
         self._producer_id_request = ProducerIdRequest(config, client, self.idempotence, random)
         self._closing = False
         self._forced = False

@@ -36,7 +36,7 @@ def unanswered() -> tuple[KafkaProducer, InlineLoop, Future[RecordMetadata]]:
     producer = simulated_producer(cluster, linger_ms=0, delivery_timeout_ms=DELIVERY_MS)
     cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     future = producer.send(ProducerRecord("t", b"v"))
-    run_until(producer, lambda: producer._client.in_flight_request_count() > 0)
+    run_until(producer, lambda: producer.metric("requests-in-flight") > 0)
     return producer, loop_of(producer), future
 
 

@@ -99,7 +99,7 @@ def test_a_close_in_a_signal_handler_returns_while_the_interrupted_call_holds_a_
 ) -> None:
     broker.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     earlier = producer.send(ProducerRecord("t", VALUE))
-    wait_until(lambda: producer._client.in_flight_request_count() > 0)
+    wait_until(lambda: producer.metric("requests-in-flight") > 0)
     returned: list[bool] = []
 
     def handler() -> None:
@@ -132,7 +132,7 @@ def test_a_close_in_a_signal_handler_returns_while_the_interrupted_call_holds_th
 ) -> None:
     broker.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     future = producer.send(ProducerRecord("t", VALUE))
-    wait_until(lambda: producer._client.in_flight_request_count() > 0)
+    wait_until(lambda: producer.metric("requests-in-flight") > 0)
     done_in_the_handler: list[bool] = []
 
     class Interrupted(threading.Condition):

@@ -191,7 +191,7 @@ def each_outcome_is_true(case: Case) -> None:
 def test_records_in_flight_are_acknowledged_although_a_later_call_is_interrupted() -> None:
     case = case_of()
     case.send_columns([0] * 40, b"a")
-    run_until(case.producer, lambda: case.producer._client.in_flight_request_count() > 0)
+    run_until(case.producer, lambda: case.producer.metric("requests-in-flight") > 0)
     assert case.interrupt(rows_that_fill(case), Interrupting(30))
     run_until(case.producer, lambda: all(call.done() for _, _, call in case.columns))
     assert case.columns[0][2].result(0).rows_written > 0
@@ -203,7 +203,7 @@ def test_a_close_after_an_interruption_does_not_wait_for_brokers_that_do_not_ans
     case = case_of()
     case.cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     case.send_columns([0] * 40, b"a")
-    run_until(case.producer, lambda: case.producer._client.in_flight_request_count() > 0)
+    run_until(case.producer, lambda: case.producer.metric("requests-in-flight") > 0)
     assert case.interrupt(rows_that_fill(case), Interrupting(30))
     began_ms = case.cluster.system.now()
     case.producer.close()

@@ -73,7 +73,7 @@ def refuse_the_first_of_two() -> list[bytes | None]:
     assert leader is not None
     loop_of(producer).run_until(lambda: producer._client.is_ready(leader, cluster.system.now()), 1)
     one_batch_each(producer, b"1")
-    run_until(producer, lambda: producer._client.in_flight_request_count() > 0 and bool(producer_requests(producer)))
+    run_until(producer, lambda: producer.metric("requests-in-flight") > 0 and bool(producer_requests(producer)))
     one_batch_each(producer, b"2")
     producer.close()
     return cluster.values("t", 0)

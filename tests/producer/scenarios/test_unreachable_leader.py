@@ -85,7 +85,7 @@ def test_records_that_were_sent_and_those_that_were_not_have_one_cause_when_thei
     assert outcome(producer, producer.send("t", b"0")).offset == 0
     cluster.control.when("PRODUCE", times=None).never_answer()
     futures = [producer.send("t", b"%d" % number) for number in range(7)]
-    run_until(producer, lambda: producer._client.in_flight_request_count() == 5)
+    run_until(producer, lambda: producer.metric("requests-in-flight") == 5)
     cluster.cut(0)
     cluster.refuse(0)
     run_until(producer, lambda: all(future.done() for future in futures))

@@ -47,7 +47,7 @@ def test_a_batch_is_in_flight_until_its_answer_and_has_the_first_sequence() -> N
     assert not future.done()
     assert outcome(producer, future).offset == 0
     assert on_wire(producer) == 0
-    assert producer._client.in_flight_request_count() == 0
+    assert producer.metric("requests-in-flight") == 0
     assert (state_of(producer).next_sequence, state_of(producer).last_acked_sequence) == (1, 0)
     assert stamps(cluster) == [(0, 0, 1)]
 
