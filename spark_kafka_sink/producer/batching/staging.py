@@ -12,9 +12,10 @@ beside a column of partition numbers, until their stage is due:
 Keys are skewed: in ten thousand rows over a thousand partitions one partition may have a whole batch, and most have a
 few rows. Then only the rows of the full partitions leave (`split`), and the others wait on.
 
-Single records wait as they are given, and cost as little as a tuple in a list. When they could fill a batch, or their
-stage is due, they become columns and get their partitions, all at once (`place`). Mostly no partition is full then, and
-all of them wait on.
+Single records wait as they are given, and cost as little as a tuple in a list. When they are as many bytes as a batch,
+or their stage is due, they become columns and get their partitions, all at once (`place`). Mostly no partition is full
+then, and all of them wait on. A batch that became full meanwhile has waited for as many bytes at most, and never longer
+than linger.ms.
 
 A stage lives from its first row until all its rows are in batches. They are in `entries`, each the StagedRows of one
 call or StagedRecords, until they are handed over to batches (`additions`).
@@ -212,18 +213,12 @@ class Stage:
 
     def is_full(self, batch_bytes: int) -> bool:
         """Should rows become batches now? `batch_bytes` is what a batch takes, without its header."""
-        if self.fullest_bytes >= batch_bytes or self._may_fill(batch_bytes):
+        if self.fullest_bytes >= batch_bytes or self.unplaced_bytes >= batch_bytes:
             return True
         size = self.bytes + self.unplaced_bytes
         if size < _FULL_BYTES and size < self._bytes_max:
             return False
         return size >= self._bytes_max or size >= _BYTES_PER_PARTITION * int(np.count_nonzero(self._staged_bytes))
-
-    def _may_fill(self, batch_bytes: int) -> bool:
-        """Could single records fill a batch? Fewer than half a batch of them are not looked at, since placing few costs
-        as much as placing many: a full batch waits for half another one at most."""
-        unplaced = self.unplaced_bytes
-        return 2 * unplaced >= batch_bytes and unplaced + self.fullest_bytes >= batch_bytes
 
     def leaving(self, batch_bytes: int) -> NDArray[np.bool_] | None:
         """By partition, whether its rows fill a batch, if no others should leave. None: all should."""

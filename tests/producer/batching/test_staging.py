@@ -97,7 +97,10 @@ def test_single_records_are_placed_when_they_could_fill_a_batch_and_wait_on_if_t
             assert leaving is not None
             leave, rest = stage.split(leaving)
             assert (leave.entries, rest.entries, rest.reserved) == ([], stage.entries, number + 1)
-    assert placed_after == [17, 26, 35]  # 17 for one partition would be a batch; then half a batch, which is one at 35
+    assert placed_after == [
+        17,
+        34,
+    ]  # each time as many as would be a batch for one partition; after the second it is one
 
 
 def test_however_much_memory_there_is_rows_that_are_grouped_at_once_fit_one_array(

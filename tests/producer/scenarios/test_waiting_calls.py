@@ -29,14 +29,14 @@ def simulated(partitions: int = 1, **options: object) -> tuple[SimulatedCluster,
 
 
 def test_full_batches_leave_at_once_however_thin_the_other_partitions_are() -> None:
-    """Twelve batches do when half a batch more is there, of single records; what comes then lingers."""
+    """Twelve do, of single records, when less than two more are there."""
     cluster, producer = simulated(101, linger_ms=3000, batch_size=16_384)
     outcome(producer, producer.send(ProducerRecord("t", b"first", partition=0)))
     began_ms = cluster.system.now()
     value = b"v" * 1_000
     for partition in range(1, 101):
         producer.send(ProducerRecord("t", b"thin", partition=partition))
-    full = [producer.send(ProducerRecord("t", value, partition=0)) for _ in range(12 * 16 + 8 + 16)]
+    full = [producer.send(ProducerRecord("t", value, partition=0)) for _ in range(12 * 16 + 28)]
     run_until(producer, full[0].done)
     assert cluster.system.now() - began_ms < 100
     run_until(producer, full[11 * 16].done)
