@@ -2,7 +2,7 @@
 
 Each broker takes one request after the other. A request costs `request_ms`, `partition_ms` for each batch in it and its
 bytes at `bytes_per_ms`; the slow broker takes SLOWNESS times as long. Where not all producers of a write are simulated,
-each request and each connection counts `weight` times: as those of the producers that it stands for.
+each request takes `weight` times as long, and each connection counts as `weight`: as those that it stands for.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Service:
 
 
 class ServedCluster(SimulatedCluster):
-    def __init__(self, system: FakeSystem, service: Service, weight: float = 1.0, **options: Any) -> None:
+    def __init__(self, system: FakeSystem, service: Service, **options: Any) -> None:
         self.service = service
-        self.weight = weight
+        self.weight = 1.0
         self.slow: int | None = None
         self.mortal: int | None = None
         """It dies with its second produce request."""

@@ -5,8 +5,9 @@ in a Spark worker. A task is handed Arrow batches at `rows_per_second`, gives th
 for all acknowledgements. Without a distribution its rows go to all partitions at random; with one, each partition has
 the rows of one task, or of as few as there can be.
 
-All partitions and brokers are simulated. Of the places at most `sampled` are, and brokers serve each of them as slowly
-as if the others were there (ServedCluster.weight). What is counted is multiplied by it; memory and times are not.
+All partitions and brokers are simulated. Of the places at most `sampled` are. What is counted is multiplied by the
+number of places that each stands for; memory and times are not. Brokers serve each as slowly as if the others that
+write to the same broker were there (ServedCluster.weight).
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class Write:
 
     @property
     def weight(self) -> float:
+        """How many places each of those that are simulated stands for."""
         return min(self.at_once, self.tasks) / self.places
 
     @property
@@ -118,13 +120,13 @@ class SimulatedWrite:
         self.cluster = ServedCluster(
             self.system,
             write.service,
-            write.weight,
             nodes=write.brokers,
             topics={TOPIC: write.partitions},
             partitions_max=write.partitions,
             check_records=False,
             seed=write.seed,
         )
+        self.cluster.weight = self._service_weight()
         self.given = np.zeros(write.partitions, np.int64)
         """Rows by partition."""
         self.acknowledged = np.zeros(write.partitions, np.int64)
@@ -142,6 +144,13 @@ class SimulatedWrite:
         ended: list[float] = []
         self.turns.run([partial(self._work, place, ended) for place in range(write.places)])
         return self._written(max(ended) - started)
+
+    def _service_weight(self) -> float:
+        """How many tasks a broker serves at one time, by how many of those that are simulated."""
+        write, cluster = self.write, self.cluster.core
+        leaders = {cluster.partition(TOPIC, int(index)).leader for index in write.partitions_of(0)}
+        share = len(leaders) / write.brokers  # of the brokers that a task writes to
+        return max(1.0, min(write.at_once, write.tasks) * share) / max(1.0, write.places * share)
 
     # --- one place, in which one task runs after the other
 
