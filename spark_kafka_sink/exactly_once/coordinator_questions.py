@@ -15,7 +15,7 @@ patience for the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from spark_kafka_sink.client.cluster import Node
@@ -54,9 +54,14 @@ class CoordinatorQuestions:
         (answer,) = self.answers([request]).values()
         return answer
 
-    def answers(self, requests: Iterable[TransactionRequest[AnswerT]]) -> dict[str, AnswerT]:
-        """The final answer about each id that these requests are about."""
-        return _Round(self, {name: request for request in requests for name in request.ids}).run()
+    def answers(
+        self, requests: Iterable[TransactionRequest[AnswerT]], meanwhile: Callable[[], None] = lambda: None
+    ) -> dict[str, AnswerT]:
+        """The final answer about each id that these requests are about.
+
+        `meanwhile` is called when the first requests are on their way. What it starts follows them at once.
+        """
+        return _Round(self, {name: request for request in requests for name in request.ids}).run(meanwhile)
 
 
 class _Round(Generic[AnswerT]):
@@ -76,8 +81,10 @@ class _Round(Generic[AnswerT]):
         self._failures: dict[str, int] = {}
         self._last_failure: KafkaSinkError | None = None
 
-    def run(self) -> dict[str, AnswerT]:
+    def run(self, meanwhile: Callable[[], None]) -> dict[str, AnswerT]:
         try:
+            self._ask_due(self._client.now())
+            meanwhile()
             while self._due or self._looked_up or self._under_way:
                 self._patience.check(self._last_failure)
                 self._ask_due(self._client.now())

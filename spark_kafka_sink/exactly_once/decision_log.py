@@ -100,6 +100,10 @@ class DecisionLog:
         self._log_topic = LogTopic(client, topic)
         self._reader = TopicReader(config, client=client, isolation=READ_UNCOMMITTED)
 
+    def ask_ahead(self) -> None:
+        """Ask whether the topic is there, and do not wait: `create_if_missing` takes the answer."""
+        self._log_topic.ask_ahead()
+
     def create_if_missing(self, replication: int = DEFAULT_REPLICATION) -> None:
         """BrokerError if it is missing and may not be created, PreflightError if it is there and not compacted."""
         self._log_topic.create_if_missing(replication)
@@ -148,11 +152,13 @@ class DecisionLog:
     def _read(self, partition: int, key: bytes | None) -> _Progress:
         topic_id = self._client.topic(self.topic).topic_id
         place = (self._brokers, self.topic, topic_id, partition, key)
-        end = self._reader.end_offsets(self.topic, [partition])[partition]
         progress = _progress.pop(place, None)
+        # What is new is fetched while brokers say where the end is: it was decided a moment ago.
+        ahead = None if progress is None else self._reader.fetch_ahead(self.topic, partition, progress.next_offset)
+        end = self._reader.end_offsets(self.topic, [partition])[partition]
         if progress is None or progress.next_offset > end or topic_id == NO_TOPIC_ID:
-            progress = _Progress(self._reader.beginning_offsets(self.topic, [partition])[partition])
-        for batch in self._reader.decoded(self.topic, partition, start=progress.next_offset, stop=end):
+            progress, ahead = _Progress(self._reader.beginning_offsets(self.topic, [partition])[partition]), None
+        for batch in self._reader.decoded(self.topic, partition, start=progress.next_offset, stop=end, ahead=ahead):
             progress.take(batch, key)
         progress.next_offset = max(progress.next_offset, end)
         if len(_progress) >= _PLACES_MAX:

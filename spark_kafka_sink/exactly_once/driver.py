@@ -14,7 +14,7 @@ and what it does under the epoch names that epoch (query_transactions.py).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -29,7 +29,9 @@ from spark_kafka_sink.exactly_once.query_transactions import (
     QueryTransactions,
     claimed_timeout_ms,
     has_claimed,
+    is_unused,
 )
+from spark_kafka_sink.exactly_once.transactions_client import Listing
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
@@ -77,14 +79,14 @@ class Driver:
     def begin(self, name: str) -> BatchStart:
         """`name`: of one start of a query, or of one job. Another start of the same query has another name."""
         with refusals.before_the_first_row():
+            seen = self._query.look_when_ended(self._query.log.ask_ahead)
             self._query.log.create_if_missing(self._delivery.replication)
-            return self._begin(name)
+            return self._begin(name, seen)
 
-    def _begin(self, name: str) -> BatchStart:
+    def _begin(self, name: str, seen: TransactionDescription | None) -> BatchStart:
         """Begin in turns: one that another driver has spoiled is followed by another, as long as none has won."""
         present: str | None = None
         for _ in range(_TURNS_MAX):
-            seen = self._query.look_when_ended()
             hint = self._query.entry(None if seen is None else seen.id_and_epoch.producer_id)
             if present is None:
                 self._refuse_newer(hint, name, seen)
@@ -94,6 +96,7 @@ class Driver:
                 return self._turn(name, seen, hint, present)
             except ProducerFencedError as error:
                 _log.info("prefix %s: another driver begins at the same time (%s)", self._delivery.prefix, error)
+                seen = self._query.look_when_ended()
         raise refusals.contested(self._delivery.prefix, name)
 
     def _turn(self, name: str, seen: TransactionDescription | None, hint: Entry, present: str) -> BatchStart:
@@ -178,12 +181,14 @@ class Driver:
 
     def _carry_out(self, held: Held, entry: Entry) -> list[TransactionDescription]:
         """Commit all, and note that this is done. Returns transactions of attempts that lost, which are left to end."""
-        self._commit_all(entry)
         losers: list[TransactionDescription] = []
+        listing: list[Listing] = []
+        # The list is asked for when the batch is decided: no attempt that had no id till then begins any more. It is
+        # there before it is noted that the batch is done. That can be written only if no newer driver has begun till
+        # then, so what is listed is none of a newer driver's.
+        self._commit_all(entry, lambda: listing.append(self._query.list_ahead()))
         with _warned_of(entry):
-            # Before it is noted that the batch is done. That can be written only if no newer driver has begun till
-            # then, so what is listed here is none of a newer driver's.
-            losers = self._query.leftovers()
+            losers = self._query.leftovers(listing[0], {each.transactional_id for each in entry.transactions})
         if self._delivery.is_forgotten:
             with _warned_of(entry):
                 self._query.write(held, None)
@@ -199,9 +204,8 @@ class Driver:
     def _ensure_open(self, start: BatchStart, entry: Entry) -> None:
         """A transaction that has ended by itself, or is about to, is found before the decision, not after it."""
         ids = [each.transactional_id for each in entry.transactions]
-        found = self._client.describe(ids)
-        if not self._query.is_newest(start.driver):  # after the others: it is the reason why they are not open
-            raise refusals.fenced(start.driver_id)
+        found = self._client.describe([*ids, start.driver_id])
+        driver = found.pop(start.driver_id, None)
         faults = []
         for name, each in zip(ids, entry.transactions, strict=True):
             now = found.get(name)
@@ -209,6 +213,9 @@ class Driver:
                 faults.append(f"{name}: the brokers do not know it")
             elif not now.is_open or now.id_and_epoch != (each.producer_id, each.epoch):
                 faults.append(f"{name}: {now.state}, with epoch {now.id_and_epoch.epoch} in place of {each.epoch}")
+        # If they are not open, a newer driver may be the reason, which has begun since the answer.
+        if not is_unused(driver, start.driver) or (faults and not self._query.is_newest(start.driver)):
+            raise refusals.fenced(start.driver_id)
         if faults:
             raise refusals.not_open(entry, faults)
         self._ensure_time_left(entry, found.values())
@@ -221,8 +228,8 @@ class Driver:
             if each.started_ms >= 0 and left_ms < min(MARGIN_MS_MAX, each.timeout_ms / 4):
                 raise refusals.too_late(entry, each, left_ms)
 
-    def _commit_all(self, entry: Entry) -> None:
-        refused = self._query.commit(entry)
+    def _commit_all(self, entry: Entry, meanwhile: Callable[[], None] = lambda: None) -> None:
+        refused = self._query.commit(entry, meanwhile)
         if refused:
             raise refusals.not_committed(entry, refused)
 

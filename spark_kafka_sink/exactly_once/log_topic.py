@@ -52,6 +52,10 @@ class LogTopic:
     def exists(self) -> bool:
         return self._admin.exists()
 
+    def ask_ahead(self) -> None:
+        """Ask whether it is there, and do not wait: the next call takes the answer."""
+        self._admin.ask_ahead()
+
     def create_if_missing(self, replication: int = DEFAULT_REPLICATION) -> None:
         """BrokerError if it is missing and may not be created."""
         self._admin.create_if_missing(NewTopic(self.name, PARTITIONS, replication, tuple(_SETTINGS.items())))

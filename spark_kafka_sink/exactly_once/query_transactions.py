@@ -20,7 +20,7 @@ is dropped as a repetition: its writer reads back another's name.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -32,7 +32,7 @@ from spark_kafka_sink.exactly_once.coordinator_questions import PAUSE_MS_MAX
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.entries import Entry, encoded
 from spark_kafka_sink.exactly_once.names import driver_id, task_of
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
+from spark_kafka_sink.exactly_once.transactions_client import Listing, TransactionsClient
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
@@ -86,11 +86,11 @@ class QueryTransactions:
 
     # --- the identity, and the log
 
-    def look(self) -> TransactionDescription | None:
+    def look(self, meanwhile: Callable[[], None] = lambda: None) -> TransactionDescription | None:
         """Who holds the driver's id. None if brokers do not know it."""
-        return self.client.describe([self.driver_id]).get(self.driver_id)
+        return self.client.describe([self.driver_id], meanwhile).get(self.driver_id)
 
-    def look_when_ended(self) -> TransactionDescription | None:
+    def look_when_ended(self, meanwhile: Callable[[], None] = lambda: None) -> TransactionDescription | None:
         """`look`, as soon as no transaction of the id is ending.
 
         Brokers answer the end of a transaction before they write its markers, and the log says nothing of it until
@@ -98,9 +98,11 @@ class QueryTransactions:
         """
         patience = self.client.blocking.patience(f"the end of a transaction of {self.driver_id}")
         pause_ms = COMPLETING_PAUSE_MS
-        while (seen := self.look()) is not None and seen.is_ending:
+        seen = self.look(meanwhile)
+        while seen is not None and seen.is_ending:
             patience.wait(None, pause_ms)
             pause_ms = min(2 * pause_ms, PAUSE_MS_MAX)
+            seen = self.look()
         return seen
 
     def fence(self, seen: TransactionDescription | None, timeouts_ms: Sequence[int]) -> tuple[ProducerIdAndEpoch, int]:
@@ -141,8 +143,7 @@ class QueryTransactions:
 
     def is_newest(self, driver: ProducerIdAndEpoch) -> bool:
         """Is this the newest epoch, and has nothing been written under it since it was given?"""
-        known = self.look()
-        return known is not None and (known.id_and_epoch, known.state) == (driver, EMPTY)
+        return is_unused(self.look(), driver)
 
     def _write(self, held: Held, values: Sequence[bytes | None]) -> Held:
         records = [(self.prefix.encode(), value) for value in values]
@@ -162,14 +163,25 @@ class QueryTransactions:
 
     # --- the transactions of tasks
 
-    def leftovers(self) -> list[TransactionDescription]:
-        """What tasks have open, and the ids under which they have begun nothing yet, but still can."""
-        ids = self.client.ids(lambda name: task_of(self.prefix, name) is not None, ONGOING, EMPTY)
+    def leftovers(
+        self, ahead: Listing | None = None, but: Collection[str] = frozenset()
+    ) -> list[TransactionDescription]:
+        """What tasks have open, and the ids under which they have begun nothing yet, but still can.
+
+        `ahead`: a list that was asked for before, while those that it leaves out (`but`) were committed.
+        """
+        ids = self.client.ids(
+            lambda name: task_of(self.prefix, name) is not None and name not in but, ONGOING, EMPTY, ahead=ahead
+        )
         return [each for each in self.client.describe(ids).values() if can_write(each)]
 
-    def commit(self, entry: Entry) -> dict[str, BrokerError]:
+    def list_ahead(self) -> Listing:
+        """Ask what tasks have open, and do not wait: `leftovers` takes the answers."""
+        return self.client.list_ahead(ONGOING, EMPTY)
+
+    def commit(self, entry: Entry, meanwhile: Callable[[], None] = lambda: None) -> dict[str, BrokerError]:
         """Commit all transactions of a decided batch. Returns what was refused. May be repeated, by anybody."""
-        return self.client.end(entry.transactions, commit=True)
+        return self.client.end(entry.transactions, commit=True, meanwhile=meanwhile)
 
     def abort(self, listed: Iterable[TransactionDescription], driver: ProducerIdAndEpoch) -> None:
         """End exactly what was listed, unless there is a newer driver: then ProducerFencedError, and nothing is done.
@@ -195,6 +207,11 @@ def claimed_timeout_ms(granted_ms: int) -> int:
 
 def has_claimed(driver: TransactionDescription) -> bool:
     return driver.timeout_ms % 1000 == _CLAIMED
+
+
+def is_unused(known: TransactionDescription | None, driver: ProducerIdAndEpoch) -> bool:
+    """Is this the newest epoch of the driver's id, and was nothing written under it since it was given?"""
+    return known is not None and (known.id_and_epoch, known.state) == (driver, EMPTY)
 
 
 def can_write(description: TransactionDescription) -> bool:

@@ -37,7 +37,7 @@ from spark_kafka_sink.protocol.messages.list_transactions import (
     ListTransactionsResponse,
 )
 from spark_kafka_sink.protocol.messages.list_transactions import TransactionState as ListedTransaction
-from spark_kafka_sink.reader.blocking_client import BlockingClient, Question
+from spark_kafka_sink.reader.blocking_client import Asked, BlockingClient, Question
 
 TIMEOUT_MS = 120_000.0
 """The longest time without any progress."""
@@ -46,6 +46,10 @@ SILENCE_MS = 3_000.0
 _IN_FLIGHT_MAX = 50
 _DRIVER_TIMEOUT_MS = 60_000
 """For an epoch that is asked for between two records of a log."""
+
+
+Listing = dict[Node, Asked]
+"""Brokers that were asked what transactions they know of."""
 
 
 class TransactionsClient:
@@ -83,7 +87,9 @@ class TransactionsClient:
             raise request.refusal(transactional_id, request.judged(answer))
         return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 
-    def end(self, prepared: Sequence[PreparedTransaction], *, commit: bool) -> dict[str, BrokerError]:
+    def end(
+        self, prepared: Sequence[PreparedTransaction], *, commit: bool, meanwhile: Callable[[], None] = lambda: None
+    ) -> dict[str, BrokerError]:
         """Commit or abort all of them. Returns what was refused, by transactional id.
 
         A transaction that has ended so already is no refusal, as long as nothing has begun under its id since. What has
@@ -92,7 +98,7 @@ class TransactionsClient:
         requests = {each.transactional_id: EndTransaction(each, commit) for each in prepared}
         return {
             name: requests[name].refusal(name, requests[name].judged(answer))
-            for name, answer in self._coordinated.answers(requests.values()).items()
+            for name, answer in self._coordinated.answers(requests.values(), meanwhile).items()
             if answer.error_code != error_codes.NONE
         }
 
@@ -140,12 +146,14 @@ class TransactionsClient:
         before, place = Written(id_and_epoch, first_sequence), TopicPartition(topic, partition)
         return self._writer.write(transactional_id, before, place, key_values)
 
-    def describe(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
+    def describe(
+        self, transactional_ids: Iterable[str], meanwhile: Callable[[], None] = lambda: None
+    ) -> dict[str, TransactionDescription]:
         """What coordinators know of these ids; those that they do not know are missing. Each is asked about all its
         ids in one request."""
         request = DescribeTransactions(tuple(transactional_ids))
         found: dict[str, TransactionDescription] = {}
-        for name, answer in self._coordinated.answers([request]).items():
+        for name, answer in self._coordinated.answers([request], meanwhile).items():
             judgement = request.judged_by_id(answer)[name]
             if judgement.verdict is not Verdict.DONE:
                 raise request.refusal(name, judgement)
@@ -154,25 +162,33 @@ class TransactionsClient:
                 found[name] = description
         return found
 
-    def ids(self, wanted: Callable[[str], bool], *states: str) -> list[str]:
-        """The transactional ids, of those that are wanted, that are in one of these states. All brokers are asked."""
-        return sorted({row.transactional_id for row in self._rows(states) if wanted(row.transactional_id)})
+    def ids(self, wanted: Callable[[str], bool], *states: str, ahead: Listing | None = None) -> list[str]:
+        """The transactional ids, of those that are wanted, that are in one of these states. All brokers are asked.
+
+        `ahead`: the same question about these states, which was put before.
+        """
+        return sorted({row.transactional_id for row in self._rows(states, ahead) if wanted(row.transactional_id)})
+
+    def list_ahead(self, *states: str) -> Listing:
+        """Ask all brokers for the ids in these states, and do not wait: `ids` takes the answers."""
+        message = ListTransactionsRequest(state_filters=list(states))
+        return {node: self.blocking.start(Question(node, message)) for node in self._all_nodes()}
 
     def owners(self) -> dict[int, str]:
         """Which transactional id has which producer id, of those that this user may see."""
-        return {row.producer_id: row.transactional_id for row in self._rows(())}
+        return {row.producer_id: row.transactional_id for row in self._rows((), None)}
 
-    def _rows(self, states: Sequence[str]) -> list[ListedTransaction]:
+    def _rows(self, states: Sequence[str], ahead: Listing | None) -> list[ListedTransaction]:
         patience, pause_ms = self.blocking.patience("the list of transactions"), COMPLETING_PAUSE_MS
-        message = ListTransactionsRequest(state_filters=list(states))
         listed: dict[int, list[ListedTransaction]] = {}
         while True:
             nodes = [node for node in self._all_nodes() if node.id not in listed]
             if not nodes and listed:
                 return [row for rows in listed.values() for row in rows]
             failure: KafkaSinkError | None = None
-            answers = self.blocking.ask_all(ListTransactionsResponse, [Question(node, message) for node in nodes])
-            for node, answer in zip(nodes, answers, strict=True):
+            asked, ahead = ahead or self.list_ahead(*states), None
+            answers = self.blocking.wait(ListTransactionsResponse, list(asked.values()))
+            for node, answer in zip(asked, answers, strict=True):
                 if isinstance(answer, NetworkError):
                     failure = answer
                 elif answer.error_code == error_codes.NONE:

@@ -162,7 +162,10 @@ class BlockingClient:
 
     def ask_all(self, answer_type: type[AnswerT], questions: Sequence[Question]) -> list[AnswerT | NetworkError]:
         """Ask all nodes at the same time. Returns the answer or error of each question, in their order."""
-        asked = [self.start(question) for question in questions]
+        return self.wait(answer_type, [self.start(question) for question in questions])
+
+    def wait(self, answer_type: type[AnswerT], asked: Sequence[Asked]) -> list[AnswerT | NetworkError]:
+        """Wait for questions that were started. Returns the answer or error of each, in their order."""
         self._finish(asked)
         return [each.error if isinstance(each.error, NetworkError) else each.result(answer_type) for each in asked]
 

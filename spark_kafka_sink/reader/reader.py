@@ -35,7 +35,7 @@ from spark_kafka_sink.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from spark_kafka_sink.protocol.schema import VersionRange
-from spark_kafka_sink.reader.blocking_client import BlockingClient
+from spark_kafka_sink.reader.blocking_client import Asked, BlockingClient, Question
 from spark_kafka_sink.reader.fetched import ROWS_SCHEMA, decoded_batches, visible_rows
 from spark_kafka_sink.records.decoder import DecodedBatch
 from spark_kafka_sink.words import placed
@@ -153,24 +153,46 @@ class TopicReader:
         present_ends = dict.fromkeys(chosen, LONG_MAX) if follow else self._list_offsets(topic, chosen, _LATEST)
         ends = {**present_ends, **_among(stop, chosen)}
         positions = {**self._list_offsets(topic, chosen, _EARLIEST), **_among(start, chosen)}
-        for rows in self._fetched(topic, positions, ends, self._visible, follow=follow):
+        for rows in self._fetched(self._fetching(topic, positions, ends, self._visible), follow=follow):
             if rows.num_rows:
                 yield rows
 
-    def decoded(self, topic: str, partition: int, *, start: int, stop: int) -> Iterator[DecodedBatch]:
-        """The batches of a partition as they are stored, with control batches and whatever the isolation says."""
-        return self._fetched(topic, {partition: start}, {partition: stop}, _as_stored, follow=False)
+    def fetch_ahead(self, topic: str, partition: int, start: int) -> Asked | None:
+        """Ask for what is there from this offset, and do not wait. For `decoded`, when the end is known."""
+        self._client.topic(topic)
+        leader = self._client.leader(topic, partition)
+        if leader is None:
+            return None
+        fetching = self._fetching(topic, {partition: start}, {partition: LONG_MAX}, _as_stored)
+        message = fetching.request([partition], wait_ms=0)
+        return self._client.start(Question(leader, message, fetching.versions))
+
+    def decoded(
+        self, topic: str, partition: int, *, start: int, stop: int, ahead: Asked | None = None
+    ) -> Iterator[DecodedBatch]:
+        """The batches of a partition as they are stored, with control batches and whatever the isolation says.
+
+        `ahead`: what was fetched from `start`, before the end was known.
+        """
+        fetching = self._fetching(topic, {partition: start}, {partition: stop}, _as_stored)
+        if ahead is not None:
+            (answer,) = self._client.wait(FetchResponse, [ahead])
+            if not isinstance(answer, NetworkError) and _is_whole(answer):
+                yield from fetching.take(answer)
+        yield from self._fetched(fetching, follow=False)
 
     # --- parts
 
-    def _fetched(
-        self, topic: str, positions: dict[int, int], ends: dict[int, int], unpack: _Unpack[PartT], *, follow: bool
-    ) -> Iterator[PartT]:
-        topic_id = self._client.topic(topic).topic_id
-        fetching = _Fetching(topic, topic_id, self._isolation, positions, ends, unpack)
+    def _fetching(
+        self, topic: str, positions: dict[int, int], ends: dict[int, int], unpack: _Unpack[PartT]
+    ) -> _Fetching[PartT]:
+        return _Fetching(topic, self._client.topic(topic).topic_id, self._isolation, positions, ends, unpack)
+
+    def _fetched(self, fetching: _Fetching[PartT], *, follow: bool) -> Iterator[PartT]:
+        topic = fetching.topic
         patience = self._client.patience(f"records of topic {topic}")
         while fetching.pending:
-            before = dict(positions)
+            before = dict(fetching.positions)
             failure: KafkaSinkError | None = None
             for leader, led in self._by_leader(topic, fetching.pending).items():
                 answer = self._fetch(fetching, leader, led)
@@ -179,7 +201,7 @@ class TopicReader:
                 else:
                     yield from fetching.take(answer)
                     failure = fetching.failure or failure
-            if positions != before or (follow and failure is None):
+            if fetching.positions != before or (follow and failure is None):
                 patience.renew()
             elif fetching.pending:
                 self._client.metadata.request_update()
@@ -238,8 +260,7 @@ class TopicReader:
             context = f"topic {fetching.topic} was deleted and created again while it was read"
             raise broker_error(error_codes.UNKNOWN_TOPIC_ID, context)
         request = fetching.request(partitions)
-        versions = _FETCH_BY_NAME if fetching.topic_id == NO_TOPIC_ID else None
-        return self._client.attempt(leader, FetchResponse, request, versions=versions)
+        return self._client.attempt(leader, FetchResponse, request, versions=fetching.versions)
 
 
 class _Fetching(Generic[PartT]):
@@ -261,23 +282,27 @@ class _Fetching(Generic[PartT]):
         self.topic_id = topic_id
         self.failure: KafkaSinkError | None = None
         self._isolation = isolation
-        self._positions = positions
+        self.positions = positions
         self._ends = ends
         self._unpack = unpack
 
     @property
     def pending(self) -> list[int]:
-        return [partition for partition, end in self._ends.items() if self._positions[partition] < end]
+        return [partition for partition, end in self._ends.items() if self.positions[partition] < end]
 
-    def request(self, partitions: list[int]) -> FetchRequest:
+    @property
+    def versions(self) -> VersionRange | None:
+        return _FETCH_BY_NAME if self.topic_id == NO_TOPIC_ID else None
+
+    def request(self, partitions: list[int], wait_ms: int = FETCH_WAIT_MS_MAX) -> FetchRequest:
         wanted = [
             FetchPartition(
-                partition=partition, fetch_offset=self._positions[partition], partition_max_bytes=PARTITION_BYTES_MAX
+                partition=partition, fetch_offset=self.positions[partition], partition_max_bytes=PARTITION_BYTES_MAX
             )
             for partition in partitions
         ]
         return FetchRequest(
-            max_wait_ms=FETCH_WAIT_MS_MAX,
+            max_wait_ms=wait_ms,
             min_bytes=1,
             max_bytes=FETCH_BYTES_MAX,
             isolation_level=self._isolation,
@@ -290,7 +315,7 @@ class _Fetching(Generic[PartT]):
         for topic in answer.responses:
             for data in topic.partitions:
                 where = placed(self.topic, data.partition_index)
-                if data.partition_index not in self._positions:
+                if data.partition_index not in self.positions:
                     continue  # it was not asked for
                 if data.error_code == error_codes.NONE:
                     yield from self._rows(data)
@@ -299,10 +324,16 @@ class _Fetching(Generic[PartT]):
 
     def _rows(self, data: PartitionData) -> Iterator[PartT]:
         partition = data.partition_index
-        start, stop = self._positions[partition], self._ends[partition]
+        start, stop = self.positions[partition], self._ends[partition]
         for part, next_offset in self._unpack(self.topic, data, start, stop):
-            self._positions[partition] = next_offset
+            self.positions[partition] = next_offset
             yield part
+
+
+def _is_whole(answer: FetchResponse) -> bool:
+    """No error in it: else it is fetched again."""
+    errors = [data.error_code for topic in answer.responses for data in topic.partitions]
+    return not answer.error_code and not any(errors)
 
 
 def _as_stored(topic: str, data: PartitionData, start: int, stop: int) -> Iterator[tuple[DecodedBatch, int]]:

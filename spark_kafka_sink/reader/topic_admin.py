@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_kafka_sink.client.cluster import NO_TOPIC_ID
+from spark_kafka_sink.client.cluster import NO_TOPIC_ID, Node
 from spark_kafka_sink.client.new_topic import NewTopic, remedy, said
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, NetworkError
 from spark_kafka_sink.protocol import error_codes
@@ -18,7 +18,7 @@ from spark_kafka_sink.protocol.messages.describe_configs import (
     DescribeConfigsResponse,
 )
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from spark_kafka_sink.reader.blocking_client import BlockingClient
+from spark_kafka_sink.reader.blocking_client import Asked, BlockingClient, Question
 
 _ASK_AGAIN_MS = 100.0
 
@@ -37,6 +37,12 @@ class TopicAdmin:
         self._client = client
         self._needed = needed
         self._topic_id = NO_TOPIC_ID
+        self._ahead: Asked | None = None
+
+    def ask_ahead(self) -> None:
+        """Put the question whether it is there, and do not wait: the next call takes the answer."""
+        node = self._client.any_node()
+        self._ahead = None if node is None else self._client.start(self._question(node))
 
     def exists(self) -> bool:
         patience = self._client.patience(f"topic {self.name}")
@@ -78,9 +84,10 @@ class TopicAdmin:
 
     def _missing(self) -> KafkaSinkError | None:
         """Why the topic cannot be read now; raised, if it will not pass."""
-        question = MetadataRequest(topics=[MetadataRequestTopic(name=self.name)], allow_auto_topic_creation=False)
-        node = self._client.any_node()
-        answer = None if node is None else self._client.attempt(node, MetadataResponse, question)
+        if self._ahead is None:
+            self.ask_ahead()
+        asked, self._ahead = self._ahead, None
+        answer = None if asked is None else self._client.wait(MetadataResponse, [asked])[0]
         if answer is None or isinstance(answer, NetworkError):
             return answer or NetworkError("no broker can be asked")
         code = answer.topics[0].error_code if answer.topics else error_codes.UNKNOWN_TOPIC_OR_PARTITION
@@ -91,6 +98,10 @@ class TopicAdmin:
         if not error_codes.error_code(code).retriable:
             raise error
         return error
+
+    def _question(self, node: Node) -> Question:
+        topics = [MetadataRequestTopic(name=self.name)]
+        return Question(node, MetadataRequest(topics=topics, allow_auto_topic_creation=False))
 
     def _create(self, wanted: NewTopic) -> KafkaSinkError | None:
         node = self._client.metadata.snapshot.controller or self._client.any_node()

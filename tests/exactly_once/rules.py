@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spark_kafka_sink.exactly_once import driver as driver_module
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
@@ -51,6 +52,7 @@ def a_decision_is_written_under_the_epoch_of_the_start(patch: pytest.MonkeyPatch
 
     patch.setattr(QueryTransactions, "write", anew)
     patch.setattr(QueryTransactions, "is_newest", lambda query, driver: True)
+    patch.setattr(driver_module, "is_unused", lambda known, driver: True)
 
 
 def what_is_decided_is_finished_by_the_next_driver(patch: pytest.MonkeyPatch) -> None:
@@ -67,7 +69,7 @@ def a_batch_that_is_decided_is_passed_over(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_left_is_aborted_by_the_next_driver(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(QueryTransactions, "leftovers", lambda query: [])
+    patch.setattr(QueryTransactions, "leftovers", lambda query, *ahead: [])
 
 
 def it_is_looked_for_a_newer_driver_between_list_and_abort(patch: pytest.MonkeyPatch) -> None:

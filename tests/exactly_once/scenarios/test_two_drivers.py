@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from unittest.mock import patch
 
 import pytest
@@ -66,8 +67,8 @@ def test_a_driver_that_hangs_after_its_first_look_gives_way_to_one_that_begins_m
     newer, of_newer = query.again(), list[BatchStart]()
     whole = QueryTransactions.look
 
-    def look(held: QueryTransactions) -> TransactionDescription | None:
-        found = whole(held)
+    def look(held: QueryTransactions, *meanwhile: Callable[[], None]) -> TransactionDescription | None:
+        found = whole(held, *meanwhile)
         if not of_newer:
             with patch.object(QueryTransactions, "look", whole):
                 of_newer.append(newer.begin())

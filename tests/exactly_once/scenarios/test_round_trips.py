@@ -1,0 +1,91 @@
+"""How many times a driver waits for brokers in a micro-batch, when nothing has changed since the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from spark_kafka_sink.exactly_once import clients
+from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
+from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.driver import Driver
+from spark_kafka_sink.exactly_once.entries import Batch
+from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_late
+from spark_kafka_sink.exactly_once.names import task_id
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+from tests.fake_system import FakeSystem
+from tests.producer.virtual_time import simulated_producer
+from tests.simulated_cluster import SimulatedCluster
+
+LATENCY_MS = 100.0
+ROUND_TRIP_MS = 2 * LATENCY_MS
+NAME = "start 1"
+WARM_UP = 3
+
+
+class Kept:
+    """A query whose driver keeps its client from batch to batch, and whose one task keeps its producer."""
+
+    def __init__(self, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.system = FakeSystem(latency_ms=LATENCY_MS)
+        self.cluster = SimulatedCluster(self.system, nodes=2, topics={"t": 1}, transaction_version=version)
+        self.delivery = Delivery({"bootstrap.servers": self.cluster.bootstrap_servers}, "p", "decisions", -1, 60_000)
+        made: list[TransactionsClient] = []
+
+        def kept(config: object, system: object) -> TransactionsClient:
+            if not made:
+                made.append(TransactionsClient(config, system=self.system))  # type: ignore[arg-type]
+            return made[0]
+
+        monkeypatch.setattr(clients, "TransactionsClient", kept)
+        monkeypatch.setattr(TransactionsClient, "close", lambda client: None)
+        self.producer: KafkaProducer = simulated_producer(self.cluster, transactional_id="x")
+
+    def begin(self) -> BatchStart:
+        with Driver(self.delivery, system=self.system) as driver:
+            return driver.begin(NAME)
+
+    def write(self, start: BatchStart) -> PreparedTransaction:
+        wanted = start.task(0, 0)
+        name = free_name(self.producer.describe_transactions, start, wanted, 1)
+        self.producer.init_transactions(task_id(start.prefix, name))
+        refuse_if_late(self.producer.describe_transactions, start)
+        self.producer.begin_transaction()
+        self.producer.send("t", b"v")
+        prepared = self.producer.prepare_transaction()
+        assert prepared is not None
+        return prepared
+
+    def commit(self, start: BatchStart, number: int, prepared: PreparedTransaction) -> None:
+        with Driver(self.delivery, system=self.system) as driver:
+            driver.commit(start, Batch("q", number), [prepared], Content.of({"t": 1}, 1))
+
+    def round_trips(self, step: Callable[[], object]) -> int:
+        begun = self.system.now()
+        step()
+        return round((self.system.now() - begun) / ROUND_TRIP_MS)
+
+
+@pytest.fixture
+def query(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
+    made = Kept(request.param, monkeypatch)
+    for number in range(WARM_UP):
+        start = made.begin()
+        made.commit(start, number, made.write(start))
+    yield made
+    made.producer.close(0)
+
+
+@pytest.mark.parametrize(("query", "begin", "write", "commit"), [(2, 4, 4, 6), (1, 4, 5, 8)], indirect=["query"])
+def test_a_micro_batch_waits_for_brokers_no_more_often_than_the_rules_need(
+    query: Kept, begin: int, write: int, commit: int
+) -> None:
+    """begin: look, read, fence, read. write: look, id, look, records. commit: look, decide (2), commit, note (2)."""
+    started: list[BatchStart] = []
+    written: list[PreparedTransaction] = []
+    assert query.round_trips(lambda: started.append(query.begin())) == begin
+    assert query.round_trips(lambda: written.append(query.write(started[0]))) == write
+    assert query.round_trips(lambda: query.commit(started[0], WARM_UP, written[0])) == commit
