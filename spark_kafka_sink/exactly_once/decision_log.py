@@ -98,6 +98,7 @@ class DecisionLog:
         self._brokers = config.bootstrap_servers
         self._client = client
         self._log_topic = LogTopic(client, topic)
+        self._places_read: set[tuple[object, ...]] = set()
         self._reader = TopicReader(config, client=client, isolation=READ_UNCOMMITTED)
 
     def ask_ahead(self) -> None:
@@ -153,8 +154,11 @@ class DecisionLog:
         topic_id = self._client.topic(self.topic).topic_id
         place = (self._brokers, self.topic, topic_id, partition, key)
         progress = _progress.pop(place, None)
-        # What is new is fetched while brokers say where the end is: it was decided a moment ago.
-        ahead = None if progress is None else self._reader.fetch_ahead(self.topic, partition, progress.next_offset)
+        ahead = None
+        if progress is not None and place not in self._places_read:
+            # The batch before was decided a moment ago: it is fetched while the broker says where the end is.
+            ahead = self._reader.fetch_ahead(self.topic, partition, progress.next_offset)
+        self._places_read.add(place)
         end = self._reader.end_offsets(self.topic, [partition])[partition]
         if progress is None or progress.next_offset > end or topic_id == NO_TOPIC_ID:
             progress, ahead = _Progress(self._reader.beginning_offsets(self.topic, [partition])[partition]), None

@@ -54,6 +54,7 @@ class Cluster:
         self.system = FakeSystem()
         self.brokers = [ScriptedBroker(), ScriptedBroker()]
         self.isolations: set[int] = set()
+        self.fetches = 0
         for number, broker in enumerate(self.brokers):
             broker.on_request = lambda received, number=number: self.serve(number, received)  # type: ignore[misc]
             self.system.listen(f"b{number}", 9092, broker)
@@ -95,6 +96,7 @@ class Cluster:
         return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=answered)])
 
     def fetch(self, number: int, request: FetchRequest, version: int) -> FetchResponse:
+        self.fetches += 1
         self.isolations.add(request.isolation_level)
         (asked_topic,) = request.topics
         assert (asked_topic.topic_id == ID_1) if version >= 13 else (asked_topic.topic == "t")

@@ -180,3 +180,41 @@ def test_a_whole_topic_is_one_call() -> None:
     assert rows(read_topic_table("b0:9092", "t", system=cluster.system)) == [(0, 0, b"a")]
     with pytest.raises(ConfigurationError, match=r"retry\.backof\.ms"):
         read_topic_table("b0:9092", "t", options={"retry.backof.ms": 1}, system=cluster.system)
+
+
+# --- what is fetched before the end is known
+
+
+def test_what_was_fetched_ahead_is_read_up_to_the_end_and_not_fetched_again() -> None:
+    cluster = Cluster(Log([batch(0, b"a"), batch(1, b"b"), batch(2, b"c")]))
+    with cluster.reader() as reader:
+        ahead = reader.fetch_ahead("t", 0, 1)
+        assert reader.end_offsets("t", [0]) == {0: 3}
+        found = list(reader.decoded("t", 0, start=1, stop=2, ahead=ahead))
+    assert [each.header.base_offset for each in found] == [1]
+    assert cluster.fetches == 1
+
+
+def test_what_was_written_after_it_was_fetched_ahead_is_fetched() -> None:
+    log = Log([batch(0, b"a")])
+    cluster = Cluster(log)
+    with cluster.reader() as reader:
+        ahead = reader.fetch_ahead("t", 0, 0)
+        reader.end_offsets("t", [0])  # it is answered by now
+        log.batches.append(batch(1, b"b"))
+        end = reader.end_offsets("t", [0])[0]
+        found = list(reader.decoded("t", 0, start=0, stop=end, ahead=ahead))
+    assert [each.header.base_offset for each in found] == [0, 1]
+    assert cluster.fetches == 2
+
+
+def test_what_could_not_be_fetched_ahead_is_fetched_again() -> None:
+    log = Log([batch(0, b"a")])
+    cluster = Cluster(log)
+    with cluster.reader() as reader:
+        reader.end_offsets("t", [0])
+        log.errors = [error_codes.NOT_LEADER_OR_FOLLOWER]
+        ahead = reader.fetch_ahead("t", 0, 0)
+        found = list(reader.decoded("t", 0, start=0, stop=1, ahead=ahead))
+    assert [each.header.base_offset for each in found] == [0]
+    assert cluster.fetches == 2
