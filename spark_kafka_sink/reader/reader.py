@@ -332,8 +332,7 @@ class _Fetching(Generic[PartT]):
 
 def _is_whole(answer: FetchResponse) -> bool:
     """No error in it: else it is fetched again."""
-    errors = [data.error_code for topic in answer.responses for data in topic.partitions]
-    return not answer.error_code and not any(errors)
+    return not any([answer.error_code, *(data.error_code for topic in answer.responses for data in topic.partitions)])
 
 
 def _as_stored(topic: str, data: PartitionData, start: int, stop: int) -> Iterator[tuple[DecodedBatch, int]]:
