@@ -108,9 +108,9 @@ def test_what_was_read_is_not_read_again_by_this_process(held: QueryTransactions
     read: list[int] = []
     whole = TopicReader.decoded
 
-    def decoded(reader: TopicReader, topic: str, partition: int, *, start: int, stop: int) -> Any:
+    def decoded(reader: TopicReader, topic: str, partition: int, *, start: int, **rest: Any) -> Any:
         read.append(start)
-        return whole(reader, topic, partition, start=start, stop=stop)
+        return whole(reader, topic, partition, start=start, **rest)
 
     with patch.object(TopicReader, "decoded", decoded):
         mine = held.write(fence(held), Entry(PREFIX, generation=1))
