@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.benchmarks import page
+from integration.benchmarks import page, wide
 from integration.benchmarks.page import (
     BEGIN,
     END,
@@ -20,6 +20,7 @@ from integration.benchmarks.page import (
     write_history,
     write_page,
 )
+from spark_kafka_sink.testing import embedded_broker
 
 SPARK = Line(
     "**Spark**",
@@ -101,3 +102,25 @@ def test_every_second_round_goes_backwards() -> None:
 
 def test_a_quick_run_measures_a_part_and_never_nothing() -> None:
     assert [FULL.of(30, 12), QUICK.of(30, 12), QUICK.of(100), QUICK.of(1)] == [30, 12, 20, 1]
+
+
+def test_a_producer_on_a_wide_cluster_is_measured_from_its_making_to_its_last_acknowledgement() -> None:
+    with embedded_broker(topics={"p40": 40}, nodes=3, discard=True) as broker:
+        figures = wide.ours(broker.bootstrap_servers, "p40", 2 * wide.ROWS)
+    assert set(figures) == {"cpu_ns", "first_ms", "first_cpu_ms", "peak_mb", "requests", "refresh_cpu_ms"}
+    assert min(figures.values()) > 0
+    assert figures["requests"] >= 3
+
+
+def test_wide_clusters_have_lines_against_the_same_partitions_of_others_and_against_few_of_ours() -> None:
+    seen: wide.Seen = {}
+    for number, (nodes, partitions) in enumerate((nodes, count) for nodes in wide.NODES for count in wide.PARTITIONS):
+        own = {"cpu_ns": 100.0 * (number + 1), "first_cpu_ms": 9.0, "peak_mb": 8.0, "requests": 7.0}
+        seen[wide.name_of("pykafka", nodes, partitions)] = [{**own, "refresh_cpu_ms": 30.0}]
+        seen[wide.name_of("confluent-kafka", nodes, partitions)] = [{key: 2 * value for key, value in own.items()}]
+    rows = [line.row() for line in wide.lines_of(seen)]
+    assert "| CPU of 3 brokers, 12 partitions | 100 ns/record | 200 |" in rows[0]
+    assert [row.split("|")[5].strip() for row in rows[:8]] == ["**0.50**"] * 3 + ["**3.00**"] + ["**0.50**"] * 3 + [
+        "**0.01**"  # 30 ms in 300 s are 0.01 % of a core
+    ]
+    assert len(rows) == 16

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 
-from integration.benchmarks import exactly_once, formats, producer, small_writes, spark_sink, worker_import
+from integration.benchmarks import exactly_once, formats, producer, small_writes, spark_sink, wide, worker_import
 from integration.benchmarks.page import FULL, QUICK, ROOT, Line, Scale, measured, write_history, write_page
 from integration.benchmarks.spark_sink import discard_broker
 
@@ -31,6 +31,7 @@ PARTS: dict[str, Callable[[Scale], Iterable[Line]]] = {
     "small": _small_writes,
     "once": exactly_once.lines,
     "producer": producer.lines,
+    "wide": wide.lines,
     "formats": formats.lines,
     "import": worker_import.lines,
 }

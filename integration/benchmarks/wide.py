@@ -1,0 +1,224 @@
+"""One producer, many partitions, many brokers: what the first acknowledgement, a record and fresh metadata cost.
+
+    python -m integration.benchmarks.wide [--rounds 3]
+
+3 or 100 nodes of the embedded broker, which acknowledge, count and keep nothing, run in one process of their own. Each
+contender runs in a new process, in turns with the other: ours by columns, and librdkafka. Rows are real (rows.py), with
+keys at random; settings are the Spark sink's: batches of 512 kB, 100 ms of linger. `first` is from making the producer
+to the first acknowledgement, with its connections and metadata; the others are from there to the last acknowledgement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from integration.benchmarks.page import Line, Scale, in_turns, line_of
+from integration.benchmarks.rows import SHAPES
+
+ROWS = 10_000
+RECORDS = 1_000_000
+NODES = (3, 100)
+PARTITIONS = (12, 900, 9_000)
+"""The embedded broker has 10,000 at most, in all topics together."""
+OPTIONS = {"batch.size": 524_288, "linger.ms": 100}
+REFRESHES = 5
+MAX_AGE_MS = 300_000
+"""metadata.max.age.ms of both: how often metadata are asked for where nothing changes."""
+
+Figures = dict[str, float]
+"""cpu_ns of a record, first_ms and first_cpu_ms, peak_mb of memory, requests, and refresh_cpu_ms of metadata."""
+
+
+def ours(bootstrap: str, topic: str, records: int) -> Figures:
+    from spark_kafka_sink import KafkaProducer, RecordColumns
+
+    key, value = SHAPES["real"](ROWS)
+    meter = Meter()
+    with KafkaProducer({"bootstrap.servers": bootstrap, "send.buffer.bytes": -1, **OPTIONS}) as producer:
+        producer.send_columns(topic, RecordColumns(value=value.slice(0, 1), key=key.slice(0, 1))).result(60)
+        figures = meter.first()
+        futures = [producer.send_columns(topic, RecordColumns(value=value, key=key)) for _ in range(records // ROWS)]
+        producer.flush(600)
+        figures |= meter.rest(records)
+        for future in futures:
+            future.result(0).raise_for_failures()
+        figures["requests"] = producer.metric("request-total")
+        meter = Meter()
+        for _ in range(REFRESHES):
+            version = producer._metadata.request_update()
+            producer._loop.wakeup(producer._client)
+            producer._metadata.await_update(version, 60_000)
+        figures["refresh_cpu_ms"] = meter.first()["first_cpu_ms"] / REFRESHES
+    return figures
+
+
+def librdkafka(bootstrap: str, topic: str, records: int) -> Figures:
+    from confluent_kafka import Producer
+
+    stats: dict[str, Any] = {}
+    keys, values = (column.to_pylist() for column in SHAPES["real"](ROWS))
+    meter = Meter()
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "partitioner": "murmur2_random",
+            "queue.buffering.max.messages": 1_000_000,
+            "statistics.interval.ms": 1_000,
+            "stats_cb": lambda text: stats.update(json.loads(text)),
+            **OPTIONS,
+        }
+    )
+    producer.produce(topic, values[0], keys[0])
+    producer.flush(60)
+    figures = meter.first()
+    for number in range(records):
+        while True:
+            try:
+                producer.produce(topic, values[number % ROWS], keys[number % ROWS])
+                break
+            except BufferError:
+                producer.poll(0.01)
+        if number % 1_000 == 0:
+            producer.poll(0)
+    producer.flush(600)
+    figures |= meter.rest(records)
+    producer.poll(2)  # the last statistics
+    figures["requests"] = float(sum(broker["tx"] for broker in stats.get("brokers", {}).values()))
+    return figures
+
+
+class Meter:
+    """Time and CPU of this process since it was made."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._seconds, self._cpu = time.perf_counter(), cpu_seconds()
+
+    def first(self) -> Figures:
+        """What was taken so far; from here on the rest counts."""
+        taken = {"first_ms": 1e3 * (time.perf_counter() - self._seconds), "first_cpu_ms": 1e3 * self._cpu_since()}
+        self._begin()
+        return taken
+
+    def rest(self, records: int) -> Figures:
+        peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return {"cpu_ns": 1e9 * self._cpu_since() / records, "peak_mb": peak_kb / 1024}
+
+    def _cpu_since(self) -> float:
+        return cpu_seconds() - self._cpu
+
+
+def cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+CONTENDERS: dict[str, Callable[[str, str, int], Figures]] = {"pykafka": ours, "confluent-kafka": librdkafka}
+
+
+@contextlib.contextmanager
+def cluster(nodes: int) -> Iterator[str]:
+    """The address of a cluster with a topic for each number of partitions."""
+    broker = f"-m spark_kafka_sink.cli broker --port 0 --discard --no-auto-create --nodes {nodes}"
+    command = [sys.executable, *broker.split()]
+    for partitions in PARTITIONS:
+        command += ["--topic", f"p{partitions}:{partitions}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield next(line.split()[2].rstrip(",") for line in process.stdout if line.startswith("listening on "))
+    finally:
+        process.terminate()
+        with process:
+            process.wait()
+
+
+def measure(contender: str, bootstrap: str, partitions: int, records: int) -> Figures:
+    """In a process of its own."""
+    command = [sys.executable, "-m", "integration.benchmarks.wide", "--contender", contender]
+    command += ["--bootstrap", bootstrap, "--topic", f"p{partitions}", "--records", str(records)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    figures: Figures = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def name_of(contender: str, nodes: int, partitions: int) -> str:
+    return f"{contender}, {nodes} brokers, {partitions:,} partitions"
+
+
+Seen = dict[str, list[Figures]]
+
+
+def in_rounds(rounds: int, records: int) -> Seen:
+    """The figures of each contender with each cluster and topic, by `name_of`, of each round."""
+    seen: Seen = {}
+    for nodes in NODES:
+        with cluster(nodes) as bootstrap:
+            cases = {name_of(who, nodes, count): (who, count) for count in PARTITIONS for who in CONTENDERS}
+            for turn, name in in_turns(list(cases), rounds):
+                who, partitions = cases[name]
+                seen.setdefault(name, []).append(measure(who, bootstrap, partitions, records))
+                print(f"round {turn + 1}: {name}: {seen[name][-1]}", file=sys.stderr, flush=True)
+    return seen
+
+
+def lines_of(seen: Seen) -> Iterator[Line]:
+    few, many = PARTITIONS[0], PARTITIONS[-1]
+    for nodes in NODES:
+        for partitions in PARTITIONS:
+            pair = name_of("pykafka", nodes, partitions), name_of("confluent-kafka", nodes, partitions)
+            yield line_of(f"CPU of {nodes} brokers, {partitions:,} partitions", "ns/record", seen, "cpu_ns", pair, "")
+        ours_of_many = name_of("pykafka", nodes, many)
+        to_few = ours_of_many, name_of("pykafka", nodes, few)
+        theirs = ours_of_many, name_of("confluent-kafka", nodes, many)
+        where = f"{nodes} brokers, {many:,} partitions"
+        yield line_of(f"... {where} to {few}", "ns/record", seen, "cpu_ns", to_few, "4")
+        yield line_of(f"first acknowledgement, {where}: CPU (goal 200 ms)", "ms", seen, "first_cpu_ms", theirs, "")
+        yield line_of(f"most memory, {where} (goal 230 MB)", "MB", seen, "peak_mb", theirs, "")
+        yield line_of(f"requests, {where}", "requests", seen, "requests", theirs, "")
+        shares = [100 * run["refresh_cpu_ms"] / MAX_AGE_MS for run in seen[ours_of_many]]
+        yield Line(f"refreshes of metadata, {where}: of a core", "%", shares, [1.0] * len(shares), "the goal", "1")
+
+
+def lines(scale: Scale) -> Iterator[Line]:
+    """Fewer rounds than the other parts have: each starts a process for each cluster, topic and contender."""
+    yield from lines_of(in_rounds(scale.rounds // 2, scale.of(RECORDS // ROWS, 20) * ROWS))
+
+
+def compare(rounds: int, records: int) -> None:
+    print("| | CPU per record | first: time / CPU | memory | requests | refresh: CPU |\n|---|---:|---:|---:|---:|---:|")
+    for name, runs in in_rounds(rounds, records).items():
+        middle = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+        refresh = f"{middle['refresh_cpu_ms']:.1f} ms" if "refresh_cpu_ms" in middle else ""
+        first = f"{middle['first_ms']:,.0f} / {middle['first_cpu_ms']:,.0f} ms"
+        figures = f"{middle['cpu_ns']:,.0f} ns | {first} | {middle['peak_mb']:,.0f} MB | {middle['requests']:,.0f}"
+        print(f"| {name} | {figures} | {refresh} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="One producer and many partitions on many brokers.")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--records", type=int, default=RECORDS)
+    for hidden in ("--contender", "--bootstrap", "--topic"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.contender:
+        print(json.dumps(CONTENDERS[given.contender](given.bootstrap, given.topic, given.records)))
+    else:
+        compare(given.rounds, given.records)
+
+
+if __name__ == "__main__":
+    main()
