@@ -13,9 +13,8 @@ import zlib
 from spark_kafka_sink.client.new_topic import BROKERS_CHOOSE, NewTopic
 from spark_kafka_sink.errors import AuthorizationError, UnsupportedVersionError
 from spark_kafka_sink.exactly_once import refusals
-from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from spark_kafka_sink.reader.blocking_client import BlockingClient
-from spark_kafka_sink.reader.topic_admin import TopicAdmin
+from spark_kafka_sink.reader.topic_admin import LISTS_TRANSACTIONS, TopicAdmin
 
 DEFAULT_REPLICATION = BROKERS_CHOOSE
 """As many replicas as the brokers give by themselves."""
@@ -30,8 +29,6 @@ _SETTINGS = {
     "min.cleanable.dirty.ratio": "0.01",
     "delete.retention.ms": "60000",
 }
-# A broker that is too old to say what transactions there are is found before anything is made. No producer has this id.
-_NEEDED = (ListTransactionsResponse, ListTransactionsRequest(producer_id_filters=[-1]))
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +44,7 @@ class LogTopic:
     def __init__(self, client: BlockingClient, name: str) -> None:
         self.name = name
         self._client = client
-        self._admin = TopicAdmin(client, name, ", the log of what is decided", needed=_NEEDED)
+        self._admin = TopicAdmin(client, name, ", the log of what is decided", needed=LISTS_TRANSACTIONS)
 
     def exists(self) -> bool:
         return self._admin.exists()

@@ -17,8 +17,13 @@ from spark_kafka_sink.protocol.messages.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
+from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from spark_kafka_sink.reader.blocking_client import Asked, BlockingClient, Question
+
+# No producer has this id: the answer is empty.
+LISTS_TRANSACTIONS = (ListTransactionsResponse, ListTransactionsRequest(producer_id_filters=[-1]))
+"""What a broker must know before a topic is made for an exactly-once write; one that is too old makes none."""
 
 _ASK_AGAIN_MS = 100.0
 

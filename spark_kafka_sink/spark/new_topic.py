@@ -10,7 +10,7 @@ from spark_kafka_sink.client.preflight import Check, Outcome
 from spark_kafka_sink.client.preflight.creation import CREATION
 from spark_kafka_sink.errors import KafkaSinkError, PreflightError
 from spark_kafka_sink.reader.blocking_client import BlockingClient
-from spark_kafka_sink.reader.topic_admin import TopicAdmin
+from spark_kafka_sink.reader.topic_admin import LISTS_TRANSACTIONS, TopicAdmin
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 
 _OPTIONS = "The options are createTopic.partitions, createTopic.replicationFactor and createTopic.config.*."
@@ -23,7 +23,8 @@ def made(options: SinkOptions, wanted: NewTopic) -> bool:
     config = options.producer_config()
     try:
         with BlockingClient(config.client_config(), timeout_ms=config.max_block_ms) as client:
-            was_missing = TopicAdmin(client, wanted.name).create_if_missing(wanted)
+            needed = LISTS_TRANSACTIONS if options.exactly_once is not None else None
+            was_missing = TopicAdmin(client, wanted.name, needed=needed).create_if_missing(wanted)
     except KafkaSinkError as error:
         raise PreflightError(f"Nothing was written: {error} {_OPTIONS}") from error
     if was_missing:

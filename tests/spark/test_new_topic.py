@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from spark_kafka_sink import register
 from spark_kafka_sink.errors import PreflightError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.spark.checks import check_connection
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, run_stream, stream_of
@@ -85,6 +87,16 @@ def test_what_the_cluster_refuses_comes_in_words_before_the_first_task(
     with pytest.raises(PreflightError, match=f"(?s)othing was written.*topic new.*{words}"):
         check(broker, checkConnection=checks)
     assert "new" not in broker.cluster.topics
+
+
+@pytest.mark.parametrize("checks", ["true", "false"])
+def test_brokers_that_are_too_old_for_exactly_once_are_refused_before_the_topic_is_made(checks: str) -> None:
+    with embedded_broker() as broker:
+        limits = {ApiKey.LIST_TRANSACTIONS: VersionRange(0, -1)}
+        broker.cluster.config = dataclasses.replace(broker.cluster.config, version_limits=limits)
+        with pytest.raises(PreflightError, match=r"is older than Kafka 3\.0"):
+            check(broker, deliveryGuarantee="exactly-once", transactionalIdPrefix="old", checkConnection=checks)
+        assert "new" not in broker.cluster.topics
 
 
 def test_more_replicas_than_brokers_are_refused_with_both_numbers(broker: EmbeddedBroker) -> None:
