@@ -126,9 +126,11 @@ soak: setup kafka ## schedules, hostile bytes, faults, killed drivers and placem
 	$(BIN)/python -m tests.exactly_once.explorer --every 1 --faults 1
 	$(BIN)/python -m tests.exactly_once.explorer --every 0 --faults 1 --kinds "loses the answer" "sends late by"
 	$(BIN)/python -m tests.exactly_once.explorer --every 2 --faults 0
+	$(BIN)/python -m tests.take_out --rooms
 	$(BIN)/python -m tests.fuzz $(N)
 	SOAK=1 $(BIN)/python -m pytest --capture=no $(wildcard integration/test_faults_*.py) integration/test_partitioner_keys.py \
-		integration/test_spark_killed_driver.py integration/test_exactly_once_killed.py integration/test_spark_cluster.py \
+		integration/test_spark_killed_driver.py integration/test_exactly_once_killed.py \
+		integration/test_exactly_once_paused.py integration/test_coordinators_real_kafka.py integration/test_spark_cluster.py \
 		integration/test_spark_memory.py integration/test_producer_memory.py integration/test_kafka_versions.py
 
 .PHONY: demo

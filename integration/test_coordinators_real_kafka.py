@@ -3,6 +3,7 @@ and a log is written over the same connections. librdkafka reads what is committ
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -64,8 +65,9 @@ FAULTS: dict[str, tuple[Callable[[KafkaCluster, int], None], Callable[[KafkaClus
 }
 
 
+@pytest.mark.parametrize("round_", range(10 if os.environ.get("SOAK") else 1))
 @pytest.mark.parametrize("fault", FAULTS)
-def test_transactions_of_many_tasks_are_committed(kafka3: KafkaCluster, fault: str) -> None:
+def test_transactions_of_many_tasks_are_committed(kafka3: KafkaCluster, fault: str, round_: int) -> None:
     strike, heal = FAULTS[fault]
     topic = create_topic(kafka3.bootstrap(), replicas=3)
     with client_of(kafka3) as client:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -11,10 +11,12 @@ from pyspark.sql import SparkSession
 
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
+from integration.support.plain_driver import Brokers
 from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError, PreflightError
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import Query, client_of, dying, open_ids, rows
+from tests.history import check_batches
 
 pytestmark = pytest.mark.needs("kafka")
 
@@ -26,13 +28,6 @@ def cluster(request: pytest.FixtureRequest) -> KafkaCluster:
     return found
 
 
-@dataclass
-class Brokers:
-    """A real Kafka with the interface that the tests on the embedded broker use."""
-
-    bootstrap_servers: str
-
-
 @pytest.fixture
 def query(cluster: KafkaCluster) -> Query:
     topic = create_topic(cluster.bootstrap(), partitions=2)
@@ -41,9 +36,13 @@ def query(cluster: KafkaCluster) -> Query:
     )
 
 
-def seen(query: Query, isolation: str = "read_committed") -> list[str]:
-    records = read_topic(query.broker.bootstrap_servers, query.data, isolation=isolation)
-    return sorted((record.value or b"").decode() for record in records)
+def seen(query: Query) -> list[bytes]:
+    return [record.value or b"" for record in read_topic(query.broker.bootstrap_servers, query.data)]
+
+
+def check(query: Query, *numbers: int) -> None:
+    """Of these batches each row is seen once, and no other row."""
+    check_batches({f"batch {number}": [row.encode() for row in rows(number)] for number in numbers}, seen(query))
 
 
 def test_batches_are_seen_when_they_are_committed(query: Query) -> None:
@@ -51,9 +50,9 @@ def test_batches_are_seen_when_they_are_committed(query: Query) -> None:
         query.run(number)
     start = query.begin()
     written = query.write_both(start, 10)
-    assert seen(query) == rows(*range(10))
+    check(query, *range(10))
     query.commit(start, 10, written)
-    assert seen(query) == rows(*range(11))
+    check(query, *range(11))
     assert start.entry.timeout_ms == 900_000
 
 
@@ -72,7 +71,7 @@ def test_a_driver_that_dies_is_followed_by_one_that_finishes(query: Query, where
     if where == "decision":
         again.commit(start, 1, again.write_both(start, 1))
     again.run(2)
-    assert seen(query) == rows(0, 1, 2)
+    check(query, 0, 1, 2)
 
 
 def test_the_older_of_two_drivers_is_refused(query: Query) -> None:
@@ -87,7 +86,7 @@ def test_the_older_of_two_drivers_is_refused(query: Query) -> None:
     with pytest.raises(ExactlyOnceError, match="A newer driver has taken over"):
         query.begin()
     newer.commit(of_newer, 1, newer.write_both(of_newer, 1))
-    assert seen(query) == rows(0, 1)
+    check(query, 0, 1)
 
 
 def test_what_is_aborted_is_never_seen(query: Query) -> None:
@@ -96,7 +95,7 @@ def test_what_is_aborted_is_never_seen(query: Query) -> None:
     assert query.abort(start, 0)
     assert open_ids(query.broker, query.prefix, query.data) == []
     query.run(0)
-    assert seen(query) == rows(0)
+    check(query, 0)
 
 
 def test_a_decided_transaction_that_brokers_have_aborted_is_named(query: Query) -> None:
@@ -109,7 +108,7 @@ def test_a_decided_transaction_that_brokers_have_aborted_is_named(query: Query) 
         client.init_producer_id(lost, 60_000)
     with pytest.raises(CommitLostError, match=f"{lost} \\(rows of Spark's partition 1"):
         query.again().begin()
-    assert seen(query) == ["0/0"]
+    assert seen(query) == [b"0/0"]
 
 
 def test_a_decision_log_that_forgets_is_refused_before_the_first_row(query: Query, cluster: KafkaCluster) -> None:
@@ -140,8 +139,6 @@ def test_a_stream_and_a_job_of_spark(spark: SparkSession, cluster: KafkaCluster,
     frame = spark.range(100).selectExpr("CAST(id AS STRING) AS value").repartition(4)
     for _ in range(2):
         frame.write.format("pykafka").options(**options, idempotencyKey=topic).save()
-    found = sorted((record.value or b"").decode() for record in read_topic(cluster.bootstrap(), topic))
-    expected = [f"{batch}-{number}" for batch in range(3) for number in range(2)] + [
-        str(number) for number in range(100)
-    ]
-    assert found == sorted(expected)
+    batches = {f"batch {batch}": [f"{batch}-{number}".encode() for number in range(2)] for batch in range(3)}
+    batches["the job"] = [b"%d" % number for number in range(100)]
+    check_batches(batches, [record.value or b"" for record in read_topic(cluster.bootstrap(), topic)])

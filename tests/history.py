@@ -14,7 +14,7 @@ of them at most may be seen. Writes of one `batch` are committed together: all u
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -67,6 +67,8 @@ class History:
     writes: list[Write] = field(default_factory=list)
     units: dict[object, frozenset[object]] = field(default_factory=dict)
     """The units of each batch; those of its writes, where it is not said."""
+    committed: frozenset[object] = frozenset()
+    """Batches of which it is known that they are committed, and not always from which attempts."""
 
     def anomalies(self, seen: Mapping[int, Sequence[bytes]]) -> list[Anomaly]:
         """`seen`: by partition, in the order of their offsets, what a read_committed reader gets."""
@@ -112,6 +114,10 @@ class History:
             if there and missing:
                 words = f"{batch}: {sorted(map(str, there))} is seen without {sorted(map(str, missing))}"
                 yield Anomaly(Kind.TORN_BATCH, words)
+            if batch in self.committed and not there:
+                yield Anomaly(Kind.LOST, f"nothing of {batch} is seen, and it was committed")
+        for batch in self.committed - batches.keys():
+            yield Anomaly(Kind.LOST, f"{batch} was committed, and no attempt to write it is known")
 
     def _of_order(self, seen: Mapping[int, Sequence[bytes]]) -> Iterator[Anomaly]:
         for partition, values in seen.items():
@@ -127,6 +133,12 @@ class History:
                             Kind.OUT_OF_ORDER, f"partition {partition}: {value!r} stands before {before[1]!r}"
                         )
                     newest[write.writer] = position[value], value
+
+
+def check_batches(batches: Mapping[str, Sequence[bytes]], seen: Iterable[bytes]) -> None:
+    """These batches were committed, and nothing else: each is seen once and whole, wherever its rows are."""
+    writes = [Write(name, [(0, value) for value in values], Outcome.COMMITTED) for name, values in batches.items()]
+    History(writes).check({0: list(seen)})
 
 
 def offsets_anomalies(writes: Sequence[Write], places: set[Place], group_offset: int | None) -> list[Anomaly]:

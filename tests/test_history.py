@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.history import History, Kind, Outcome, Place, Write, offsets_anomalies
+from tests.history import History, Kind, Outcome, Place, Write, check_batches, offsets_anomalies
 
 
 def places(*values: str, partition: int = 0) -> list[Place]:
@@ -97,6 +97,32 @@ def test_the_offsets_of_a_transaction_without_rows_may_be_there_or_not() -> None
     writes = [Write("first", places("a"), Outcome.COMMITTED, offset=5), Write("empty", [], Outcome.UNKNOWN, offset=7)]
     assert not offsets_anomalies(writes, {(0, b"a")}, 5)
     assert not offsets_anomalies(writes, {(0, b"a")}, 7)
+
+
+def test_a_batch_that_was_committed_from_an_attempt_that_is_not_known_is_seen_once_from_any() -> None:
+    attempts = [Write(name, places(name), Outcome.UNKNOWN, unit="0/0", batch=0) for name in ("a", "b")]
+    history = History(attempts, committed=frozenset({0}))
+
+    def kinds_of(*values: str) -> list[Kind]:
+        return [each.kind for each in history.anomalies({0: [value.encode() for value in values]})]
+
+    assert kinds_of("a") == kinds_of("b") == []
+    assert kinds_of() == [Kind.LOST]
+    assert kinds_of("a", "b") == [Kind.DUPLICATE]
+    assert [each.kind for each in History(committed=frozenset({0})).anomalies({})] == [Kind.LOST]
+
+
+def test_of_batches_that_are_known_in_full_every_fault_is_found() -> None:
+    batches = {"0": [b"a", b"b"], "1": [b"c"]}
+    check_batches(batches, [b"c", b"b", b"a"])
+    for seen, kind in (
+        ([b"a", b"b"], Kind.LOST),
+        ([b"a", b"b", b"c", b"c"], Kind.DUPLICATE),
+        ([b"a", b"c"], Kind.TORN_BATCH),
+        ([b"a", b"b", b"c", b"d"], Kind.ABORTED_READ),
+    ):
+        with pytest.raises(AssertionError, match=f"^{kind.value}: "):
+            check_batches(batches, seen)
 
 
 def test_a_check_that_fails_says_what_was_seen() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from tests.take_out import statements, without
+from tests.take_out import ROOT, in_rooms, statements, without
 
 SOURCE = '''"""A module."""
 
@@ -46,3 +46,13 @@ def test_what_is_left_is_a_module_without_that_statement() -> None:
         ast.parse(left)
         assert left.count("pass") == 1
         assert len(left.splitlines()) == len(SOURCE.splitlines()) - (statement.last - statement.first)
+
+
+def test_the_rooms_are_there_and_a_modules_own_tests_come_first() -> None:
+    tests_of = {str(module): tests for module, tests in in_rooms()}
+    assert tests_of["spark_kafka_sink/exactly_once/late_attempts.py"] == [
+        "tests/exactly_once/test_late_attempts.py",
+        "tests/exactly_once",
+    ]
+    assert any(module.startswith("spark_kafka_sink/producer/transactions/") for module in tests_of)
+    assert all((ROOT / each).exists() for tests in tests_of.values() for each in tests)
