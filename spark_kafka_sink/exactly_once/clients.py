@@ -1,8 +1,8 @@
-"""Clients of transaction coordinators that outlive a batch.
+"""Clients of transaction coordinators that outlive a batch: of drivers, as tasks ask over their producers' connections.
 
-To connect and to log in takes longer than what a driver has to ask for a batch, and longer than what a task has to ask.
-So a client goes back when its user has ended well, and the next user with the same configuration finds it connected.
-One whose user ended with an error is closed: answers may be on their way to it for which no caller waits any more.
+To connect and to log in takes longer than what a driver has to ask for a batch. So a client goes back when its user has
+ended well, and the next user with the same configuration finds it connected. One whose user ended with an error
+is closed: answers may be on their way to it for which no caller waits any more.
 """
 
 from __future__ import annotations
