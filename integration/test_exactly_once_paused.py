@@ -27,7 +27,7 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 pytestmark = pytest.mark.needs("kafka")
 
 SOAK = bool(os.environ.get("SOAK"))
-ROUNDS = 30 if SOAK else 4
+ROUNDS = 30 if SOAK else 2
 VERSIONS = (1, 2) if SOAK else (2,)
 PAUSE_SECONDS_MAX = 0.2
 BROKERS = 3

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from typing import Any
 
 import pytest
 
+from spark_kafka_sink.broker.context import RequestContext
+from spark_kafka_sink.broker.handlers import HANDLERS
 from spark_kafka_sink.errors import BrokerError, PreflightError
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -59,6 +62,23 @@ def test_brokers_that_cannot_be_asked_for_settings_are_a_warning(
     with caplog.at_level(logging.WARNING, "spark_kafka_sink"):
         create_if_missing(broker)
     assert "cannot be seen" in caplog.text
+
+
+def test_a_broker_that_leaves_the_policy_out_of_its_answer_is_a_warning(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = HANDLERS[ApiKey.DESCRIBE_CONFIGS]
+
+    def without(context: RequestContext, request: Any) -> Any:
+        answer: Any = handle(context, request)
+        for row in answer.results:
+            row.configs.clear()
+        return answer
+
+    monkeypatch.setitem(HANDLERS, ApiKey.DESCRIBE_CONFIGS, without)
+    with caplog.at_level(logging.WARNING, "spark_kafka_sink"):
+        create_if_missing(broker)
+    assert "the broker does not say the cleanup.policy of topics" in caplog.text
 
 
 def test_brokers_that_cannot_say_which_transactions_there_are_are_refused_before_the_log_is_made(
