@@ -71,3 +71,17 @@ def _reachable(start: str, below: Mapping[str, set[str]]) -> set[str]:
             found.add(name)
             waiting += below.get(name, ())
     return found
+
+
+def second_beginnings(path: Path) -> list[int]:
+    """Lines where a block comment stands by itself below the first definition, as if another file began there."""
+    found, began, defined = [], 0, False
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if line.startswith("#"):
+            began = began or number
+            continue
+        if defined and began and not line and number - began >= 3:
+            found.append(began)
+        began = 0
+        defined = defined or line.startswith(("def ", "class ", "async def "))
+    return found

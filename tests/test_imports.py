@@ -1,4 +1,5 @@
-"""No circle of files; an import inside of a function only at a door that is named here; what a Spark worker loads."""
+"""Each file is one thing; no circle of files; an import inside of a function only at a door that is named here; what a
+Spark worker loads."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.imports import PACKAGE, ROOT, Import, circles, imports, modules
+from tests.imports import PACKAGE, ROOT, Import, circles, imports, modules, second_beginnings
 
 
 class Door(NamedTuple):
@@ -126,6 +127,18 @@ def test_a_circle_is_found_and_where_an_import_stands(tmp_path: Path) -> None:
         Import("p.c", "p.d", 2, True),
     ]
     assert circles((each.importer, each.imported) for each in found if not each.in_function) == []
+
+
+def test_no_file_begins_another_one_in_its_middle() -> None:
+    assert {short(name): lines for name, path in FILES.items() if (lines := second_beginnings(path))} == {}
+
+
+def test_the_beginning_of_another_file_is_found(tmp_path: Path) -> None:
+    glued = tmp_path / "glued.py"
+    glued.write_text(
+        "# One.\n#\n# Two.\n\ndef f(): ...\n\n# Why.\nX = 1\n\n# Another\n# thing\n# begins.\n\n\ndef g(): ...\n"
+    )
+    assert second_beginnings(glued) == [10]
 
 
 def test_a_spark_worker_loads_no_room_that_a_plain_write_does_not_need() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink.cli.main import COMMANDS, parser
-from spark_kafka_sink.network.security_config import SECURITY_OPTIONS
+from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 from spark_kafka_sink.spark.options.others import CONSUMER_OPTIONS, SOURCE_OPTIONS
 from spark_kafka_sink.spark.options.table import SINK_OPTIONS

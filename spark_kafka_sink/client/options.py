@@ -26,7 +26,8 @@ from spark_kafka_sink.client.option_parsing import (
 )
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.frame import FRAME_BYTES_MAX
-from spark_kafka_sink.network.security_config import SECURITY_OPTIONS, SecurityConfig, security_config
+from spark_kafka_sink.network.security_config import SecurityConfig, security_config
+from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 
 # ClientConfig: how a client connects, asks and waits.
 #

@@ -10,7 +10,7 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.formats.options import FormatOptions
 from spark_kafka_sink.formats.schema_registry import RegistryConfig, check_urls
 from spark_kafka_sink.network.security.tls_options import parse_tls
-from spark_kafka_sink.network.security_config import SECURITY_OPTIONS
+from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 
 PREFIX = "schema.registry."
 SOURCES = ("register", "lookup", "latest")

@@ -20,7 +20,8 @@ from spark_kafka_sink.client.option_parsing import (
 )
 from spark_kafka_sink.client.options import ClientConfig, settle_connections
 from spark_kafka_sink.errors import ConfigurationError, MissingDependencyError
-from spark_kafka_sink.network.security_config import SECURITY_OPTIONS, SecurityConfig
+from spark_kafka_sink.network.security_config import SecurityConfig
+from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 from spark_kafka_sink.records.compression import Codec, require
 

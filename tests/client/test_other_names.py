@@ -7,7 +7,7 @@ import re
 import pytest
 
 from spark_kafka_sink.client.other_names import KAFKA_PYTHON, LIBRDKAFKA, meant
-from spark_kafka_sink.network.security_config import SECURITY_OPTIONS
+from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 
 KNOWN = {*PRODUCER_OPTIONS, *SECURITY_OPTIONS}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from spark_kafka_sink.client.option_parsing import Option
 from spark_kafka_sink.client.other_names import KAFKA_PYTHON, LIBRDKAFKA
-from spark_kafka_sink.network.security_config import SECURITY_OPTIONS
+from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 from spark_kafka_sink.spark.options.names import IN_PLACE_OF_CLASSES, as_in_spark
 from spark_kafka_sink.spark.options.others import CONSUMER_OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from spark_kafka_sink.network.security_config import SECURITY_OPTIONS
+from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 
 KAFKA_PREFIX = "kafka."

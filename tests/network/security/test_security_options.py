@@ -12,7 +12,8 @@ import pytest
 
 from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
 from spark_kafka_sink.held_log import forget
-from spark_kafka_sink.network.security_config import SECURITY_OPTIONS, SecurityConfig, security_config
+from spark_kafka_sink.network.security_config import SecurityConfig, security_config
+from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.sasl.oauthbearer import accept_unsecured
 
 PACKAGE = "org.apache.kafka.common.security"

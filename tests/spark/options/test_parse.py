@@ -9,7 +9,7 @@ import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.held_log import forget
-from spark_kafka_sink.network.security_config import SECURITY_OPTIONS
+from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 from spark_kafka_sink.spark.options.names import as_in_spark
 from spark_kafka_sink.spark.options.others import CONSUMER_OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS
-from spark_kafka_sink.network.security_config import SECURITY_OPTIONS
+from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.spark.patches.drop_in import _REDACTION, _warn_of_another_python
 
 
