@@ -185,14 +185,14 @@ def _keyed(
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Fill in the partitions that keys decide. Returns all partitions, and the rows that have none yet."""
     if partitions is None:
-        return _hashed(key, count)
+        return partitions_by_key(key, count)
     if len(undecided):
-        partitions[undecided], keyless = _hashed(RecordColumns(key).take(undecided).value, count)
+        partitions[undecided], keyless = partitions_by_key(RecordColumns(key).take(undecided).value, count)
         undecided = undecided[keyless]
     return partitions, undecided
 
 
-def _hashed(key: ArrowColumn, count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def partitions_by_key(key: ArrowColumn, count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """The partition of each key, and the rows that have no key: what stands there means nothing."""
     partitions = np.empty(len(key), np.int32)
     keyless: list[NDArray[np.int64]] = [_NO_ROWS]

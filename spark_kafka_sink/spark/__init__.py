@@ -2,6 +2,8 @@
 
 datasource.py       what Spark finds: KafkaDataSource
 checks.py           what the driver looks at before any task: options, schema, connection; also for Spark Connect
+new_topic.py        the topic, made before any task if it is missing
+distribution.py     rows brought to the task that writes their partition or key
 columns.py          the column contract, and Arrow batches -> columns per topic
 value_formats.py    which columns become the value and the key, and by which encoder
 arrow_types.py      types of Spark's columns as Arrow has them

@@ -24,6 +24,7 @@ from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.options import encoded_sides
 from spark_kafka_sink.held_log import held_log
 from spark_kafka_sink.spark.columns import ColumnPlan, plan_columns
+from spark_kafka_sink.spark.distribution import Distribution, faults_of_distribution, planned
 from spark_kafka_sink.spark.new_topic import made, warn_of_differences
 from spark_kafka_sink.spark.options.names import as_in_spark
 from spark_kafka_sink.spark.options.parse import parse_options
@@ -69,6 +70,8 @@ def check_write(options: Mapping[str, str], schema: StructType) -> tuple[SinkOpt
         if not faults:
             raise
         faults += str(error).splitlines()
+    if not faults:
+        faults += faults_of_distribution(parsed, plan, schema)
     if faults:
         raise ConfigurationError(faults)
     return parsed, plan
@@ -138,17 +141,26 @@ def outcome_as_schema(options: Mapping[str, str]) -> StructType:
     given = {name: value for name, value in options.items() if name.lower() != CHECK}
     schema = next(value for name, value in options.items() if name.lower() == CHECK)
     try:
-        _, plan = check_all(given, StructType.fromJson(json.loads(schema)), given.get(START))
+        columns = StructType.fromJson(json.loads(schema))
+        parsed, plan = check_all(given, columns, given.get(START))
+        how = planned(parsed, plan, columns)
     except KafkaSinkError as error:
         return StructType([StructField(type(error).__name__, StringType(), True, {"words": str(error)})])
-    return StructType([StructField(_PASSED, StringType(), True, {"columns": plan.positions()})])
+    return StructType([StructField(_PASSED, StringType(), True, _passed(plan, how))])
 
 
-def ask_driver(session: Any, options: Mapping[str, str], schema: StructType) -> list[int]:
-    """In a client of Spark Connect: the checks on the driver, raising what they raise there; the columns to be sent."""
+def _passed(plan: ColumnPlan, how: Distribution | None) -> dict[str, Any]:
+    return {"columns": plan.positions(), "distribution": "" if how is None else how.to_json()}
+
+
+def ask_driver(session: Any, options: Mapping[str, str], schema: StructType) -> tuple[list[int], Distribution | None]:
+    """In a client of Spark Connect: the checks on the driver, raising what they raise there.
+
+    Returns the columns to be sent, and how rows are to be distributed.
+    """
     reader = session.read.format(NAME).options(**options).option(CHECK, schema.json())
     (field,) = reader.load().schema.fields
     if field.name != _PASSED:
         raise getattr(errors, field.name)(field.metadata["words"])
-    columns: list[int] = field.metadata["columns"]
-    return columns
+    how = field.metadata["distribution"]
+    return list(field.metadata["columns"]), Distribution.of_json(how) if how else None

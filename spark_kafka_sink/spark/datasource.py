@@ -13,7 +13,7 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.spark.checks import CHECK, check_all, outcome_as_schema
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.words import MICRO_BATCH, MODE_NOT_ALLOWED, NAME, OPTIONS_OF_A_TABLE, START
+from spark_kafka_sink.spark.words import MICRO_BATCH, MODE_NOT_ALLOWED, NAME, NOT_DISTRIBUTED, OPTIONS_OF_A_TABLE, START
 from spark_kafka_sink.spark.worker_log import show_log
 from spark_kafka_sink.spark.worker_process import look_at_less
 from spark_kafka_sink.spark.writer import KafkaBatchWriter, KafkaStreamWriter
@@ -73,4 +73,6 @@ class KafkaDataSource(DataSource):
             if BOOTSTRAP in self.options:
                 raise
             raise ConfigurationError([*error.faults, OPTIONS_OF_A_TABLE]) from None
+        if options.distribution is not None:
+            raise ConfigurationError(NOT_DISTRIBUTED)
         return dataclasses.replace(options, registry=None), plan

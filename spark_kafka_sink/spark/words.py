@@ -10,6 +10,10 @@ from spark_kafka_sink.words import cleaned
 
 NAME = "pykafka"
 MODE_NOT_ALLOWED = "Save mode {} not allowed for Kafka. Allowed save modes are Append and ErrorIfExists (default)."
+NOT_DISTRIBUTED = (
+    "Option 'distribution' needs spark_kafka_sink.register(spark) in the program that writes, and save() or start(): "
+    "elsewhere Spark asks a data source in Python too late to bring rows to other tasks."
+)
 NO_NAME = (
     "Option 'deliveryGuarantee' is 'exactly-once', which needs a name for this query that stays the same after a "
     "restart. Set the option checkpointLocation, from which it is made, or transactionalIdPrefix."
@@ -30,11 +34,13 @@ MICRO_BATCH = "pykafka.microbatch"
 """An internal option: it marks the jobs that write the micro-batches of a stream in output mode update."""
 CHECKED = "pykafka.checked"
 """An option of writes that `register` has checked already, with checkConnection false; no user's."""
+DISTRIBUTED = "pykafka.distributed"
+"""An option of writes whose rows are where the option distribution wants them; no user's."""
 START = "pykafka.start"
 """An option that each `start()` of a stream sets to another value; no user's."""
 TASKS_AT_ONCE = "pykafka.tasksatonce"
 """An option by which `register` says how many tasks may write at once; no user's."""
-OWN_OPTIONS = (MICRO_BATCH, CHECKED, START, TASKS_AT_ONCE)
+OWN_OPTIONS = (MICRO_BATCH, CHECKED, DISTRIBUTED, START, TASKS_AT_ONCE)
 
 _CASTS = {"key": "STRING", "value": "STRING", "topic": "STRING", "partition": "INT"}
 _CASTABLE = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN", "DATE", "STRING")

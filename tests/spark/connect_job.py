@@ -23,6 +23,8 @@ def main(address: str, bootstrap: str, topic: str, folder: Path) -> None:
     options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
     frame = spark.range(100).selectExpr("CAST(id AS STRING) AS key", "CAST(id * 2 AS STRING) AS value")
     frame.selectExpr("*", "1 AS VALUE", "2 AS other", "3 AS other").write.format("pykafka").options(**options).save()
+    placed = options | {"topic": f"{topic}-placed", "distribution": "partition", "orderBy": "id"}
+    frame.selectExpr("*", "CAST(key AS INT) AS id").write.format("pykafka").options(**placed).save()
     write_streams(frame, options, folder)
     for mode in ("overwrite", "ignore"):
         writer = frame.write.format("pykafka").options(**options).mode(mode)
@@ -34,11 +36,13 @@ def main(address: str, bootstrap: str, topic: str, folder: Path) -> None:
 def write_streams(frame: DataFrame, options: dict[str, str], folder: Path) -> None:
     frame.write.parquet(f"{folder}/source")
     files = frame.sparkSession.readStream.schema(frame.schema).parquet(f"{folder}/source")
-    for topic, mode, rows in (
-        (f"{options['topic']}-stream", "append", files),
-        (f"{options['topic']}-update", "update", files.groupBy("key").agg({"value": "max"}).toDF("key", "value")),
+    largest = files.groupBy("key").agg({"value": "max"}).toDF("key", "value")
+    for topic, mode, distribution, rows in (
+        (f"{options['topic']}-stream", "append", "none", files),
+        (f"{options['topic']}-update", "update", "partition", largest),
     ):
-        stream = rows.writeStream.format("pykafka").options(**options | {"topic": topic}).outputMode(mode)
+        asked = options | {"topic": topic, "distribution": distribution}
+        stream = rows.writeStream.format("pykafka").options(**asked).outputMode(mode)
         stream = stream.option("checkpointLocation", f"{folder}/checkpoint-{mode}")
         started(stream.trigger(availableNow=True)).awaitTermination()
     stream = files.writeStream.format("pykafka").options(**options).trigger(continuous="1 second")

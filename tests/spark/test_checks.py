@@ -180,8 +180,8 @@ def test_a_write_in_which_the_driver_of_connect_finds_nothing_wrong_goes_on(pref
     """Its client learns which columns are to be sent: the options may name files that only the driver can read."""
     session: Any = Driver()
     schema = StructType([StructField(name, StringType()) for name in ("a", "value", "topic", "key")])
-    assert ask_driver(session, SERVERS | {"topic": "t"}, schema) == [1, 3]
-    assert ask_driver(session, SERVERS, schema) == [1, 2, 3]
+    assert ask_driver(session, SERVERS | {"topic": "t"}, schema) == ([1, 3], None)
+    assert ask_driver(session, SERVERS, schema) == ([1, 2, 3], None)
     formats = {"topic": "t", "valueFormat": "json", "valueColumns": "a"}
-    assert ask_driver(session, SERVERS | formats, schema) == [0, 3]
+    assert ask_driver(session, SERVERS | formats, schema) == ([0, 3], None)
     assert len(preflights.targets) == 2

@@ -30,6 +30,7 @@ from spark_kafka_sink.held_log import warn_once
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 from spark_kafka_sink.spark.options.delivery import delivery_of
+from spark_kafka_sink.spark.options.distribution import distribution_of
 from spark_kafka_sink.spark.options.names import (
     IN_PLACE_OF_CLASSES,
     KAFKA_PREFIX,
@@ -41,7 +42,7 @@ from spark_kafka_sink.spark.options.new_topic import CONFIG, new_topic_of, setti
 from spark_kafka_sink.spark.options.others import CONSUMER_OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.options.table import IN_LOWER_CASE, SINK_OPTIONS
-from spark_kafka_sink.spark.words import CHECKED, NAME, OWN_OPTIONS, TASKS_AT_ONCE
+from spark_kafka_sink.spark.words import CHECKED, DISTRIBUTED, NAME, OWN_OPTIONS, TASKS_AT_ONCE
 from spark_kafka_sink.words import cleaned
 
 _log = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     values = reading.values
     topic, report_topic = values["topic"], values["reportTopic"]
     new_topic, of_new_topic = new_topic_of(reading, topic, settings_of(own))
+    distribution, of_distribution = distribution_of(reading)
     dead_letter_topic, of_dead_letters = _dead_letter_topic(reading)
     formats, of_formats = formats_of(reading)
     registry, of_registry = registry_of(reading, formats, topic)
@@ -87,6 +89,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
         *_faults_of_names(own),
         *(fault + _value_of(fault, reading.given, _VALUES_TO_SHOW) for fault in reading.faults),
         *of_new_topic,
+        *of_distribution,
         *of_dead_letters,
         *of_formats,
         *of_registry,
@@ -103,6 +106,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
         producer=producer,
         topic=topic,
         new_topic=None if CHECKED in lowered else new_topic,
+        distribution=None if DISTRIBUTED in lowered else distribution,
         dead_letter_topic=dead_letter_topic,
         check_connection=values["checkConnection"],
         report_path=values["reportPath"],

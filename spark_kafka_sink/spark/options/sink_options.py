@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.formats.options import FormatOptions
     from spark_kafka_sink.formats.registry_options import RegistryOptions
     from spark_kafka_sink.spark.options.delivery import DeliveryOptions
+    from spark_kafka_sink.spark.options.distribution import DistributionOptions
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,9 @@ class SinkOptions:
     topic: str | None = None
     new_topic: NewTopic | None = None
     """How `topic` is made if it is missing. For the driver only."""
+
+    distribution: DistributionOptions | None = None
+    """What is still to be done before the write. None: rows stay in their tasks, or are distributed already."""
 
     dead_letter_topic: str | None = None
     check_connection: bool = True

@@ -1,7 +1,7 @@
 """The options of the sink itself, in the order of docs/options.md, which is compared with this table.
 
 A row has the name, the default, how a value is read, and the meaning, as the rows of the client's options have. The
-rows of new topics, of formats, of schema registries and of delivery stand in the files that say what they come to.
+rows of distribution, new topics, formats, schema registries and delivery stand in the files that say what they come to.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from spark_kafka_sink.formats.options import FORMAT_OPTIONS
 from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS
 from spark_kafka_sink.reports.store import fault_of
 from spark_kafka_sink.spark.options.delivery import CHECKPOINT_LOCATION, DELIVERY_OPTIONS
+from spark_kafka_sink.spark.options.distribution import DISTRIBUTION_OPTIONS, NUMBER_OF_TASKS_MAX
 from spark_kafka_sink.spark.options.new_topic import NEW_TOPIC_OPTIONS
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.options.values import topic_name, without_fault
 
-NUMBER_OF_TASKS_MAX = 1_000_000
 BYTES_PER_SECOND_MAX = 1 << 50
 
 _ROWS = (
@@ -27,6 +27,7 @@ _ROWS = (
         "accepted as in Spark's own sink, where too the `headers` column alone decides",
     ),
     *NEW_TOPIC_OPTIONS,
+    *DISTRIBUTION_OPTIONS,
     *FORMAT_OPTIONS,
     *REGISTRY_OPTIONS,
     Option(

@@ -4,12 +4,13 @@ Spark asks a data source in Python for its writer when every stage before the wr
 mode and output mode update, and hands over every column. So a write is looked at here, before Spark plans it:
 
 1. mode and trigger, then options, schema and connection (checks.py), with errors that are raised as they are;
-2. the columns of the sink are selected, so that no other travels to Python, whatever its name and type; and the tasks
-   are as few as the option maxTasks allows;
+2. the columns of the sink are selected, so that no other travels to Python, whatever its name and type; the tasks
+   are as few as the option maxTasks allows; and rows are brought to the task that the option distribution wants;
 3. a writer of these columns gets the same options, in mode append, and does what the original one would have done;
    how a table is to be laid out means nothing to Kafka, and is passed over as in Spark's own sink, with a warning.
 
-Output mode update goes through foreachBatch, where each micro-batch is an ordinary write of the rows that have changed.
+Output mode update goes through foreachBatch, where each micro-batch is an ordinary write of the rows that have changed,
+and so does every stream with the option distribution: Spark sorts no stream.
 
 `saveAsTable` and `toTable` are looked at likewise, but keep their columns, which are those of the table.
 """
@@ -27,14 +28,17 @@ from pyspark.sql import SparkSession
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.spark.checks import ask_driver, check_all
+from spark_kafka_sink.spark.distribution import Distribution, distributed, planned
 from spark_kafka_sink.spark.options.delivery import EXACTLY_ONCE
 from spark_kafka_sink.spark.patches.recorded_writer import Record, frame_of, made_anew, record_of
 from spark_kafka_sink.spark.words import (
     CHECKED,
+    DISTRIBUTED,
     MICRO_BATCH,
     MODE_NOT_ALLOWED,
     NAME,
     NO_NAME,
+    NOT_DISTRIBUTED,
     REAL_TIME,
     START,
     TASKS_AT_ONCE,
@@ -47,7 +51,7 @@ _CHECKED = {"checkConnection": "false", CHECKED: "true"}
 _OF_THE_STREAM = ("checkpointlocation", "queryname")
 _OF_TABLES = ("partitionBy", "clusterBy")
 _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
-_MAX_TASKS, _MAX_BYTES = "maxtasks", "maxbytespersecond"
+_MAX_TASKS, _MAX_BYTES, _DISTRIBUTION = "maxtasks", "maxbytespersecond", "distribution"
 _DYNAMIC = "spark.dynamicAllocation.enabled"
 _HOW_MANY = (
     "Option 'maxBytesPerSecond' needs 'maxTasks' here: with Spark Connect, and where Spark adds executors as it goes "
@@ -82,9 +86,11 @@ def saving(original: Callable[..., Any]) -> Callable[..., Any]:
         if path is not None:
             self.option("path", path)
         _check_mode(said)
-        frame = _checked_frame(self, said)
+        columns, how = _checked_columns(self, said)
+        frame, more = _to_their_tasks(frame_of(self), said, columns, how)
         _warn_of_tables(said)
-        original(made_anew(self, frame, without=["mode", *_OF_TABLES]).format(NAME).mode("append").options(**_CHECKED))
+        writer = made_anew(self, frame, without=["mode", *_OF_TABLES]).format(NAME).mode("append")
+        original(writer.options(**_CHECKED, **more))
 
     return save
 
@@ -108,7 +114,7 @@ def saving_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
         self.options(**options)
         _say(self, mode=mode, partitionBy=partitionBy)
         _check_mode(said)
-        _checked_columns(self, said)
+        _check_table(self, said)
         _warn_of_tables(said)
         frame = _in_few_tasks(frame_of(self), said)
         original(made_anew(self, frame, without=_OF_TABLES).format(NAME).options(**_CHECKED), name)
@@ -135,10 +141,14 @@ def starting(original: Callable[..., Any]) -> Callable[..., Any]:
         if path is not None:
             self.option("path", path)
         _prepare_stream(self, said, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName)
-        frame = _checked_frame(self, said)
+        columns, how = _checked_columns(self, said)
+        if how is None:
+            frame = _in_few_tasks(_only(frame_of(self), columns), said)
+        else:
+            frame = _only(frame_of(self), sorted({*columns, *how.positions()}))
         _warn_of_tables(said)
         more = _CHECKED | {START: uuid.uuid4().hex}
-        if _output_mode(said) != "update":
+        if _output_mode(said) != "update" and how is None:
             return original(made_anew(self, frame, without=_OF_TABLES).format(NAME).options(**more))
         streamed = made_anew(self, frame, without=["format", "option", "options", *_OF_TABLES])
         kept = {name: value for name, value in said.options().items() if name in _OF_THE_STREAM}
@@ -167,7 +177,7 @@ def starting_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
         _prepare_stream(self, said, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName)
         if _output_mode(said) == "update":
             raise ConfigurationError(_UPDATE_OF_A_TABLE)
-        _checked_columns(self, said)
+        _check_table(self, said)
         _warn_of_tables(said)
         writer = made_anew(self, _in_few_tasks(frame_of(self), said), without=_OF_TABLES).format(NAME)
         return original(writer.options(**_CHECKED | {START: uuid.uuid4().hex}), tableName)
@@ -195,12 +205,19 @@ def in_active_session(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class WriteChanges:
-    """The function of foreachBatch: writes the rows of a micro-batch that have changed. Spark Connect pickles it."""
+    """The function of foreachBatch: writes the rows of a micro-batch. Spark Connect pickles it."""
 
     options: Mapping[str, str] = field(repr=False)
 
     def __call__(self, frame: Any, batch_id: int) -> None:
-        frame.write.format(NAME).options(**self.options).mode("append").save()
+        options = self.options
+        if _DISTRIBUTION in options:
+            parsed, plan = check_all(options, frame.schema, options.get(START), ask=False)
+            how = planned(parsed, plan, frame.schema)
+            if how is not None:
+                frame = distributed(frame, how, plan.positions(), _tasks_max(options))
+                options = {**options, DISTRIBUTED: "true"}
+        frame.write.format(NAME).options(**options).mode("append").save()
 
 
 def _prepare_stream(writer: Any, said: Record, options: Mapping[str, Any], **settings: Any) -> None:
@@ -272,21 +289,30 @@ def _output_mode(said: Record) -> str:
     return "append" if call is None else str(call.named["outputMode"]).lower()
 
 
-def _checked_frame(writer: Any, said: Record) -> Any:
-    """The rows to be written, without the columns that are none of the sink's. Raises what is wrong with the write."""
-    frame = _only(frame_of(writer), _checked_columns(writer, said))
-    return _in_few_tasks(frame, said)
+def _to_their_tasks(
+    frame: Any, said: Record, columns: list[int], how: Distribution | None
+) -> tuple[Any, dict[str, str]]:
+    """The rows to be written, without the columns that are none of the sink's, in the tasks that write them."""
+    if how is None:
+        return _in_few_tasks(_only(frame, columns), said), {}
+    return distributed(frame, how, columns, _tasks_max(said.options())), {DISTRIBUTED: "true"}
 
 
-def _checked_columns(writer: Any, said: Record) -> list[int]:
-    """The positions of the sink's columns. Raises what is wrong with the write."""
+def _check_table(writer: Any, said: Record) -> None:
+    _, how = _checked_columns(writer, said)
+    if how is not None:
+        raise ConfigurationError(NOT_DISTRIBUTED)
+
+
+def _checked_columns(writer: Any, said: Record) -> tuple[list[int], Distribution | None]:
+    """The positions of the sink's columns, and what the option distribution asks for. Raises what is wrong."""
     frame = frame_of(writer)
     _say_tasks_at_once(writer, said)
     if _is_connect(writer):
         # What options name, packages and files, is there and perhaps not here.
         return ask_driver(frame.sparkSession, said.options(), frame.schema)
-    _, plan = check_all(said.options(), frame.schema, said.options().get(START))
-    return plan.positions()
+    parsed, plan = check_all(said.options(), frame.schema, said.options().get(START))
+    return plan.positions(), planned(parsed, plan, frame.schema)
 
 
 def _say_tasks_at_once(writer: Any, said: Record) -> None:
@@ -304,8 +330,12 @@ def _say_tasks_at_once(writer: Any, said: Record) -> None:
 
 
 def _in_few_tasks(frame: Any, said: Record) -> Any:
-    tasks_max = said.options().get(_MAX_TASKS)
-    return frame if tasks_max is None else frame.coalesce(int(tasks_max))
+    tasks_max = _tasks_max(said.options())
+    return frame if tasks_max is None else frame.coalesce(tasks_max)
+
+
+def _tasks_max(options: Mapping[str, str]) -> int | None:
+    return int(options[_MAX_TASKS]) if _MAX_TASKS in options else None
 
 
 def _is_connect(writer: Any) -> bool:

@@ -1,0 +1,79 @@
+"""The options of `distribution`: which task writes which rows, and in which order."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from spark_kafka_sink.client.option_parsing import Option, Reading, one_of, text, whole
+
+NONE, BY_PARTITION, BY_KEY = "none", "partition", "key"
+NUMBER_OF_TASKS_MAX = 1_000_000
+_ORDERED_BY = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^,`]+?))(?:\s+(asc|desc))?\s*(?:,|$)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class OrderedBy:
+    column: str
+    descends: bool = False
+
+
+def _order(value: object) -> tuple[OrderedBy, ...]:
+    """Names between commas, each with ASC or DESC behind it where that is wanted; any name may stand in backticks."""
+    listed = text(value)
+    order = []
+    at = 0
+    while at < len(listed):
+        match = _ORDERED_BY.match(listed, at)
+        if match is None:
+            raise ValueError("must be a list of columns such as 'time, id DESC'")
+        quoted, plain, direction = match.groups()
+        name = quoted.replace("``", "`") if quoted else plain
+        order.append(OrderedBy(name, (direction or "").lower() == "desc"))
+        at = match.end()
+    return tuple(order)
+
+
+DISTRIBUTION_OPTIONS = (
+    Option(
+        "distribution",
+        NONE,
+        one_of(NONE, BY_PARTITION, BY_KEY),
+        "`partition` brings the rows of each Kafka partition to one task before the write, `key` those of each key: "
+        "see [Many tasks, many partitions](tuning.md#many-tasks-many-partitions)",
+    ),
+    Option(
+        "orderBy",
+        (),
+        _order,
+        "with `distribution`: columns by which the rows of a partition or key are written in order, as `time, id DESC`",
+    ),
+    Option(
+        "distributionTasks",
+        None,
+        whole(1, NUMBER_OF_TASKS_MAX),
+        "with `distribution`: how many tasks write; by default as many as Spark's shuffles have, and with `partition` "
+        "at most one for each partition",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class DistributionOptions:
+    by: str
+    order: tuple[OrderedBy, ...] = ()
+    tasks: int | None = None
+
+
+def distribution_of(reading: Reading) -> tuple[DistributionOptions | None, list[str]]:
+    """None where rows stay in the tasks that they are in; and the faults."""
+    values = reading.values
+    if values["distribution"] != NONE:
+        return DistributionOptions(values["distribution"], values["orderBy"], values["distributionTasks"]), []
+    if "distribution" in reading.wrong:
+        return None, []
+    return None, [
+        f"Option '{option.name}' has no effect unless 'distribution' is '{BY_PARTITION}' or '{BY_KEY}'."
+        for option in DISTRIBUTION_OPTIONS[1:]
+        if option.name in reading.given
+    ]

@@ -1,0 +1,44 @@
+"""The options of distribution."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.spark.options.distribution import DistributionOptions, OrderedBy
+from spark_kafka_sink.spark.options.parse import parse_options
+
+GIVEN = {"kafka.bootstrap.servers": "b:1", "topic": "t"}
+
+
+def parse(**more: str) -> DistributionOptions | None:
+    return parse_options(GIVEN | more).distribution
+
+
+def test_without_the_option_rows_stay_where_they_are() -> None:
+    assert parse() is None
+    assert parse(distribution="none") is None
+
+
+def test_columns_may_be_ordered_both_ways() -> None:
+    order = (OrderedBy("time"), OrderedBy("a, b", descends=True), OrderedBy("id"))
+    assert parse(distribution="Partition", orderBy="time, `a, b` DESC, id asc", distributionTasks="7") == (
+        DistributionOptions("partition", order, 7)
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"distribution": "range"}, "distribution must be one of none, partition, key. It is 'range'."),
+        ({"distribution": "key", "distributionTasks": "0"}, "distributionTasks must be a whole number from 1"),
+        ({"distribution": "key", "orderBy": "a,,b"}, "orderBy must be a list of columns"),
+        ({"orderBy": "a"}, "Option 'orderBy' has no effect unless 'distribution' is 'partition' or 'key'."),
+        ({"distribution": "none", "distributionTasks": "3"}, "Option 'distributionTasks' has no effect unless"),
+    ],
+)
+def test_what_is_wrong_or_without_effect_is_refused(options: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        parse(**options)
+    (fault,) = refused.value.faults
+    assert words in fault

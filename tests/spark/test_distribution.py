@@ -1,0 +1,177 @@
+"""distribution: each partition or key has one task that writes it, and rows are where the Java client puts them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.partitioner.default import murmur2 as reference
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType, IntegerType, LongType, MapType, StringType, StructField, StructType
+
+from spark_kafka_sink import register
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.reports.store import read_reports
+from spark_kafka_sink.reports.write_report import WriteReport
+from spark_kafka_sink.spark.checks import check_write
+from spark_kafka_sink.spark.datasource import KafkaDataSource
+from spark_kafka_sink.spark.distribution import Distribution, planned
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, run_stream, stream_of
+
+PARTITIONS = 10
+ROWS = 2_000
+TASKS = 8
+SCHEMA = StructType(
+    [
+        StructField("key", StringType()),
+        StructField("value", StringType()),
+        StructField("headers", MapType(StringType(), BinaryType())),
+        StructField("seq", LongType()),
+        StructField("partition", IntegerType()),
+    ]
+)
+GIVEN = {"kafka.bootstrap.servers": "a:1", "topic": "t"}
+
+
+def faults(options: dict[str, str], schema: StructType = SCHEMA) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        check_write(GIVEN | options, schema)
+    return "\n".join(refused.value.faults)
+
+
+def test_columns_that_are_not_there_are_refused_with_those_that_are() -> None:
+    assert "orderBy: there is no column 'sec'. The columns are" in faults({"distribution": "key", "orderBy": "sec"})
+
+
+def test_topics_of_a_column_cannot_be_distributed_by_partition() -> None:
+    schema = StructType([*SCHEMA.fields, StructField("topic", StringType())])
+    with pytest.raises(ConfigurationError, match="Write topic by topic, or distribute by 'key'"):
+        check_write({"kafka.bootstrap.servers": "a:1", "distribution": "partition"}, schema)
+    check_write({"kafka.bootstrap.servers": "a:1", "distribution": "key"}, schema)
+
+
+def test_keys_that_are_made_in_the_tasks_cannot_say_where_rows_go() -> None:
+    formats = {"keyFormat": "json", "keyColumns": "seq"}
+    assert "make a column 'key'" in faults({"distribution": "partition"} | formats)
+    options, plan = check_write(GIVEN | formats | {"distribution": "key"}, SCHEMA)
+    how = planned(options, plan, SCHEMA)
+    assert how is not None
+    assert how.key == (3,)
+
+
+def test_rows_cannot_be_distributed_by_a_key_that_there_is_not() -> None:
+    schema = StructType([StructField("value", StringType())])
+    assert "there is no column 'key' and no option keyFormat" in faults({"distribution": "key"}, schema)
+
+
+def test_what_a_client_of_connect_learns_is_what_the_driver_found() -> None:
+    options, plan = check_write(GIVEN | {"distribution": "key", "orderBy": "seq DESC"}, SCHEMA)
+    how = planned(options, plan, SCHEMA)
+    assert how is not None
+    assert how.content == (0, 1, 4), "Spark hashes no map"
+    assert Distribution.of_json(how.to_json()) == how
+
+
+def test_without_register_the_option_is_refused_and_not_passed_over() -> None:
+    source = KafkaDataSource(GIVEN | {"distribution": "key", "checkConnection": "false"})
+    with pytest.raises(ConfigurationError, match=r"Option 'distribution' needs .*register"):
+        source.writer(SCHEMA, overwrite=False)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded_broker() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def rows(spark: SparkSession) -> DataFrame:
+    register(spark)
+    key = "CASE WHEN id % 10 = 0 THEN NULL ELSE concat('key-', id % 97) END"
+    named = "CAST(CASE WHEN id % 10 = 1 THEN 3 END AS INT)"
+    return spark.range(0, ROWS, 1, TASKS).selectExpr(
+        f"{key} AS key", "CAST(id AS STRING) AS value", f"{named} AS partition", "id AS seq"
+    )
+
+
+class Written:
+    """What stands in a topic after a write, and its report."""
+
+    def __init__(self, broker: EmbeddedBroker, topic: str, folder: Path) -> None:
+        self.topic = broker.create_topic(topic, PARTITIONS)
+        self.report_path = str(folder / f"{topic}.jsonl")
+        self.options = {**broker.spark_options, "topic": topic, "reportPath": self.report_path}
+
+    def rows(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.topic.read().to_pylist()
+        return sorted(found, key=lambda row: (row["partition"], row["offset"]))
+
+    def report(self) -> WriteReport:
+        return read_reports(self.report_path)[-1]
+
+    def check_placement(self) -> None:
+        rows = self.rows()
+        assert sorted(int(row["value"]) for row in rows) == list(range(ROWS)), "each row once"
+        for row in rows:
+            if int(row["value"]) % 10 == 1:
+                assert row["partition"] == 3
+            elif row["key"] is not None:
+                assert row["partition"] == (reference(row["key"]) & 0x7FFF_FFFF) % PARTITIONS
+        assert {row["partition"] for row in rows if row["key"] is None} == {*range(PARTITIONS)}, "spread"
+
+    def check_order(self, *, descends: bool = False) -> None:
+        of: dict[tuple[int, bytes], list[int]] = defaultdict(list)
+        for row in self.rows():
+            if row["key"] is not None and int(row["value"]) % 10 != 1:
+                of[row["partition"], row["key"]].append(int(row["value"]))
+        assert len(of) == 97
+        assert all(numbers == sorted(numbers, reverse=descends) for numbers in of.values())
+
+
+@pytest.mark.needs("java")
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_by_partition_each_partition_has_one_writer_and_rows_are_where_java_puts_them(
+    rows: DataFrame, broker: EmbeddedBroker, tmp_path: Path, guarantee: str
+) -> None:
+    written = Written(broker, f"by-partition-{guarantee}", tmp_path)
+    asked = {"distribution": "partition", "orderBy": "seq DESC", "distributionTasks": "4"}
+    rows.write.format("pykafka").options(**written.options, **asked, deliveryGuarantee=guarantee).save()
+    written.check_placement()
+    written.check_order(descends=True)
+    assert written.report().tasks == 4
+    for partition in range(PARTITIONS):
+        of_partition = [int(row["value"]) for row in written.rows() if row["partition"] == partition]
+        assert of_partition == sorted(of_partition, reverse=True), "one task has written all of them"
+
+
+@pytest.mark.needs("java")
+def test_by_key_the_rows_of_a_key_are_written_by_one_task_in_their_order(
+    rows: DataFrame, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    written = Written(broker, "by-key", tmp_path)
+    asked = {"distribution": "key", "orderBy": "seq", "distributionTasks": "5"}
+    rows.write.format("pykafka").options(**written.options, **asked).save()
+    written.check_placement()
+    written.check_order()
+    assert written.report().tasks == 5
+    assert min(task.rows for task in written.report().task_list) > ROWS / 50, "rows without a key are spread"
+
+
+@pytest.mark.needs("java")
+def test_a_stream_distributes_each_micro_batch(rows: DataFrame, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    written = Written(broker, "stream", tmp_path)
+    stream = stream_of([rows.repartition(TASKS)], tmp_path / "source").writeStream.format("pykafka")
+    asked = {"distribution": "partition", "orderBy": "seq", "checkpointLocation": str(tmp_path / "checkpoint")}
+    run_stream(stream.options(**written.options, **asked))
+    written.check_placement()
+    written.check_order()
+
+
+@pytest.mark.needs("java")
+def test_a_table_is_refused_before_any_task(rows: DataFrame, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    written = Written(broker, "table", tmp_path)
+    with pytest.raises(ConfigurationError, match="Option 'distribution' needs"):
+        rows.write.format("pykafka").options(**written.options, distribution="key").saveAsTable("never")
