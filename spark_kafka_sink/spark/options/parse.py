@@ -71,9 +71,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     own = {name: value for name, value in given.items() if not name.startswith(KAFKA_PREFIX)}
     kafka = {name.removeprefix(KAFKA_PREFIX): value for name, value in given.items() if name.startswith(KAFKA_PREFIX)}
 
-    reading = read_options(
-        SINK_OPTIONS, {IN_LOWER_CASE[name]: value for name, value in own.items() if name in IN_LOWER_CASE}, (), NAME
-    )
+    reading = _read(own)
     values = reading.values
     topic, report_topic = values["topic"], values["reportTopic"]
     new_topic, of_new_topic = new_topic_of(reading, topic, settings_of(own))
@@ -117,6 +115,11 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
         registry=registry,
         exactly_once=delivery,
     )
+
+
+def _read(own: Mapping[str, str]) -> Reading:
+    known = {IN_LOWER_CASE[name]: value for name, value in own.items() if name in IN_LOWER_CASE}
+    return read_options(SINK_OPTIONS, known, (), NAME)
 
 
 def _without_others(given: Mapping[str, str]) -> dict[str, str]:
