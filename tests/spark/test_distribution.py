@@ -120,7 +120,9 @@ class Written:
                 assert row["partition"] == 3
             elif row["key"] is not None:
                 assert row["partition"] == (reference(row["key"]) & 0x7FFF_FFFF) % PARTITIONS
-        assert {row["partition"] for row in rows if row["key"] is None} == {*range(PARTITIONS)}, "spread"
+
+    def check_spread(self) -> None:
+        assert {row["partition"] for row in self.rows() if row["key"] is None} == {*range(PARTITIONS)}
 
     def check_order(self, *, descends: bool = False) -> None:
         of: dict[tuple[int, bytes], list[int]] = defaultdict(list)
@@ -141,6 +143,7 @@ def test_by_partition_each_partition_has_one_writer_and_rows_are_where_java_puts
     rows.write.format("pykafka").options(**written.options, **asked, deliveryGuarantee=guarantee).save()
     written.check_placement()
     written.check_order(descends=True)
+    written.check_spread()
     assert written.report().tasks == 4
     for partition in range(PARTITIONS):
         of_partition = [int(row["value"]) for row in written.rows() if row["partition"] == partition]
