@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
+from types import ModuleType
 
+from spark_kafka_sink.client import connection_states
 from spark_kafka_sink.producer.batching import batch
 from spark_kafka_sink.producer.sending import partition_states
+from spark_kafka_sink.producer.transactions import states
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "spark_kafka_sink"
@@ -44,6 +47,24 @@ def test_the_tables_of_states_are_those_of_the_code() -> None:
     assert moves_on_the_page(partition_states.MOVES) == of_partitions
     listed = re.findall(r"^    ([A-Z_]+) {2,}\S", partition_states.__doc__ or "", re.MULTILINE)
     assert listed == list(of_partitions)
+
+
+def moves_of_docstring(module: ModuleType) -> dict[str, set[str]]:
+    rows = re.findall(
+        r"^    ([A-Z_]+) +.*  ([A-Z][A-Z_, ]+(?:or without connection)?|-)$", module.__doc__ or "", re.MULTILINE
+    )
+    gone = {"DISCONNECTED", "AUTHENTICATION_FAILED"}
+    return {
+        state: set(re.findall(r"[A-Z_]+", others)) | (gone if others.endswith("without connection") else set())
+        for state, others in rows
+    }
+
+
+def test_the_tables_of_docstrings_are_those_of_the_code() -> None:
+    for module in (states, connection_states):
+        moves: Mapping[Enum, Iterable[Enum]] = module.MOVES
+        in_code = {state.name: {other.name for other in others} for state, others in moves.items()}
+        assert moves_of_docstring(module) == in_code
 
 
 CACHES = {"protocol/message.py", "protocol/struct_codec.py"}

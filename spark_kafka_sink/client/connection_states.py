@@ -1,9 +1,15 @@
 """The state of the connection to each node: a table, and when the next move is allowed.
 
-    disconnected --connecting--> CONNECTING --checking--> CHECKING_API_VERSIONS --ready--> READY <--> THROTTLED
-         ^                           |                          |                            |          |
-         +---------------------------+--------------------------+----------------------------+----------+
-         or AUTHENTICATION_FAILED, which differs in that it carries the reason and is reported to who waits
+    state                   meaning                             moves to
+    DISCONNECTED            there is none                       CONNECTING
+    CONNECTING              until the channel is ready          CHECKING_API_VERSIONS or without connection
+    CHECKING_API_VERSIONS   the broker is asked what it takes   READY, CHECKING_API_VERSIONS or without connection
+    READY                   requests may be sent                THROTTLED or without connection
+    THROTTLED               quiet, as the broker has asked      READY or without connection
+    AUTHENTICATION_FAILED   as DISCONNECTED, with the reason,   CONNECTING
+                            which is reported to who waits
+
+`MOVES` is this table; without connection is DISCONNECTED or AUTHENTICATION_FAILED.
 
 CONNECTING lasts until the channel is ready, thus covers the TLS handshake and SASL as well, and has a time limit of its
 own. Both that limit and the pause before a reconnect grow exponentially over consecutive failures.
@@ -38,7 +44,7 @@ class ConnectionState(Enum):
     AUTHENTICATION_FAILED = "authentication failed"
 
 
-_MOVES: dict[ConnectionState, frozenset[ConnectionState]] = {
+MOVES: dict[ConnectionState, frozenset[ConnectionState]] = {
     ConnectionState.DISCONNECTED: frozenset({ConnectionState.CONNECTING}),
     ConnectionState.AUTHENTICATION_FAILED: frozenset({ConnectionState.CONNECTING}),
     ConnectionState.CONNECTING: frozenset(
@@ -277,7 +283,7 @@ class ConnectionStates:
         node.setup_timeout_ms = self._setup_timeout.after(0)
 
     def _move(self, node_id: int, node: _NodeConnection, state: ConnectionState) -> None:
-        if state not in _MOVES[node.state]:
+        if state not in MOVES[node.state]:
             raise IllegalStateError(f"the connection to node {node_id} cannot go from {node.state} to {state}")
         node.state = state
         self._setup_deadlines.pop(node_id, None)

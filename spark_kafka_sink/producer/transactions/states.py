@@ -1,16 +1,19 @@
 """The states of a transactional producer: the table of moves, the call that is pending, and which call may begin.
 
-    UNINITIALIZED --init--> INITIALIZING --> READY --begin--> IN_TRANSACTION --commit--> COMMITTING --> READY
-                                 ^             ^                |      |  |
-                                 |             +-- ABORTING <---+      |  +--prepare--> PREPARED --> COMMITTING
-                                 |                  |    ^             v                        or ABORTING
-                                 +---- new epoch ---+    +------ ABORTABLE_ERROR
+    state            meaning                                            moves to
+    UNINITIALIZED    it has no producer id yet                          INITIALIZING
+    INITIALIZING     asks for a producer id, or for its next epoch      READY, UNINITIALIZED, PREPARED, ABORTABLE_ERROR
+    READY            the next transaction may begin                     IN_TRANSACTION, INITIALIZING
+    IN_TRANSACTION   records may be sent                                COMMITTING, ABORTING, PREPARED, ABORTABLE_ERROR
+    PREPARED         all is acknowledged, and stays open                COMMITTING, ABORTING, INITIALIZING
+    COMMITTING       waits for the records, then for the coordinator    READY, INITIALIZING, ABORTABLE_ERROR
+    ABORTING         waits for the coordinator                          READY, INITIALIZING
+    ABORTABLE_ERROR  cannot be committed any more, but aborted          ABORTING, ABORTABLE_ERROR
+    FATAL_ERROR      the producer cannot go on                          -
 
-READY: the next transaction may begin. So may another initialisation, under any transactional id.
-PREPARED: all records are acknowledged and the transaction stays open; any process that has its transactional id,
-producer id and epoch may end it. The producer that prepared it may initialise again after that.
-ABORTABLE_ERROR: this transaction cannot be committed any more; the producer can go on after an abort.
-FATAL_ERROR: the producer cannot go on. Every state may lead there, and none leads away.
+`MOVES` is this table; besides, every state may lead to FATAL_ERROR. Another initialisation, also of READY and under any
+transactional id, leads to a new epoch. A transaction that is PREPARED may be ended by any process that has its
+transactional id, producer id and epoch; the producer that prepared it may initialise again after that.
 
 A call whose time is up leaves its operation pending: the outcome is not known. Only the same call may follow; it then
 waits for the same operation. Illegal moves raise and change nothing.
@@ -40,18 +43,19 @@ class TransactionState(Enum):
 
 _S = TransactionState
 
-ALLOWED_FROM: dict[TransactionState, frozenset[TransactionState]] = {
-    _S.UNINITIALIZED: frozenset({_S.INITIALIZING}),  # a right was missing; the call may be repeated
-    _S.INITIALIZING: frozenset({_S.UNINITIALIZED, _S.READY, _S.PREPARED, _S.COMMITTING, _S.ABORTING}),
-    _S.READY: frozenset({_S.INITIALIZING, _S.COMMITTING, _S.ABORTING}),
-    _S.IN_TRANSACTION: frozenset({_S.READY}),
-    _S.PREPARED: frozenset({_S.IN_TRANSACTION, _S.INITIALIZING}),
-    _S.COMMITTING: frozenset({_S.IN_TRANSACTION, _S.PREPARED}),
-    _S.ABORTING: frozenset({_S.IN_TRANSACTION, _S.PREPARED, _S.ABORTABLE_ERROR}),
-    _S.ABORTABLE_ERROR: frozenset({_S.IN_TRANSACTION, _S.COMMITTING, _S.INITIALIZING, _S.ABORTABLE_ERROR}),
-    _S.FATAL_ERROR: frozenset(_S),
+MOVES: dict[TransactionState, frozenset[TransactionState]] = {
+    _S.UNINITIALIZED: frozenset({_S.INITIALIZING}),
+    # Back to UNINITIALIZED where a right was missing; the call may be repeated.
+    _S.INITIALIZING: frozenset({_S.READY, _S.UNINITIALIZED, _S.PREPARED, _S.ABORTABLE_ERROR}),
+    _S.READY: frozenset({_S.IN_TRANSACTION, _S.INITIALIZING}),
+    _S.IN_TRANSACTION: frozenset({_S.COMMITTING, _S.ABORTING, _S.PREPARED, _S.ABORTABLE_ERROR}),
+    _S.PREPARED: frozenset({_S.COMMITTING, _S.ABORTING, _S.INITIALIZING}),
+    _S.COMMITTING: frozenset({_S.READY, _S.INITIALIZING, _S.ABORTABLE_ERROR}),
+    _S.ABORTING: frozenset({_S.READY, _S.INITIALIZING}),
+    _S.ABORTABLE_ERROR: frozenset({_S.ABORTING, _S.ABORTABLE_ERROR}),
+    _S.FATAL_ERROR: frozenset(),
 }
-"""target -> the states from which it may be reached"""
+"""Beside those to FATAL_ERROR, where every state may lead."""
 
 _NEXT_CALL = {
     _S.UNINITIALIZED: "init_transactions() first",
@@ -73,7 +77,7 @@ ENDING = frozenset({_S.COMMITTING, _S.ABORTING})
 
 def checked_move(source: TransactionState, target: TransactionState, transactional_id: str) -> TransactionState:
     """`target`, if the table allows the move."""
-    if source not in ALLOWED_FROM[target]:
+    if target is not _S.FATAL_ERROR and target not in MOVES[source]:
         raise IllegalStateError(
             f"transactional id {transactional_id}: the producer cannot go from '{source.value}' to '{target.value}'. "
             f"Call {_NEXT_CALL[source]}."
