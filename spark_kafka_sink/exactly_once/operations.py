@@ -146,8 +146,8 @@ def _opened(options: Mapping[str, str], prefix: str, topic: str) -> Iterator[Que
             yield query
         except ProducerFencedError as error:
             raise ExactlyOnceError(
-                f"A driver has begun to work under the prefix {prefix} at this moment. Nothing of its was touched. "
-                "Look again; stop the query first if it should not run."
+                f"A newer driver has taken over the query with the prefix {prefix} at this moment. Nothing of its was "
+                "touched. Look again; stop the query first if it should not run."
             ) from error
 
 

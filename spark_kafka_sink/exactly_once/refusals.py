@@ -153,6 +153,16 @@ def unknown_prefix(topic: str, prefix: str, *, exists: bool) -> ConfigurationErr
     )
 
 
+# --- in a task
+
+
+def late_attempt(prefix: str, outcome: str) -> ExactlyOnceError:
+    return ExactlyOnceError(
+        "This attempt came too late: its batch is over, or a newer driver has taken over the query with the prefix "
+        f"{prefix}. {outcome}"
+    )
+
+
 # --- at the commit
 
 

@@ -26,7 +26,7 @@ from spark_kafka_sink.exactly_once.content import Content, added_up
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch
 from spark_kafka_sink.exactly_once.job_names import new_job_prefix
-from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_late
+from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_fenced_late, refuse_if_late
 from spark_kafka_sink.exactly_once.names import OWN_PREFIX, checkpoint_name, prefix_of, task_id
 from spark_kafka_sink.exactly_once.operations import free_abandoned_jobs
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -86,8 +86,10 @@ class ExactlyOnce:
             producer.begin_transaction()
             yield
             prepared = producer.prepare_transaction()
-        except Exception:
+        except Exception as error:
             producer.close(_CLOSE_SECONDS)  # aborts, so that no reader has to wait for the transaction's timeout
+            config = producer.config
+            refuse_if_fenced_late(error, config.client_config(), start, config.max_block_ms)
             raise
         if prepared is not None:
             report.transaction = prepared

@@ -10,7 +10,7 @@ import pytest
 from spark_kafka_sink.errors import ExactlyOnceError, ProducerFencedError, TransactionAbortableError
 from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
-from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_late
+from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_fenced_late, refuse_if_late
 from spark_kafka_sink.exactly_once.names import task_id
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.testing import EmbeddedBroker
@@ -68,6 +68,27 @@ def test_an_attempt_that_has_begun_nothing_when_its_batch_ends_cannot_begin(
     assert future.exception() is not None
     assert open_ids(broker) == []
     assert seen(broker) == (rows(0) if end is commit else [])
+    late.close(timeout=0)
+
+
+@pytest.mark.parametrize("end", [commit, abort, stop, take_over, abort_by_hand])
+def test_an_attempt_whose_batch_ends_while_it_writes_says_that_and_not_that_its_epoch_is_invalid(
+    broker: EmbeddedBroker, end: Callable[[Query, BatchStart], None]
+) -> None:
+    query = Query(broker)
+    start = query.begin()
+    late = query.attempt(start, 1, attempt=1)
+    late.begin_transaction()
+    end(query, start)
+    late.send(ProducerRecord("t", "late", partition=1))
+    with pytest.raises((ProducerFencedError, TransactionAbortableError)) as fenced:
+        late.prepare_transaction()
+    if end is stop:  # its driver still waits for tasks: brokers' own words are all that is known
+        refuse_if_fenced_late(fenced.value, late.config.client_config(), start, timeout_ms=10_000)
+    else:
+        with pytest.raises(ExactlyOnceError, match="a newer driver has taken over") as refused:
+            refuse_if_fenced_late(fenced.value, late.config.client_config(), start, timeout_ms=10_000)
+        assert refused.value.__cause__ is fenced.value
     late.close(timeout=0)
 
 

@@ -1,0 +1,96 @@
+"""A task that is fenced while it writes: its error says whether a newer driver has taken over, and loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import BrokerError, ExactlyOnceError, KafkaSinkError
+from spark_kafka_sink.exactly_once.names import split_id
+from spark_kafka_sink.producer.transactions.transaction_description import EMPTY, ONGOING
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.testing import EmbeddedBroker
+from tests.exactly_once.cases import client_of, seen
+from tests.spark.test_exactly_once_writers import Spark, micro_batch, open_count, rows
+from tests.spark.test_exactly_once_writers import broker as broker
+from tests.spark.test_exactly_once_writers import spark as spark
+
+
+def overtaken(by: Callable[[], object]) -> Iterator[pa.RecordBatch]:
+    """Rows of a task in the middle of which something else happens."""
+    yield from rows("a")
+    by()
+    yield from rows("b")
+
+
+def causes_of(error: BaseException) -> Iterator[BaseException]:
+    cause = error.__cause__
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
+
+
+def test_a_task_that_a_newer_driver_fences_while_it_writes_says_so(
+    spark: Spark, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers say that its epoch is not the newest, which means nothing to a user."""
+    newer = Spark(broker, monkeypatch, checkpointLocation="/checkpoint")
+    writer = spark.batch()
+    with pytest.raises(ExactlyOnceError, match="a newer driver has taken over the query with the prefix") as error:
+        spark.task(writer, overtaken(newer.batch), query_id="q", batch_id="0")
+    assert "What it wrote is not committed." in str(error.value)
+    refusals = [each for each in causes_of(error.value) if isinstance(each, BrokerError)]
+    assert refusals, "what brokers said is kept"
+    micro_batch(newer, 0, "c")
+    assert (seen(broker), open_count(broker)) == (["c"], 0)
+
+
+def end_all(broker: EmbeddedBroker) -> None:
+    """As brokers do when the timeout of a transaction is over."""
+    with client_of(broker) as client:
+        ids = client.ids(lambda name: split_id(name) is not None, ONGOING, EMPTY)
+        for name in ids:
+            client.init_producer_id(name, 60_000)
+        assert ids
+
+
+def test_a_task_whose_transaction_others_end_while_its_driver_waits_says_what_brokers_say(
+    spark: Spark, broker: EmbeddedBroker
+) -> None:
+    writer = spark.job()
+    with pytest.raises(KafkaSinkError) as error:
+        spark.task(writer, overtaken(lambda: end_all(broker)))
+    assert not isinstance(error.value, ExactlyOnceError)
+    assert "newer driver" not in str(error.value)
+
+
+def test_a_task_that_is_fenced_and_cannot_learn_why_says_what_brokers_say(
+    spark: Spark, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    newer = Spark(broker, monkeypatch, checkpointLocation="/checkpoint")
+    refused = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+    def taken_over() -> None:
+        newer.batch()
+        broker.control.when(api=ApiKey.DESCRIBE_TRANSACTIONS, times=None).fail(refused)
+
+    with pytest.raises(KafkaSinkError) as error:
+        spark.task(spark.batch(), overtaken(taken_over), query_id="q", batch_id="0")
+    assert not isinstance(error.value, ExactlyOnceError)
+    assert "it is not known whether there is a newer driver" in caplog.text
+
+
+def test_a_task_that_fails_by_its_own_rows_asks_nothing_of_its_driver(
+    spark: Spark, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = Spark(broker, monkeypatch, checkpointLocation="/checkpoint")
+
+    def failing() -> None:
+        newer.batch()
+        raise ValueError("of the job")
+
+    with pytest.raises(ValueError, match="of the job"):
+        spark.task(spark.batch(), overtaken(failing), query_id="q", batch_id="0")
