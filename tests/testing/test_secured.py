@@ -12,11 +12,10 @@ from spark_kafka_sink.testing import EmbeddedBroker, ListenerSecurity, embedded_
 from tests.waiting import PATIENCE_SECONDS
 
 USERS = {"alice": 'a "secret" with \\', "bob": "bob's"}
-QUICK = {"max.block.ms": 1_000}
 
 
 def write(broker: EmbeddedBroker, options: dict[str, object]) -> None:
-    with KafkaProducer(options | QUICK) as producer:
+    with KafkaProducer(options) as producer:
         producer.send(ProducerRecord("t", b"v")).result(PATIENCE_SECONDS)
 
 
@@ -41,7 +40,7 @@ def test_the_options_of_the_broker_let_a_client_in(security: dict[str, Any], pro
 @pytest.mark.parametrize("security", [{"tls": True}, {"tls": "mutual"}, {"users": USERS}])
 def test_a_client_without_these_options_is_not_let_in(security: dict[str, Any]) -> None:
     with embedded_broker({"t": 1}, **security) as broker, pytest.raises(KafkaSinkError):
-        write(broker, {"bootstrap.servers": broker.bootstrap_servers})
+        write(broker, {"bootstrap.servers": broker.bootstrap_servers, "max.block.ms": 1_000})
 
 
 def test_with_mutual_tls_a_client_must_show_a_certificate() -> None:
