@@ -129,14 +129,12 @@ def _registry(reading: Reading) -> tuple[RegistryOptions, list[str]]:
         faults += error.faults
     if values["basic_auth_user_info"] and values["bearer_auth_token"]:
         faults.append("schema.registry.basic.auth.user.info and schema.registry.bearer.auth.token exclude each other.")
-    tls_faults: list[str] = []
-    tls = parse_tls(
+    tls, of_tls = parse_tls(
         {
             option.name.removeprefix(PREFIX): reading.values[option.field]
             for option in _TLS
             if option.name in reading.given
-        },
-        tls_faults,
+        }
     )
     config = RegistryConfig(
         urls=urls,
@@ -147,4 +145,4 @@ def _registry(reading: Reading) -> tuple[RegistryOptions, list[str]]:
         normalize=values["normalize_schemas"],
     )
     registry = RegistryOptions(config, values["schemaSource"], values["subjectNameStrategy"])
-    return registry, faults + [PREFIX + fault for fault in tls_faults]
+    return registry, faults + [PREFIX + fault for fault in of_tls]

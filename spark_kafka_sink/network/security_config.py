@@ -56,14 +56,15 @@ class SecurityConfig:
 
 def security_config(options: Mapping[str, object]) -> SecurityConfig:
     """ConfigurationError with all faults; names that are no security options are passed over."""
-    faults: list[str] = []
-    given = _texts(options, faults)
+    given, faults = _texts(options)
     protocol = given.get("security.protocol", PROTOCOLS[0]).upper()
     if protocol not in PROTOCOLS:
         faults.append(f"security.protocol must be one of {', '.join(PROTOCOLS)}.")
     # As in Java, what the protocol has no use for may be there, and is not looked at.
-    tls = _tls(given, faults) if "SSL" in protocol else None
-    login = _login(given, options.get("sasl.oauthbearer.token.callback"), faults) if "SASL" in protocol else None
+    tls, of_tls = _tls(given) if "SSL" in protocol else (None, [])
+    callback = options.get("sasl.oauthbearer.token.callback")
+    login, of_login = _login(given, callback) if "SASL" in protocol else (None, [])
+    faults += of_tls + of_login
     if faults:
         raise ConfigurationError(faults)
     config = SecurityConfig(protocol, tls, login)
@@ -71,21 +72,21 @@ def security_config(options: Mapping[str, object]) -> SecurityConfig:
     return config
 
 
-def _tls(given: Mapping[str, str], faults: list[str]) -> TlsConfig:
+def _tls(given: Mapping[str, str]) -> tuple[TlsConfig, list[str]]:
     from spark_kafka_sink.network.security.tls_options import parse_tls
 
-    return parse_tls(given, faults)
+    return parse_tls(given)
 
 
-def _login(given: Mapping[str, str], token_callback: object, faults: list[str]) -> Login:
+def _login(given: Mapping[str, str], token_callback: object) -> tuple[Login, list[str]]:
     from spark_kafka_sink.network.security.login import parse_login
 
-    return parse_login(given, token_callback, faults)
+    return parse_login(given, token_callback)
 
 
-def _texts(options: Mapping[str, object], faults: list[str]) -> dict[str, str]:
-    """The options that are set and have a meaning here, as text."""
-    texts = {}
+def _texts(options: Mapping[str, object]) -> tuple[dict[str, str], list[str]]:
+    """The options that are set and have a meaning here, as text; and a fault for each that cannot be set."""
+    texts, faults = {}, []
     for name, value in options.items():
         option = SECURITY_OPTIONS.get(name)
         if option is None or value is None or option.ignored or callable(value):
@@ -96,7 +97,7 @@ def _texts(options: Mapping[str, object], faults: list[str]) -> dict[str, str]:
             texts[name] = ",".join(str(part) for part in value)
         else:
             texts[name] = (str(value).lower() if isinstance(value, bool) else str(value)).strip()
-    return texts
+    return texts, faults
 
 
 def _warn(config: SecurityConfig) -> None:

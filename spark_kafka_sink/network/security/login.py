@@ -12,7 +12,7 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.security.assertions import ALGORITHMS, NEEDS, AssertionConfig, can_sign
 from spark_kafka_sink.network.security.oidc import OidcConfig, check_endpoint_url
 from spark_kafka_sink.sasl.gssapi import load_gssapi
-from spark_kafka_sink.sasl.jaas import LoginModule, parse_jaas
+from spark_kafka_sink.sasl.jaas import parse_jaas
 from spark_kafka_sink.sasl.oauthbearer import extension_fault
 
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
@@ -31,7 +31,18 @@ _RETRIEVERS = (
     "FileJwtRetriever",
 )
 _UNSECURED_CLAIM = "unsecuredLoginStringClaim_"
-_UNSECURED_LIFETIME_S = 3600.0
+_ONE_SOURCE = (
+    "sasl.mechanism OAUTHBEARER needs one source of tokens: sasl.oauthbearer.token.endpoint.url, "
+    "sasl.oauthbearer.token, sasl.oauthbearer.token.callback, or unsecuredLoginStringClaim_sub in "
+    "sasl.jaas.config (for tests)."
+)
+_NUMBERS_OF_OIDC = {
+    "sasl.login.connect.timeout.ms": OidcConfig.connect_timeout_ms,
+    "sasl.login.read.timeout.ms": OidcConfig.read_timeout_ms,
+    "sasl.login.retry.backoff.ms": OidcConfig.retry_backoff_ms,
+    "sasl.login.retry.backoff.max.ms": OidcConfig.retry_backoff_max_ms,
+    "sasl.login.refresh.window.factor": OidcConfig.refresh_window_factor,
+}
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _OAUTH_CALLBACK_HANDLERS = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
@@ -56,52 +67,51 @@ class Login:
     oidc: OidcConfig | None = None
     extensions: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     unsecured_claims: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    unsecured_lifetime_s: float = _UNSECURED_LIFETIME_S
+    unsecured_lifetime_s: float = 3600.0
 
 
-def parse_login(given: Mapping[str, str], token_callback: object, faults: list[str]) -> Login:
-    mechanism = given.get("sasl.mechanism", "GSSAPI").upper()
+def parse_login(given: Mapping[str, str], token_callback: object) -> tuple[Login, list[str]]:
+    """The login, and what is wrong with its options."""
+    mechanism = given.get("sasl.mechanism", Login.mechanism).upper()
+    if mechanism == "AWS_MSK_IAM":
+        return Login(), [_IAM]
     if mechanism not in SASL_MECHANISMS:
-        faults.append(
-            _IAM if mechanism == "AWS_MSK_IAM" else f"sasl.mechanism must be one of {', '.join(SASL_MECHANISMS)}."
-        )
-        return Login()
-    module = _module(given, mechanism, faults)
+        return Login(), [f"sasl.mechanism must be one of {', '.join(SASL_MECHANISMS)}."]
     if mechanism == "GSSAPI":
-        return _kerberos(given, module, faults)
+        return _kerberos(given)
     if mechanism == "OAUTHBEARER":
-        return _oauth(given, module, token_callback, faults)
-    return _password_login(mechanism, module, faults)
+        return _oauth(given, token_callback)
+    return _password_login(given, mechanism)
 
 
-def _module(given: Mapping[str, str], mechanism: str, faults: list[str]) -> LoginModule | None:
+def _module_options(given: Mapping[str, str], mechanism: str) -> tuple[dict[str, str], list[str]]:
+    """What `sasl.jaas.config` says, if it is there."""
     text = given.get("sasl.jaas.config")
     if not text:
-        return None
+        return {}, []
     try:
         module = parse_jaas(text)
     except ConfigurationError as error:
-        faults.extend(error.faults)
-        return None
+        return {}, [*error.faults]
     if mechanism not in module.mechanisms:
-        faults.append(f"sasl.jaas.config names {module.name}, which is not for sasl.mechanism {mechanism}.")
-    return module
+        return module.options, [f"sasl.jaas.config names {module.name}, which is not for sasl.mechanism {mechanism}."]
+    return module.options, []
 
 
-def _password_login(mechanism: str, module: LoginModule | None, faults: list[str]) -> Login:
-    options = module.options if module is not None else {}
+def _password_login(given: Mapping[str, str], mechanism: str) -> tuple[Login, list[str]]:
+    options, faults = _module_options(given, mechanism)
     username, password = options.get("username", ""), options.get("password", "")
     if not username or not password:
-        if not any(fault.startswith("sasl.jaas.config") for fault in faults):
-            faults.append(f"sasl.jaas.config must give a username and a password for sasl.mechanism {mechanism}.")
+        # A module that cannot be read, or is of another mechanism, is the reason, and is reported already.
+        faults = faults or [f"sasl.jaas.config must give a username and a password for sasl.mechanism {mechanism}."]
     elif "\0" in username + password:
         faults.append("sasl.jaas.config: a username or password has a NUL character.")
     token_auth = mechanism != "PLAIN" and options.get("tokenauth", "false").lower() == "true"
-    return Login(mechanism, username, password, token_auth)
+    return Login(mechanism, username, password, token_auth), faults
 
 
-def _kerberos(given: Mapping[str, str], module: LoginModule | None, faults: list[str]) -> Login:
-    options = module.options if module is not None else {}
+def _kerberos(given: Mapping[str, str]) -> tuple[Login, list[str]]:
+    options, faults = _module_options(given, "GSSAPI")
     service = given.get("sasl.kerberos.service.name") or options.get("serviceName", "")
     if not service:
         faults.append("sasl.kerberos.service.name must be set for sasl.mechanism GSSAPI (which is the default).")
@@ -109,17 +119,11 @@ def _kerberos(given: Mapping[str, str], module: LoginModule | None, faults: list
         load_gssapi()
     except ConfigurationError as error:
         faults.extend(error.faults)
-    return Login("GSSAPI", kerberos_service=service)
+    return Login("GSSAPI", kerberos_service=service), faults
 
 
-def _oauth(given: Mapping[str, str], module: LoginModule | None, token_callback: object, faults: list[str]) -> Login:
-    options = module.options if module is not None else {}
-    handler = given.get("sasl.login.callback.handler.class", _OAUTH_CALLBACK_HANDLERS[0])
-    if handler not in _OAUTH_CALLBACK_HANDLERS:
-        faults.append("sasl.login.callback.handler.class cannot be set: use sasl.oauthbearer.token.callback.")
-    named = isinstance(token_callback, str) and _FUNCTION.fullmatch(token_callback) is not None
-    if token_callback is not None and not named and not callable(token_callback):
-        faults.append("sasl.oauthbearer.token.callback must be callable, or its name: package.module:function.")
+def _oauth(given: Mapping[str, str], token_callback: object) -> tuple[Login, list[str]]:
+    options, of_module = _module_options(given, "OAUTHBEARER")
     claims = {
         name.removeprefix(_UNSECURED_CLAIM): value
         for name, value in options.items()
@@ -127,73 +131,100 @@ def _oauth(given: Mapping[str, str], module: LoginModule | None, token_callback:
     }
     token = given.get("sasl.oauthbearer.token", "")
     url = given.get("sasl.oauthbearer.token.endpoint.url", "")
-    retriever = _retriever(given, url, faults)
-    token_file = _path_of(url, faults) if url.startswith("file:") else ""
-    oidc = _oidc(url, retriever, given, options, faults) if url and not url.startswith("file:") else None
+    is_file = url.startswith("file:")
+    retriever, of_retriever = _retriever(given, url)
+    token_file, of_file = _path_of(url) if is_file else ("", [])
+    oidc, of_oidc = _oidc(url, retriever, given, options) if url and not is_file else (None, [])
     sources = [bool(token), token_callback is not None, bool(url), bool(claims)]
-    if sum(sources) != 1:
-        faults.append(
-            "sasl.mechanism OAUTHBEARER needs one source of tokens: sasl.oauthbearer.token.endpoint.url, "
-            "sasl.oauthbearer.token, sasl.oauthbearer.token.callback, or unsecuredLoginStringClaim_sub in "
-            "sasl.jaas.config (for tests)."
-        )
-    return Login(
+    of_sources = [] if sum(sources) == 1 else [_ONE_SOURCE]
+    extensions, of_extensions = _extensions(options)
+    numbers, of_numbers = _numbers(options, {"unsecuredLoginLifetimeSeconds": Login.unsecured_lifetime_s})
+    login = Login(
         "OAUTHBEARER",
         token=token,
         token_file=token_file,
         token_callback=token_callback if callable(token_callback) or isinstance(token_callback, str) else None,
         oidc=oidc,
-        extensions=_extensions(options, faults),
+        extensions=extensions,
         unsecured_claims=tuple(claims.items()),
-        unsecured_lifetime_s=_number(options, "unsecuredLoginLifetimeSeconds", _UNSECURED_LIFETIME_S, faults),
+        unsecured_lifetime_s=numbers["unsecuredLoginLifetimeSeconds"],
     )
+    return login, [
+        *of_module,
+        *_faults_of_callbacks(given, token_callback),
+        *of_retriever,
+        *of_file,
+        *of_oidc,
+        *of_sources,
+        *of_extensions,
+        *of_numbers,
+    ]
 
 
-def _extensions(options: Mapping[str, str], faults: list[str]) -> tuple[tuple[str, str], ...]:
+def _faults_of_callbacks(given: Mapping[str, str], token_callback: object) -> list[str]:
+    faults = []
+    handler = given.get("sasl.login.callback.handler.class", _OAUTH_CALLBACK_HANDLERS[0])
+    if handler not in _OAUTH_CALLBACK_HANDLERS:
+        faults.append("sasl.login.callback.handler.class cannot be set: use sasl.oauthbearer.token.callback.")
+    named = isinstance(token_callback, str) and _FUNCTION.fullmatch(token_callback) is not None
+    if token_callback is not None and not named and not callable(token_callback):
+        faults.append("sasl.oauthbearer.token.callback must be callable, or its name: package.module:function.")
+    return faults
+
+
+def _extensions(options: Mapping[str, str]) -> tuple[tuple[tuple[str, str], ...], list[str]]:
     extensions = tuple(
         (name.removeprefix("extension_"), value) for name, value in options.items() if name.startswith("extension_")
     )
     found = [extension_fault(name, value) for name, value in extensions]
-    faults.extend(f"sasl.jaas.config: {fault}." for fault in found if fault)
-    return extensions
+    return extensions, [f"sasl.jaas.config: {fault}." for fault in found if fault]
 
 
-def _retriever(given: Mapping[str, str], url: str, faults: list[str]) -> str:
+def _retriever(given: Mapping[str, str], url: str) -> tuple[str, list[str]]:
     """Which of Kafka's own classes is meant; by default the address and the other options say what to do."""
     name = given.get(_RETRIEVER, _RETRIEVERS[0])
     retriever = name.rpartition(".")[2]
     if name.removeprefix(_RETRIEVER_PACKAGE) not in _RETRIEVERS:
-        faults.append(
+        return retriever, [
             f"{_RETRIEVER} takes Kafka's own classes alone, {', '.join(_RETRIEVERS)} of {_RETRIEVER_PACKAGE}*. For "
             "tokens that another class would bring, use a function: sasl.oauthbearer.token.callback."
-        )
-    elif retriever != _RETRIEVERS[0] and not url:
-        faults.append(f"{_RETRIEVER} {retriever} needs sasl.oauthbearer.token.endpoint.url.")
-    elif url and (retriever == "FileJwtRetriever") != url.startswith("file:") and retriever != _RETRIEVERS[0]:
-        faults.append(f"{_RETRIEVER} {retriever} and the address of sasl.oauthbearer.token.endpoint.url do not fit.")
-    return retriever
+        ]
+    if retriever == _RETRIEVERS[0]:
+        return retriever, []
+    if not url:
+        return retriever, [f"{_RETRIEVER} {retriever} needs sasl.oauthbearer.token.endpoint.url."]
+    if (retriever == "FileJwtRetriever") != url.startswith("file:"):
+        return retriever, [
+            f"{_RETRIEVER} {retriever} and the address of sasl.oauthbearer.token.endpoint.url do not fit."
+        ]
+    return retriever, []
 
 
-def _path_of(url: str, faults: list[str]) -> str:
+def _path_of(url: str) -> tuple[str, list[str]]:
     """The path of a file: address. The file itself is looked at where the connection is."""
-    parts = urllib.parse.urlsplit(url)
+    faults = ["sasl.oauthbearer.token.endpoint.url must name a file by its whole path: file:///path/to/token."]
+    try:
+        parts = urllib.parse.urlsplit(url)
+    except ValueError:  # a bracket that is not closed
+        return "", faults
     path = urllib.parse.unquote(parts.path)
     if parts.netloc not in ("", "localhost") or not path.startswith("/") or parts.query or parts.fragment:
-        faults.append("sasl.oauthbearer.token.endpoint.url must name a file by its whole path: file:///path/to/token.")
-    return path
+        return "", faults
+    return path, []
 
 
-def _assertion(given: Mapping[str, str], url: str, client_id: str, faults: list[str]) -> AssertionConfig | None:
+def _assertion(given: Mapping[str, str], url: str, client_id: str) -> tuple[AssertionConfig | None, list[str]]:
     """What takes the place of the secret, if anything does; a file with an assertion before a key, as in Kafka."""
     prefix = "sasl.oauthbearer.assertion."
     own = {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)}
     if own.get("file"):
-        return AssertionConfig(file=own["file"])
+        return AssertionConfig(file=own["file"]), []
     if not own.get("private.key.file"):
-        if own:
-            faults.append(f"{prefix}{next(iter(own))} has no effect without {prefix}private.key.file or {prefix}file.")
-        return None
-    algorithm = own.get("algorithm", ALGORITHMS[0]).upper()
+        return None, [
+            f"{prefix}{name} has no effect without {prefix}private.key.file or {prefix}file." for name in own
+        ][:1]
+    faults = []
+    algorithm = own.get("algorithm", AssertionConfig.algorithm).upper()
     if algorithm not in ALGORITHMS:
         faults.append(f"{prefix}algorithm must be one of {', '.join(ALGORITHMS)}.")
     jti = own.get("claim.jti.include", "false").lower()
@@ -201,6 +232,9 @@ def _assertion(given: Mapping[str, str], url: str, client_id: str, faults: list[
         faults.append(f"{prefix}claim.jti.include must be true or false.")
     if not can_sign():
         faults.append(f"{prefix}private.key.file {NEEDS}.")
+    exp, nbf = f"{prefix}claim.exp.seconds", f"{prefix}claim.nbf.seconds"
+    numbers, of_numbers = _numbers(given, {exp: AssertionConfig.exp_seconds, nbf: AssertionConfig.nbf_seconds})
+    faults += of_numbers
     config = AssertionConfig(
         key_file=own["private.key.file"],
         passphrase=own.get("private.key.passphrase"),
@@ -209,8 +243,8 @@ def _assertion(given: Mapping[str, str], url: str, client_id: str, faults: list[
         issuer=own.get("claim.iss") or client_id or None,
         subject=own.get("claim.sub") or own.get("claim.iss") or client_id or None,
         audience=own.get("claim.aud") or url,
-        exp_seconds=int(_number(given, f"{prefix}claim.exp.seconds", 300, faults)),
-        nbf_seconds=int(_number(given, f"{prefix}claim.nbf.seconds", 60, faults)),
+        exp_seconds=int(numbers[exp]),
+        nbf_seconds=int(numbers[nbf]),
         jti_include=jti == "true",
     )
     if not config.issuer and not config.template_file:
@@ -218,13 +252,14 @@ def _assertion(given: Mapping[str, str], url: str, client_id: str, faults: list[
             f"{prefix}private.key.file needs to know who signs: sasl.oauthbearer.client.credentials.client.id, or "
             f"{prefix}claim.iss and {prefix}claim.sub."
         )
-    return config
+    return config, faults
 
 
 def _oidc(
-    url: str, retriever: str, given: Mapping[str, str], options: Mapping[str, str], faults: list[str]
-) -> OidcConfig:
+    url: str, retriever: str, given: Mapping[str, str], options: Mapping[str, str]
+) -> tuple[OidcConfig, list[str]]:
     """Kafka 4.1 moved id, secret and scope from the login module to options of their own; both are taken."""
+    faults: list[str] = []
     try:
         check_endpoint_url(url)
     except ConfigurationError as error:
@@ -232,7 +267,8 @@ def _oidc(
     prefix = "sasl.oauthbearer.client.credentials.client"
     client_id = given.get(f"{prefix}.id") or options.get("clientId", "")
     client_secret = given.get(f"{prefix}.secret") or options.get("clientSecret", "")
-    assertion = _assertion(given, url, client_id, faults)
+    assertion, of_assertion = _assertion(given, url, client_id)
+    faults += of_assertion
     is_jwt_bearer = retriever == "JwtBearerJwtRetriever"
     own = "sasl.oauthbearer.assertion."
     if assertion is None and is_jwt_bearer:
@@ -242,28 +278,34 @@ def _oidc(
             f"sasl.oauthbearer.token.endpoint.url needs {prefix}.id and {prefix}.secret; or, without a secret, "
             f"{own}private.key.file or {own}file."
         )
-    return OidcConfig(
+    numbers, of_numbers = _numbers(given, _NUMBERS_OF_OIDC)
+    config = OidcConfig(
         url,
         client_id,
         "" if assertion is not None else client_secret,
-        given.get("sasl.oauthbearer.scope") or options.get("scope"),
-        given.get("sasl.oauthbearer.header.urlencode", "false").lower() == "true",
-        int(_number(given, "sasl.login.connect.timeout.ms", 10_000, faults)),
-        int(_number(given, "sasl.login.read.timeout.ms", 10_000, faults)),
-        int(_number(given, "sasl.login.retry.backoff.ms", 100, faults)),
-        int(_number(given, "sasl.login.retry.backoff.max.ms", 10_000, faults)),
-        min(1.0, _number(given, "sasl.login.refresh.window.factor", 0.8, faults)),
-        assertion,
-        is_jwt_bearer,
+        scope=given.get("sasl.oauthbearer.scope") or options.get("scope"),
+        header_urlencode=given.get("sasl.oauthbearer.header.urlencode", "false").lower() == "true",
+        connect_timeout_ms=int(numbers["sasl.login.connect.timeout.ms"]),
+        read_timeout_ms=int(numbers["sasl.login.read.timeout.ms"]),
+        retry_backoff_ms=int(numbers["sasl.login.retry.backoff.ms"]),
+        retry_backoff_max_ms=int(numbers["sasl.login.retry.backoff.max.ms"]),
+        refresh_window_factor=min(1.0, numbers["sasl.login.refresh.window.factor"]),
+        assertion=assertion,
+        is_jwt_bearer=is_jwt_bearer,
     )
+    return config, faults + of_numbers
 
 
-def _number(given: Mapping[str, str], name: str, default: float, faults: list[str]) -> float:
-    try:
-        number = float(given[name]) if name in given else float(default)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < 1e9:
-        faults.append(f"{name} must be a positive number.")
-        return float(default)
-    return number
+def _numbers(given: Mapping[str, str], defaults: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:
+    """The options of these names, each a positive number."""
+    numbers, faults = dict(defaults), []
+    for name, default in defaults.items():
+        try:
+            number = float(given.get(name, default))
+        except ValueError:
+            number = math.nan
+        if 0 < number < 1e9:
+            numbers[name] = number
+        else:
+            faults.append(f"{name} must be a positive number.")
+    return numbers, faults

@@ -188,6 +188,7 @@ def test_client_credentials_are_taken_from_either_place(given: dict[str, object]
         (OIDC | {"sasl.oauthbearer.token": "x", "sasl.jaas.config": None}, "needs one source of tokens"),
         (OIDC | {"sasl.oauthbearer.token.endpoint.url": "http://login.example.com/"}, "must be https"),
         (OIDC | {"sasl.oauthbearer.token.endpoint.url": "file://etc/token"}, "must name a file by its whole path"),
+        (OIDC | {"sasl.oauthbearer.token.endpoint.url": "file://[hush/token"}, "must name a file by its whole path"),
         (OIDC | {"sasl.oauthbearer.token.endpoint.url": "ftp://etc/token"}, "must begin with https"),
         (OIDC | {"sasl.oauthbearer.token.endpoint.url": "https://b/\nx"}, "must have no blanks, line breaks"),
         (OIDC | {"sasl.oauthbearer.token.endpoint.url": "https://a:hush@b/"}, "must have no user and password"),
