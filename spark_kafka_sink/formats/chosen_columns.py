@@ -41,10 +41,12 @@ class Columns(Protocol):
 
 
 def plan_encoders(
-    formats: Sequence[FormatOptions], columns: Columns, faults: list[str]
-) -> dict[str, ColumnsEncoder | None]:
-    """An encoder for each side that has a format; None, and a fault more, where the columns do not allow it."""
-    return {options.side: _plan_encoder(options, columns, faults) for options in formats}
+    formats: Sequence[FormatOptions], columns: Columns
+) -> tuple[dict[str, ColumnsEncoder | None], list[str]]:
+    """An encoder for each side that has a format, or None where the columns do not allow it; and why not."""
+    planned = {options.side: _plan_encoder(options, columns) for options in formats}
+    encoders = {side: encoder for side, (encoder, _) in planned.items()}
+    return encoders, [fault for _, faults in planned.values() for fault in faults]
 
 
 def with_schema_id(
@@ -72,40 +74,40 @@ def with_schema_id(
     return dataclasses.replace(encoder, format=planned.rows, header=planned.header(ask(subject, planned.schema)))
 
 
-def _plan_encoder(options: FormatOptions, columns: Columns, faults: list[str]) -> ColumnsEncoder | None:
-    known = len(faults)
-    parent = _parent(options, columns, faults)
+def _plan_encoder(options: FormatOptions, columns: Columns) -> tuple[ColumnsEncoder | None, list[str]]:
+    parent, faults = _parent(options, columns)
+    if faults:
+        return None, faults
     within = columns if parent is None else columns.fields_of(parent)
     assert within is not None
-    chosen = _chosen(options, columns, faults) if parent is None else list(range(len(within.names)))
-    if len(faults) > known:
-        return None
+    chosen, faults = _chosen(options, columns) if parent is None else (list(range(len(within.names))), [])
+    if faults:
+        return None, faults
     try:
         fields = tuple(within.field(position) for position in chosen)
         planned = plan_format(options.format, fields, options.schema)
     except SchemaError as error:
-        faults.append(f"{options.side}Format {options.format}: {cleaned(str(error), 1_000)}.")
-        return None
-    return ColumnsEncoder(planned.rows, fields, tuple(chosen), parent)
+        return None, [f"{options.side}Format {options.format}: {cleaned(str(error), 1_000)}."]
+    return ColumnsEncoder(planned.rows, fields, tuple(chosen), parent), []
 
 
-def _parent(options: FormatOptions, columns: Columns, faults: list[str]) -> int | None:
-    """The position of the struct whose fields are meant, for `payload.*`."""
+def _parent(options: FormatOptions, columns: Columns) -> tuple[int | None, list[str]]:
+    """The position of the struct whose fields are meant, for `payload.*`; None where the columns themselves are."""
     if len(options.columns) != 1 or not options.columns[0].endswith(".*"):
-        return None
+        return None, []
     name, names = options.columns[0].removesuffix(".*"), list(columns.names)
     structs = [other for position, other in enumerate(names) if columns.fields_of(position) is not None]
     if names.count(name) == 1 and name in structs:
-        return names.index(name)
+        return names.index(name), []
     there = no_such_column(name, structs, "struct columns")
-    faults.append(f"Option '{options.side}Columns': there is no struct column '{name}'. {there}")
-    return None
+    return None, [f"Option '{options.side}Columns': there is no struct column '{name}'. {there}"]
 
 
-def _chosen(options: FormatOptions, columns: Columns, faults: list[str]) -> list[int]:
+def _chosen(options: FormatOptions, columns: Columns) -> tuple[list[int], list[str]]:
     """The positions of the columns that the option names."""
     names = list(columns.names)
     meant: Sequence[str] = options.columns or [name for name in names if name not in ROLES]
+    faults = []
     if not meant:
         faults.append(
             f"Option '{options.side}Format': the columns {', '.join(ROLES)} are not written into the value by "
@@ -116,4 +118,4 @@ def _chosen(options: FormatOptions, columns: Columns, faults: list[str]) -> list
             faults.append(f"Option '{options.side}Columns': there is no column '{name}'. {no_such_column(name, names)}")
         elif names.count(name) > 1 or meant.count(name) > 1:
             faults.append(f"Option '{options.side}Columns': the column '{name}' is there more than once.")
-    return [names.index(name) for name in meant if name in names]
+    return [names.index(name) for name in meant if name in names], faults

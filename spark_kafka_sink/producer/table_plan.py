@@ -122,17 +122,15 @@ def plan_table(topic: str | None, schema: pa.Schema, mapped: Mapped, formats: Ma
     """ConfigurationError with all faults of the arguments and the columns. A schema registry is asked at the end."""
     if topic is not None:
         check_topic(topic)
-    faults: list[str] = []
-    sides, registry = _formats(topic, mapped, formats, faults)
+    sides, registry, of_formats = _formats(topic, mapped, formats)
     encoded = {side for side in SIDES if f"{side}_format" in formats}
-    places = _places(topic, schema, mapped, encoded, faults)
+    places, of_places = _places(topic, schema, mapped, encoded)
+    _raise_if_any(of_formats + of_places)
     sides = [_with_columns(side, schema, places) for side in sides]
-    encoders = {} if faults else plan_encoders(sides, ArrowColumns(list(schema)), faults)
+    encoders, of_columns = plan_encoders(sides, ArrowColumns(list(schema)))
+    _raise_if_any(of_columns)
     types = _types(schema, places, encoders)
-    if not faults:
-        _check_types(schema, places, types, mapped.partition, faults)
-    if faults:
-        raise ConfigurationError([_in_arguments(fault) for fault in faults])
+    _raise_if_any(_faults_of_types(schema, places, types, mapped.partition))
     made: dict[str, Any] = dict(encoders)
     for side in sides:
         if side.has_registry and registry is not None:
@@ -149,26 +147,35 @@ def plan_table(topic: str | None, schema: pa.Schema, mapped: Mapped, formats: Ma
     )
 
 
-def _formats(
-    topic: str | None, mapped: Mapped, given: Mapping[str, object], faults: list[str]
-) -> tuple[list[FormatOptions], RegistryOptions | None]:
-    options = {_ARGUMENTS.get(name, name): value for name, value in given.items()}
-    unknown = [name for name in given if name not in _ARGUMENTS]
-    for name in unknown:
-        faults.append(
-            f"send_table() has no argument '{cleaned(name)}'. {no_such_column(name, _all_arguments(), 'arguments')}"
+def _raise_if_any(faults: Sequence[str]) -> None:
+    """The faults with the names of arguments in place of those of Spark's options."""
+    if faults:
+        raise ConfigurationError(
+            [
+                _NAMES_OF_OPTIONS.sub(lambda match: _AS_ARGUMENTS[match[0]], fault).replace("Option '", "Argument '")
+                for fault in faults
+            ]
         )
-        del options[name]
+
+
+def _formats(
+    topic: str | None, mapped: Mapped, given: Mapping[str, object]
+) -> tuple[list[FormatOptions], RegistryOptions | None, list[str]]:
+    options = {_ARGUMENTS[name]: value for name, value in given.items() if name in _ARGUMENTS}
+    of_names = [
+        f"send_table() has no argument '{cleaned(name)}'. {no_such_column(name, _all_arguments(), 'arguments')}"
+        for name in given
+        if name not in _ARGUMENTS
+    ]
     for side in SIDES:
         names = getattr(mapped, side) or ("key" if side == "key" else None)
         if f"{side}Format" in options and names is not None:
             listed = [names] if isinstance(names, str) else list(names)
             options[f"{side}Columns"] = ", ".join(f"`{name.replace('`', '``')}`" for name in listed)
     reading = read_options(_OPTIONS, options, (), "producer")
-    sides, more = formats_of(reading)
-    registry, others = registry_of(reading, sides, topic)
-    faults += [*reading.faults, *more, *others]
-    return list(sides), registry
+    sides, of_sides = formats_of(reading)
+    registry, of_registry = registry_of(reading, sides, topic)
+    return list(sides), registry, [*of_names, *reading.faults, *of_sides, *of_registry]
 
 
 def _all_arguments() -> list[str]:
@@ -176,11 +183,12 @@ def _all_arguments() -> list[str]:
 
 
 def _places(
-    topic: str | None, schema: pa.Schema, mapped: Mapped, encoded: set[str], faults: list[str]
-) -> dict[str, int]:
-    """The position of the column of each field that has one."""
+    topic: str | None, schema: pa.Schema, mapped: Mapped, encoded: set[str]
+) -> tuple[dict[str, int], list[str]]:
+    """The position of the column of each field that has one, and what is wrong with the columns named."""
     names = schema.names
     places: dict[str, int] = {}
+    faults: list[str] = []
     for role in ROLES:
         asked = None if role == "topic" else getattr(mapped, role)
         if role in encoded or (role == "topic" and topic is not None) or isinstance(asked, int):
@@ -207,7 +215,7 @@ def _places(
             )
         elif role == "topic":
             faults.append("topic: it is None, and there is no column 'topic', which would say where each row goes.")
-    return places
+    return places, faults
 
 
 def _with_columns(side: FormatOptions, schema: pa.Schema, places: Mapping[str, int]) -> FormatOptions:
@@ -234,10 +242,11 @@ def _types(
     return {position: kind for position, kind in known.items() if kind != schema.field(position).type}
 
 
-def _check_types(
-    schema: pa.Schema, places: Mapping[str, int], types: Mapping[int, pa.DataType], partition: Any, faults: list[str]
-) -> None:
+def _faults_of_types(
+    schema: pa.Schema, places: Mapping[str, int], types: Mapping[int, pa.DataType], partition: Any
+) -> list[str]:
     """Each column by itself, without rows, so that the fault names the argument."""
+    faults: list[str] = []
     for position, field in enumerate(schema):
         roles = [role for role, place in places.items() if place == position]
         if not roles and position not in types:
@@ -250,6 +259,7 @@ def _check_types(
         faults += [fault for role in roles if (fault := _role_fault(role, field, column))]
     if isinstance(partition, bool) or not (partition is None or isinstance(partition, int | str)):
         faults.append(f"partition must be a number or the name of a column, not {type(partition).__name__}.")
+    return faults
 
 
 def _role_fault(role: str, field: pa.Field, column: pa.Array) -> str | None:
@@ -266,11 +276,6 @@ def _role_fault(role: str, field: pa.Field, column: pa.Array) -> str | None:
         remedy = f'. Or let a format write it: {role}_format="json"' if role in SIDES else ""
         return f"{role}={field.name!r}: {error}{remedy}."
     return None
-
-
-def _in_arguments(fault: str) -> str:
-    """The fault with the names of arguments in place of those of Spark's options."""
-    return _NAMES_OF_OPTIONS.sub(lambda match: _AS_ARGUMENTS[match[0]], fault).replace("Option '", "Argument '")
 
 
 # -- Arrow types of others ---------------------------------------------------------------------------------------------

@@ -54,16 +54,15 @@ def check_all(
 
 def check_write(options: Mapping[str, str], schema: StructType) -> tuple[SinkOptions, ColumnPlan]:
     """The faults of the options and those of the schema in one error; none of them needs a broker."""
-    faults: list[str] = []
     # Where the options are faulty, the schema is looked at with those of them that concern it.
     fixed_topic = next((value for name, value in options.items() if name.lower() == "topic"), None)
     encoders: dict[str, ColumnsEncoder | None] = {**encoded_sides(options)}
     try:
         parsed = parse_options(options)
         fixed_topic = parsed.topic
-        encoders = plan_encoders(parsed.formats, SparkColumns(schema), faults)
+        encoders, faults = plan_encoders(parsed.formats, SparkColumns(schema))
     except ConfigurationError as error:
-        faults += error.faults
+        faults = [*error.faults]
     try:
         plan = plan_columns(schema, fixed_topic, encoders)
     except SchemaError as error:

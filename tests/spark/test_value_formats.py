@@ -131,6 +131,11 @@ def test_wrong_options_are_refused_on_the_driver(options: dict[str, str], words:
     assert any(words in fault for fault in faults(schema, **options))
 
 
+def test_a_struct_that_is_not_there_is_one_fault() -> None:
+    (fault,) = faults(SCHEMA, valueFormat="json", valueColumns="nowhere.*")
+    assert fault.startswith("Option 'valueColumns': there is no struct column 'nowhere'.")
+
+
 @pytest.mark.parametrize("side", ["value", "key"])
 @pytest.mark.parametrize("name", ["Schema", "SchemaFile", "SchemaName", "Subject"])
 def test_an_option_of_a_format_that_is_not_set_is_refused(side: str, name: str) -> None:
