@@ -227,9 +227,8 @@ def _assertion(given: Mapping[str, str], url: str, client_id: str) -> tuple[Asse
     algorithm = own.get("algorithm", AssertionConfig.algorithm).upper()
     if algorithm not in ALGORITHMS:
         faults.append(f"{prefix}algorithm must be one of {', '.join(ALGORITHMS)}.")
-    jti = own.get("claim.jti.include", "false").lower()
-    if jti not in ("true", "false"):
-        faults.append(f"{prefix}claim.jti.include must be true or false.")
+    jti_include, of_jti = _switch(given, f"{prefix}claim.jti.include")
+    faults += of_jti
     if not can_sign():
         faults.append(f"{prefix}private.key.file {NEEDS}.")
     exp, nbf = f"{prefix}claim.exp.seconds", f"{prefix}claim.nbf.seconds"
@@ -245,7 +244,7 @@ def _assertion(given: Mapping[str, str], url: str, client_id: str) -> tuple[Asse
         audience=own.get("claim.aud") or url,
         exp_seconds=int(numbers[exp]),
         nbf_seconds=int(numbers[nbf]),
-        jti_include=jti == "true",
+        jti_include=jti_include,
     )
     if not config.issuer and not config.template_file:
         faults.append(
@@ -278,13 +277,14 @@ def _oidc(
             f"sasl.oauthbearer.token.endpoint.url needs {prefix}.id and {prefix}.secret; or, without a secret, "
             f"{own}private.key.file or {own}file."
         )
+    header_urlencode, of_switch = _switch(given, "sasl.oauthbearer.header.urlencode")
     numbers, of_numbers = _numbers(given, _NUMBERS_OF_OIDC)
     config = OidcConfig(
         url,
         client_id,
         "" if assertion is not None else client_secret,
         scope=given.get("sasl.oauthbearer.scope") or options.get("scope"),
-        header_urlencode=given.get("sasl.oauthbearer.header.urlencode", "false").lower() == "true",
+        header_urlencode=header_urlencode,
         connect_timeout_ms=int(numbers["sasl.login.connect.timeout.ms"]),
         read_timeout_ms=int(numbers["sasl.login.read.timeout.ms"]),
         retry_backoff_ms=int(numbers["sasl.login.retry.backoff.ms"]),
@@ -293,7 +293,12 @@ def _oidc(
         assertion=assertion,
         is_jwt_bearer=is_jwt_bearer,
     )
-    return config, faults + of_numbers
+    return config, faults + of_switch + of_numbers
+
+
+def _switch(given: Mapping[str, str], name: str) -> tuple[bool, list[str]]:
+    text = given.get(name, "false").lower()
+    return text == "true", [] if text in ("true", "false") else [f"{name} must be true or false."]
 
 
 def _numbers(given: Mapping[str, str], defaults: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:

@@ -196,6 +196,7 @@ def test_client_credentials_are_taken_from_either_place(given: dict[str, object]
         (OIDC | {"sasl.oauthbearer.token.endpoint.url": "https://h:99999/"}, "is not an address"),
         (OIDC | {"sasl.oauthbearer.client.credentials.client.secret": None}, "needs sasl.oauthbearer"),
         (OIDC | {"sasl.login.read.timeout.ms": "soon"}, "sasl.login.read.timeout.ms must be a positive number"),
+        (OIDC | {"sasl.oauthbearer.header.urlencode": "yes"}, "header.urlencode must be true or false"),
         (OIDC | {"sasl.login.callback.handler.class": "com.example.Mine"}, "callback.handler.class cannot be set"),
         ({"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.callback": "name"}, "must be callable"),
         ({"sasl.mechanism": "OAUTHBEARER", "sasl.jaas.config": f"{OAUTH_MODULE} required extension_auth=x;"}, "auth"),
