@@ -146,7 +146,7 @@ class Driver:
         found = entry
         if entry.state is EntryState.DECIDED:
             _log.info("prefix %s: %s is decided and not done; it is finished now", entry.prefix, entry.batch)
-            self._commit_all(entry)
+            self._commit_all(entry, driver)
             entry = entry.done()
         claim = entry.begun(name, self._delivery.checkpoint, granted_ms, (driver.producer_id, driver.epoch))
         driver = self._query.claim(driver, found, claim)
@@ -186,7 +186,8 @@ class Driver:
         # The list is asked for when the batch is decided: no attempt that had no id till then begins any more. It is
         # there before it is noted that the batch is done. That can be written only if no newer driver has begun till
         # then, so what is listed is none of a newer driver's.
-        self._commit_all(entry, lambda: listing.append(self._query.list_ahead()))
+        with refusals.fenced_after_the_decision(entry):
+            self._commit_all(entry, held.driver, lambda: listing.append(self._query.list_ahead()))
         with _warned_of(entry):
             losers = self._query.leftovers(listing[0], {each.transactional_id for each in entry.transactions})
         if self._delivery.is_forgotten:
@@ -228,8 +229,10 @@ class Driver:
             if each.started_ms >= 0 and left_ms < min(MARGIN_MS_MAX, each.timeout_ms / 4):
                 raise refusals.too_late(entry, each, left_ms)
 
-    def _commit_all(self, entry: Entry, meanwhile: Callable[[], None] = lambda: None) -> None:
-        refused = self._query.commit(entry, meanwhile)
+    def _commit_all(
+        self, entry: Entry, driver: ProducerIdAndEpoch, meanwhile: Callable[[], None] = lambda: None
+    ) -> None:
+        refused = self._query.commit(entry, driver, meanwhile)
         if refused:
             raise refusals.not_committed(entry, refused)
 

@@ -188,7 +188,7 @@ def _finished(options: Mapping[str, str], prefix: str, topic: str, *, give_up: b
             driver, entry = _fenced(query, _refuse_undecided)
         except _NothingDecidedError:
             return None
-        refused = query.commit(entry)
+        refused = query.commit(entry, driver)
         if not all(refusals.is_lost(error) for error in refused.values()):
             raise refusals.not_yet_committed(entry, refused)
         if give_up or not refused:

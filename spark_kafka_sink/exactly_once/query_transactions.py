@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from spark_kafka_sink.client.options import ClientConfig
-from spark_kafka_sink.errors import BrokerError
+from spark_kafka_sink.errors import BrokerError, KafkaSinkError
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.clients import lent
 from spark_kafka_sink.exactly_once.coordinator_questions import PAUSE_MS_MAX
@@ -179,9 +179,26 @@ class QueryTransactions:
         """Ask what tasks have open, and do not wait: `leftovers` takes the answers."""
         return self.client.list_ahead(ONGOING, EMPTY)
 
-    def commit(self, entry: Entry, meanwhile: Callable[[], None] = lambda: None) -> dict[str, BrokerError]:
-        """Commit all transactions of a decided batch. Returns what was refused. May be repeated, by anybody."""
-        return self.client.end(entry.transactions, commit=True, meanwhile=meanwhile)
+    def commit(
+        self, entry: Entry, driver: ProducerIdAndEpoch, meanwhile: Callable[[], None] = lambda: None
+    ) -> dict[str, BrokerError]:
+        """Commit all transactions of a decided batch. Returns what was refused. May be repeated, by anybody.
+
+        ProducerFencedError if something was refused and `driver` is not the newest: a newer one has finished the batch,
+        and tasks of later ones may have had the ids since, so a refusal says nothing of what was decided.
+        """
+        refused = self.client.end(entry.transactions, commit=True, meanwhile=meanwhile)
+        if refused and self._is_overtaken(driver):
+            raise refusals.fenced(self.driver_id)
+        return refused
+
+    def _is_overtaken(self, driver: ProducerIdAndEpoch) -> bool:
+        """False if brokers do not say: the caller knows something that must not be lost for that."""
+        try:
+            seen = self.look_when_ended()
+        except KafkaSinkError:
+            return False
+        return seen is not None and seen.id_and_epoch != driver
 
     def abort(self, listed: Iterable[TransactionDescription], driver: ProducerIdAndEpoch) -> None:
         """End exactly what was listed, unless there is a newer driver: then ProducerFencedError, and nothing is done.

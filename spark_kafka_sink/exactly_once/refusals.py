@@ -246,6 +246,15 @@ def fenced_before_the_decision(entry: Entry) -> Iterator[None]:
 
 
 @contextmanager
+def fenced_after_the_decision(entry: Entry) -> Iterator[None]:
+    with _fenced_means(
+        f"{entry.batch} is decided, and a newer driver has taken over the query with the prefix {entry.prefix} since, "
+        "which finishes it. This one must stop."
+    ):
+        yield
+
+
+@contextmanager
 def fenced_after_the_commit(entry: Entry) -> Iterator[None]:
     with _fenced_means(
         f"{entry.batch} is committed, and a newer driver has taken over the query with the prefix {entry.prefix} "

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from spark_kafka_sink.errors import ExactlyOnceError, NetworkError
+from spark_kafka_sink.errors import BrokerError, CommitLostError, ExactlyOnceError, NetworkError
+from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import Query, open_ids, rows, seen
+from tests.exactly_once.cases import LOG, PREFIX, Query, client_of, dying, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker
 
 
@@ -45,6 +49,81 @@ def test_of_two_drivers_the_older_is_fenced_and_its_commit_fails(query: Query) -
         older.commit(start, 0, written)
     newer.commit(of_newer, 0, newer.write_both(of_newer, 0))
     assert seen(query.broker) == rows(0)
+
+
+def others_take(query: Query, *transactional_ids: str) -> None:
+    """As tasks of later drivers do: ids are used again after some generations."""
+    with client_of(query.broker) as client:
+        for each in transactional_ids:
+            client.init_producer_id(each, 60_000)
+
+
+@contextmanager
+def before_the_commit(act: Callable[[], object]) -> Iterator[None]:
+    """Let others act when the next driver has read or made its decision, and goes on to commit."""
+    whole, acted = TransactionsClient.end, list[object]()
+
+    def end(client: TransactionsClient, *given: Any, **named: Any) -> dict[str, BrokerError]:
+        if not acted:
+            acted.append(None)
+            act()
+        return whole(client, *given, **named)
+
+    with patch.object(TransactionsClient, "end", end):
+        yield
+
+
+def test_an_older_driver_that_stood_still_after_its_decision_does_not_say_that_rows_are_lost(query: Query) -> None:
+    newer = query.again()
+    start = query.begin()
+    written = query.write_both(start, 0)
+
+    def overtake() -> None:
+        newer.begin()
+        others_take(query, *(each.transactional_id for each in written))
+
+    with (
+        before_the_commit(overtake),
+        pytest.raises(ExactlyOnceError, match=r"is decided, and a newer driver has taken over .* p since") as error,
+    ):
+        query.commit(start, 0, written)
+    assert not isinstance(error.value, CommitLostError)
+    assert seen(query.broker) == rows(0)
+
+
+@pytest.mark.parametrize("finish", [Query.begin, lambda query: operations.finish(query.delivery.options, PREFIX, LOG)])
+def test_one_that_stood_still_before_it_finishes_a_batch_does_not_say_that_rows_are_lost(
+    query: Query, finish: Callable[[Query], object]
+) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    with dying("commit"):
+        query.commit(start, 0, written)
+
+    def overtake() -> None:
+        query.again(name="driver-3").begin()
+        others_take(query, *(each.transactional_id for each in written))
+
+    with (
+        before_the_commit(overtake),
+        pytest.raises(ExactlyOnceError, match="A newer driver has taken over the query with the prefix p") as error,
+    ):
+        finish(query.again())
+    assert not isinstance(error.value, CommitLostError)
+    assert seen(query.broker) == rows(0)
+
+
+def test_what_is_lost_is_named_though_brokers_do_not_say_who_drives(query: Query) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    silent = patch.object(QueryTransactions, "look_when_ended", side_effect=NetworkError("no broker answers"))
+    with (
+        before_the_commit(lambda: others_take(query, written[1].transactional_id)),
+        silent,
+        pytest.raises(CommitLostError, match="1 of its 2 transactions"),
+    ):
+        query.commit(start, 0, written)
+    assert seen(query.broker) == ["0/0"]
 
 
 def test_an_older_driver_that_begins_again_is_refused_and_the_newer_one_goes_on(query: Query) -> None:
