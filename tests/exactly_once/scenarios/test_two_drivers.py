@@ -113,6 +113,26 @@ def test_one_that_stood_still_before_it_finishes_a_batch_does_not_say_that_rows_
     assert seen(query.broker) == rows(0)
 
 
+def test_an_abort_by_hand_that_a_driver_overtakes_says_so_and_ends_nothing_of_it(query: Query) -> None:
+    newer, of_newer = query.again(name="driver-3"), list[BatchStart]()
+    query.write_both(query.begin(), 0)
+    whole = QueryTransactions.leftovers
+
+    def leftovers(held: QueryTransactions) -> list[TransactionDescription]:
+        found = whole(held)
+        with patch.object(QueryTransactions, "leftovers", whole):
+            of_newer.append(newer.begin())
+        return found
+
+    with (
+        patch.object(QueryTransactions, "leftovers", leftovers),
+        pytest.raises(ExactlyOnceError, match="A newer driver has taken over the query with the prefix p at this"),
+    ):
+        operations.abort(query.delivery.options, PREFIX, LOG)
+    newer.commit(of_newer[0], 0, newer.write_both(of_newer[0], 0))
+    assert seen(query.broker) == rows(0)
+
+
 def test_what_is_lost_is_named_though_brokers_do_not_say_who_drives(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
