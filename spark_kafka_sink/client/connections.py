@@ -11,7 +11,7 @@ at INFO, as in the Java client: brokers close idle ones, and restart.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -218,6 +218,9 @@ class Connections:
 
 # Which broker to ask what any can answer: the least loaded node.
 
+SUSPICIOUS_MS = 1_000.0
+"""After so much silence of a node another one is asked; the cluster may have elected another leader."""
+
 
 @dataclass(frozen=True)
 class NodeChoice:
@@ -227,18 +230,26 @@ class NodeChoice:
 
 
 def choose_node(
-    nodes: Sequence[Node], connections: Connections, in_flight: InFlightRequests, random: Random, now: float
+    nodes: Sequence[Node],
+    connections: Connections,
+    in_flight: InFlightRequests,
+    silence_ms: Callable[[int], float],
+    random: Random,
+    now: float,
 ) -> NodeChoice:
     """Ready with the fewest requests; else one on its way to being ready, so that no second connection is begun while
-    the first is made; else the one that was tried least recently. Equals are shuffled."""
+    the first is made; else the one that was tried least recently. Equals are shuffled.
+
+    A node that owes a sign of life for SUSPICIOUS_MS comes after all others: a process that stands still accepts each
+    connection, and while it was waited for no other broker would be asked who leads its partitions now.
+    """
     nodes = random.sample(nodes, len(nodes))
     states = connections.states
     any_connected = any(states.is_connected(node.id) for node in nodes)
     sendable = [node for node in nodes if connections.is_ready(node.id, now) and in_flight.can_send_more(node.id)]
-    if sendable:
-        return NodeChoice(min(sendable, key=lambda node: in_flight.count(node.id)), any_connected)
-    preparing = next((node for node in nodes if states.is_preparing(node.id)), None)
-    if preparing is not None:
-        return NodeChoice(preparing, any_connected)
+    sendable.sort(key=lambda node: in_flight.count(node.id))
+    begun = sendable + [node for node in nodes if states.is_preparing(node.id)]
     connectable = [node for node in nodes if states.can_connect(node.id, now)]
-    return NodeChoice(min(connectable, key=lambda node: states.last_attempt_ms(node.id), default=None), any_connected)
+    connectable.sort(key=lambda node: states.last_attempt_ms(node.id))
+    lively = [node for node in begun if silence_ms(node.id) < SUSPICIOUS_MS]
+    return NodeChoice(next(iter(lively + connectable + begun), None), any_connected)

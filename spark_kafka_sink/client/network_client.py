@@ -16,7 +16,7 @@ from enum import Enum
 from random import Random
 
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.client.connections import Connections, NodeChoice, choose_node
+from spark_kafka_sink.client.connections import SUSPICIOUS_MS, Connections, NodeChoice, choose_node
 from spark_kafka_sink.client.in_flight import ClientRequest, ClientResponse, InFlightRequest, InFlightRequests, Loss
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.metadata_fetch import MetadataFetch
@@ -246,8 +246,8 @@ class NetworkClient:
             return self._config.request_timeout_ms
         if self._states.can_connect(node.id, now):
             self._connect(node, now)
-        # What becomes of an attempt is an event with a time limit; one that failed on the spot is followed by others.
-        return self._config.request_timeout_ms if self._states.is_preparing(node.id) else self._fetch.wait_ms(now)
+        # What becomes of an attempt is an event; one that failed on the spot, or says nothing, is followed by others.
+        return SUSPICIOUS_MS if self._states.is_preparing(node.id) else self._fetch.wait_ms(now)
 
     def _handle_completed_sends(self, responses: list[ClientResponse], now: float) -> None:
         for send in self._selector.completed_sends:
@@ -319,8 +319,9 @@ class NetworkClient:
         return self._connections.is_ready(node_id, now) and self._in_flight.can_send_more(node_id)
 
     def _choose_node(self, now: float) -> NodeChoice:
+        nodes = list(self._metadata.snapshot.nodes.values())
         return choose_node(
-            list(self._metadata.snapshot.nodes.values()), self._connections, self._in_flight, self._random, now
+            nodes, self._connections, self._in_flight, lambda node_id: self.silence_ms(node_id, now), self._random, now
         )
 
     def _all_are_gone(self, choice: NodeChoice) -> bool:

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import NamedTuple, TypeVar
 
 from spark_kafka_sink.client.cluster import Node, TopicInfo
+from spark_kafka_sink.client.connections import SUSPICIOUS_MS
 from spark_kafka_sink.client.in_flight import ClientResponse
 from spark_kafka_sink.client.metadata import new_metadata
 from spark_kafka_sink.client.network_client import new_network_client
@@ -31,8 +32,6 @@ from spark_kafka_sink.protocol.schema import VersionRange
 
 UNKNOWN_TOPIC_MS_MAX = 5_000.0
 """A topic that was created a moment ago may be unknown to a broker for so long."""
-SUSPICIOUS_MS = 1_000.0
-"""After so much silence of a node, metadata are asked for: the cluster may have elected another."""
 _LEAST_WAIT_MS = 1.0
 _NO_LIMIT_MS = 2.0**40
 """Of a single request: the limit is on the silence of its node. It may wait for many others."""

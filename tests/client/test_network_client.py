@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.connections import SUSPICIOUS_MS
 from spark_kafka_sink.client.network_client import CORRELATION_ID_MAX
 from spark_kafka_sink.errors import DisconnectedError, IllegalStateError, UnsupportedVersionError
 from spark_kafka_sink.protocol import error_codes
@@ -358,8 +359,22 @@ def test_while_one_connection_is_being_made_metadata_begins_no_other() -> None:
     rig = Rig(bootstrap=tuple(Node(-1 - index, f"b{index}", 9092) for index in range(3)))
     for index in range(3):
         rig.system.swallow(f"b{index}", 9092)
-    rig.pass_time(5_000)
+    rig.pass_time(SUSPICIOUS_MS - 1)
     assert len(rig.system.connects) == 1
+    rig.pass_time(SUSPICIOUS_MS)
+    assert len(rig.system.connects) == 2, "one that says nothing for so long is not waited for"
+
+
+def test_a_broker_that_stands_still_is_asked_for_metadata_after_all_others() -> None:
+    rig = ready_rig()
+    rig.broker.on_request = lambda received: True  # it takes connections and requests, and says nothing
+    asked = len(rig.broker.of(ApiKey.METADATA))
+    rig.send(message=ProduceRequest(acks=1))
+    rig.pass_time(SUSPICIOUS_MS)
+    rig.metadata.request_update()
+    before = rig.metadata.version
+    rig.poll_until(lambda: rig.metadata.version > before, limit_ms=2 * SUSPICIOUS_MS)
+    assert len(rig.broker.of(ApiKey.METADATA)) == asked
 
 
 def test_a_poll_waits_no_longer_than_its_timeout_and_ends_at_once_when_woken() -> None:

@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from spark_kafka_sink.client.connections import SUSPICIOUS_MS
 from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.errors import AuthorizationError, MetadataTimeoutError
 from spark_kafka_sink.exactly_once.transactions_client import SILENCE_MS, TransactionsClient
@@ -21,7 +22,6 @@ from spark_kafka_sink.producer.transactions.transaction_description import EMPTY
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange
-from spark_kafka_sink.reader.blocking_client import SUSPICIOUS_MS
 from tests.fake_system import FakeSystem, Peer
 from tests.simulated_cluster import SimulatedCluster
 

@@ -47,7 +47,7 @@ class RowOrigins:
     def __init__(self, rows: NDArray[np.int64], calls: Sequence[Call], starts: Sequence[int] = (0,)) -> None:
         """`rows` are places in the calls; from row starts[i] on, until the next start, the call is calls[i]."""
         self.rows = rows
-        self._has_futures = any(call.bytes_per_row for call in {*calls})  # thin partitions name each call many times
+        self._has_futures = any(call.bytes_per_row for call in dict.fromkeys(calls))  # many places name one call
         self._calls = calls
         self._starts = [*starts, len(rows)]
 
