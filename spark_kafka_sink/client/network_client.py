@@ -247,7 +247,10 @@ class NetworkClient:
         if self._states.can_connect(node.id, now):
             self._connect(node, now)
         # What becomes of an attempt is an event; one that failed on the spot, or says nothing, is followed by others.
-        return SUSPICIOUS_MS if self._states.is_preparing(node.id) else self._fetch.wait_ms(now)
+        if self._states.is_preparing(node.id):
+            left_ms = SUSPICIOUS_MS - self.silence_ms(node.id, now)
+            return left_ms if left_ms >= 1 else SUSPICIOUS_MS
+        return self._fetch.wait_ms(now)
 
     def _handle_completed_sends(self, responses: list[ClientResponse], now: float) -> None:
         for send in self._selector.completed_sends:
