@@ -31,6 +31,25 @@ class ExponentialBackoff:
         return min(wait_ms * self._random.uniform(1 - JITTER, 1 + JITTER), self._maximum_ms)
 
 
+class SharedBackoff:
+    """One wait for all that fails at one moment, as often in a row. Used by one thread at a time.
+
+    So the batches of a request that was refused go into one request again, and not, milliseconds apart, each into one
+    of its own.
+    """
+
+    def __init__(self, backoff: ExponentialBackoff) -> None:
+        self._backoff = backoff
+        self._of: tuple[float, int] | None = None
+        self._wait_ms = 0.0
+
+    def until(self, now: float, failures: int) -> float:
+        """When it may be tried again."""
+        if self._of != (now, failures):
+            self._of, self._wait_ms = (now, failures), self._backoff.after(failures)
+        return now + self._wait_ms
+
+
 def wait_seconds(timeout_ms: float) -> float:
     """A limit in milliseconds as locks and threads take it: one of 292 years and more they refuse."""
     return min(max(0.0, timeout_ms) / 1000, threading.TIMEOUT_MAX)

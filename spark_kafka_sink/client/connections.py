@@ -233,15 +233,16 @@ def choose_node(
     nodes: Sequence[Node],
     connections: Connections,
     in_flight: InFlightRequests,
-    silence_ms: Callable[[int], float],
+    is_lively: Callable[[int], bool],
     random: Random,
     now: float,
 ) -> NodeChoice:
     """Ready with the fewest requests; else one on its way to being ready, so that no second connection is begun while
     the first is made; else the one that was tried least recently. Equals are shuffled.
 
-    A node that owes a sign of life for SUSPICIOUS_MS comes after all others: a process that stands still accepts each
-    connection, and while it was waited for no other broker would be asked who leads its partitions now.
+    A node that is not lively, since it has owed a sign of life for SUSPICIOUS_MS, comes after all others: a process
+    that stands still accepts each connection, and while it was waited for no other broker would be asked who leads its
+    partitions now.
     """
     nodes = random.sample(nodes, len(nodes))
     states = connections.states
@@ -251,5 +252,5 @@ def choose_node(
     begun = sendable + [node for node in nodes if states.is_preparing(node.id)]
     connectable = [node for node in nodes if states.can_connect(node.id, now)]
     connectable.sort(key=lambda node: states.last_attempt_ms(node.id))
-    lively = [node for node in begun if silence_ms(node.id) < SUSPICIOUS_MS]
+    lively = [node for node in begun if is_lively(node.id)]
     return NodeChoice(next(iter(lively + connectable + begun), None), any_connected)

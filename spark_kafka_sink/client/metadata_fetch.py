@@ -1,4 +1,8 @@
-"""The request for metadata that is under way, if there is one, and when the known brokers are given up for lost.
+"""The question for metadata that is under way, which brokers were asked it, and when the known brokers are given up.
+
+A broker that stands still takes the question and says nothing. It is not waited for until request.timeout.ms: after a
+second without a sign of life another one is asked the same, and the first answer counts. Each further broker is asked
+after twice the time, which stays so long until answers are quick again: a cluster that is slow is not asked twice.
 
 Every known broker may be gone: all were replaced, or a name now leads elsewhere. Then only the configured addresses can
 help (KIP-899). The client goes back to them when no known broker can be tried, when no answer came for
@@ -9,7 +13,9 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 
+from spark_kafka_sink.client.connections import SUSPICIOUS_MS
 from spark_kafka_sink.client.metadata import Metadata, MetadataQuery
 from spark_kafka_sink.client.options import REBOOTSTRAP, ClientConfig
 from spark_kafka_sink.errors import KafkaSinkError
@@ -29,27 +35,45 @@ class MetadataFetch:
         self._trigger_ms = config.metadata_recovery_rebootstrap_trigger_ms
         self._request_timeout_ms = config.request_timeout_ms
         self._query: MetadataQuery | None = None
+        self._asked: dict[int, float] = {}  # who owes an answer to it, and since when; the last one at the end
+        self._patience_ms = SUSPICIOUS_MS
         self._wanted_since_ms = math.inf
         """Since when an answer is wanted and has not come; -inf: a broker has sent us away."""
 
     def is_due(self, now: float) -> bool:
         return self._query is None and self._metadata.time_to_next_update(now) <= 0
 
-    def wait_ms(self, now: float) -> float:
-        """How long nothing is to be done, as far as is known now."""
-        in_progress_ms = self._request_timeout_ms if self._query is not None else 0.0
-        return max(self._metadata.time_to_next_update(now), in_progress_ms)
+    def wait_ms(self, now: float, heard_ms: Mapping[int, float]) -> float:
+        """How long nothing is to be done, as far as is known now. `heard_ms`: the nodes' last signs of life."""
+        if not self._asked:
+            return self._metadata.time_to_next_update(now)
+        node_id, since_ms = next(reversed(self._asked.items()))
+        return max(since_ms, heard_ms.get(node_id, since_ms)) + self._patience_ms - now
+
+    def has_asked(self, node_id: int) -> bool:
+        """Does the node owe an answer to the question that is under way?"""
+        return node_id in self._asked
 
     def wanted(self, now: float) -> None:
         """An update is due, and the client is looking for a broker that can answer."""
         self._wanted_since_ms = min(self._wanted_since_ms, now)
 
-    def begin(self, now: float) -> MetadataQuery:
-        self._query = self._metadata.new_query(now)
+    def ask(self, node_id: int, now: float) -> MetadataQuery:
+        """The question for this node: a new one, or that to which the others that were asked have said nothing."""
+        if self._query is None:
+            self._query = self._metadata.new_query(now)
+        if self._asked:
+            self._patience_ms = min(2 * self._patience_ms, self._request_timeout_ms)
+        self._asked[node_id] = now
         return self._query
 
-    def answered(self, answer: MetadataResponse, version: int, now: float) -> None:
-        query, self._query = self._query, None
+    def answered(self, node_id: int, query: MetadataQuery, answer: MetadataResponse, version: int, now: float) -> None:
+        """Take the answer to this question, unless another node was quicker."""
+        if query is not self._query:
+            return
+        if now - self._asked[node_id] < SUSPICIOUS_MS:
+            self._patience_ms = SUSPICIOUS_MS
+        self._end()
         if answer.error_code == error_codes.REBOOTSTRAP_REQUIRED:
             self.demand_rebootstrap()
             self._metadata.update_failed(now, "A broker answered that its clients must begin again elsewhere.")
@@ -57,19 +81,30 @@ class MetadataFetch:
             name = error_code(answer.error_code).name
             _log.warning("Metadata was refused with %s", name)
             self._metadata.update_failed(now, f"A broker answered, but refused metadata with {name}.")
-        elif not answer.brokers or query is None:
+        elif not answer.brokers:
             # A broker that is starting up knows no other broker yet.
             self._metadata.update_failed(now, "A broker answered, but its answer names no broker.")
         else:
             self._metadata.update(query, answer, version, now)
             self._wanted_since_ms = math.inf
 
-    def failed(self, now: float, fatal: KafkaSinkError | None = None) -> None:
-        """The request under way will get no answer, or could not be sent at all."""
-        self._query = None
+    def lost(self, node_id: int, query: MetadataQuery, now: float) -> None:
+        """This node will not answer the question. Others that were asked may."""
+        if query is self._query:
+            del self._asked[node_id]
+            if not self._asked:
+                self._end()
+                self._metadata.update_failed(now)
+
+    def refused(self, now: float, fatal: KafkaSinkError) -> None:
+        """The question could not be sent at all."""
+        self._end()
         self._metadata.update_failed(now)
-        if fatal is not None:
-            self._metadata.fatal_error(fatal)
+        self._metadata.fatal_error(fatal)
+
+    def _end(self) -> None:
+        self._query = None
+        self._asked.clear()
 
     def disconnected(self, now: float, fatal: KafkaSinkError | None = None) -> None:
         """Some connection is lost: perhaps what we know is out of date."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID, ClusterSnapshot, Node, PartitionInfo, TopicInfo
@@ -46,8 +47,7 @@ class LeaderHint:
     leader_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class SeenEpoch:
+class SeenEpoch(NamedTuple):
     """The highest leader epoch that was seen of a partition, and of which topic of that name."""
 
     topic_id: UUID
@@ -154,7 +154,9 @@ def _merge_partition(
         merged.progressed |= found.leader_epoch != before.epoch
     else:
         merged.progressed = True
-    merged.epochs[where] = SeenEpoch(topic.topic_id, found.leader_epoch)
+    seen = SeenEpoch(topic.topic_id, found.leader_epoch)
+    if seen != before:
+        merged.epochs[where] = seen
     return found
 
 

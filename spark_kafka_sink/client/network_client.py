@@ -12,13 +12,14 @@ decoded, or belongs to another request: after that answers cannot be matched to 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from enum import Enum
 from random import Random
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.connections import SUSPICIOUS_MS, Connections, NodeChoice, choose_node
 from spark_kafka_sink.client.in_flight import ClientRequest, ClientResponse, InFlightRequest, InFlightRequests, Loss
-from spark_kafka_sink.client.metadata import Metadata
+from spark_kafka_sink.client.metadata import Metadata, MetadataQuery
 from spark_kafka_sink.client.metadata_fetch import MetadataFetch
 from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.client.versions import FinalizedFeatures, NodeVersions, api_versions_request, throttle_ms
@@ -232,25 +233,27 @@ class NetworkClient:
 
     def _maybe_update_metadata(self, now: float) -> float:
         """Ask for metadata if that is due and a broker can be asked. Returns when to look again."""
-        wait_ms = self._fetch.wait_ms(now)
+        wait_ms = self._fetch.wait_ms(now, self._heard_ms)
         if wait_ms > 0:
             return wait_ms
         self._fetch.wanted(now)
-        choice = self._choose_node(now)
+        choice = self._choose_node(now, self._fetch.has_asked)
         if self._all_are_gone(choice) and self._fetch.rebootstrap(now):
             choice = self._choose_node(now)
         if (node := choice.node) is None:
             return min(self._states.poll_delay(node_id, now) for node_id in self._metadata.snapshot.nodes)
+        if self._fetch.has_asked(node.id):
+            return SUSPICIOUS_MS  # no other shows more signs of life
         if self._can_send(node.id, now):
             self._send_metadata_request(node, now)
-            return self._config.request_timeout_ms
+            return self._fetch.wait_ms(now, self._heard_ms)
         if self._states.can_connect(node.id, now):
             self._connect(node, now)
         # What becomes of an attempt is an event; one that failed on the spot, or says nothing, is followed by others.
         if self._states.is_preparing(node.id):
             left_ms = SUSPICIOUS_MS - self.silence_ms(node.id, now)
             return left_ms if left_ms >= 1 else SUSPICIOUS_MS
-        return self._fetch.wait_ms(now)
+        return max(0.0, self._fetch.wait_ms(now, self._heard_ms))
 
     def _handle_completed_sends(self, responses: list[ClientResponse], now: float) -> None:
         for send in self._selector.completed_sends:
@@ -272,7 +275,7 @@ class NetworkClient:
                 self._abandon(responses, node_id, Loss(reason), now)
                 continue
             if in_flight.internal and isinstance(message, MetadataResponse):
-                self._fetch.answered(message, in_flight.version, now)
+                self._fetch.answered(node_id, _query_of(in_flight), message, in_flight.version, now)
             elif in_flight.internal and isinstance(message, ApiVersionsResponse):
                 self._handle_api_versions(responses, in_flight, message, now)
             else:
@@ -321,11 +324,14 @@ class NetworkClient:
     def _can_send(self, node_id: int, now: float) -> bool:
         return self._connections.is_ready(node_id, now) and self._in_flight.can_send_more(node_id)
 
-    def _choose_node(self, now: float) -> NodeChoice:
+    def _choose_node(self, now: float, is_silent: Callable[[int], bool] = lambda node_id: False) -> NodeChoice:
+        """`is_silent`: known to be so before SUSPICIOUS_MS are over."""
         nodes = list(self._metadata.snapshot.nodes.values())
-        return choose_node(
-            nodes, self._connections, self._in_flight, lambda node_id: self.silence_ms(node_id, now), self._random, now
-        )
+
+        def is_lively(node_id: int) -> bool:
+            return self.silence_ms(node_id, now) < SUSPICIOUS_MS and not is_silent(node_id)
+
+        return choose_node(nodes, self._connections, self._in_flight, is_lively, self._random, now)
 
     def _all_are_gone(self, choice: NodeChoice) -> bool:
         """No node can be asked or tried now; or the last attempt to reach each of them has failed."""
@@ -335,12 +341,12 @@ class NetworkClient:
         return not known.is_bootstrap and all(self._states.is_unreachable(node_id) for node_id in known.nodes)
 
     def _send_metadata_request(self, node: Node, now: float) -> None:
-        query = self._fetch.begin(now)
-        request = self.new_client_request(node.id, query.request(), now)
+        query = self._fetch.ask(node.id, now)
+        request = self.new_client_request(node.id, query.request(), now, tag=query)
         try:
             self._send(request, self.version_for(node.id, ApiKey.METADATA), now, internal=True)
         except UnsupportedVersionError as error:
-            self._fetch.failed(now, error)
+            self._fetch.refused(now, error)
 
     def _send(self, request: ClientRequest, version: int, now: float, *, internal: bool = False) -> None:
         segments = encode_request(request.message, version, request.correlation_id, self._config.client_id)
@@ -385,11 +391,17 @@ class NetworkClient:
             if not in_flight.internal:
                 responses.append(in_flight.cancelled(loss, now))
             elif in_flight.request.api_key is ApiKey.METADATA:
-                self._fetch.failed(now)
+                self._fetch.lost(node_id, _query_of(in_flight), now)
 
     def _ensure_active(self) -> None:
         if self._life is not _Life.ACTIVE:
             raise DisconnectedError("the client is closed, or about to be")
+
+
+def _query_of(in_flight: InFlightRequest) -> MetadataQuery:
+    """What one of the client's own requests for metadata asked."""
+    assert isinstance(in_flight.request.tag, MetadataQuery)
+    return in_flight.request.tag
 
 
 def new_network_client(

@@ -169,6 +169,10 @@ class ArrayCodec(_Prefixed):
         return [read(reader) for _ in range(count)]
 
 
+_SHORT = 8
+"""Most arrays of integers are the replicas of a partition. A topic of ten thousand has thirty thousand of them."""
+
+
 class FixedArrayCodec(_Prefixed):
     """An array of integers: packed and unpacked in one call."""
 
@@ -176,6 +180,7 @@ class FixedArrayCodec(_Prefixed):
         super().__init__(prefix, nullable)
         self._letter = FIXED_FORMATS[type_name]
         self._element_bytes = struct.calcsize(">" + self._letter)
+        self._short = [struct.Struct(f">{count}{self._letter}") for count in range(_SHORT)]
 
     def write(self, writer: Writer, value: list[Any] | None) -> None:
         if value is None:
@@ -189,7 +194,8 @@ class FixedArrayCodec(_Prefixed):
         if count == self._null_length:
             return None
         reader.count(count, self._element_bytes)
-        return list(struct.unpack(f">{count}{self._letter}", reader.take(count * self._element_bytes)))
+        layout = self._short[count] if count < _SHORT else struct.Struct(f">{count}{self._letter}")
+        return list(reader.fixed(layout))
 
 
 def scalar_codec(type_name: str, *, flexible: bool, nullable: bool) -> Codec:

@@ -183,7 +183,7 @@ class Reader:
 
     def count(self, count: int, element_bytes_min: int) -> int:
         """Checks an array's count before anything is allocated for it."""
-        if count < 0 or count * max(1, element_bytes_min) > self.end - self.position:
+        if count < 0 or count * (element_bytes_min or 1) > self.end - self.position:
             raise DecodeError(f"count {count} before byte {self.position}, {self.end - self.position} bytes are left")
         self.elements_left -= count
         if self.elements_left < 0:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from random import Random
 
-from spark_kafka_sink.client.backoff import ExponentialBackoff
+from spark_kafka_sink.client.backoff import ExponentialBackoff, SharedBackoff
 
 
 def test_the_wait_doubles_with_each_failure_up_to_the_maximum_within_a_fifth() -> None:
@@ -30,3 +30,12 @@ def test_no_wait_at_all_can_be_asked_for() -> None:
 def test_the_same_random_numbers_give_the_same_waits() -> None:
     first, second = ExponentialBackoff(100, 1_000, Random(7)), ExponentialBackoff(100, 1_000, Random(7))
     assert [first.after(n) for n in range(5)] == [second.after(n) for n in range(5)]
+
+
+def test_what_fails_at_one_moment_waits_equally_long_and_what_fails_later_does_not() -> None:
+    shared = SharedBackoff(ExponentialBackoff(100, 10_000, Random(1)))
+    together = {shared.until(5_000, 2) for _ in range(10)}
+    assert len(together) == 1
+    assert 5_000 + 0.8 * 400 <= together.pop() <= 5_000 + 1.2 * 400
+    assert shared.until(5_000, 3) > 5_000 + 0.8 * 800
+    assert len({shared.until(now, 2) - now for now in range(10)}) == 10

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.connections import SUSPICIOUS_MS
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest, ProduceResponse
+from tests.client.answers import metadata_answer
 from tests.client.rig import Rig, ready_rig
+from tests.client.scripted_broker import Received
 
 
 def test_the_least_loaded_node_is_ready_and_idle_before_all_others() -> None:
@@ -72,3 +77,116 @@ def test_a_broker_that_stands_still_is_asked_for_metadata_after_all_others() -> 
     before = rig.metadata.version
     rig.poll_until(lambda: rig.metadata.version > before, limit_ms=2 * SUSPICIOUS_MS)
     assert len(rig.broker.of(ApiKey.METADATA)) == asked
+
+
+# --- a broker that stands still when it was asked
+
+
+def rig_that_asked(*, after_ms: float, **options: Any) -> Rig:
+    """Node 0 has been asked for metadata, and answers after that time; the others at once."""
+    rig = ready_rig(**options)
+    holding(rig, 0, after_ms)
+    rig.metadata.request_update()
+    rig.poll_until(lambda: asked(rig) == [2, 0, 0], step_ms=1)
+    return rig
+
+
+def holding(rig: Rig, node_id: int, after_ms: float) -> None:
+    """From now on the broker answers requests for metadata so late, and all others at once."""
+
+    def hold(received: Received) -> bool:
+        if received.api_key is not ApiKey.METADATA:
+            return False
+        if after_ms < math.inf:
+            received.answer(rig.brokers[node_id].metadata, after_ms=after_ms)
+        return True
+
+    rig.brokers[node_id].on_request = hold
+
+
+def asked(rig: Rig) -> list[int]:
+    """How often each broker was asked for metadata."""
+    return [len(broker.of(ApiKey.METADATA)) for broker in rig.brokers]
+
+
+def answered_within(rig: Rig, limit_ms: float) -> None:
+    before = rig.metadata.version
+    rig.poll_until(lambda: rig.metadata.version > before, limit_ms=limit_ms)
+
+
+def test_one_that_was_asked_and_says_nothing_is_not_waited_for() -> None:
+    rig = rig_that_asked(after_ms=math.inf)
+    assert asked(rig) == [2, 0, 0]
+    answered_within(rig, 1.5 * SUSPICIOUS_MS)
+    assert sorted(asked(rig)[1:]) == [0, 1]
+    assert rig.client.in_flight_request_count(0) == 1, "its answer is owed, until request.timeout.ms is over"
+
+
+def test_an_answer_that_comes_after_that_of_another_broker_changes_nothing() -> None:
+    rig = rig_that_asked(after_ms=3 * SUSPICIOUS_MS)
+    rig.broker.metadata = metadata_answer(nodes=1)
+    answered_within(rig, 1.5 * SUSPICIOUS_MS)
+    version = rig.metadata.version
+    rig.pass_time(3 * SUSPICIOUS_MS)
+    assert rig.client.in_flight_request_count(0) == 0
+    assert (rig.metadata.version, len(rig.metadata.snapshot.nodes)) == (version, 3)
+
+
+def test_one_that_is_slow_may_still_be_the_first_to_answer() -> None:
+    rig = rig_that_asked(after_ms=1.5 * SUSPICIOUS_MS)
+    for node_id in (1, 2):
+        holding(rig, node_id, math.inf)
+    answered_within(rig, 2 * SUSPICIOUS_MS)
+
+
+def test_of_several_that_say_nothing_each_is_asked_once_and_later_each_time() -> None:
+    rig = rig_that_asked(after_ms=math.inf)
+    for node_id in (1, 2):
+        holding(rig, node_id, math.inf)
+    rig.pass_time(1.5 * SUSPICIOUS_MS)
+    assert sum(asked(rig)) == 3
+    rig.pass_time(2 * SUSPICIOUS_MS)
+    assert asked(rig) == [2, 1, 1]
+    rig.pass_time(20 * SUSPICIOUS_MS)
+    assert asked(rig) == [2, 1, 1]
+
+
+def test_a_slow_cluster_is_not_asked_twice_again_and_again() -> None:
+    rig = rig_that_asked(after_ms=1.5 * SUSPICIOUS_MS)
+    for node_id in (1, 2):
+        holding(rig, node_id, 1.5 * SUSPICIOUS_MS)
+    counts = []
+    for _ in range(4):
+        answered_within(rig, 2 * SUSPICIOUS_MS)
+        rig.pass_time(3 * SUSPICIOUS_MS)
+        counts.append(sum(asked(rig)))
+        rig.metadata.request_update()
+    assert counts == [3, 4, 5, 6], "one of them twice, and then each question once"
+
+
+def test_when_answers_are_quick_again_silence_is_noticed_as_soon_as_before() -> None:
+    rig = rig_that_asked(after_ms=math.inf)
+    answered_within(rig, 1.5 * SUSPICIOUS_MS)
+    rig.pass_time(40 * SUSPICIOUS_MS)
+    for node_id in range(3):
+        holding(rig, node_id, 0)
+    rig.metadata.request_update()
+    answered_within(rig, SUSPICIOUS_MS)
+    for node_id in range(3):
+        rig.make_ready(node_id)
+        holding(rig, node_id, math.inf)
+    before = sum(asked(rig))
+    rig.metadata.request_update()
+    rig.poll_until(lambda: sum(asked(rig)) == before + 1, step_ms=1)
+    rig.pass_time(1.1 * SUSPICIOUS_MS)
+    assert sum(asked(rig)) == before + 2
+
+
+def test_a_question_goes_on_when_one_of_those_that_were_asked_is_gone() -> None:
+    rig = rig_that_asked(after_ms=math.inf)
+    for node_id in (1, 2):
+        holding(rig, node_id, SUSPICIOUS_MS / 2)
+    rig.poll_until(lambda: sum(asked(rig)) == 3, step_ms=1)
+    rig.end_connection(0)
+    answered_within(rig, SUSPICIOUS_MS)
+    assert sum(asked(rig)) == 3
