@@ -15,18 +15,22 @@ from spark_kafka_sink.errors import (
     TransactionAbortableError,
     TransactionAbortedError,
     TransactionTimeoutError,
+    UnsupportedVersionError,
 )
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
+from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.producer.transactional_cases import (
     BOTH,
     begun,
+    brokers,
     committed,
     pass_time,
+    producer_of,
     requests_of,
     send,
     sent,
@@ -248,3 +252,15 @@ def test_a_broker_that_names_a_record_which_the_batch_does_not_have_fails_the_tr
     with producer.transaction():
         send(producer, b"2")
     assert committed(cluster) == [b"2"]
+
+
+@BOTH
+def test_brokers_that_know_no_transactions_end_the_producer_at_once(version: int) -> None:
+    cluster = brokers(version, version_limits={ApiKey.INIT_PRODUCER_ID: VersionRange(1, 0)})
+    producer, since = producer_of(cluster), cluster.system.now()
+    with pytest.raises(UnsupportedVersionError, match="INIT_PRODUCER_ID"):
+        producer.init_transactions()
+    assert cluster.system.now() - since < 5_000
+    assert isinstance(producer._sender.fatal_error, UnsupportedVersionError)
+    with pytest.raises(UnsupportedVersionError):
+        producer.begin_transaction()

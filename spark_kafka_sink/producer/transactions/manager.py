@@ -111,8 +111,7 @@ class TransactionManager:
             self._calls.move(_S.INITIALIZING)
             self._calls.transactional_id, self.id_and_epoch = prepared.transactional_id, prepared.id_and_epoch
             self._version = prepared.version
-            self._begun += 1
-            self._transaction = OpenTransaction(prepared.version, self._begun, started=True)
+            self._transaction = OpenTransaction(prepared.version, started=True)
             self._calls.move(_S.PREPARED)
 
     def begin(self, version: int | None) -> None:
@@ -336,7 +335,6 @@ class TransactionManager:
         self._calls.move(_S.ABORTING)
         if self._transaction is not None:
             self._transaction.fail_offsets(TransactionAbortableError("The transaction was aborted."))
-            self._transaction.drop_what_waits()
 
     # --- what to ask next
 
@@ -427,7 +425,6 @@ class TransactionManager:
         self._calls.finish(self._calls.must_abort(error))
         if self._transaction is not None:
             self._transaction.fail_offsets(self._calls.must_abort(error))
-            self._transaction.drop_what_waits()
 
     # --- parts
 

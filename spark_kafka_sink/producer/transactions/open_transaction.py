@@ -54,13 +54,10 @@ class OpenTransaction:
 
     def group_added(self) -> None:
         self.started = True
-        if self.groups:
-            self.groups[0].added = True
+        self.groups[0].added = True
 
     def offsets_written(self, partitions: Iterable[TopicPartition]) -> None:
         """Offsets of the first group. Those that are not written are sent once more."""
-        if not self.groups:
-            return
         for partition in partitions:
             self.groups[0].offsets.pop(partition, None)
         if not self.groups[0].offsets:
@@ -69,9 +66,3 @@ class OpenTransaction:
     def fail_offsets(self, error: KafkaSinkError) -> None:
         for each in self.groups:
             each.operation.finish(error)
-
-    def drop_what_waits(self) -> None:
-        """Let nothing join the transaction any more. After a lost answer all stays, and the request is sent again."""
-        if not self.in_doubt:
-            self.waiting.clear()
-            self.groups.clear()

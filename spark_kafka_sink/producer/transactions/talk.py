@@ -59,9 +59,7 @@ class TransactionTalk:
 
     def answered(self, response: ClientResponse) -> None:
         request = cast("TransactionRequest[Any]", response.request.tag)
-        if response.version_error is not None:
-            self._manager.fail_for_good(response.version_error)
-        elif response.message is None:
+        if response.message is None:
             self._manager.lost(request, response.received_ms, response.reason)
         else:
             self._manager.answered(request, response.message, response.received_ms)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
 from spark_kafka_sink.protocol.messages.describe_transactions import TransactionState
 from spark_kafka_sink.words import cleaned
 
-ONGOING, EMPTY, COMPLETE_ABORT = "Ongoing", "Empty", "CompleteAbort"
+ONGOING, EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT = "Ongoing", "Empty", "CompleteCommit", "CompleteAbort"
 _ENDING = ("PrepareCommit", "PrepareAbort")
 """States of a transactional id. Empty: a producer has asked for it, and has begun nothing since."""
 
@@ -21,7 +22,12 @@ class TransactionDescription:
     timeout_ms: int = 0
     started_ms: int = -1
     """By the broker's clock; -1 if no transaction is open."""
-    partitions: tuple[tuple[str, int], ...] = ()
+    topics: tuple[tuple[str, Sequence[int]], ...] = ()
+    """What it has written to: topics, and partitions of each."""
+
+    @property
+    def partitions(self) -> tuple[tuple[str, int], ...]:
+        return tuple((topic, partition) for topic, partitions in self.topics for partition in partitions)
 
     @property
     def is_open(self) -> bool:
@@ -40,5 +46,5 @@ def description_of(row: TransactionState) -> TransactionDescription:
         ProducerIdAndEpoch(row.producer_id, row.producer_epoch),
         row.transaction_timeout_ms,
         row.transaction_start_time_ms,
-        tuple((cleaned(topic.topic), index) for topic in row.topics for index in topic.partitions),
+        tuple((cleaned(each.topic), each.partitions) for each in row.topics),
     )

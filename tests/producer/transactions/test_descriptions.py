@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from spark_kafka_sink.errors import AuthorizationError, KafkaSinkError
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.descriptions import Descriptions
@@ -143,6 +145,8 @@ def test_a_producer_that_cannot_go_on_answers_no_call() -> None:
     asked = talk.manager.describe([DRIVER])
     talk.manager.fail_for_good(KafkaSinkError("it is over"))
     assert "it is over" in str(error_of(asked.operation))
+    with pytest.raises(KafkaSinkError, match="it is over"):
+        talk.manager.describe([DRIVER])
 
 
 def test_to_ask_about_no_id_needs_no_request() -> None:

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from spark_kafka_sink.errors import IllegalStateError
-from spark_kafka_sink.producer.transactions.states import MOVES, checked_move
+from spark_kafka_sink.producer.transactions.states import MOVES, Operation, checked_move
 from tests.producer.transactions.transaction_cases import S
 
 ALLOWED = {
@@ -50,3 +50,10 @@ def test_every_state_has_a_row() -> None:
 
 def test_nothing_leads_away_from_a_fatal_error() -> None:
     assert MOVES[S.FATAL_ERROR] == frozenset()
+
+
+def test_the_outcome_of_an_operation_is_taken_when_there_is_one() -> None:
+    operation = Operation("commit_transaction")
+    with pytest.raises(IllegalStateError, match=r"commit_transaction\(\) has no outcome yet"):
+        operation.result()
+    assert not operation.taken

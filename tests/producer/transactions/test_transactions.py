@@ -18,7 +18,9 @@ from spark_kafka_sink.producer.transactions.requests import (
 from spark_kafka_sink.producer.transactions.states import Operation
 from spark_kafka_sink.producer.transactions.transaction_request import CoordinatorKey
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
-from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest
+from spark_kafka_sink.protocol.messages.find_coordinator import (
+    FindCoordinatorRequest,
+)
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from spark_kafka_sink.protocol.schema import VersionRange
 from tests.producer.transactions.transaction_cases import GROUP, IDENTITY, OFFSETS, T0, T1, S, Talk, adding, error_of

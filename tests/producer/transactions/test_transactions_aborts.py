@@ -22,6 +22,7 @@ from spark_kafka_sink.producer.transactions.requests import (
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from tests.producer.transactions.transaction_cases import (
+    IDENTITY,
     T0,
     T1,
     Request,
@@ -265,6 +266,44 @@ def test_an_abort_while_partitions_are_being_added_waits_for_the_answer() -> Non
     talk.reply(request)
     talk.answer(EndTransaction)
     assert error_of(operation) is None
+
+
+def test_an_abort_that_comes_just_before_an_addition_is_sent_asks_once_more_when_its_answer_is_lost() -> None:
+    talk = about_to(AddPartitions)
+    request = talk.due()
+    operation = talk.manager.abort()
+    talk.manager.sent(request)
+    talk.manager.lost(request, talk.now, "the connection was lost")
+    talk.wait()
+    talk.answer(AddPartitions)
+    talk.answer(EndTransaction)
+    assert error_of(operation) is None
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("fails", [True, False])
+def test_after_an_abort_or_an_error_no_batch_for_another_partition_leaves(version: int, fails: bool) -> None:
+    talk = Talk(version).started(T0)
+    talk.quiet = False
+    if fails:
+        talk.manager.batch_failed(KafkaSinkError("x"), has_sequence=False)
+    else:
+        talk.manager.abort()
+    assert not talk.manager.admits(T1, is_retry=False)
+    assert talk.next() is None
+    assert talk.manager.admits(T0, is_retry=True), "what was sent may be sent again"
+
+
+def test_an_end_that_may_come_late_is_followed_by_another_epoch_in_version_1() -> None:
+    talk = Talk(1).started()
+    operation = talk.manager.commit()
+    talk.lose(EndTransaction)
+    talk.settle()
+    operation.result()
+    talk.manager.begin(1)
+    message = talk.answer(InitProducerId).message(4)
+    assert isinstance(message, InitProducerIdRequest)
+    assert message.producer_epoch == IDENTITY.epoch + 1
 
 
 def test_an_abort_whose_addition_is_refused_after_all_has_nothing_to_end() -> None:

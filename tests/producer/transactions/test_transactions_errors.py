@@ -196,6 +196,8 @@ def test_a_missing_right_at_init_fails_the_call_which_may_be_repeated(kind: type
     assert isinstance(error, AuthorizationError)
     assert "Grant this user the rights Write and Describe on the transactional id" in str(error)
     assert talk.state() is S.UNINITIALIZED
+    talk.wait()
+    assert talk.next() is None, "nothing is asked until the call is repeated"
     talk.init()
     assert talk.state() is S.READY
 

@@ -1,0 +1,24 @@
+"""When a transaction begins under an epoch of its own, as version 2 expects it after one of version 1."""
+
+from __future__ import annotations
+
+from spark_kafka_sink.producer.transactions.requests import InitProducerId
+from tests.producer.transactions.transaction_cases import Talk
+
+
+def test_after_one_of_version_1_that_was_taken_over_version_2_begins_under_an_epoch_of_its_own() -> None:
+    prepared = Talk(1).started().manager.prepare()
+    assert prepared is not None
+    other = Talk(1)
+    other.manager.take_over(prepared)
+    other.commit()
+    other.manager.begin(2)
+    assert type(other.due()) is InitProducerId
+
+
+def test_after_another_init_version_2_needs_no_epoch_of_its_own() -> None:
+    talk = Talk(1).started()
+    talk.manager.prepare()
+    talk.init()
+    talk.manager.begin(2)
+    assert talk.next() is None
