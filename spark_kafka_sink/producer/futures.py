@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import DeliveryError, KafkaSinkError
+from spark_kafka_sink.producer.batching.row_origins import Shares
 
 _log = logging.getLogger(__name__)
 
@@ -33,8 +34,8 @@ its key and value. Measured with tracemalloc: 326 bytes for a record that is enc
 
 NONE_NAMED: Mapping[int, KafkaSinkError] = {}
 """No record of a batch has an error of its own."""
+_NO_OFFSET = np.iinfo(np.int64).max
 _NOTHING: NDArray[Any] = np.empty(0, np.int64)
-_FIRST: NDArray[np.int64] = np.zeros(1, np.int64)
 T = TypeVar("T")
 
 
@@ -65,6 +66,18 @@ class OffsetRange:
         return OffsetRange(min(known, default=-1), max(self.last_offset, other.last_offset), self.rows + other.rows)
 
 
+def written_ranges(stored: Sequence[Shares]) -> dict[int, OffsetRange]:
+    """What was written of one call or several, by partition."""
+    shares = np.concatenate([np.empty((0, 5), np.int64), *map(np.asarray, stored)])
+    firsts, lasts, partitions, offsets, _ = shares[shares[:, 2].argsort(kind="stable")].T
+    begins = np.flatnonzero(np.diff(partitions, prepend=-1))
+    counts, known = lasts - firsts, offsets >= 0
+    lowest = np.minimum.reduceat(np.where(known, offsets, _NO_OFFSET), begins)
+    highest = np.maximum.reduceat(np.where(known, offsets + counts - 1, -1), begins)
+    columns = partitions[begins], np.where(lowest == _NO_OFFSET, -1, lowest), highest, np.add.reduceat(counts, begins)
+    return {row[0]: OffsetRange(*row[1:]) for row in np.stack(columns, axis=1).tolist()}
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RowFailures:
     """Rows that were not written, by their positions in the columns that were given, and why."""
@@ -80,22 +93,17 @@ class ColumnsResult:
 
     topic: str
     failures: tuple[RowFailures, ...]
-    stored: Sequence[tuple[int, int, int]] = field(repr=False)
-    """For each batch with rows of the call: partition, first offset (-1 if it is not known), number of rows."""
+    stored: Sequence[Shares] = field(repr=False)
+    """What brokers have of the call, answer by answer."""
 
     @property
     def partitions(self) -> dict[int, OffsetRange]:
         """What was written, by partition; summed up here, since many never look."""
-        written: dict[int, OffsetRange] = {}
-        for partition, first, rows in self.stored:
-            added = OffsetRange(first, first + rows - 1 if first >= 0 else -1, rows)
-            before = written.get(partition)
-            written[partition] = added if before is None else before + added
-        return written
+        return written_ranges(self.stored)
 
     @property
     def rows_written(self) -> int:
-        return sum([rows for _, _, rows in self.stored])
+        return sum([int(np.sum(some[:, 1] - some[:, 0])) for some in map(np.asarray, self.stored)])
 
     @property
     def rows_failed(self) -> int:
@@ -249,8 +257,9 @@ class RecordFutures:
         """What the metadata of each record says besides its place; the sizes are -1 for null."""
         self._timestamps, self._key_sizes, self._value_sizes = timestamps, key_sizes, value_sizes
 
-    def stored(self, rows: NDArray[np.int64], partition: int, offset: int, log_append_time: int) -> None:
-        self._end(_Ended(rows, partition, offset, log_append_time))
+    def stored(self, rows: NDArray[np.int64], shares: Shares, count: int) -> None:
+        for first, last, *place in np.asarray(shares).tolist():
+            self._end(_Ended(rows[first:last], *place))
 
     def failed(
         self,
@@ -265,7 +274,7 @@ class RecordFutures:
         """The future of one record that is not taken. A callback of it that raises more than an Exception raises it
         here, in the thread of the caller."""
         self.callbacks[0] = callbacks
-        raised = self._end(_Ended(_FIRST, -1 if partition is None else partition, -1, -1, error))
+        raised = self._end(_Ended(np.zeros(1, np.int64), -1 if partition is None else partition, -1, -1, error))
         if raised is not None:
             raise raised from None
         return SendFuture(self, 0)
@@ -334,8 +343,7 @@ def _call(callback: Callback, metadata: RecordMetadata, error: Exception | None)
 class ColumnsFuture(_ProducerFuture[ColumnsResult]):
     """The future of all rows of one call. The caller and the sender complete it; _lock guards the fields.
 
-    What was stored is kept as tuples of numbers, one for each batch. A call may have rows in a thousand batches, and
-    the garbage collector passes over such tuples.
+    What was stored is kept as it comes, answer by answer, and added up when somebody looks.
     """
 
     bytes_per_row = 0
@@ -345,15 +353,14 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
         self._topic = topic
         self._lock = threading.Lock()
         self._pending = rows
-        self._stored: list[tuple[int, int, int]] = []
+        self._stored: list[Shares] = []
         self._failures: list[RowFailures] = []
         if not rows:
             self.set_result(ColumnsResult(topic, (), ()))
 
-    def stored(self, rows: NDArray[np.int64], partition: int, offset: int, log_append_time: int) -> None:
-        count = len(rows)
+    def stored(self, rows: NDArray[np.int64], shares: Shares, count: int) -> None:
         with self._lock:
-            self._stored.append((partition, offset, count))
+            self._stored.append(shares)
             self._pending -= count
             over = not self._pending
         if over:

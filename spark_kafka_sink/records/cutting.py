@@ -12,16 +12,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from operator import lt
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import numbers_of
-from spark_kafka_sink.records.columns import (
-    RecordColumns,
-    one_array,
-)
+from spark_kafka_sink.records.arrays import named_rows, numbers_of
+from spark_kafka_sink.records.columns import RecordColumns, one_array
 from spark_kafka_sink.records.fields import encode_varint
 from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.sizes import OFFSET_DELTA_BYTES, TIMESTAMP_DELTA_BYTES
@@ -79,8 +77,13 @@ def cut_batches(
     """
     if not len(sizes):
         return []
-    ends = _ends(sizes, slices, batch_bytes_max, times)
-    room = batch_bytes_max - HEADER_BYTES
+    starts, stops, records, taken, bases = zip(*slices, strict=True)
+    sums = _ends(sizes, slices, batch_bytes_max, times)
+    filled = sums.take(stops) - sums.take(starts) + taken
+    if int(np.maximum.reduce(filled)) <= batch_bytes_max and all(map(lt, starts, stops)):
+        # One batch for each partition, as a rule where there are many.
+        return list(named_rows(BatchSlice, range(len(slices)), starts, stops, records, bases))
+    ends, room = sums.data, batch_bytes_max - HEADER_BYTES
     cuts: list[BatchSlice] = []
     for index, (row, stop, open_records, open_bytes, base) in enumerate(slices):
         if open_records:
@@ -95,21 +98,23 @@ def cut_batches(
     return cuts
 
 
-def _ends(sizes: NDArray[np.int64], slices: Sequence[PartitionSlice], batch_bytes_max: int, times: Times) -> memoryview:
+def _ends(
+    sizes: NDArray[np.int64], slices: Sequence[PartitionSlice], batch_bytes_max: int, times: Times
+) -> NDArray[np.int64]:
     """For each row the bytes before it, and those of all: sums of the sizes, with the deltas of these rows."""
     counted = OFFSET_DELTA_BYTES + TIMESTAMP_DELTA_BYTES
     smallest = int(np.minimum.reduce(sizes)) - counted + 2
-    rows_max = max([stop - start for start, stop, *_ in slices])
-    last = max([part.open_records for part in slices]) + min(rows_max, batch_bytes_max // smallest + 1)
+    rows_max = max([stop - start for start, stop, _, _, _ in slices])
+    last = max([open_records for _, _, open_records, _, _ in slices]) + min(rows_max, batch_bytes_max // smallest + 1)
     deltas = len(encode_varint(last)) + _widest_timestamp_delta_bytes(slices, times)
     ends = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes + (deltas - counted), out=ends[1:])
-    return ends.data
+    return ends
 
 
 def _widest_timestamp_delta_bytes(slices: Sequence[PartitionSlice], times: Times) -> int:
     """The width of the widest: they count from the bases of open batches, and new batches begin at a row's time."""
-    bases = [base for *_, base in slices if base is not None]
+    bases = [base for _, _, _, _, base in slices if base is not None]
     furthest = times.highest - min(bases, default=times.lowest), times.lowest - max(bases, default=times.highest)
     apart = times.highest - times.lowest
     return max([len(encode_varint(delta)) for delta in (*furthest, apart, -apart)])

@@ -74,7 +74,10 @@ def encode(
     segments: list[memoryview] = []
     chunks = _chunks(columns, slices)
     for chunk, (data, edges) in zip(chunks, records.join([chunk[-1].stop for chunk in chunks]), strict=True):
-        bounds = edges[[0, *[part.stop - chunk[0].start for part in chunk]]].tolist()
+        bounds = [
+            0,
+            *edges.take(np.subtract(stops[len(segments) : len(segments) + len(chunk)], chunk[0].start)).tolist(),
+        ]
         view = memoryview(data)
         segments += [view[start:stop] for start, stop in pairwise(bounds)]
     return list(named_rows(EncodedSlice, segments, counts.tolist(), base, highest))

@@ -35,7 +35,7 @@ def future(*callbacks: object) -> SendFuture:
 
 def stored(one: SendFuture, offset: int = 17, log_append_time: int = -1) -> None:
     """A broker has the record."""
-    one._call.stored(np.zeros(1, np.int64), 3, offset, log_append_time)
+    one._call.stored(np.zeros(1, np.int64), [(0, 1, 3, offset, log_append_time)], 1)
 
 
 def failed(one: SendFuture, error: KafkaSinkError) -> None:
@@ -155,12 +155,12 @@ def test_the_records_of_a_call_get_their_offsets_and_errors_by_their_places_in_w
     call.describe(np.arange(6) + 100, np.arange(6, dtype=np.int32), np.full(6, -1, np.int32))
     futures = [SendFuture(call, row) for row in range(6)]
     assert not futures[4].done()
-    call.stored(np.array([1, 4]), 7, 50, -1)
+    call.stored(np.array([3, 1, 4]), [(1, 3, 7, 50, -1)], 2)
     call.failed(np.array([0, 5]), None, no, {1: gone})
     assert futures[4].result(0) == RecordMetadata("t", 7, 51, 104, 4, -1)
     assert futures[1].result(0).offset == 50
     assert [futures[row].exception(0) for row in (0, 5)] == [no, gone]
-    call.stored(np.array([2, 3]), 8, -1, 9)
+    call.stored(np.array([2, 3]), np.array([(0, 1, 8, -1, 9), (1, 2, 8, -1, 9)]), 2)
     assert [futures[row].result(0) for row in (2, 3)] == [RecordMetadata("t", 8, -1, 9, row, -1) for row in (2, 3)]
 
 
@@ -295,6 +295,43 @@ def test_a_call_whose_rows_begin_within_a_batch_gets_their_offsets_or_none_if_th
     written = [call.result(0).partitions[7] for call in calls]
     assert [(one.first_offset, one.last_offset) for one in written] == offsets
     assert [one.rows for one in written] == [3, 2]
+
+
+def test_a_call_s_partitions_are_summed_up_over_all_answers() -> None:
+    call = ColumnsFuture("t", 12)
+    call.stored(np.arange(12), [(0, 2, 7, 100, -1), (2, 3, 4, -1, -1)], 3)
+    call.stored(np.arange(12), np.array([(3, 7, 7, 90, -1), (7, 8, 7, -1, -1), (8, 12, 4, 0, -1)]), 9)
+    result = call.result(0)
+    assert result.partitions == {4: OffsetRange(0, 3, 5), 7: OffsetRange(90, 101, 7)}
+    assert result.rows_written == 12
+
+
+@pytest.mark.parametrize("batches", [2, 40], ids=["few", "many"])
+def test_records_of_one_partition_get_their_outcomes_in_their_order(batches: int) -> None:
+    seen: dict[int, list[int]] = {partition: [] for partition in range(batches)}
+
+    def note(metadata: RecordMetadata, error: Exception | None) -> None:
+        seen[metadata.partition].append(metadata.offset)
+
+    def grouped(rows: int) -> RowOrigins:
+        """The records of two calls, in turns."""
+        calls = [RecordFutures("t"), RecordFutures("t")]
+        for call in calls:
+            call.describe(np.zeros(rows, np.int64), np.zeros(rows, np.int32), np.zeros(rows, np.int32))
+            call.callbacks |= dict.fromkeys(range(rows), (note,))
+        return RowOrigins(np.arange(rows) // 2, calls, np.arange(rows, dtype=np.int32) % 2)
+
+    first, second = grouped(2 * batches), grouped(2 * batches)
+    done = []
+    for partition in range(batches):
+        batch = ProducerBatch(TopicPartition("t", partition), 0, 1)
+        start = 2 * partition
+        later = BatchRows(second, start, start + 2, 2 if partition % 2 else 0)
+        batch.rows = (BatchRows(first, start, start + 2, 0), later) if partition % 2 else (later,)
+        batch.base_offset = 0
+        done.append(batch)
+    complete_futures(done)
+    assert seen == {partition: [0, 1, 2, 3] if partition % 2 else [0, 1] for partition in range(batches)}
 
 
 def test_ranges_of_one_partition_add_up_from_its_first_record_on() -> None:

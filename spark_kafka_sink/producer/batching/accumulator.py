@@ -37,7 +37,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_kafka_sink.client.backoff import ExponentialBackoff
+from spark_kafka_sink.client.backoff import ExponentialBackoff, SharedBackoff
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.errors import KafkaSinkError, ProducerClosedError, RecordTooLargeError
 from spark_kafka_sink.producer.batching.batch import DRAINED, IN_FLIGHT, ProducerBatch, TopicPartition
@@ -93,8 +93,8 @@ class RecordAccumulator:
         self._clock = clock
         self._wakeup = wakeup
         self._chunk_bytes_max = max(1, config.buffer_memory // _CHUNK_SHARE)
-        self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
         self._lock = threading.Lock()
+        self._backoff = SharedBackoff(ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random))
         self._queues = PartitionQueues(config.linger_ms, config.max_request_size)
         self._incomplete = IncompleteBatches()
         self._filler = BatchFiller(
@@ -319,7 +319,7 @@ class RecordAccumulator:
     def reenqueue(self, batch: ProducerBatch, now: float, error: Exception) -> None:
         """Send it again after its backoff. Its request must be off the wire. Kept in sequence order."""
         with self._lock:
-            batch.requeue(backoff_until_ms=now + self._backoff.after(batch.attempts), error=error)
+            batch.requeue(backoff_until_ms=self._backoff.until(now, batch.attempts), error=error)
             self._queues.put_back([batch], now)
 
     def split_and_reenqueue(self, batch: ProducerBatch, now: float) -> list[ProducerBatch]:

@@ -25,7 +25,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +37,9 @@ from spark_kafka_sink.producer.batching.grouping import compatible, group, rows_
 from spark_kafka_sink.producer.batching.incomplete import IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
-from spark_kafka_sink.producer.batching.staging import Addition, Stage, StagedRows
+from spark_kafka_sink.producer.batching.staging import Additions, Stage, StagedRows
 from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.records.arrays import named_rows
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, CompressionRatios, require
 from spark_kafka_sink.records.cutting import BatchSlice, cut_batches, times_of
@@ -242,7 +243,7 @@ class BatchFiller:
             stage.reserved = leave.reserved
             stage.entries, self.stages[stage.topic] = leave.entries, rest
 
-    def _encode(self, stage: Stage, run: Sequence[StagedRows]) -> tuple[list[Addition], list[PartitionQueue]]:
+    def _encode(self, stage: Stage, run: Sequence[StagedRows]) -> tuple[Additions, list[PartitionQueue]]:
         """What is to be added to batches, and to whose queues. The open batches among them are pinned from here on."""
         grouped = group(run)
         with self._lock:
@@ -254,15 +255,16 @@ class BatchFiller:
         pieces = encode(grouped.columns, cuts, now_ms, grouped.order)
         leases = self._leases_of(stage, cuts, pieces, grouped.origins)
         deadline_ms = stage.oldest_ms + self._config.delivery_timeout_ms
-        batches = list(pinned)
-        additions: list[Addition] = []
-        for (index, start, stop, place, _), piece, lease in zip(cuts, pieces, leases, strict=True):
-            batch = batches[index]
+        last = list(pinned)
+        batches: list[ProducerBatch] = []
+        for index, _, _, place, _ in cuts:
+            batch = last[index]
             if batch is None or not place:
-                batch = batches[index] = ProducerBatch(queues[index].topic_partition, stage.oldest_ms, deadline_ms)
-            rows = BatchRows(grouped.origins, start, stop, place)
-            additions.append(Addition(batch, queues[index], piece, rows, lease))
-        return additions, queues
+                batch = last[index] = ProducerBatch(queues[index].topic_partition, stage.oldest_ms, deadline_ms)
+            batches.append(batch)
+        indexes, starts, stops, places, _ = zip(*cuts, strict=True)
+        rows = list(named_rows(BatchRows, repeat(grouped.origins), starts, stops, places))
+        return Additions(batches, [queues[index] for index in indexes], pieces, rows, leases), queues
 
     def _leases_of(
         self, stage: Stage, cuts: Sequence[BatchSlice], pieces: Sequence[EncodedSlice], origins: RowOrigins
@@ -270,26 +272,26 @@ class BatchFiller:
         """For each piece a lease of what was reserved for its buffer. Pieces that were encoded together share both."""
         leases: list[MemoryLease] = []
         staged = stage.leases[0]
-        for _, same in groupby(zip(pieces, cuts, strict=True), lambda pair: id(pair[0].segment.obj)):
-            pairs = list(same)
-            encoded = memoryview(pairs[0][0].segment.obj).nbytes
-            rows_bytes = origins.nbytes(pairs[0][1].start, pairs[-1][1].stop)
+        for _, same in groupby([id(piece.segment.obj) for piece in pieces]):
+            first, last = len(leases), len(leases) + len(list(same))
+            encoded = memoryview(pieces[first].segment.obj).nbytes
+            rows_bytes = origins.nbytes(cuts[first].start, cuts[last - 1].stop)
             lease = staged.sibling()
             lease.hold(stage, 0)
             stage.leases.append(lease)
             staged.move(encoded * (2 if self._compresses else 1) + rows_bytes, lease)
-            leases += [lease] * len(pairs)
+            leases += [lease] * (last - first)
         return leases
 
     def _append(
-        self, stage: Stage, run: Sequence[StagedRows], additions: list[Addition], queues: Sequence[PartitionQueue]
+        self, stage: Stage, run: Sequence[StagedRows], additions: Additions, queues: Sequence[PartitionQueue]
     ) -> None:
         """Put the records into their batches, and the new ones of these into their queues."""
         full: list[ProducerBatch] = []
         with self._lock:
-            self._shared.update([addition.lease for addition in additions])
+            self._shared.update(dict.fromkeys(additions.leases))
             stage.entries, stage.additions = stage.entries[len(run) :], additions
-            for batch, queue, piece, rows, lease in additions:
+            for batch, queue, piece, rows, lease in zip(*additions, strict=True):
                 if not rows.first_index:
                     if queue.batches and queue.batches[-1].state is PINNED:
                         full.append(queue.batches[-1])

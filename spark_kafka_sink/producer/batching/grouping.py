@@ -18,7 +18,7 @@ from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.row_origins import RowOrigins
 from spark_kafka_sink.producer.batching.staging import GROUPED_BYTES_MAX, Headers, StagedRecords, StagedRows
 from spark_kafka_sink.producer.partitioner import NOT_NAMED
-from spark_kafka_sink.records.arrays import bytes_array, number_array
+from spark_kafka_sink.records.arrays import bytes_array, named_rows, number_array
 from spark_kafka_sink.records.byte_column import byte_column
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, one_array
 from spark_kafka_sink.records.cutting import PartitionSlice
@@ -49,14 +49,10 @@ class GroupedRows(NamedTuple):
 
     def slices(self, pinned: Sequence[ProducerBatch | None]) -> list[PartitionSlice]:
         """Where the rows of each partition are, and the open batch that they go on in."""
-        slices = []
-        for start, stop, batch in zip(self.starts, self.starts[1:], pinned, strict=False):
-            if batch is None:
-                slices.append(PartitionSlice(start, stop))
-            else:
-                open_bytes = HEADER_BYTES + batch.body_bytes
-                slices.append(PartitionSlice(start, stop, batch.record_count, open_bytes, batch.base_timestamp))
-        return slices
+        records = [0 if batch is None else batch.record_count for batch in pinned]
+        filled = [HEADER_BYTES if batch is None else HEADER_BYTES + batch.body_bytes for batch in pinned]
+        bases = [None if batch is None else batch.base_timestamp for batch in pinned]
+        return list(named_rows(PartitionSlice, self.starts[:-1], self.starts[1:], records, filled, bases))
 
 
 def compatible(staged: Sequence[StagedRows]) -> Iterator[list[StagedRows]]:
@@ -109,12 +105,12 @@ def _ordered(values: NDArray[Any], order: NDArray[np.intp] | None) -> NDArray[An
 def _origins(staged: Sequence[StagedRows], order: NDArray[np.intp] | None) -> RowOrigins:
     """Of each row in this order, the call that it came with and its place there."""
     places = _ordered(_joined([rows.rows for rows in staged]), order)
-    if len(staged) == 1:
-        return RowOrigins(places, [staged[0].call])
-    entries = np.repeat(np.arange(len(staged), dtype=np.int32), [len(rows.rows) for rows in staged])
-    entries = _ordered(entries, order)
-    changes = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(entries[1:] != entries[:-1]) + 1])
-    return RowOrigins(places, [staged[entry].call for entry in entries[changes].tolist()], changes.tolist())
+    calls = list(dict.fromkeys([rows.call for rows in staged]))
+    if len(calls) == 1:
+        return RowOrigins(places, calls)
+    number_of = {call: number for number, call in enumerate(calls)}
+    numbers = np.array([number_of[rows.call] for rows in staged], np.int32).repeat([len(rows.rows) for rows in staged])
+    return RowOrigins(places, calls, _ordered(numbers, order))
 
 
 def rows_of_records(staged: StagedRecords, partitions_of: PartitionsOf) -> StagedRows:

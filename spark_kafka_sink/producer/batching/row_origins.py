@@ -1,33 +1,41 @@
 """RowOrigins: which row of which call each record of a batch is, so that futures resolve without a look at the rows.
 
 Rows of many calls are grouped together, and then cut into batches. With a thousand partitions a call of ten thousand
-rows has ten rows in each batch. So no object is made for a call's share of a batch: a batch names the rows that were
-grouped together and a range of them, and the shares are found there when the batch is acknowledged or has failed.
+rows has ten rows in each batch, with ten thousand partitions one. So no object is made for a call's share of a batch: a
+batch names the rows that were grouped together and a range of them. The shares are found there when the batch is
+acknowledged or has failed: those of all batches that an answer is about at once, as an array.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import KafkaSinkError
 
+Share: TypeAlias = "tuple[int, int, int, int, int]"
+"""Rows that a broker has, one after the other: the first, the one behind the last, their partition, the offset of the
+first (-1 if it is not known), and the time of the log's append (-1 where records keep their own)."""
+Shares: TypeAlias = "Sequence[Share] | NDArray[np.int64]"
+"""Few of them as tuples, many as an array with a line for each."""
+_FEW = 16
+
 
 class Call(Protocol):
     """The rows that were given to the producer by one call of send_columns(), or by several of send(): it gets their
-    results, batch by batch, each row once. `rows` are places in what was given."""
+    results, each row once, those of a partition in their order. `rows` are places in what was given."""
 
     @property
     def bytes_per_row(self) -> int:
         """What buffer.memory is charged for each row besides its record: for its future, if it has one of its own."""
 
-    def stored(self, rows: NDArray[np.int64], partition: int, offset: int, log_append_time: int) -> None:
-        """A broker has these rows, the first of them at this offset (-1 if it is not known), and one after the other.
-        `log_append_time` is -1 where records keep their own times."""
+    def stored(self, rows: NDArray[np.int64], shares: Shares, count: int) -> None:
+        """Brokers have these shares of `rows`, which are `count` rows together."""
 
     def failed(
         self,
@@ -42,36 +50,76 @@ class Call(Protocol):
 class RowOrigins:
     """For each row that was grouped, in the order of the partitions, the call that it came with and its place there."""
 
-    __slots__ = ("_calls", "_has_futures", "_starts", "rows")
+    __slots__ = ("_calls", "_has_futures", "_numbers", "_starts", "rows")
 
-    def __init__(self, rows: NDArray[np.int64], calls: Sequence[Call], starts: Sequence[int] = (0,)) -> None:
-        """`rows` are places in the calls; from row starts[i] on, until the next start, the call is calls[i]."""
+    def __init__(
+        self, rows: NDArray[np.int64], calls: Sequence[Call], numbers: NDArray[np.int32] | None = None
+    ) -> None:
+        """`rows` are places in the calls, `numbers` says for each row which of the calls it is. None: the only one."""
         self.rows = rows
-        self._has_futures = any(call.bytes_per_row for call in dict.fromkeys(calls))  # many places name one call
         self._calls = calls
-        self._starts = [*starts, len(rows)]
+        self._has_futures = any(call.bytes_per_row for call in calls)
+        if numbers is None:
+            starts, self._numbers = np.zeros(1, np.int64), np.zeros(1, np.int32)
+        else:
+            starts = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(numbers[1:] != numbers[:-1]) + 1])
+            self._numbers = numbers[starts]
+        self._starts = np.append(starts, len(rows))
+        """From row _starts[i] on, until the next start, the call is number _numbers[i]."""
 
     def nbytes(self, start: int, stop: int) -> int:
         """What the rows in [start, stop) are charged for to buffer.memory besides their records."""
-        futures = 0
-        if self._has_futures:
-            futures = sum([call.bytes_per_row * (end - first) for call, first, end in self.shares(start, stop)])
-        return (stop - start) * self.rows.itemsize + futures
+        places = (stop - start) * self.rows.itemsize
+        if not self._has_futures:
+            return places
+        return places + sum([call.bytes_per_row * (end - first) for call, first, end in self.shares(start, stop)])
 
     def shares(self, start: int, stop: int) -> list[tuple[Call, int, int]]:
         """The calls that have rows in [start, stop), and which rows: call, first row, row after the last."""
-        calls, starts = self._calls, self._starts
+        calls, numbers, starts = self._calls, self._numbers.data, self._starts.data
         at = bisect_right(starts, start) - 1
         end = starts[at + 1]
-        if stop <= end:
-            return [(calls[at], start, stop)]
         found = []
         while end < stop:
-            found.append((calls[at], start, end))
+            found.append((calls[numbers[at]], start, end))
             at += 1
             start, end = end, starts[at + 1]
-        found.append((calls[at], start, stop))
+        found.append((calls[numbers[at]], start, stop))
         return found
+
+    def shares_by_call(self, stored: Sequence[Share]) -> Iterator[tuple[Call, Shares, int]]:
+        """Cut what is stored where calls begin: for each call its shares, and how many rows they are together."""
+        if len(stored) < _FEW:
+            by_call: defaultdict[Call, list[Share]] = defaultdict(list)
+            for start, stop, partition, offset, time in stored:
+                for call, first, last in self.shares(start, stop):
+                    by_call[call].append((first, last, partition, offset + first - start if offset >= 0 else -1, time))
+            for call, found in by_call.items():
+                yield call, found, sum([last - first for first, last, *_ in found])
+            return
+        numbers, shares = self._cut(np.array(stored))
+        order = numbers.argsort(kind="stable")
+        ends = np.bincount(numbers).cumsum().tolist()
+        rows = np.bincount(numbers, shares[:, 1] - shares[:, 0]).astype(np.int64).tolist()
+        for number, end in enumerate(ends):
+            begin = ends[number - 1] if number else 0
+            if begin < end:
+                yield self._calls[number], shares[order[begin:end]], rows[number]
+
+    def _cut(self, stored: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """What `shares` finds, of many ranges at once: the number of the call of each share, and the shares."""
+        begins, ends = stored.T[:2]
+        at = self._starts.searchsorted(begins, "right") - 1
+        counts = self._starts.searchsorted(ends, "left") - at
+        shares = stored.repeat(counts, axis=0)
+        runs = np.arange(len(shares)) + (at + counts - counts.cumsum()).repeat(counts)
+        firsts, lasts, _, shifted, _ = shares.T
+        known = shifted >= 0
+        shifted -= firsts * known
+        np.maximum(firsts, self._starts[runs], out=firsts)
+        np.minimum(lasts, self._starts[runs + 1], out=lasts)
+        shifted += firsts * known
+        return self._numbers[runs], shares
 
 
 class BatchRows(NamedTuple):

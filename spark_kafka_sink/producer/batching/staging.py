@@ -112,14 +112,15 @@ class StagedRows:
 Entry = StagedRecords | StagedRows
 
 
-class Addition(NamedTuple):
-    """Encoded records, the batch that they are for, and the queue that the batch is in, or will be in."""
+class Additions(NamedTuple):
+    """Encoded records, piece by piece: the batch that each is for, the queue that the batch is in, or will be in, what
+    they are, and their memory. Columns, since an object for each piece would have the garbage collector look at it."""
 
-    batch: ProducerBatch
-    queue: PartitionQueue
-    piece: EncodedSlice
-    rows: BatchRows
-    lease: MemoryLease
+    batches: Sequence[ProducerBatch] = ()
+    queues: Sequence[PartitionQueue] = ()
+    pieces: Sequence[EncodedSlice] = ()
+    rows: Sequence[BatchRows] = ()
+    leases: Sequence[MemoryLease] = ()
 
 
 class Stage:
@@ -148,7 +149,7 @@ class Stage:
         self._bytes_max = min(bytes_max, GROUPED_BYTES_MAX)
         self._splits = 0  # how often rows have left before these
         self.entries: list[Entry] = []
-        self.additions: list[Addition] = []  # what is being, or was added to batches, and is no entry any more
+        self.additions = Additions()  # what is being, or was added to batches, and is no entry any more
         self.reserved = 0  # bytes that are reserved for all entries
         self.bytes = 0  # upper bound of the encoded form of all rows of columns
         self.unplaced_bytes = 0  # and of all single records
@@ -272,7 +273,7 @@ class Stage:
             for partition in np.unique(partitions).tolist():
                 its_rows = rows_of_call(call, rows[partitions == partition])
                 batches.append(ProducerBatch.failed(TopicPartition(self.topic, partition), its_rows, error))
-        for batch, _, _, missing, _ in self.additions:
+        for batch, missing in zip(self.additions.batches, self.additions.rows, strict=True):
             if missing not in batch.rows:
                 batches.append(ProducerBatch.failed(batch.topic_partition, missing, error))
         return batches

@@ -16,7 +16,8 @@ Sender thread only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kafka_sink.client.cluster import Node
@@ -26,6 +27,7 @@ from spark_kafka_sink.client.metadata_merge import LeaderHint
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
+from spark_kafka_sink.producer.batching.row_origins import RowOrigins, Share
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import by_itself
 from spark_kafka_sink.producer.metrics import ProducerMetrics
@@ -225,12 +227,22 @@ class Deliveries:
             self._metadata.update_leaders(hints, nodes)
 
 
-def complete_futures(batches: Iterable[ProducerBatch]) -> None:
-    """Hand the rows of acknowledged batches to their calls."""
-    for batch in batches:
-        for call, rows, first_index in batch.rows_by_call():
-            offset = batch.offset_of(first_index)
-            by_itself(call.stored, rows, batch.topic_partition.partition, offset, batch.log_append_time)
+def complete_futures(batches: Sequence[ProducerBatch]) -> None:
+    """Hand the rows of acknowledged batches to their calls.
+
+    Those that were grouped together are handed over together. Where a batch has rows of several groups, all of them
+    come after the others of their partition that lie before them.
+    """
+    for place in range(max([len(batch.rows) for batch in batches])):
+        stored: defaultdict[RowOrigins, list[Share]] = defaultdict(list)
+        for batch in batches:
+            if place < len(batch.rows):
+                origins, start, stop, first_index = batch.rows[place]
+                offset = batch.offset_of(first_index)
+                stored[origins].append((start, stop, batch.topic_partition.partition, offset, batch.log_append_time))
+        for origins, ranges in stored.items():
+            for call, shares, count in origins.shares_by_call(ranges):
+                by_itself(call.stored, origins.rows, shares, count)
 
 
 def fail_futures(

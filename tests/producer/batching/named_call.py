@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import KafkaSinkError
-from spark_kafka_sink.producer.batching.row_origins import Call
+from spark_kafka_sink.producer.batching.row_origins import Call, Shares
 from spark_kafka_sink.producer.futures import Callback, RecordFutures
 
 
@@ -33,7 +33,7 @@ class NamedCall:
     def __lt__(self, other: NamedCall) -> bool:
         return str(self.name) < str(other.name)
 
-    def stored(self, rows: NDArray[np.int64], partition: int, offset: int, log_append_time: int) -> None:
+    def stored(self, rows: NDArray[np.int64], shares: Shares, count: int) -> None:
         pass
 
     def failed(

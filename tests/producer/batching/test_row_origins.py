@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 from hypothesis import given, settings
@@ -19,10 +19,11 @@ LENGTHS = st.lists(st.integers(1, 5), min_size=1, max_size=8)
 @given(LENGTHS, st.data())
 def test_shares_equal_those_found_row_by_row(lengths: list[int], data: st.DataObject) -> None:
     row_calls = [call for call, length in enumerate(lengths) for _ in range(length)]
-    starts = [sum(lengths[:i]) for i in range(len(lengths))]
     start = data.draw(st.integers(0, len(row_calls) - 1))
     stop = data.draw(st.integers(start + 1, len(row_calls)))
-    origins = RowOrigins(np.arange(len(row_calls)) * 10, [NamedCall(call) for call in range(len(lengths))], starts)
+    origins = RowOrigins(
+        np.arange(len(row_calls)) * 10, [NamedCall(call) for call in range(len(lengths))], np.array(row_calls)
+    )
     slow = [(call, list(rows)) for call, rows in groupby(range(start, stop), key=row_calls.__getitem__)]
     shares = [(name_of(call), first, last) for call, first, last in origins.shares(start, stop)]
     assert shares == [(call, rows[0], rows[-1] + 1) for call, rows in slow]
@@ -32,9 +33,38 @@ def test_shares_equal_those_found_row_by_row(lengths: list[int], data: st.DataOb
     ]
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.data())
+def test_shares_by_call_are_those_found_row_by_row_be_the_ranges_few_or_many(
+    row_calls: list[int], data: st.DataObject
+) -> None:
+    calls = [NamedCall(call) for call in range(4)]
+    origins = RowOrigins(np.arange(len(row_calls)) * 10, calls, np.array(row_calls, np.int32))
+    edges = sorted({0, len(row_calls), *data.draw(st.lists(st.integers(0, len(row_calls))))})
+    offsets = [data.draw(st.sampled_from([-1, 0, 1_000 * start])) for start in edges[:-1]]
+    ranges = [
+        (start, stop, 7 + start, offset, start - 1)
+        for (start, stop), offset in zip(pairwise(edges), offsets, strict=True)
+    ]
+    slow: dict[int, list[tuple[int, ...]]] = {}
+    for start, stop, partition, offset, time in ranges:
+        for call, group in groupby(range(start, stop), key=row_calls.__getitem__):
+            rows = list(group)
+            its_offset = offset + rows[0] - start if offset >= 0 else -1
+            slow.setdefault(call, []).append((rows[0], rows[-1] + 1, partition, its_offset, time))
+    for repeats in (1, 20):  # of which the second are always many
+        found = {name_of(call): (shares, count) for call, shares, count in origins.shares_by_call(ranges * repeats)}
+        assert {
+            call: [tuple(share) for share in np.asarray(shares).tolist()] for call, (shares, _) in found.items()
+        } == {call: shares * repeats for call, shares in slow.items()}
+        assert {call: count for call, (_, count) in found.items()} == {
+            call: row_calls.count(call) * repeats for call in slow
+        }
+
+
 def test_single_records_are_charged_for_their_futures_and_the_rows_beside_them_are_not() -> None:
     columns, singles = NamedCall("columns"), RecordFutures("t")
-    origins = RowOrigins(np.arange(9), [columns, singles, columns], [0, 2, 5])
+    origins = RowOrigins(np.arange(9), [columns, singles], np.array([0, 0, 1, 1, 1, 0, 0, 0, 0]))
     place_bytes = origins.rows.itemsize
     assert origins.nbytes(0, 2) == 2 * place_bytes
     assert origins.nbytes(1, 4) == 3 * place_bytes + 2 * FUTURE_BYTES

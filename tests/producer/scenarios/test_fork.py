@@ -156,7 +156,7 @@ def test_a_child_of_a_process_whose_threads_complete_futures_can_complete_its_ow
         call = RecordFutures("t")
         call.describe(np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.int32))
         future = SendFuture(call, 0)
-        call.stored(np.zeros(1, np.int64), 0, 0, -1)
+        call.stored(np.zeros(1, np.int64), [(0, 1, 0, 0, -1)], 1)
         return future.result(0).offset == 0
 
     def be_busy() -> None:

@@ -299,6 +299,19 @@ def test_a_leader_that_moved_without_a_hint_is_looked_up_and_the_retry_waits() -
     assert len(requests_of(cluster, MetadataRequest)) > asked
 
 
+def test_batches_that_were_refused_together_are_sent_again_together() -> None:
+    """A broker that does not lead its partitions yet refuses all of them, of each task that writes."""
+    partitions = 40
+    cluster, producer = simulated(partitions=partitions, retry_backoff_ms=200, retry_backoff_max_ms=1_000)
+    producer.partitions_for("t")
+    cluster.control.when(api=ApiKey.PRODUCE, times=2).fail(codes.NOT_LEADER_OR_FOLLOWER)
+    rows = RecordColumns(pa.array([b"v"] * partitions))
+    many = producer.send_columns("t", rows, pa.array(range(partitions), pa.int32()))
+    run_until(producer, many.done)
+    assert many.result(0).rows_written == partitions
+    assert len(requests_of(cluster, ProduceRequest)) == 3
+
+
 def test_a_leader_that_the_old_one_names_is_written_to_without_waiting() -> None:
     cluster, producer = simulated(nodes=2, retry_backoff_ms=1000, retry_backoff_max_ms=1000)
     established(producer)
