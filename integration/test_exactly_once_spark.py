@@ -17,6 +17,7 @@ from integration.support.driver_process import DriverProcess, newest
 from integration.support.exactly_once_jobs import ROWS_PER_BATCH, start_stream
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
+from integration.support.lost_shuffle import FIRST_RUN, ROWS, SECOND_RUN, TASKS, run_again, was_run_again
 from integration.support.open_transactions import ongoing, wait_until_ended
 from integration.support.stops import Stops
 from integration.support.stream_history import anomalies_of_rows
@@ -155,3 +156,24 @@ def test_of_a_job_that_fails_in_the_middle_nothing_is_seen_and_no_reader_waits(
     after.option("kafka.bootstrap.servers", kafka.bootstrap()).option("topic", topic).save()
     assert numbers(kafka, topic) == {0: 1, 1: 1, 2: 1}
     assert sum(numbers(kafka, topic, "read_uncommitted").values()) > 10_000
+
+
+# --- shuffle files are lost, and Spark runs a stage again
+
+
+@pytest.mark.parametrize(("cluster", "loser"), [("kafka_of_version_1", SECOND_RUN), ("kafka", FIRST_RUN)])
+def test_9_a_stage_that_spark_runs_again_since_shuffle_files_are_gone_is_written_once(
+    spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, cluster: str, loser: int
+) -> None:
+    kafka: KafkaCluster = request.getfixturevalue(cluster)
+    topic = create_topic(kafka.bootstrap(), partitions=3)
+    rows = spark.range(0, ROWS, 1, 1).repartition(TASKS, "id").mapInArrow(run_again(tmp_path, loser), "id LONG")
+    writer = rows.selectExpr("CAST(id AS STRING) AS value").write.format("pykafka").options(**EXACTLY_ONCE)
+    try:
+        writer.options(**{"kafka.bootstrap.servers": kafka.bootstrap(), "topic": topic}).save()
+    finally:
+        (tmp_path / "over").touch()
+    assert was_run_again(tmp_path)
+    wait_until_ended(kafka, "pykafka-job")
+    count = numbers(kafka, topic)
+    assert (len(count), set(count.values())) == (ROWS, {1})

@@ -15,6 +15,7 @@ from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.names import TaskName, driver_id, task_id
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
+from spark_kafka_sink.producer.transactions.transaction_description import EMPTY, TransactionDescription
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +51,8 @@ class BatchStart:
     driver: ProducerIdAndEpoch
     """Under which the driver decides. Brokers refuse it when a newer driver has begun."""
     is_given: bool = False
+    state: str = EMPTY
+    """What brokers say of the driver's id until it decides, or a newer driver begins."""
 
     @property
     def prefix(self) -> str:
@@ -58,6 +61,10 @@ class BatchStart:
     @property
     def driver_id(self) -> str:
         return driver_id(self.prefix)
+
+    def awaits_tasks(self, known: TransactionDescription | None) -> bool:
+        """`known`: of the driver's id. Is its epoch the newest, and was nothing written under it since it was given?"""
+        return known is not None and (known.id_and_epoch, known.state) == (self.driver, self.state)
 
     def task(self, partition: int, attempt: int) -> TaskName:
         return TaskName(self.entry.generation, partition, attempt)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow.compute as pc
 
@@ -30,6 +30,7 @@ from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.entries import Entry, decoded
 from spark_kafka_sink.exactly_once.log_topic import DEFAULT_REPLICATION, LogTopic, partition_of
+from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
 from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.reader.fetched import is_abort_marker
 from spark_kafka_sink.reader.reader import READ_UNCOMMITTED, TopicReader
@@ -46,7 +47,7 @@ class Record:
     """`value`: None for a tombstone, by which nothing needs to be known of the prefix any more."""
 
     offset: int
-    producer_id: int
+    written_by: ProducerIdAndEpoch
     value: bytes | None
 
 
@@ -128,10 +129,11 @@ class DecisionLog:
         progress = self._read(partition, prefix.encode())
         return self._believed(prefix, partition, progress, producer_id, owners)
 
-    def entries(self, producer_ids: Callable[[list[str]], Mapping[str, int]]) -> dict[str, Entry]:
+    def entries(self, producer_ids: Callable[[list[str]], Mapping[str, int | None]]) -> dict[str, Entry]:
         """The newest entry that counts of each prefix, for people: what cannot be read is left out with a warning.
 
-        `producer_ids`: what the drivers of these prefixes have now.
+        `producer_ids`: what the drivers of these prefixes have now; None if brokers do not know it. Prefixes that it
+        leaves out are so here.
         """
         read = [(index, self._read(index, None)) for index in self._reader.partitions(self.topic)]
         prefixes = [key.decode("utf-8", "replace") for _, progress in read for key in progress.newest]
@@ -139,8 +141,10 @@ class DecisionLog:
         found: dict[str, Entry] = {}
         for partition, progress in read:
             for prefix in (key.decode("utf-8", "replace") for key in progress.newest):
+                if prefix not in known:
+                    continue
                 try:
-                    entry = self._believed(prefix, partition, progress, known.get(prefix), dict)
+                    entry = self._believed(prefix, partition, progress, known[prefix], dict)
                 except DecodeError as error:
                     _log.warning("%s", error)
                     continue
@@ -189,14 +193,14 @@ class DecisionLog:
         if record is None or record.value is None:
             return None
         try:
-            return decoded(key, record.value)
+            return replace(decoded(key, record.value), written_by=record.written_by)
         except DecodeError as error:
             raise refusals.unreadable_entry(self._place(partition, record), prefix, error) from error
 
     def _of_earlier_id(
         self, prefix: str, partition: int, newest: Mapping[int, Record], owners: Mapping[int, str]
     ) -> Record | None:
-        candidates = [record for record in newest.values() if record.producer_id not in owners]
+        candidates = [record for record in newest.values() if record.written_by.producer_id not in owners]
         if not candidates:
             return None
         record = max(candidates, key=lambda each: each.offset)
@@ -204,7 +208,7 @@ class DecisionLog:
             partition,
             record,
             f"it is the newest under the prefix {prefix}, of an earlier producer id of its driver "
-            f"({record.producer_id}, which no transactional id has any more), and is believed",
+            f"({record.written_by.producer_id}, which no transactional id has any more), and is believed",
         )
         return record
 
@@ -222,10 +226,11 @@ class DecisionLog:
 
 def _records(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[bytes, Record]]:
     """The rows with this key; with any, where it is None."""
-    columns = batch.columns
+    columns, header = batch.columns, batch.header
+    written_by = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
     wanted = columns.column("key").is_valid() if key is None else pc.equal(columns.column("key"), key)
     rows = columns.filter(wanted)
     for row_key, value, offset in zip(
         *(rows.column(name).to_pylist() for name in ("key", "value", "offset")), strict=True
     ):
-        yield row_key, Record(offset, batch.header.producer_id, value)
+        yield row_key, Record(offset, written_by, value)

@@ -1,6 +1,7 @@
 """What the driver of a query does for each batch: begin, then commit or abort. See docs/exactly-once.md.
 
-    begin    fences older drivers, reads the decision log, finishes what is decided and not done, aborts what is left
+    begin    fences older drivers, reads the decision log, finishes what is decided and not done, aborts what is left;
+             if it drives already, it reads only
     commit   makes sure that each task's transaction is open, decides, commits them all, and notes that this is done
     abort    aborts the tasks' transactions, unless it is decided that they are to be committed
 
@@ -29,7 +30,7 @@ from spark_kafka_sink.exactly_once.query_transactions import (
     QueryTransactions,
     claimed_timeout_ms,
     has_claimed,
-    is_unused,
+    is_left_unused,
 )
 from spark_kafka_sink.exactly_once.transactions_client import Listing
 from spark_kafka_sink.network.system import System
@@ -92,6 +93,11 @@ class Driver:
                 self._refuse_newer(hint, name, seen)
                 present = hint.driver
             self._refuse(hint, name, present)
+            if not hint.generation and seen is not None and has_claimed(seen):
+                # Before it has an epoch: the id must say so to whatever is started after this.
+                raise refusals.log_lost(self._delivery.prefix, self._query.log.topic)
+            if hint.driver == name and seen is not None and is_left_unused(seen, hint):
+                return BatchStart(hint, seen.id_and_epoch, self._delivery.is_given, seen.state)
             try:
                 return self._turn(name, seen, hint, present)
             except ProducerFencedError as error:
@@ -114,8 +120,6 @@ class Driver:
             if entry.is_claim:  # by which it took over, and perhaps came no further
                 self._query.abort(self._query.leftovers(), driver)
             return BatchStart(entry, driver, self._delivery.is_given)
-        if not entry.generation and seen is not None and has_claimed(seen):
-            raise refusals.log_lost(self._delivery.prefix, self._query.log.topic)
         return self._take_over(entry, name, driver, hint.timeout_ms if goes_on else granted_ms)
 
     def _refuse_newer(self, hint: Entry, name: str, seen: TransactionDescription | None) -> None:
@@ -171,17 +175,18 @@ class Driver:
         start.is_committed(batch)  # raises what must not be
         entry = start.entry.decided(batch, content, tuple(transactions))
         held = self._decide(start, entry)
-        losers = self._carry_out(held, entry)
-        self._end_losers(entry, losers)
+        held, losers = self._carry_out(held, entry)
+        self._end_losers(held, entry, losers)
 
     def _decide(self, start: BatchStart, entry: Entry) -> Held:
         with refusals.fenced_before_the_decision(entry):
             self._ensure_open(start, entry)
             return self._query.write(Held(start.driver), entry)
 
-    def _carry_out(self, held: Held, entry: Entry) -> list[TransactionDescription]:
-        """Commit all, and note that this is done. Returns transactions of attempts that lost, which are left to end."""
-        losers: list[TransactionDescription] = []
+    def _carry_out(self, held: Held, entry: Entry) -> tuple[Held, list[TransactionDescription] | None]:
+        """Commit all, and note that this is done. Returns transactions of attempts that lost, which are left to end;
+        None if they could not be listed."""
+        losers: list[TransactionDescription] | None = None
         listing: list[Listing] = []
         # The list is asked for when the batch is decided: no attempt that had no id till then begins any more. It is
         # there before it is noted that the batch is done. That can be written only if no newer driver has begun till
@@ -190,17 +195,21 @@ class Driver:
             self._commit_all(entry, held.driver, lambda: listing.append(self._query.list_ahead()))
         with _warned_of(entry):
             losers = self._query.leftovers(listing[0], {each.transactional_id for each in entry.transactions})
-        if self._delivery.is_forgotten:
-            with _warned_of(entry):
-                self._query.write(held, None)
-        else:
-            with refusals.fenced_after_the_commit(entry):
-                self._query.write(held, entry.done())
-        return losers
+        is_forgotten = self._delivery.is_forgotten
+        if losers or losers is None or not is_forgotten:
+            with _warned_of(entry) if is_forgotten else refusals.fenced_after_the_commit(entry):
+                held = self._query.write(held, entry.done())
+        return held, losers
 
-    def _end_losers(self, entry: Entry, losers: Sequence[TransactionDescription]) -> None:
+    def _end_losers(self, held: Held, entry: Entry, losers: Sequence[TransactionDescription] | None) -> None:
+        """A job is forgotten when nothing of it is open any more: till then the next job finds it in the log, and frees
+        what it has left."""
+        if losers is None:
+            return
         with _warned_of(entry):
             self._query.end_listed(losers)
+            if self._delivery.is_forgotten:
+                self._query.write(held, None)
 
     def _ensure_open(self, start: BatchStart, entry: Entry) -> None:
         """A transaction that has ended by itself, or is about to, is found before the decision, not after it."""
@@ -215,7 +224,7 @@ class Driver:
             elif not now.is_open or now.id_and_epoch != (each.producer_id, each.epoch):
                 faults.append(f"{name}: {now.state}, with epoch {now.id_and_epoch.epoch} in place of {each.epoch}")
         # If they are not open, a newer driver may be the reason, which has begun since the answer.
-        if not is_unused(driver, start.driver) or (faults and not self._query.is_newest(start.driver)):
+        if not start.awaits_tasks(driver) or (faults and not start.awaits_tasks(self._query.look())):
             raise refusals.fenced(start.driver_id)
         if faults:
             raise refusals.not_open(entry, faults)
@@ -265,7 +274,7 @@ class Driver:
         if known.state == ONGOING:
             deciding = PreparedTransaction(start.driver_id, *start.driver, self._client.transaction_version)
             return not self._client.end([deciding], commit=False)
-        return known.state in (EMPTY, COMPLETE_ABORT)
+        return known.state in (start.state, COMPLETE_ABORT)
 
     def abort_unreported(self, name: str) -> bool:
         """Abort what the tasks of this driver have left open, of a batch of which none has reported.
@@ -279,12 +288,14 @@ class Driver:
 
     def _abort_unreported(self, name: str) -> bool:
         seen = self._query.look()
-        if seen is None or seen.state != EMPTY:
+        if seen is None:
             return False
         entry = self._query.entry(seen.id_and_epoch.producer_id)
         if entry.driver != name or entry.state is EntryState.DECIDED:
             return False
-        self._query.abort(self._of_generation(entry), seen.id_and_epoch)
+        if seen.state != EMPTY and not is_left_unused(seen, entry):
+            return False
+        self._query.abort(self._of_generation(entry), seen.id_and_epoch, seen.state)
         return True
 
     def _of_generation(self, entry: Entry) -> list[TransactionDescription]:

@@ -11,24 +11,28 @@ drivers are the last few of them; everything else is about the last batch.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.names import PREFIX_CHARACTERS_MAX, TASK_NUMBER_MAX, TaskName, task_id, task_of
+from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 
 FORMAT = 2
 _READ_TOO = 1
 """The format before contents were noted. Its batches are known by number or key alone."""
 KEYS_MAX = 100
-DRIVERS_MAX = 20
+DRIVERS_MAX = 100
+"""An older driver that stood still is known as one until it has had this number of successors."""
 VALUE_BYTES_MAX = 8 << 20
 NOT_CLAIMED = (-1, -1)
+_DIGEST_MARK, _DIGEST_CHARACTERS = "#", 8
 _TEXT_CHARACTERS_MAX = 4_096
 _LONG_MAX = 2**63 - 1
 _INT_MAX = 2**31 - 1
@@ -80,7 +84,7 @@ class Entry:
     generation: int = 0
     """How many drivers there were."""
     drivers: tuple[str, ...] = ()
-    """The last ones, the newest at the end."""
+    """The last ones, the newest at the end; digests of the names of the others."""
     checkpoint: str = ""
     timeout_ms: int = 0
     """Of the tasks' transactions; 0 if that is not known."""
@@ -90,6 +94,8 @@ class Entry:
     """Producer id and epoch under which the newest driver took over."""
     is_claim: bool = False
     """Its driver has taken over and decided nothing yet: what older drivers have left open may be so still."""
+    written_by: ProducerIdAndEpoch = field(default=NO_PRODUCER_ID, compare=False)
+    """As the batch in the log says; for one that was read."""
 
     @property
     def driver(self) -> str:
@@ -105,7 +111,7 @@ class Entry:
         return dataclasses.replace(
             self,
             generation=self.generation + 1,
-            drivers=(*self.drivers, driver)[-DRIVERS_MAX:],
+            drivers=(*map(_digest, self.drivers), driver)[-DRIVERS_MAX:],
             checkpoint=checkpoint or self.checkpoint,
             timeout_ms=timeout_ms,
             claimed=claimed,
@@ -143,13 +149,19 @@ class Entry:
 
     def has_superseded(self, driver: str) -> bool:
         """A newer driver has the prefix."""
-        return driver in self.drivers and driver != self.driver
+        return driver != self.driver and _digest(driver) in map(_digest, self.drivers)
 
     def _keyed(self, batch: Batch) -> KeyedJob | None:
         return next((job for job in self.keys if job.is_of(batch)), None)
 
     def _is_decided_key(self, batch: Batch) -> bool:
         return self.state is not EntryState.OPEN and (batch.key, batch.scope) == (self.batch.key, self.batch.scope)
+
+
+def _digest(driver: str) -> str:
+    """What is kept of the name of a driver that has a successor. Of a digest: itself."""
+    is_one = driver.startswith(_DIGEST_MARK)
+    return driver if is_one else _DIGEST_MARK + hashlib.sha256(driver.encode()).hexdigest()[:_DIGEST_CHARACTERS]
 
 
 def encoded(entry: Entry) -> bytes:

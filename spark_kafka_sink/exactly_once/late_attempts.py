@@ -24,7 +24,7 @@ from spark_kafka_sink.errors import BrokerError
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.names import TaskName, second_attempt_name, task_id
-from spark_kafka_sink.exactly_once.query_transactions import can_write, is_unused
+from spark_kafka_sink.exactly_once.query_transactions import can_write
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
 from spark_kafka_sink.producer.transactions.verdicts import NOT_THE_CALLERS
@@ -42,7 +42,7 @@ def free_name(describe: Describe, start: BatchStart, task: TaskName, task_attemp
     """The name under which this attempt writes. ExactlyOnceError if the driver waits for no task any more."""
     wanted = task_id(start.prefix, task)
     found = describe([start.driver_id, wanted])
-    if not is_unused(found.get(start.driver_id), start.driver):
+    if not start.awaits_tasks(found.get(start.driver_id)):
         raise refusals.late_attempt(start.prefix, "It wrote nothing.")
     holder = found.get(wanted)
     if holder is None or not can_write(holder):
@@ -51,7 +51,7 @@ def free_name(describe: Describe, start: BatchStart, task: TaskName, task_attemp
 
 
 def refuse_if_late(describe: Describe, start: BatchStart) -> None:
-    if not is_unused(describe([start.driver_id]).get(start.driver_id), start.driver):
+    if not start.awaits_tasks(describe([start.driver_id]).get(start.driver_id)):
         raise refusals.late_attempt(start.prefix, "It wrote nothing.")
 
 
@@ -69,7 +69,7 @@ def refuse_if_fenced_late(error: BaseException, config: ClientConfig, start: Bat
     except Exception as failure:
         _log.warning("prefix %s: it is not known whether there is a newer driver: %s", start.prefix, failure)
         return
-    if not is_unused(driver, start.driver):
+    if not start.awaits_tasks(driver):
         raise refusals.late_attempt(start.prefix, "What it wrote is not committed.") from error
 
 

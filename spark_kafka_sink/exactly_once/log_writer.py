@@ -27,7 +27,12 @@ from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.coordinators import COMPLETING_PAUSE_MS
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
-from spark_kafka_sink.producer.transactions.requests import AddPartitions, EndTransaction, InitProducerId
+from spark_kafka_sink.producer.transactions.requests import (
+    AddPartitions,
+    DescribeTransactions,
+    EndTransaction,
+    InitProducerId,
+)
 from spark_kafka_sink.producer.transactions.transaction_request import TransactionRequest
 from spark_kafka_sink.producer.transactions.verdicts import NOT_THE_CALLERS, Verdict, may_pass
 from spark_kafka_sink.protocol import error_codes as codes
@@ -72,11 +77,9 @@ class Written(NamedTuple):
 class LogWriter:
     """Used by one thread, which may put other questions to `client` in between."""
 
-    def __init__(self, client: BlockingClient, coordinated: CoordinatorQuestions, timeout_ms: int) -> None:
-        """`timeout_ms`: of the transactions that begin under an epoch which this asks for."""
+    def __init__(self, client: BlockingClient, coordinated: CoordinatorQuestions) -> None:
         self._client = client
         self._coordinated = coordinated
-        self._timeout_ms = timeout_ms
         self._versions: dict[ProducerIdAndEpoch, int] = {}  # of the last transaction under each
         self._may_come_late: set[ProducerIdAndEpoch] = set()  # an end under these had no answer, and may come yet
 
@@ -102,8 +105,18 @@ class LogWriter:
         had_one_of_version_1 = self._versions.get(before.id_and_epoch) == 1
         if not had_one_of_version_1 or (version == 1 and before.id_and_epoch not in self._may_come_late):
             return before
-        answer = self._answered(InitProducerId(transactional_id, self._timeout_ms, before.id_and_epoch))
+        answer = self._answered(
+            InitProducerId(transactional_id, self._timeout_ms(transactional_id), before.id_and_epoch)
+        )
         return Written(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch), 0)
+
+    def _timeout_ms(self, transactional_id: str) -> int:
+        """What the id has. To ask for an epoch sets it: brokers may not grant another one, and all see it."""
+        request = DescribeTransactions((transactional_id,))
+        known = request.found(self._answered(request))[transactional_id]
+        if known is None:
+            raise _error(broker_error(codes.TRANSACTIONAL_ID_NOT_FOUND, f"transactional id {transactional_id}"))
+        return known.timeout_ms
 
     def _answered(self, request: TransactionRequest[AnswerT]) -> AnswerT:
         answer = self._coordinated.answer(request)

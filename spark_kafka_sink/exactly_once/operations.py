@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from spark_kafka_sink.errors import (
+    AuthorizationError,
     BrokerError,
     ExactlyOnceError,
     KafkaSinkError,
@@ -83,7 +84,7 @@ def survey(
     with lent(config) as client:
         log = DecisionLog(config, topic, client.blocking)
         log_exists = log.exists()
-        entries = log.entries(lambda prefixes: _producer_ids(client, prefixes)) if log_exists else {}
+        entries = _entries(client, log, prefix) if log_exists else {}
         found = client.describe(client.ids(lambda name: _is_ours(name, entries, prefix), ONGOING)).values()
         open_by_prefix: dict[str, list[TransactionDescription]] = {}
         for each in found:
@@ -114,10 +115,7 @@ def abort(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOP
         driver = query.claim(
             driver, entry, entry.begun(_person(), "", entry.timeout_ms, (driver.producer_id, driver.epoch))
         )
-        listed = query.leftovers()
-        query.abort(listed, driver)
-        _forget_job(query, driver)
-        return [each for each in listed if each.is_open]
+        return [each for each in _end_leftovers(query, driver) if each.is_open]
 
 
 def free_abandoned_jobs(options: Mapping[str, str], topic: str) -> None:
@@ -195,24 +193,47 @@ def _finished(options: Mapping[str, str], prefix: str, topic: str, *, give_up: b
             driver = query.claim(
                 driver, entry, entry.done().begun(_person(), "", entry.timeout_ms, (driver.producer_id, driver.epoch))
             )
-            _forget_job(query, driver)
+            if is_job_prefix(query.prefix):
+                _end_leftovers(query, driver)
         ids = [each.transactional_id for each in entry.transactions]
         return Finished(entry, tuple(name for name in ids if name not in refused), refused)
 
 
-def _forget_job(query: QueryTransactions, driver: ProducerIdAndEpoch) -> None:
+def _end_leftovers(query: QueryTransactions, driver: ProducerIdAndEpoch) -> list[TransactionDescription]:
+    """Abort what tasks have open. A job without a name is forgotten then, and not before: the log leads to it."""
+    listed = query.leftovers()
+    query.abort(listed, driver)
     if is_job_prefix(query.prefix):
         query.write(Held(driver), None)
+    return listed
 
 
 def _person() -> str:
     return f"`pykafka transactions` on {platform.node()}, {uuid.uuid4().hex[:8]}"
 
 
-def _producer_ids(client: TransactionsClient, prefixes: Sequence[str]) -> dict[str, int]:
-    found = client.describe([driver_id(prefix) for prefix in prefixes])
-    known = ((prefix, found.get(driver_id(prefix))) for prefix in prefixes)
-    return {prefix: driver.id_and_epoch.producer_id for prefix, driver in known if driver is not None}
+def _entries(client: TransactionsClient, log: DecisionLog, prefix: str | None) -> dict[str, Entry]:
+    if prefix is None:
+        return log.entries(lambda prefixes: _producer_ids(client, prefixes))
+    driver = client.describe([driver_id(prefix)]).get(driver_id(prefix))
+    entry = log.entry(prefix, None if driver is None else driver.id_and_epoch.producer_id, client.owners)
+    return {} if entry is None else {prefix: entry}
+
+
+def _producer_ids(client: TransactionsClient, prefixes: Sequence[str]) -> dict[str, int | None]:
+    """What the drivers of these prefixes have now; None of one that brokers do not know. What this user may not see is
+    left out with a warning: others may use the same log."""
+    names = {driver_id(prefix): prefix for prefix in prefixes}
+    try:
+        found = client.describe(names)
+    except AuthorizationError as error:
+        visible = set(client.owners().values())
+        names = {name: prefix for name, prefix in names.items() if name in visible}
+        _log.warning(
+            "%d of %d prefixes are shown, since this user may not see all: %s", len(names), len(prefixes), error
+        )
+        found = client.describe(names)
+    return {prefix: found[name].id_and_epoch.producer_id if name in found else None for name, prefix in names.items()}
 
 
 def _is_ours(transactional_id: str, prefixes: Iterable[str], wanted: str | None) -> bool:

@@ -20,7 +20,7 @@ is dropped as a repetition: its writer reads back another's name.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -30,14 +30,19 @@ from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.clients import lent
 from spark_kafka_sink.exactly_once.coordinator_questions import PAUSE_MS_MAX
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
-from spark_kafka_sink.exactly_once.entries import Entry, encoded
+from spark_kafka_sink.exactly_once.entries import Entry, EntryState, encoded
 from spark_kafka_sink.exactly_once.names import driver_id, task_of
 from spark_kafka_sink.exactly_once.transactions_client import Listing, TransactionsClient
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.coordinators import COMPLETING_PAUSE_MS
-from spark_kafka_sink.producer.transactions.transaction_description import EMPTY, ONGOING, TransactionDescription
+from spark_kafka_sink.producer.transactions.transaction_description import (
+    COMPLETE_COMMIT,
+    EMPTY,
+    ONGOING,
+    TransactionDescription,
+)
 from spark_kafka_sink.protocol import error_codes
 
 NO_DRIVER_YET = ProducerIdAndEpoch(2**62, 0)
@@ -141,9 +146,10 @@ class QueryTransactions:
         """Durable when this returns. None: nothing needs to be known of the prefix any more."""
         return self._write(held, (None if entry is None else encoded(entry),))
 
-    def is_newest(self, driver: ProducerIdAndEpoch) -> bool:
-        """Is this the newest epoch, and has nothing been written under it since it was given?"""
-        return is_unused(self.look(), driver)
+    def is_newest(self, driver: ProducerIdAndEpoch, state: str = EMPTY) -> bool:
+        """Is this the newest epoch, and has nothing been written under it since it was given? `state`: since then."""
+        seen = self.look()
+        return seen is not None and (seen.id_and_epoch, seen.state) == (driver, state)
 
     def _write(self, held: Held, values: Sequence[bytes | None]) -> Held:
         records = [(self.prefix.encode(), value) for value in values]
@@ -200,21 +206,20 @@ class QueryTransactions:
             return False
         return seen is not None and seen.id_and_epoch != driver
 
-    def abort(self, listed: Iterable[TransactionDescription], driver: ProducerIdAndEpoch) -> None:
+    def abort(self, listed: Sequence[TransactionDescription], driver: ProducerIdAndEpoch, state: str = EMPTY) -> None:
         """End exactly what was listed, unless there is a newer driver: then ProducerFencedError, and nothing is done.
 
         What a newer driver's tasks begin after the look has another epoch, and is not hit.
         """
-        listed = list(listed)
         if not listed:
             return
-        if not self.is_newest(driver):
+        if not self.is_newest(driver, state):
             raise refusals.fenced(self.driver_id)
         self.end_listed(listed)
 
-    def end_listed(self, listed: Iterable[TransactionDescription]) -> None:
+    def end_listed(self, listed: Sequence[TransactionDescription]) -> None:
         """Abort what is open, under exactly these epochs, and let nothing begin under them."""
-        self.client.abort(list(listed), FENCED_TIMEOUT_MS)
+        self.client.abort(listed, FENCED_TIMEOUT_MS)
 
 
 def claimed_timeout_ms(granted_ms: int) -> int:
@@ -226,9 +231,18 @@ def has_claimed(driver: TransactionDescription) -> bool:
     return driver.timeout_ms % 1000 == _CLAIMED
 
 
-def is_unused(known: TransactionDescription | None, driver: ProducerIdAndEpoch) -> bool:
-    """Is this the newest epoch of the driver's id, and was nothing written under it since it was given?"""
-    return known is not None and (known.id_and_epoch, known.state) == (driver, EMPTY)
+def is_left_unused(seen: TransactionDescription, entry: Entry) -> bool:
+    """Has its writer got the epoch that is seen when it wrote this entry, done all that was decided, and nothing since?
+
+    In version 2 the end of a transaction gives the next epoch, so a driver that goes on need not ask for one. In
+    version 1 both are of the same epoch.
+    """
+    return (
+        entry.state is EntryState.DONE
+        and entry.timeout_ms > 0
+        and seen.state == COMPLETE_COMMIT
+        and seen.id_and_epoch == entry.written_by._replace(epoch=entry.written_by.epoch + 1)
+    )
 
 
 def can_write(description: TransactionDescription) -> bool:

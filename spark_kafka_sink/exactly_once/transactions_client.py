@@ -44,8 +44,6 @@ TIMEOUT_MS = 120_000.0
 SILENCE_MS = 3_000.0
 """A node that owes an answer and says nothing for so long is given up; at first, later it gets more time."""
 _IN_FLIGHT_MAX = 50
-_DRIVER_TIMEOUT_MS = 60_000
-"""For an epoch that is asked for between two records of a log."""
 
 
 Listing = dict[Node, Asked]
@@ -59,7 +57,7 @@ class TransactionsClient:
         config = replace(config, max_in_flight_requests_per_connection=_IN_FLIGHT_MAX)
         self.blocking = BlockingClient(config, timeout_ms=timeout_ms, silence_ms=SILENCE_MS, system=system)
         self._coordinated = CoordinatorQuestions(self.blocking)
-        self._writer = LogWriter(self.blocking, self._coordinated, _DRIVER_TIMEOUT_MS)
+        self._writer = LogWriter(self.blocking, self._coordinated)
 
     def __enter__(self) -> TransactionsClient:
         return self
@@ -152,12 +150,16 @@ class TransactionsClient:
         """What coordinators know of these ids; those that they do not know are missing. Each is asked about all its
         ids in one request."""
         request = DescribeTransactions(tuple(transactional_ids))
+        answers = self._coordinated.answers([request], meanwhile)
+        # Each is read once: it is about many ids, and has all partitions of each.
+        distinct = {id(answer): answer for answer in answers.values()}
+        read = {key: (request.judged_by_id(answer), request.found(answer)) for key, answer in distinct.items()}
         found: dict[str, TransactionDescription] = {}
-        for name, answer in self._coordinated.answers([request], meanwhile).items():
-            judgement = request.judged_by_id(answer)[name]
-            if judgement.verdict is not Verdict.DONE:
-                raise request.refusal(name, judgement)
-            description = request.found(answer)[name]
+        for name, answer in answers.items():
+            judged, described = read[id(answer)]
+            if judged[name].verdict is not Verdict.DONE:
+                raise request.refusal(name, judged[name])
+            description = described[name]
             if description is not None:
                 found[name] = description
         return found

@@ -24,7 +24,6 @@ from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, decoded
 from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_late
 from spark_kafka_sink.exactly_once.names import task_id
-from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
@@ -274,10 +273,6 @@ class World:
         }
 
     @property
-    def client_config(self) -> Any:
-        return ProducerConfig.parse(self.options).client_config()
-
-    @property
     def delivery(self) -> Delivery:
         return self.delivery_of(PREFIX)
 
@@ -339,10 +334,17 @@ class World:
 
     def let_time_pass(self, ms: float) -> None:
         """The actors stand still. Not while a batch is decided and not done: what has timed out then is lost, and the
-        next start says so."""
+        next start says so. Nor while attempts of it that lost are ended: a driver that has stood still there gives up,
+        and they end by their timeout or with the next batch."""
         self.lateness.write_markers()
-        if not self.decisions() or self.decisions()[-1].state is not EntryState.DECIDED:
+        last = self.decisions()[-1] if self.decisions() else None
+        if last is None or (last.state is not EntryState.DECIDED and not self._has_losers(last)):
             self.system.advance(ms)
+
+    def _has_losers(self, entry: Entry) -> bool:
+        known = self.cluster.core.coordinator.transactions.values()
+        still = {(each.transactional_id, each.producer_id, each.epoch) for each in known if each.partitions}
+        return any(each.identity in still for each in self.attempts if each.number == entry.batch.number)
 
     # --- parts
 

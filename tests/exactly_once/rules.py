@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, encoded
 from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
 from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
+from spark_kafka_sink.producer.transactions.transaction_description import COMPLETE_COMMIT, TransactionDescription
 from tests.exactly_once import lives
 
 TakenOut = Callable[[pytest.MonkeyPatch], None]
@@ -51,8 +51,8 @@ def a_decision_is_written_under_the_epoch_of_the_start(patch: pytest.MonkeyPatch
         return write(query, held, entry)
 
     patch.setattr(QueryTransactions, "write", anew)
-    patch.setattr(QueryTransactions, "is_newest", lambda query, driver: True)
-    patch.setattr(driver_module, "is_unused", lambda known, driver: True)
+    patch.setattr(QueryTransactions, "is_newest", lambda query, *driver: True)
+    patch.setattr(BatchStart, "awaits_tasks", lambda start, known: True)
 
 
 def what_is_decided_is_finished_by_the_next_driver(patch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def what_is_left_is_aborted_by_the_next_driver(patch: pytest.MonkeyPatch) -> Non
 
 
 def it_is_looked_for_a_newer_driver_between_list_and_abort(patch: pytest.MonkeyPatch) -> None:
-    def abort(query: QueryTransactions, listed: Iterable[TransactionDescription], driver: ProducerIdAndEpoch) -> None:
+    def abort(query: QueryTransactions, listed: Sequence[TransactionDescription], *driver: Any) -> None:
         query.end_listed(listed)
 
     patch.setattr(QueryTransactions, "abort", abort)
@@ -82,9 +82,9 @@ def it_is_looked_for_a_newer_driver_between_list_and_abort(patch: pytest.MonkeyP
 def exactly_what_was_listed_is_aborted(patch: pytest.MonkeyPatch) -> None:
     """The look comes first, and then all that is open is ended."""
 
-    def listed_anew(query: QueryTransactions, listed: Iterable[Any], driver: ProducerIdAndEpoch) -> None:
-        if list(listed):
-            if not query.is_newest(driver):
+    def listed_anew(query: QueryTransactions, listed: Sequence[Any], *driver: Any) -> None:
+        if listed:
+            if not query.is_newest(*driver):
                 raise refusals.fenced(query.driver_id)
             query.end_listed(query.leftovers())
 
@@ -101,6 +101,13 @@ def the_rows_of_a_batch_that_is_passed_over_are_compared(patch: pytest.MonkeyPat
 
 def a_driver_begins_when_the_log_says_how_its_ids_last_transaction_has_ended(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(QueryTransactions, "look_when_ended", QueryTransactions.look)
+
+
+def a_driver_goes_on_only_under_the_epoch_that_followed_what_it_wrote(patch: pytest.MonkeyPatch) -> None:
+    def is_left_unused(seen: TransactionDescription, entry: Entry) -> bool:
+        return entry.state is EntryState.DONE and seen.state == COMPLETE_COMMIT
+
+    patch.setattr(driver_module, "is_left_unused", is_left_unused)
 
 
 def a_driver_that_is_fenced_does_not_abort(patch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -13,6 +13,7 @@ from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import Query
 from tests.exactly_once.cases import broker as broker
+from tests.fake_system import FakeSystem
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +32,35 @@ def test_a_client_goes_back_and_the_next_user_with_the_same_configuration_has_it
         assert again is first
     with clients.lent(config(broker, **{"client.id": "other"})) as other:
         assert other not in (first, second)
+
+
+def test_the_last_few_clients_are_kept_and_the_others_are_closed() -> None:
+    def client_of(number: int) -> ClientConfig:
+        return ProducerConfig.parse({"bootstrap.servers": "127.0.0.1:1", "client.id": str(number)}).client_config()
+
+    used, closed, close = list[TransactionsClient](), list[TransactionsClient](), TransactionsClient.close
+
+    def note(client: TransactionsClient) -> None:
+        closed.append(client)
+        close(client)
+
+    with patch.object(TransactionsClient, "close", note):
+        for number in range(6):
+            with clients.lent(client_of(number)) as client:
+                used.append(client)
+        assert closed == used[:2]
+        clients.close_idle()
+    assert set(closed) == set(used)
+
+
+def test_a_client_of_a_test_with_its_own_clock_is_closed_when_its_user_has_ended() -> None:
+    config = ProducerConfig.parse({"bootstrap.servers": "127.0.0.1:1"}).client_config()
+    with clients.lent(config, system=FakeSystem()) as client:
+        close = client.close = Mock(wraps=client.close)  # type: ignore[method-assign]
+        close.assert_not_called()
+    close.assert_called_once()
+    with clients.lent(config) as other:
+        assert other is not client
 
 
 def test_a_client_whose_user_ended_with_an_error_is_closed(broker: EmbeddedBroker) -> None:

@@ -267,8 +267,9 @@ def test_a_log_that_was_deleted_is_noticed_by_the_query_that_runs_and_by_its_res
     query = Query(broker)
     query.run(0)
     broker.control.delete_topic(LOG)
-    with pytest.raises(ExactlyOnceError, match="the topic was deleted or emptied"):
-        (query if runs else query.again()).begin()
+    for _ in range(2):  # a scheduler may start it again, and again
+        with pytest.raises(ExactlyOnceError, match="the topic was deleted or emptied"):
+            (query if runs else query.again()).begin()
     query.again(prefix="another").run(1)
     assert seen(broker) == rows(0, 1)
 

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError, NetworkError, PreflightError
+from spark_kafka_sink.errors import (
+    CommitLostError,
+    ExactlyOnceError,
+    NetworkError,
+    PreflightError,
+    ProducerFencedError,
+)
+from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
@@ -17,7 +25,7 @@ from spark_kafka_sink.producer.transactions.transaction_description import Trans
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import BOTH_TASKS, Query, client_of, dying, open_ids, rows, seen
+from tests.exactly_once.cases import BOTH_TASKS, LOG, Query, client_of, dying, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker
 
 
@@ -95,6 +103,41 @@ def test_a_driver_that_dies_again_and_again_in_the_same_batch_finishes_it_once(q
     assert seen(query.broker, "read_uncommitted") == rows(0)
 
 
+def test_what_another_driver_has_finished_is_noted_so_that_the_next_need_not(query: Query) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    with dying("commit"):
+        query.commit(start, 0, written)
+    entry = query.again().begin().entry
+    assert (entry.state, entry.transactions) == (EntryState.DONE, ())
+
+
+# --- others begin at the same time
+
+
+@pytest.mark.parametrize("spoiled", [1, 4])
+def test_a_driver_that_another_got_before_looks_again_and_takes_another_turn(query: Query, spoiled: int) -> None:
+    query.run(0)
+    again, left, whole = query.again(), list(range(spoiled)), QueryTransactions.fence
+
+    def fence(held: QueryTransactions, seen: TransactionDescription | None, *rest: Any) -> Any:
+        if left:  # another gets two epochs, and dies
+            left.pop()
+            held.renew(*whole(held, seen, *rest))
+        return whole(held, seen, *rest)
+
+    with patch.object(QueryTransactions, "fence", fence):
+        again.begin()
+    again.run(1)
+    assert seen(query.broker) == rows(0, 1)
+
+
+def test_a_driver_whose_turns_are_all_spoiled_says_that_several_begin(query: Query) -> None:
+    spoiled = patch.object(QueryTransactions, "fence", side_effect=ProducerFencedError("another", code=0, name=""))
+    with spoiled, pytest.raises(ExactlyOnceError, match="Several drivers begin to work under the prefix p at the same"):
+        query.begin()
+
+
 # --- abort
 
 
@@ -107,6 +150,28 @@ def test_what_is_aborted_is_never_seen_and_holds_no_reader_back(query: Query) ->
     assert seen(query.broker) == []
     query.run(0)
     assert seen(query.broker) == rows(0)
+
+
+def test_a_batch_that_was_committed_before_is_not_said_to_be_aborted(query: Query) -> None:
+    query.run(0)
+    again = query.again()
+    start = again.begin()
+    assert start.is_committed(again.batch(0))
+    assert not again.abort(start, 0)
+
+
+def test_a_job_without_a_name_is_forgotten_when_it_is_aborted(query: Query) -> None:
+    delivery = dataclasses.replace(query.delivery, is_forgotten=True, is_given=False)
+    with Driver(delivery) as driver:
+        start = driver.begin("job")
+        query.write_both(start, 0)
+        assert driver.abort(start, Batch())
+    assert operations.survey(delivery.options, LOG) == []
+
+
+def test_where_no_driver_has_begun_nothing_is_aborted(query: Query) -> None:
+    query.begin()
+    assert not query.again(prefix="another").abort_unreported()
 
 
 def test_what_was_left_open_by_tasks_of_which_none_has_reported_is_aborted(query: Query) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from spark_kafka_sink.errors import DecodeError
@@ -7,9 +9,11 @@ from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import (
     DRIVERS_MAX,
     KEYS_MAX,
+    VALUE_BYTES_MAX,
     Batch,
     Entry,
     EntryState,
+    KeyedJob,
     decoded,
     encoded,
 )
@@ -61,12 +65,69 @@ def test_the_last_drivers_are_remembered_and_the_newest_of_them_drives() -> None
     assert not entry.has_superseded("driver-of-tomorrow")
 
 
+def test_a_hundred_drivers_take_little_room_and_names_of_an_earlier_version_are_known() -> None:
+    entry = Entry("p", drivers=("host-of-a-driver/of-an-earlier-version", "host-of-its-successor/1"))
+    for number in range(DRIVERS_MAX - 2):
+        entry = entry.begun(f"host-of-a-driver-with-a-long-name/{number}", "", 1)
+    assert entry.driver == f"host-of-a-driver-with-a-long-name/{DRIVERS_MAX - 3}"
+    assert decoded(b"p", encoded(entry)).has_superseded("host-of-a-driver/of-an-earlier-version")
+    assert len(encoded(entry)) < 2_000
+
+
 @pytest.mark.parametrize(
     "value", [b"", b"x", b"[]", b"{}", b'{"format":1}', b'{"format":1,"state":"dead","transactions":[]}', b"\xff"]
 )
 def test_what_is_no_entry_is_refused(value: bytes) -> None:
     with pytest.raises(DecodeError, match="it is no record of the decision log"):
         decoded(b"p", value)
+
+
+WHOLE = (
+    Entry("p", keys=(KeyedJob("k", "t", CONTENT),))
+    .begun("driver-1", "/checkpoint", 900_000, (17, 3))
+    .decided(Batch("q", 7, "k", "t"), CONTENT, (TRANSACTION,))
+)
+
+
+@pytest.mark.parametrize("value", [{}, True, 1.5, [[]], ["x", 2], "x" * 5000, -1, 2**63, 2**31])
+@pytest.mark.parametrize("field", [name for name in json.loads(encoded(WHOLE)) if name not in ("format", "claim")])
+def test_a_field_of_another_type_or_size_is_refused(field: str, value: object) -> None:
+    if (field, value) == ("batch", 2**31):
+        return
+    with pytest.raises(DecodeError, match="it is no record of the decision log: "):
+        decoded(b"p", json.dumps({**json.loads(encoded(WHOLE)), field: value}).encode())
+
+
+def test_an_entry_with_all_its_fields_is_read_as_it_was_written() -> None:
+    assert decoded(b"p", encoded(WHOLE)) == WHOLE
+
+
+def test_what_is_longer_than_any_entry_is_not_looked_at() -> None:
+    with pytest.raises(DecodeError, match=f"{VALUE_BYTES_MAX + 1} bytes, and an entry has at most {VALUE_BYTES_MAX}"):
+        decoded(b"p", b"x" * (VALUE_BYTES_MAX + 1))
+
+
+def test_keys_without_what_was_written_under_them_are_read_as_an_earlier_version_wrote_them() -> None:
+    plain = {**json.loads(encoded(WHOLE)), "format": 1, "keys": ["k"], "content": None}
+    entry = decoded(b"p", json.dumps(plain).encode())
+    assert (entry.keys, entry.content) == ((KeyedJob("k"),), None)
+    assert entry.done().has_committed(Batch(key="k", scope="of any topic"))
+
+
+def test_the_content_of_each_batch_that_is_remembered_is_known() -> None:
+    other = Content.of({"t": 4}, 50)
+    entry = Entry("p").decided(Batch(key="a"), CONTENT, ()).done().decided(Batch(key="b"), other, ())
+    assert [entry.content_of(Batch(key=key)) for key in "abc"] == [CONTENT, other, None]
+    assert Entry("p").decided(Batch("q", 7), CONTENT, ()).content_of(Batch("q", 7)) == CONTENT
+
+
+def test_a_batch_and_what_was_decided_last_are_shown_in_words() -> None:
+    assert [str(each) for each in (Batch("q", 7), Batch(), Batch(key="k"))] == [
+        "batch 7 of query q",
+        "the job",
+        "the job with the idempotencyKey 'k'",
+    ]
+    assert (Entry("p").last_decided, WHOLE.last_decided) == (None, WHOLE.batch)
 
 
 def test_an_entry_of_a_newer_version_is_refused_as_such() -> None:

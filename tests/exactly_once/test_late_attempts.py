@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import pytest
 
-from spark_kafka_sink.errors import ExactlyOnceError, ProducerFencedError, TransactionAbortableError
+from spark_kafka_sink.client.options import ClientConfig
+from spark_kafka_sink.errors import (
+    BrokerError,
+    ExactlyOnceError,
+    KafkaSinkError,
+    NetworkError,
+    ProducerFencedError,
+    TransactionAbortableError,
+)
 from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_fenced_late, refuse_if_late
 from spark_kafka_sink.exactly_once.names import task_id
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import LOG, PREFIX, Query, client_of, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker
@@ -90,6 +101,25 @@ def test_an_attempt_whose_batch_ends_while_it_writes_says_that_and_not_that_its_
             refuse_if_fenced_late(fenced.value, late.config.client_config(), start, timeout_ms=10_000)
         assert refused.value.__cause__ is fenced.value
     late.close(timeout=0)
+
+
+def test_whether_an_attempt_came_late_is_asked_only_where_brokers_said_that_it_was_fenced(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where they do not say who drives, the error that is known is all."""
+    query = Query(broker)
+    start = query.begin()
+    query.again().begin()
+    config = ClientConfig(tuple(broker.bootstrap_servers.split(",")))
+    too_large = BrokerError("x", code=error_codes.MESSAGE_TOO_LARGE, name="")
+    refuse_if_fenced_late(too_large, config, start, timeout_ms=10_000)
+    fenced = KafkaSinkError("of a task")
+    fenced.__cause__ = ProducerFencedError("x", code=error_codes.PRODUCER_FENCED, name="")
+    with patch.object(TransactionsClient, "describe", side_effect=NetworkError("no broker answers")):
+        refuse_if_fenced_late(fenced, config, start, timeout_ms=10_000)
+    assert "prefix p: it is not known whether there is a newer driver: no broker answers" in caplog.text
+    with pytest.raises(ExactlyOnceError, match="a newer driver has taken over"):
+        refuse_if_fenced_late(fenced, config, start, timeout_ms=10_000)
 
 
 @pytest.mark.parametrize("end", [commit, abort, take_over, abort_by_hand])

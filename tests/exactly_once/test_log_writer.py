@@ -149,6 +149,18 @@ def test_an_end_that_may_come_late_is_followed_by_another_epoch(
     assert seen(cluster) == [b"a", b"b"]
 
 
+def test_another_epoch_leaves_the_timeout_of_the_id_as_it_was() -> None:
+    """Brokers may grant less than a minute, and the timeout of a driver's id says what the id is."""
+    cluster = cluster_of_version(1)
+    cluster.core.coordinator.timeout_ms_max = 20_000
+    with client_of(cluster) as client:
+        begun = Written(client.init_producer_id(DRIVER, 19_999), 0)
+        cluster.control.when(api=ApiKey.END_TXN).drop(applied=True)
+        after = write(client, write(client, begun, b"a"), b"b")
+        assert after.id_and_epoch != begun.id_and_epoch
+        assert client.describe([DRIVER])[DRIVER].timeout_ms == 19_999
+
+
 def test_an_upgrade_to_version_2_begins_under_an_epoch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = cluster_of_version(1)
     with client_of(cluster) as client:
@@ -208,6 +220,15 @@ def test_a_sequence_that_is_not_the_next_is_refused(
     assert seen(cluster) == [b"a"]
 
 
+def test_an_end_that_is_refused_is_no_success(
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Written
+) -> None:
+    cluster.control.when(api=ApiKey.END_TXN).fail(codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    with pytest.raises(BrokerError, match=r"p-driver: the attempt to end the transaction was refused"):
+        write(client, begun, b"a")
+    assert seen(cluster) == []
+
+
 def test_a_record_that_no_log_takes_is_an_error_of_its_own(
     cluster: SimulatedCluster, client: TransactionsClient, begun: Written
 ) -> None:
@@ -220,12 +241,64 @@ def test_a_record_that_no_log_takes_is_an_error_of_its_own(
 def test_a_log_that_does_not_come_back_ends_with_what_is_known_of_why(
     cluster: SimulatedCluster, begun: Written
 ) -> None:
-    cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.NOT_ENOUGH_REPLICAS)
+    rule = cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.NOT_ENOUGH_REPLICAS)
     with (
         client_of(cluster, timeout_ms=5_000) as client,
         pytest.raises(KafkaSinkError, match=r"p-driver: the batch for log-0: nothing within 5000 ms.*NOT_ENOUGH"),
     ):
         write(client, begun, b"a")
+    assert rule.struck < 20, "the pauses grow"
+
+
+def test_a_log_that_was_deleted_is_named_soon(
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Written
+) -> None:
+    written = write(client, begun, b"a")
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.NOT_ENOUGH_REPLICAS)
+    cluster.system.after(500, partial(cluster.control.delete_topic, LOG))
+    since = cluster.system.now()
+    with pytest.raises(BrokerError, match=r"topic log.*UNKNOWN_TOPIC"):
+        write(client, written, b"b")
+    assert cluster.system.now() - since < 60_000
+
+
+def test_a_leader_that_has_moved_is_found_though_the_one_before_answers(
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Written
+) -> None:
+    written = write(client, begun, b"a")
+    cluster.control.move_leader(LOG, 0, 1)
+    since = cluster.system.now()
+    write(client, written, b"b")
+    assert cluster.system.now() - since < 10_000
+    assert seen(cluster) == [b"a", b"b"]
+
+
+def test_a_leader_that_is_not_elected_yet_is_waited_for(
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, missing = client.blocking.leader, [None, None]
+    monkeypatch.setattr(client.blocking, "leader", lambda *place: missing.pop() if missing else known(*place))
+    write(client, begun, b"a")
+    assert seen(cluster) == [b"a"]
+
+
+def test_an_end_that_was_answered_is_in_no_doubt_whatever_was_lost_before(
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Written
+) -> None:
+    if is_of_version_2(cluster):
+        return  # each transaction has an epoch of its own
+    cluster.control.when(api=ApiKey.ADD_PARTITIONS_TO_TXN).drop(applied=True)
+    after = write(client, write(client, begun, b"a"), b"b")
+    assert after == (begun.id_and_epoch, 2)
+
+
+def test_records_go_in_a_version_of_produce_that_belongs_to_the_clusters_transactions(
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Written
+) -> None:
+    """From version 12 on brokers add the partition to a transaction by themselves."""
+    write(client, begun, b"a")
+    produce = [frame for _, _, frame in cluster.requests if frame[:2] == bytes([0, ApiKey.PRODUCE])]
+    assert [int.from_bytes(frame[2:4], "big") >= 12 for frame in produce] == [is_of_version_2(cluster)]
 
 
 def test_a_leader_that_says_nothing_is_left_when_another_is_elected(

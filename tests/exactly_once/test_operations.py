@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from spark_kafka_sink.errors import CommitLostError, ConfigurationError, ExactlyOnceError
-from spark_kafka_sink.exactly_once import operations
-from spark_kafka_sink.exactly_once.entries import EntryState
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.errors import (
+    AuthorizationError,
+    CommitLostError,
+    ConfigurationError,
+    ExactlyOnceError,
+    NetworkError,
+)
+from spark_kafka_sink.exactly_once import clients, operations
+from spark_kafka_sink.exactly_once.driver import Driver
+from spark_kafka_sink.exactly_once.entries import Batch, EntryState
 from spark_kafka_sink.exactly_once.job_names import new_job_prefix
+from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.transactions.requests import FindCoordinator
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorResponse
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import LOG, PREFIX, Query, client_of, dying, open_ids, rows, seen
+from tests.exactly_once.cases import BOTH_TASKS, LOG, PREFIX, TOPIC, Query, client_of, dying, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker
 
 
@@ -73,6 +91,35 @@ def test_a_survey_shows_what_is_decided_and_what_is_open(query: Query) -> None:
     assert operations.survey(options(query.broker), LOG, PREFIX) == [of_query]
 
 
+def test_of_a_log_with_others_a_survey_shows_what_this_user_may_see(
+    query: Query, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    query.run(0)
+    query.again(prefix="of-others").run(1)
+    # What brokers do for a user who has rights on `p` alone.
+    found, owners = FindCoordinator.found, TransactionsClient.owners
+
+    def looked_up(request: FindCoordinator, answer: FindCoordinatorResponse) -> dict[str, Node]:
+        for row in answer.coordinators:
+            if row.key.startswith("of-others"):
+                row.error_code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return found(request, answer)
+
+    def listed(client: TransactionsClient) -> dict[int, str]:
+        return {number: name for number, name in owners(client).items() if not name.startswith("of-others")}
+
+    monkeypatch.setattr(FindCoordinator, "found", looked_up)
+    monkeypatch.setattr(TransactionsClient, "owners", listed)
+    for prefix in (PREFIX, None):
+        clients.close_idle()
+        (mine,) = operations.survey(options(query.broker), LOG, prefix)
+        assert (mine.prefix, mine.entry and mine.entry.batch) == (PREFIX, query.batch(0))
+    (warned,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "1 of 2 prefixes are shown, since this user may not see all: " in warned.getMessage()
+    with pytest.raises(AuthorizationError, match="of-others-driver"):
+        operations.survey(options(query.broker), LOG, "of-others")
+
+
 def test_finish_commits_what_is_decided(query: Query) -> None:
     decided = decided_by_a_driver_that_died(query)
     finished = operations.finish(options(query.broker), PREFIX, LOG)
@@ -81,6 +128,51 @@ def test_finish_commits_what_is_decided(query: Query) -> None:
     assert seen(query.broker) == rows(0)
     assert operations.finish(options(query.broker), PREFIX, LOG) is None
     assert query.again().begin().is_committed(query.batch(0))
+
+
+def test_to_finish_where_nothing_is_decided_disturbs_no_driver(query: Query) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    assert operations.finish(options(query.broker), PREFIX, LOG) is None
+    query.commit(start, 0, written)
+    assert seen(query.broker) == rows(0)
+
+
+def test_what_is_decided_while_an_abort_begins_is_not_aborted(query: Query) -> None:
+    """The driver decides, and dies, between the look into the log and the fence."""
+    start = query.begin()
+    written = query.write_both(start, 0)
+    whole = QueryTransactions.fence
+
+    def fence(held: QueryTransactions, *given: Any) -> Any:
+        with dying("commit"):
+            query.commit(start, 0, written)
+        return whole(held, *given)
+
+    with patch.object(QueryTransactions, "fence", fence), pytest.raises(ExactlyOnceError, match=r"is decided|at this"):
+        operations.abort(options(query.broker), PREFIX, LOG)
+    query.again().begin()
+    assert seen(query.broker) == rows(0)
+
+
+def test_what_is_open_under_a_prefix_is_shown_though_the_log_does_not_know_it(query: Query) -> None:
+    query.write_both(query.begin(), 0)
+    (shown,) = operations.survey(options(query.broker), "other-log", PREFIX)
+    assert [each.transactional_id for each in shown.open] == open_ids(query.broker)
+    assert not shown.log_exists
+
+
+def test_transactions_of_other_programs_are_not_shown(query: Query) -> None:
+    query.begin()
+    with KafkaProducer({**options(query.broker), "transactional.id": "of another program"}) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(ProducerRecord(TOPIC, "x")).result(10)
+        (shown,) = operations.survey(options(query.broker), LOG)
+        (of_one,) = operations.survey(options(query.broker), LOG, "not known")
+        producer.abort_transaction()
+    assert (shown.prefix, shown.open, shown.decided) == (PREFIX, (), ())
+    assert (of_one.entry, of_one.open, of_one.decided) == (None, (), ())
 
 
 def test_what_is_decided_cannot_be_aborted(query: Query) -> None:
@@ -179,3 +271,49 @@ def test_what_such_a_job_had_decided_is_committed(query: Query) -> None:
         dead.commit(start, 0, written)
     operations.free_abandoned_jobs(options(query.broker), LOG)
     assert seen(query.broker) == rows(0)
+
+
+@pytest.mark.parametrize("at", ["commit", "losers"])
+def test_what_attempts_that_lost_have_left_of_such_a_job_is_freed_wherever_its_driver_dies(
+    query: Query, at: str
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        dead = job(query, process.pid)
+        process.kill()
+    delivery = dataclasses.replace(dead.delivery, is_forgotten=True)
+    start = dead.begin()
+    written = dead.write_both(start, 0)
+    dead.write(start, 1, "of an attempt that lost", attempt=1)
+    with dying(at), Driver(delivery) as driver:
+        driver.commit(start, Batch(), written, BOTH_TASKS)
+    operations.free_abandoned_jobs(options(query.broker), LOG)
+    assert seen(query.broker) == rows(0)
+    assert open_ids(query.broker, dead.prefix) == []
+    assert operations.survey(options(query.broker), LOG) == [], "nothing needs to be known of it any more"
+
+
+def test_such_a_job_is_not_forgotten_while_it_is_not_known_what_attempts_that_lost_have_left(query: Query) -> None:
+    dead = job(query, os.getpid())
+    start = dead.begin()
+    written = dead.write_both(start, 0)
+    dead.write(start, 1, "of an attempt that lost", attempt=1)
+    forgotten = dataclasses.replace(dead.delivery, is_forgotten=True)
+    silent = patch.object(QueryTransactions, "leftovers", side_effect=NetworkError("no broker answers"))
+    with silent, Driver(forgotten) as driver:
+        driver.commit(start, Batch(), written, BOTH_TASKS)
+    (left,) = operations.survey(options(query.broker), LOG)
+    assert (left.prefix, left.decided, len(left.undecided)) == (dead.prefix, (), 1)
+    assert len(operations.abort(options(query.broker), dead.prefix, LOG)) == 1
+    assert open_ids(query.broker, dead.prefix) == []
+
+
+def test_that_what_such_a_job_has_left_cannot_be_freed_is_a_warning(
+    query: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        dead = job(query, process.pid)
+        process.kill()
+    dead.write_both(dead.begin(), 0)
+    with patch.object(operations, "abort", side_effect=NetworkError("no broker answers")):
+        operations.free_abandoned_jobs(options(query.broker), LOG)
+    assert f"(prefix {dead.prefix}) is not ended: no broker answers" in caplog.text

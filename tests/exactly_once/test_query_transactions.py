@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
 
-from spark_kafka_sink.errors import ProducerFencedError
+from spark_kafka_sink.errors import BrokerError, ProducerFencedError
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.query_transactions import (
@@ -15,6 +16,9 @@ from spark_kafka_sink.exactly_once.query_transactions import (
     claimed_timeout_ms,
     has_claimed,
 )
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.reader.blocking_client import Patience
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import LOG, PREFIX, Query, client_of, open_ids
 from tests.exactly_once.cases import broker as broker
@@ -32,6 +36,31 @@ def of_two(broker: EmbeddedBroker) -> Iterator[tuple[QueryTransactions, QueryTra
 
 def claim_of(name: str) -> Entry:
     return Entry(PREFIX).begun(name, "", GRANTED_MS)
+
+
+def test_a_start_waits_while_a_transaction_of_its_id_is_ending_and_asks_less_and_less(
+    of_two: tuple[QueryTransactions, QueryTransactions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = of_two
+    one.fence(None, (GRANTED_MS,))
+    ended = one.look()
+    assert ended is not None
+    states = ["PrepareCommit", "PrepareAbort", "PrepareCommit", "CompleteCommit"]
+    looks = [dataclasses.replace(ended, state=state) for state in states]
+    pauses_ms = list[float]()
+    monkeypatch.setattr(one, "look", lambda *_: looks.pop(0))
+    monkeypatch.setattr(Patience, "wait", lambda patience, failure, pause_ms: pauses_ms.append(pause_ms))
+    seen = one.look_when_ended()
+    assert seen is not None
+    assert (seen.state, pauses_ms) == ("CompleteCommit", [20, 40, 80])
+
+
+def test_a_right_that_is_missing_is_no_timeout_that_is_not_granted(
+    broker: EmbeddedBroker, of_two: tuple[QueryTransactions, QueryTransactions]
+) -> None:
+    broker.control.when(api=ApiKey.INIT_PRODUCER_ID).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    with pytest.raises(BrokerError, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
+        of_two[0].fence(None, (GRANTED_MS, 5_000))
 
 
 def test_of_two_that_find_no_driver_one_gets_the_id(of_two: tuple[QueryTransactions, QueryTransactions]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +12,7 @@ import pytest
 from spark_kafka_sink.broker.context import RequestContext
 from spark_kafka_sink.broker.handlers import HANDLERS
 from spark_kafka_sink.broker.transactions import ProducerIdentity, Transaction
-from spark_kafka_sink.errors import KafkaSinkError, ProducerFencedError
+from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -18,6 +21,7 @@ from spark_kafka_sink.producer.transactions.prepared_transaction import Prepared
 from spark_kafka_sink.producer.transactions.transaction_description import ONGOING
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages.describe_transactions import TopicData
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import Query, client_of, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker
@@ -146,6 +150,14 @@ def test_what_a_coordinator_does_not_know_is_missing(broker: EmbeddedBroker) -> 
         assert client.describe(["p-1-0-0"]) == {}
 
 
+def test_an_id_that_may_not_be_described_is_an_error_and_not_an_unknown_one(broker: EmbeddedBroker) -> None:
+    """Of a driver's id it would mean that there is no driver."""
+    code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    broker.control.when(api=ApiKey.DESCRIBE_TRANSACTIONS, times=None).fail(code)
+    with client_of(broker) as client, pytest.raises(BrokerError, match=r"transactional id p-driver.*Grant"):
+        client.describe(["p-driver"])
+
+
 def test_a_question_without_an_answer_ends_with_what_is_known_of_why(
     broker: EmbeddedBroker, written: list[PreparedTransaction]
 ) -> None:
@@ -216,3 +228,44 @@ def test_a_state_and_topics_that_a_broker_names_are_shown_on_one_line(
     assert "forged" in shown
     assert "\\n" not in shown
     assert "\\x1b" not in shown
+
+
+def test_what_a_description_costs_grows_with_the_transactions_and_not_with_their_square(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One answer is about all ids of a coordinator, each with all partitions that its task has written to."""
+    partitions = 50
+    handle = HANDLERS[ApiKey.DESCRIBE_TRANSACTIONS]
+
+    def of_many_partitions(context: RequestContext, request: Any) -> Any:
+        answer: Any = handle(context, request)
+        for row in answer.transaction_states:
+            row.error_code, row.topics = 0, [TopicData(topic=f"t{number}") for number in range(partitions)]
+        return answer
+
+    monkeypatch.setitem(HANDLERS, ApiKey.DESCRIBE_TRANSACTIONS, of_many_partitions)
+    system = FakeSystem()
+    cluster = SimulatedCluster(system, topics={"t": 1})
+    config = ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap_servers}).client_config()
+    with TransactionsClient(config, system=system) as client:
+        client.blocking.topic("t")
+        client.describe(["warm"])
+        ids = [f"id-{number}" for number in range(80)]
+        calls = [calls_of(partial(client.describe, some)) for some in (ids[:20], ids)]
+    assert calls[1] < 5 * calls[0]
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """How many functions in Python are called."""
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls

@@ -79,11 +79,14 @@ def query(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     made.producer.close(0)
 
 
-@pytest.mark.parametrize(("query", "begin", "write", "commit"), [(2, 4, 4, 6), (1, 4, 5, 8)], indirect=["query"])
+@pytest.mark.parametrize(("query", "begin", "write", "commit"), [(2, 2, 4, 6), (1, 4, 5, 8)], indirect=["query"])
 def test_a_micro_batch_waits_for_brokers_no_more_often_than_the_rules_need(
     query: Kept, begin: int, write: int, commit: int
 ) -> None:
-    """begin: look, read, fence, read. write: look, id, look, records. commit: look, decide (2), commit, note (2)."""
+    """begin: look, read; in version 1 fence, read. write: look, id, look, records.
+
+    commit: look, decide (2), commit, note (2).
+    """
     started: list[BatchStart] = []
     written: list[PreparedTransaction] = []
     assert query.round_trips(lambda: started.append(query.begin())) == begin

@@ -12,6 +12,7 @@ import pytest
 from spark_kafka_sink.errors import BrokerError, CommitLostError, ExactlyOnceError, NetworkError
 from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
+from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
@@ -180,6 +181,21 @@ def test_a_driver_that_hangs_after_its_first_look_gives_way_to_one_that_begins_m
         query.begin()
     newer.commit(of_newer[0], 1, newer.write_both(of_newer[0], 1))
     assert seen(query.broker) == (rows(1) if is_first else rows(0, 1))
+
+
+def test_what_the_log_says_after_the_epoch_was_given_counts_whatever_was_seen_before(query: Query) -> None:
+    query.run(0)
+    query.again().run(1)
+    whole, hints = QueryTransactions.entry, [Entry(PREFIX).begun("driver-1", "/checkpoint", 900_000)]
+
+    def entry(held: QueryTransactions, producer_id: int | None) -> Entry:
+        return hints.pop() if hints else whole(held, producer_id)
+
+    with (
+        patch.object(QueryTransactions, "entry", entry),
+        pytest.raises(ExactlyOnceError, match="A newer driver has taken over the query with the prefix p: driver-2"),
+    ):
+        query.begin()
 
 
 def test_tasks_of_an_older_driver_have_ids_of_their_own(query: Query) -> None:

@@ -1,0 +1,48 @@
+"""What follows for a batch from what the driver knew when it began."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.errors import ExactlyOnceError
+from spark_kafka_sink.exactly_once.batch_start import BatchStart
+from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.entries import Batch, Entry
+from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
+
+CONTENT, OTHER = Content.of({"t": 3}, 30), Content.of({"t": 4}, 40)
+
+
+def start_after(batch: Batch | None, *, is_given: bool = True) -> BatchStart:
+    entry = Entry("p") if batch is None else Entry("p").decided(batch, CONTENT, ()).done()
+    return BatchStart(entry, ProducerIdAndEpoch(7, 1), is_given)
+
+
+def test_a_batch_is_committed_if_it_is_the_last_one_that_was_decided() -> None:
+    assert not start_after(None).is_committed(Batch("q", 0))
+    assert start_after(Batch("q", 7)).is_committed(Batch("q", 7))
+    assert not start_after(Batch("q", 7)).is_committed(Batch("q", 8))
+    assert start_after(Batch(key="k", scope="t")).is_committed(Batch(key="k", scope="t"))
+    assert not start_after(Batch(key="k", scope="t")).is_committed(Batch(key="k", scope="u"))
+    assert not start_after(Batch()).is_committed(Batch())
+
+
+def test_an_older_batch_and_one_of_another_query_are_refused() -> None:
+    with pytest.raises(ExactlyOnceError, match="batch 6 of query q must not be written: batch 7 of query q"):
+        start_after(Batch("q", 7)).is_committed(Batch("q", 6))
+    with pytest.raises(ExactlyOnceError, match="belongs to another query"):
+        start_after(Batch("q", 7)).is_committed(Batch("other", 8))
+    assert not start_after(Batch("q", 7), is_given=False).is_committed(Batch("other", 0))
+
+
+def test_other_rows_than_those_that_were_decided_are_an_error_or_a_warning_with_both_counts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    start = start_after(Batch("q", 7))
+    start.check_passed_over(Batch("q", 7), CONTENT, tolerant=False)
+    assert caplog.text == ""
+    with pytest.raises(ExactlyOnceError, match=r"3 rows of 30 bytes.*4 rows of 40 bytes"):
+        start.check_passed_over(Batch("q", 7), OTHER, tolerant=False)
+    start.check_passed_over(Batch("q", 7), OTHER, tolerant=True)
+    assert "3 rows of 30 bytes" in caplog.text
+    assert "4 rows of 40 bytes" in caplog.text
