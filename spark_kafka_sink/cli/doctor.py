@@ -30,6 +30,12 @@ MARKS = {"passed": "✔", "warning": "!", "failed": "✘", "skipped": "-"}
 PLAIN_MARKS = {**MARKS, "passed": "ok", "failed": "X"}
 """For terminals that cannot show the others."""
 
+ROWS_OF_TASKS = "rows by task"
+SPREAD = (
+    "The write is as slow as its fullest task. Where one partition or key has most rows (option distribution), make "
+    "its key finer, or write without distribution; else let more tasks write: df.repartition(n)."
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser)
@@ -48,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(chosen: argparse.Namespace) -> int:
     from spark_kafka_sink.client.preflight import HASTE, Outcome, preflight
 
-    config, target = _of_options(chosen) if chosen.spark_conf is None else _of_spark(chosen)
+    config, target, report_path = _of_options(chosen) if chosen.spark_conf is None else _of_spark(chosen)
     target = replace(
         target,
         topics=tuple(dict.fromkeys([*chosen.topic, *target.topics])),
@@ -59,6 +65,8 @@ def run(chosen: argparse.Namespace) -> int:
     )
     with quiet():
         checks = preflight(config.client_config(), target, patience=HASTE, thorough=True)
+    if report_path is not None:
+        checks.append(_rows_of_tasks(report_path))
     failed = sum(check.outcome is Outcome.FAILED for check in checks)
     if chosen.json:
         print(json.dumps({"ok": not failed, "checks": [_as_json(check) for check in checks]}, ensure_ascii=False))
@@ -67,15 +75,15 @@ def run(chosen: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _of_options(chosen: argparse.Namespace) -> tuple[ProducerConfig, Target]:
+def _of_options(chosen: argparse.Namespace) -> tuple[ProducerConfig, Target, str | None]:
     from spark_kafka_sink.client.preflight import Target
     from spark_kafka_sink.producer.config import ProducerConfig
 
     config = ProducerConfig.parse(given_options(chosen))
-    return config, Target(idempotent=config.enable_idempotence, transactional_id=config.transactional_id)
+    return config, Target(idempotent=config.enable_idempotence, transactional_id=config.transactional_id), None
 
 
-def _of_spark(chosen: argparse.Namespace) -> tuple[ProducerConfig, Target]:
+def _of_spark(chosen: argparse.Namespace) -> tuple[ProducerConfig, Target, str | None]:
     """What the driver looks at for a write with these options. `-X` and `--bootstrap-server` win."""
     if chosen.command_config is not None:
         raise ConfigurationError("give --command-config or --spark-conf, not both")
@@ -89,7 +97,26 @@ def _of_spark(chosen: argparse.Namespace) -> tuple[ProducerConfig, Target]:
     if chosen.bootstrap_server:
         options[f"kafka.{SERVERS}"] = chosen.bootstrap_server
     parsed = parse_options(options)
-    return parsed.producer_config(), write_target(parsed)
+    return parsed.producer_config(), write_target(parsed), parsed.report_path
+
+
+def _rows_of_tasks(report_path: str) -> Check:
+    """How the rows of the job's last write were spread over its tasks, if it has written a report."""
+    from spark_kafka_sink.client.preflight import Check, Outcome
+    from spark_kafka_sink.reports.skew import SKEWED, fullest_partition, fullness, rows_of_tasks, skew_of
+    from spark_kafka_sink.reports.store import read_reports
+
+    try:
+        reports = [each for each in read_reports(report_path, 1) if each.task_list]
+    except ConfigurationError as error:
+        return Check(ROWS_OF_TASKS, Outcome.SKIPPED, f"there is no report of a write: {error}")
+    if not reports:
+        return Check(ROWS_OF_TASKS, Outcome.SKIPPED, "there is no report of a write")
+    rows = rows_of_tasks(reports[-1])
+    detail = f"of the last write: {skew_of('task', rows)} {fullest_partition(reports[-1])}".rstrip()
+    if fullness(rows.values()) < SKEWED:
+        return Check(ROWS_OF_TASKS, Outcome.PASSED, detail)
+    return Check(ROWS_OF_TASKS, Outcome.WARNING, detail, SPREAD)
 
 
 def _options_of(text: str) -> Mapping[str, str]:

@@ -11,14 +11,13 @@ from html import escape
 from spark_kafka_sink.producer.windows import bucket_end_ms
 from spark_kafka_sink.reports.charts import Bar, Line, Moments, column_chart, line_chart, row_chart
 from spark_kafka_sink.reports.numbers import milliseconds, share, short
+from spark_kafka_sink.reports.skew import longest_write, rows_of_tasks, skew_of
 from spark_kafka_sink.reports.write_report import FAILED, TaskSummary, WriteReport, errors_of, latencies_of, ranges_of
 from spark_kafka_sink.words import counted
 
 _ROWS_MAX = 24
 """Bars of one chart; the others are counted in its sentence."""
 _HOST_CHARACTERS_MAX = 14
-_SKEWED = 1.5
-"""When the fullest partition has this many times the mean, the sentence calls it skewed."""
 _PERCENTILES = (("p99", 0.99, "s3"), ("p95", 0.95, "s2"), ("p50", 0.5, "s1"))
 
 
@@ -44,6 +43,7 @@ def figures(reports: Sequence[WriteReport]) -> list[Figure]:
         _retries(reports, moments),
         _partitions(reports),
         _tasks(reports),
+        _rows_of_tasks(reports),
     ]
 
 
@@ -124,15 +124,30 @@ def _partitions(reports: Sequence[WriteReport]) -> Figure:
         Bar(name, number, f"{name}: {counted(number, 'row')}")
         for name, number in sorted(rows.items(), key=lambda one: -one[1])
     ]
-    mean = statistics.fmean(rows.values()) if rows else 0.0
-    sentence = _skew("partition", bars, mean)
-    mark = ("mean", mean) if len(bars) > 1 else None
-    return Figure("Rows by partition", row_chart("rows of each partition", bars[:_ROWS_MAX], short, mark), sentence)
+    sentence = skew_of("partition", rows) + _more(bars)
+    return Figure("Rows by partition", _rows_chart("rows of each partition", bars), sentence)
+
+
+def _rows_of_tasks(reports: Sequence[WriteReport]) -> Figure:
+    """Of the write that took longest, the fullest first."""
+    slowest = longest_write(reports)
+    tasks = () if slowest is None else sorted(slowest.task_list, key=lambda task: -task.rows)
+    bars = [Bar(_name(task), task.rows, f"task {task.partition_id}: {counted(task.rows, 'row')}") for task in tasks]
+    sentence = "No task was reported."
+    if slowest is not None:
+        sentence = skew_of("task", rows_of_tasks(slowest)) + _more(bars)
+    return Figure("Rows by task of the longest write", _rows_chart("rows of each task", bars), sentence)
+
+
+def _rows_chart(label: str, bars: Sequence[Bar]) -> str:
+    """Bars of rows, the fullest first."""
+    mark = ("mean", statistics.fmean(bar.value for bar in bars)) if len(bars) > 1 else None
+    return row_chart(label, bars[:_ROWS_MAX], short, mark)
 
 
 def _tasks(reports: Sequence[WriteReport]) -> Figure:
     """The tasks of the write that took longest, the longest first."""
-    slowest = max((report for report in reports if report.task_list), key=lambda one: one.duration_ms, default=None)
+    slowest = longest_write(reports)
     if slowest is None:
         return Figure("Tasks of the longest write", row_chart("tasks", [], milliseconds), "No task was reported.")
     bars = [
@@ -158,16 +173,6 @@ def _name(task: TaskSummary) -> str:
     """With the end of its host's name, where pods and workers have their number."""
     host = task.host.split(".")[0]
     return f"{task.partition_id}, {host if len(host) <= _HOST_CHARACTERS_MAX else '…' + host[-_HOST_CHARACTERS_MAX:]}"
-
-
-def _skew(kind: str, bars: Sequence[Bar], mean: float) -> str:
-    if not bars:
-        return f"No {kind} got rows."
-    if len(bars) == 1:
-        return f"All rows are in one {kind}."
-    ratio = bars[0].value / mean if mean else math.nan
-    judged = "which is even" if ratio < _SKEWED else "which is skewed"
-    return f"{counted(len(bars), kind)}; the fullest has {ratio:.1f} times the mean, {judged}.{_more(bars)}"
 
 
 def _more(bars: Sequence[Bar]) -> str:

@@ -96,11 +96,13 @@ def _tiles(reports: Sequence[WriteReport]) -> str:
     duration_ms = sum(one.duration_ms for one in reports)
     batches, held_ms = sum(one.batches for one in reports), sum(one.throttle_ms + one.paced_ms for one in reports)
     mean = f"; a batch {sized(round(wire / batches))}" if batches else ""
+    requests = sum(one.requests for one in reports)
+    asked = f"; {short(1000 * requests / duration_ms)} requests/s" if requests and duration_ms else ""
     speed = short(1000 * rows / duration_ms) if duration_ms else NONE
     tiles = (
         ("rows", short(rows), f"{rows:,} acknowledged"),
         ("writes", f"{len(reports):,}", f"{failed:,} failed" if failed else "none failed"),
-        ("rows per second", speed, f"in {milliseconds(duration_ms)} of writing"),
+        ("rows per second", speed, f"in {milliseconds(duration_ms)} of writing{asked}"),
         ("bytes on the wire", sized(wire), f"{ratio(wire / plain)} of {sized(plain)}{mean}" if plain else "none"),
         ("latency, 99 %", milliseconds(latencies.percentile(0.99)), f"half {milliseconds(latencies.percentile(0.5))}"),
         ("sent again", short(retries), f"of {rows:,} records"),

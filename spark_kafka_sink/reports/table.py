@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from spark_kafka_sink.reports.numbers import milliseconds, ratio, short
+from spark_kafka_sink.reports.skew import longest_write, rows_of_tasks, skew_of
 from spark_kafka_sink.reports.write_report import FAILED, WriteReport, errors_of, job_of, latencies_of, ranges_of
 from spark_kafka_sink.words import cleaned, counted, sized
 
@@ -25,6 +26,8 @@ def lines(reports: Sequence[WriteReport]) -> Iterator[str]:
     yield from _aligned([_HEAD, *rows, _sum(reports)], text=(0, len(_HEAD) - 1))
     yield ""
     yield from _partitions(reports)
+    yield from _tasks(reports)
+    yield from _requests(reports)
     errors = errors_of(report.errors for report in reports)
     if errors:
         yield "dead letters: " + ", ".join(f"{number:,} {cleaned(name)}" for name, number in sorted(errors.items()))
@@ -80,6 +83,26 @@ def _partitions(reports: Sequence[WriteReport]) -> Iterator[str]:
     yield from _aligned([head, *rows[:_PARTITIONS_MAX]], text=(0,))
     if len(rows) > _PARTITIONS_MAX:
         yield f"... and {counted(len(rows) - _PARTITIONS_MAX, 'other partition')}"
+
+
+def _tasks(reports: Sequence[WriteReport]) -> Iterator[str]:
+    """How the rows of the longest write were spread over its tasks."""
+    longest = longest_write(reports)
+    if longest is not None:
+        yield f"rows by task, {longest.started_at:%Y-%m-%d %H:%M:%S}: {skew_of('task', rows_of_tasks(longest))}"
+
+
+def _requests(reports: Sequence[WriteReport]) -> Iterator[str]:
+    """What brokers had to do for these writes."""
+    requests, batches = sum(one.requests for one in reports), sum(one.batches for one in reports)
+    duration_ms = sum(one.duration_ms for one in reports)
+    if requests and batches and duration_ms:
+        yield (
+            f"brokers: {requests:,} requests, {short(1000 * requests / duration_ms)} a second; a batch has "
+            f"{sized(sum(one.wire_bytes for one in reports) / batches)}; tasks were held back by quotas for "
+            f"{milliseconds(sum(one.throttle_ms for one in reports))}, by maxBytesPerSecond for "
+            f"{milliseconds(sum(one.paced_ms for one in reports))}"
+        )
 
 
 def _aligned(rows: Sequence[Sequence[str]], text: Collection[int]) -> Iterator[str]:

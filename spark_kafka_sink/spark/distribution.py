@@ -28,19 +28,20 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users c
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import ArrayType, DataType, IntegerType, MapType, StructType
 
-from spark_kafka_sink.column_names import no_such_column
+from spark_kafka_sink.column_names import NAME_CHARACTERS_MAX, no_such_column
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.producer.partitioner import partitions_by_key
 from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.options.distribution import BY_KEY, BY_PARTITION
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
+from spark_kafka_sink.words import cleaned
 
 _ROUND_ROBIN = "RoundRobinPartitioner"
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _CONNECT = "SPARK_CONNECT_MODE_ENABLED"
 _TARGET = "_pykafka_partition"
-_UNHASHABLE = ("map", "variant")
+_WITHOUT_ORDER = ("map", "variant")
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,9 @@ def faults_of_distribution(options: SinkOptions, plan: ColumnPlan, schema: Struc
     for each in asked.order:
         if each.column not in names:
             yield f"orderBy: there is no column '{each.column}'. {no_such_column(each.column, names)}"
+        elif not _has_values_to_compare(schema[each.column].dataType):
+            kind = cleaned(schema[each.column].dataType.simpleString(), NAME_CHARACTERS_MAX)
+            yield f"orderBy: Spark cannot sort by the column '{each.column}', which is a {kind}."
     if asked.by == BY_PARTITION and options.topic is None:
         yield (
             "Option 'distribution' is 'partition', which needs the option topic: how many partitions the topics of a "
@@ -94,7 +98,7 @@ def faults_of_distribution(options: SinkOptions, plan: ColumnPlan, schema: Struc
         )
     if asked.by == BY_KEY and plan.key is None:
         yield "Option 'distribution' is 'key', and there is no column 'key' and no option keyFormat."
-    unhashable = [names[each] for each in _key_columns(plan) if not _can_be_hashed(schema[each].dataType)]
+    unhashable = [names[each] for each in _key_columns(plan) if not _has_values_to_compare(schema[each].dataType)]
     if asked.by == BY_KEY and unhashable:
         yield f"Option 'distribution' is 'key', and Spark cannot hash the column '{unhashable[0]}' of the key."
 
@@ -107,7 +111,7 @@ def planned(options: SinkOptions, plan: ColumnPlan, schema: StructType) -> Distr
     config = options.producer_config()
     keys_decide = asked.by == BY_KEY or not (config.partitioner_ignore_keys or config.partitioner_class == _ROUND_ROBIN)
     names = schema.fieldNames()
-    content = [each for each in plan.positions() if _can_be_hashed(schema[each].dataType)]
+    content = [each for each in plan.positions() if _has_values_to_compare(schema[each].dataType)]
     return Distribution(
         by=asked.by,
         partition=plan.partition if asked.by == BY_PARTITION else None,
@@ -147,7 +151,8 @@ def _by_partition(
         (key,) = how.key
         choices.append(_partition_of_key(how.partitions)(F.col(_column(key)).cast("binary")))
     choices.append(F.pmod(F.xxhash64(*_content(how)), F.lit(how.partitions)).cast("int"))
-    tasks = how.tasks or min(int(frame.sparkSession.conf.get(_SHUFFLE_PARTITIONS)), how.partitions)
+    # More tasks than partitions would have no rows.
+    tasks = min(how.tasks or int(frame.sparkSession.conf.get(_SHUFFLE_PARTITIONS)), how.partitions)
     moved = frame.withColumn(_TARGET, F.coalesce(*choices))
     moved = moved.repartitionById(_fewer(tasks, tasks_max), _TARGET)
     if order:
@@ -184,12 +189,13 @@ def _key_columns(plan: ColumnPlan) -> tuple[int, ...]:
     return plan.key.positions if plan.key.parent is None else (plan.key.parent,)
 
 
-def _can_be_hashed(kind: DataType) -> bool:
+def _has_values_to_compare(kind: DataType) -> bool:
+    """Can Spark hash them, and sort by them?"""
     if isinstance(kind, ArrayType):
-        return _can_be_hashed(kind.elementType)
+        return _has_values_to_compare(kind.elementType)
     if isinstance(kind, StructType):
-        return all(_can_be_hashed(field.dataType) for field in kind.fields)
-    return not isinstance(kind, MapType) and kind.typeName() not in _UNHASHABLE
+        return all(_has_values_to_compare(field.dataType) for field in kind.fields)
+    return not isinstance(kind, MapType) and kind.typeName() not in _WITHOUT_ORDER
 
 
 def _content(how: Distribution) -> list[Any]:

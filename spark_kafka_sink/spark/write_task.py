@@ -35,7 +35,8 @@ from spark_kafka_sink.errors import (
     KafkaSinkError,
     RecordTooLargeError,
 )
-from spark_kafka_sink.producer.futures import ColumnsResult, RowFailures
+from spark_kafka_sink.producer.batching.row_origins import Shares
+from spark_kafka_sink.producer.futures import ColumnsResult, RowFailures, written_ranges
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.topic_rows import TopicRows
@@ -60,6 +61,10 @@ NO_TOPIC = "no topic"
 
 IDLE_TIMEOUT = "spark.kafka.producer.cache.timeout"
 IDLE_TIMEOUT_DEFAULT = "10m"
+
+_SHARES_MAX = 1 << 16
+"""This number is added up at once. With thousands of partitions a call has about one row in each: to add up the ranges
+of each call by itself costs as much as to send its rows."""
 
 _DURATION = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -133,6 +138,8 @@ class _Writing:
     report: TaskReport
     _waiting: deque[_Waiting] = field(default_factory=deque)
     _waiting_bytes: int = 0
+    _stored: dict[str, list[Shares]] = field(default_factory=dict)  # by topic, not in the report yet
+    _stored_shares: int = 0
 
     def __post_init__(self) -> None:
         config = self.producer.config
@@ -159,6 +166,7 @@ class _Writing:
     def finish(self) -> None:
         self.producer.flush()
         self._settle_all()
+        self._report_ranges()
         self._report_totals()
         if self._failures:
             raise self._failures.error(self.options)
@@ -169,6 +177,13 @@ class _Writing:
         while self._waiting and self._waiting_bytes > self._waiting_bytes_max:
             self._settle(self._waiting.popleft())
         self.report.blocked_ms += (time.monotonic() - started) * 1000
+
+    def _report_ranges(self) -> None:
+        for topic, stored in self._stored.items():
+            for partition, written in written_ranges(stored).items():
+                self.report.add_range(topic, partition, written)
+        self._stored.clear()
+        self._stored_shares = 0
 
     def _report_totals(self) -> None:
         """What the producer counted in this task; it works for one task at a time."""
@@ -205,23 +220,25 @@ class _Writing:
         rows = waiting.rows
         try:
             result = waiting.future.result(self._answer_seconds_max)
-            written, failures = result.partitions, result.failures
+            stored, count, failures = result.stored, result.rows_written, result.failures
         except KafkaSinkError as error:
             every_row = np.arange(rows.columns.num_rows, dtype=np.int64)
-            written, failures = {}, (RowFailures(rows=every_row, partition=None, error=error),)
+            stored, count, failures = (), 0, (RowFailures(rows=every_row, partition=None, error=error),)
         written_bytes = rows.columns.payload_nbytes
         for failure in failures:
             failed = rows.columns.take(failure.rows)
             written_bytes -= failed.payload_nbytes
             self._failed(waiting, failed, failure)
-        count = sum(part.rows for part in written.values())
         if waiting.is_dead_letter:
             self.report.dead_letters += count
             self.report.dead_letters_cut += count if waiting.was_cut else 0
             return
-        for partition, part in written.items():
+        if stored:
             assert rows.topic is not None  # nothing is written to no topic
-            self.report.add_range(rows.topic, partition, part)
+            self._stored.setdefault(rows.topic, []).extend(stored)
+            self._stored_shares += sum(map(len, stored))
+            if self._stored_shares > _SHARES_MAX:
+                self._report_ranges()
         self.report.rows += count
         self.report.bytes += written_bytes
 

@@ -6,6 +6,7 @@ import io
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import pytest
 from spark_kafka_sink.cli import doctor
 from spark_kafka_sink.cli.main import main
 from spark_kafka_sink.named_file import FILE_BYTES_MAX
+from spark_kafka_sink.reports.store import keep
 from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
+from tests.reports.some_reports import report
 
 Output = pytest.CaptureFixture[str]
 
@@ -109,6 +112,34 @@ def test_the_options_of_a_spark_job_are_taken_as_they_are(
     status, checks = doctor_json(capsys, "--spark-conf", str(conf), "-X", "client.id=me")
     assert status == 0
     assert "topic t" in checks
+
+
+def test_the_rows_of_the_tasks_of_a_jobs_last_write_are_looked_at(
+    capsys: Output, bootstrap: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("pyspark")
+    conf, path = tmp_path / "options", str(tmp_path / "reports.jsonl")
+    conf.write_text(f"kafka.bootstrap.servers={bootstrap}\ntopic=t\nreportPath={path}\n")
+
+    def rows_by_task(*rows: int) -> dict[str, Any]:
+        first = report()
+        if rows:
+            tasks = tuple(replace(first.task_list[0], partition_id=task, rows=count) for task, count in enumerate(rows))
+            keep(path, replace(first, task_list=tasks))
+        status, checks = doctor_json(capsys, "--spark-conf", str(conf))
+        assert status == 0
+        return checks["rows by task"]
+
+    assert rows_by_task()["outcome"] == "skipped"
+    skewed = rows_by_task(10, 90, 10, 10)
+    assert skewed["outcome"] == "warning"
+    assert skewed["detail"] == (
+        "of the last write: 4 tasks; the fullest (1) has 3.0 times the mean, which is skewed. "
+        "orders-0 has 100 % of the rows."
+    )
+    assert "make its key finer" in skewed["remedy"]
+    even = rows_by_task(10, 11)
+    assert (even["outcome"], even["remedy"]) == ("passed", "")
 
 
 def test_exactly_once_is_looked_at_with_the_rights_that_it_needs(

@@ -40,6 +40,28 @@ def test_the_table_has_a_line_for_each_write_and_one_for_all(path: str, capsys: 
     assert lines[-1] == "dead letters: 6 RecordTooLargeError"
 
 
+def test_the_rows_of_the_tasks_of_the_longest_write_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, (write,) = str(tmp_path / "reports.jsonl"), job(1)
+    tasks = tuple(dataclasses.replace(task, rows=7 if task.partition_id == 5 else 1) for task in write.task_list)
+    keep(path, dataclasses.replace(write, task_list=tasks))
+    main(["report", path])
+    said = "rows by task, 2025-11-22 04:40:00: 8 tasks; the fullest (5) has 4.0 times the mean, which is skewed."
+    assert said in capsys.readouterr().out
+
+
+def test_what_brokers_had_to_do_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "reports.jsonl")
+    for number in range(2):
+        keep(path, dataclasses.replace(report(number), requests=10, batches=4, throttle_ms=250, paced_ms=1_500))
+    main(["report", path])
+    assert (
+        "brokers: 20 requests, 20 a second; a batch has 11.0 KB; tasks were held back by quotas for 500 ms, "
+        "by maxBytesPerSecond for 3 s\n"
+    ) in capsys.readouterr().out
+
+
 def test_writes_of_several_jobs_are_named_in_full(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     main(["report", path])
     out = capsys.readouterr().out

@@ -119,7 +119,7 @@ def test_a_browser_shows_all_charts_and_no_words_lie_upon_each_other(
 ) -> None:
     shown, noticed = opened(chromium, tmp_path, job(writes), viewport={"width": width, "height": 900})
     charts = [chart.bounding_box() for chart in shown.query_selector_all("figure svg")]
-    assert len(charts) == 6
+    assert len(charts) == 7
     assert all(box is not None and box["width"] > 250 and box["height"] > 20 for box in charts)
     assert shown.evaluate(OVERLAPS) == []
     assert shown.evaluate("document.documentElement.scrollWidth") <= width
@@ -165,7 +165,7 @@ def test_what_the_mouse_rests_on_says_its_numbers(chromium: Any, tmp_path: Path)
 def test_every_chart_is_well_formed_and_named() -> None:
     text = page(job(12), "reports.jsonl")
     charts = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
-    assert len(charts) == 6
+    assert len(charts) == 7
     for chart in charts:
         root = ElementTree.fromstring(chart)
         assert root.get("role") == "img"
@@ -204,7 +204,7 @@ def test_a_write_that_failed_is_marked() -> None:
 
 def test_skew_is_described_in_words() -> None:
     text = page(job(5), "reports.jsonl")
-    assert re.search(r"6 partitions; the fullest has 2\.\d times the mean, which is skewed", text)
+    assert re.search(r"6 partitions; the fullest \(orders-5\) has 2\.\d times the mean, which is skewed", text)
     assert "99 % within" in text
 
 

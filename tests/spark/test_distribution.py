@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kafka.partitioner.default import murmur2 as reference
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users call it
 from pyspark.sql.types import BinaryType, IntegerType, LongType, MapType, StringType, StructField, StructType
 
 from spark_kafka_sink import register
@@ -18,7 +19,7 @@ from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.reports.write_report import WriteReport
 from spark_kafka_sink.spark.checks import check_write
 from spark_kafka_sink.spark.datasource import KafkaDataSource
-from spark_kafka_sink.spark.distribution import Distribution, planned
+from spark_kafka_sink.spark.distribution import Distribution, distributed, planned
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, run_stream, stream_of
 
 PARTITIONS = 10
@@ -44,6 +45,11 @@ def faults(options: dict[str, str], schema: StructType = SCHEMA) -> str:
 
 def test_columns_that_are_not_there_are_refused_with_those_that_are() -> None:
     assert "orderBy: there is no column 'sec'. The columns are" in faults({"distribution": "key", "orderBy": "sec"})
+
+
+def test_columns_by_which_spark_cannot_sort_are_refused() -> None:
+    said = faults({"distribution": "key", "orderBy": "seq, headers DESC"})
+    assert said == "orderBy: Spark cannot sort by the column 'headers', which is a map<string,binary>."
 
 
 def test_topics_of_a_column_cannot_be_distributed_by_partition() -> None:
@@ -95,6 +101,14 @@ def rows(spark: SparkSession) -> DataFrame:
     return spark.range(0, ROWS, 1, TASKS).selectExpr(
         f"{key} AS key", "CAST(id AS STRING) AS value", f"{named} AS partition", "id AS seq"
     )
+
+
+def asked_of(frame: DataFrame, by: str) -> Distribution:
+    names = frame.columns
+    own = names.index("partition") if by == "partition" else None
+    content = (names.index("key"), names.index("value"))
+    order = ((names.index("seq"), False),)
+    return Distribution(by, own, (names.index("key"),), content, order, tasks=4, partitions=PARTITIONS)
 
 
 class Written:
@@ -161,6 +175,31 @@ def test_by_key_the_rows_of_a_key_are_written_by_one_task_in_their_order(
     written.check_order()
     assert written.report().tasks == 5
     assert min(task.rows for task in written.report().task_list) > ROWS / 50, "rows without a key are spread"
+
+
+@pytest.mark.needs("java")
+def test_by_key_the_jvm_alone_finds_the_task_of_a_row(rows: DataFrame) -> None:
+    def plan(by: str) -> str:
+        frame: Any = distributed(rows, asked_of(rows, by), [0, 1])
+        return str(frame._jdf.queryExecution().executedPlan().toString())
+
+    assert "Python" not in plan("key")
+    assert "Python" in plan("partition")
+
+
+@pytest.mark.needs("java")
+@pytest.mark.parametrize("by", ["key", "partition"])
+def test_a_task_that_spark_runs_again_has_the_same_rows_in_the_same_order(rows: DataFrame, by: str) -> None:
+    """In whatever order, and from whatever tasks, the rows come."""
+
+    def of_tasks(given: DataFrame) -> list[list[str]]:
+        moved: DataFrame = distributed(given, asked_of(given, by), [0, 1])
+        return [[row.value for row in task] for task in moved.rdd.glom().collect()]
+
+    first, again = of_tasks(rows), of_tasks(rows.orderBy(F.rand(1)).repartition(3))
+    assert first == again
+    assert sum(map(len, first)) == ROWS
+    assert sum(1 for task in first if task) > 1
 
 
 @pytest.mark.needs("java")

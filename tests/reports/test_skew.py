@@ -1,0 +1,49 @@
+"""Skew is said in a sentence, with the name of what is fullest."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from spark_kafka_sink.producer.futures import OffsetRange
+from spark_kafka_sink.reports.skew import fullest_partition, fullness, longest_write, rows_of_tasks, skew_of
+from tests.reports.some_reports import job, report
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ({}, "No task got rows."),
+        ({"0": 5}, "All rows are in one task."),
+        ({"0": 5, "1": 5}, "2 tasks; the fullest (0) has 1.0 times the mean, which is even."),
+        ({"0": 1, "7": 9, "8": 2}, "3 tasks; the fullest (7) has 2.2 times the mean, which is skewed."),
+        ({"0": 0, "1": 0}, "2 tasks; the fullest (0) has 1.0 times the mean, which is even."),
+    ],
+)
+def test_rows_are_even_or_skewed(rows: dict[str, int], sentence: str) -> None:
+    assert skew_of("task", rows) == sentence
+
+
+def test_a_name_does_not_act_on_the_terminal() -> None:
+    assert "\x1b" not in skew_of("partition", {"\x1b[2J-0": 9, "t-1": 1})
+
+
+def test_the_fullest_is_compared_with_the_mean() -> None:
+    assert fullness([]) == 1.0
+    assert fullness([3, 0, 0]) == 3.0
+
+
+def test_the_longest_write_that_lists_tasks_is_looked_at() -> None:
+    longer = dataclasses.replace(report(1), duration_ms=9_000)
+    longest_without = dataclasses.replace(report(2), duration_ms=99_000, task_list=())
+    assert longest_write([report(0), longer, longest_without]) is longer
+    assert longest_write([longest_without]) is None
+    assert rows_of_tasks(longer) == {"0": 1_000}
+
+
+def test_the_fullest_partition_has_its_share_of_all_rows() -> None:
+    assert fullest_partition(dataclasses.replace(report(), partitions={})) == ""
+    two = {"orders": {0: OffsetRange(0, 0, 10), 4: OffsetRange(0, 0, 30)}}
+    assert fullest_partition(dataclasses.replace(report(), partitions=two)) == "orders-4 has 75 % of the rows."
+    assert fullest_partition(job(1)[0]).startswith("orders-5 has ")

@@ -1,0 +1,173 @@
+"""distribution in all kinds of writes: exactly once, each output mode, foreachBatch; and what is refused at once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_kafka_sink import register
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.reports.store import read_reports
+from spark_kafka_sink.testing import EmbeddedBroker, KafkaTopic, embedded_broker, run_stream, stream_of
+
+pytestmark = pytest.mark.needs("java")
+
+PARTITIONS = 5
+KEYS = 7
+ROWS = 40
+"""Of a micro-batch."""
+TASKS_AND_ORDER = {"distribution": "partition", "orderBy": "seq", "distributionTasks": "3"}
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded_broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> KafkaTopic:
+    return broker.create_topic("".join(each for each in request.node.name if each.isalnum())[-100:], PARTITIONS)
+
+
+@pytest.fixture(scope="module")
+def stream(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
+    """Two micro-batches, whose rows fall in the column seq."""
+    register(spark)
+
+    def batch(number: int) -> DataFrame:
+        first = number * ROWS
+        numbered = spark.range(first, first + ROWS).orderBy("id", ascending=False)
+        return numbered.selectExpr(f"concat('key-', id % {KEYS}) AS key", "CAST(id AS STRING) AS value", "id AS seq")
+
+    return stream_of([batch(0), batch(1)], tmp_path_factory.mktemp("source"))
+
+
+def options(broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path, **more: str) -> dict[str, str]:
+    given = {**broker.spark_options, "topic": topic.name, "reportPath": str(tmp_path / "reports.jsonl")}
+    return {**given, "checkpointLocation": str(tmp_path / "checkpoint"), **TASKS_AND_ORDER, **more}
+
+
+def numbers_by_key(topic: KafkaTopic, isolation: str = "read_committed") -> dict[bytes, list[int]]:
+    """In the order of the offsets."""
+    found: dict[bytes, list[int]] = defaultdict(list)
+    rows = topic.read(isolation=isolation).to_pylist()
+    for row in sorted(rows, key=lambda row: (row["partition"], row["offset"])):
+        found[row["key"]].append(int(row["value"]))
+    return dict(found)
+
+
+def all_in_order() -> dict[bytes, list[int]]:
+    return {b"key-%d" % key: [*range(key, 2 * ROWS, KEYS)] for key in range(KEYS)}
+
+
+def forget_commit(tmp_path: Path, batch: int) -> None:
+    """As if the driver had died before Spark wrote down that the batch is done."""
+    for name in (f"{batch}", f".{batch}.crc"):
+        (tmp_path / "checkpoint" / "commits" / name).unlink(missing_ok=True)
+
+
+def test_a_stream_that_writes_exactly_once_is_in_order_and_its_last_batch_is_not_written_again(
+    stream: DataFrame, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
+) -> None:
+    given = options(broker, topic, tmp_path, deliveryGuarantee="exactly-once")
+    query = run_stream(stream.writeStream.format("pykafka").options(**given))
+    reports = read_reports(given["reportPath"])
+    assert [(each.batch, each.tasks) for each in reports] == [(f"{query.id}/0", 3), (f"{query.id}/1", 3)]
+    forget_commit(tmp_path, 1)
+    run_stream(stream.writeStream.format("pykafka").options(**given))
+    assert numbers_by_key(topic) == all_in_order()
+    assert numbers_by_key(topic, "read_uncommitted") == all_in_order(), "nothing hidden either"
+
+
+@pytest.mark.parametrize("mode", ["update", "complete"])
+def test_an_output_mode_writes_its_rows_in_order(
+    stream: DataFrame, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path, mode: str
+) -> None:
+    """Each micro-batch has rows of each key, so that all of them change."""
+    counts = stream.groupBy("key").count().selectExpr("key", "CAST(count AS STRING) AS value", "count AS seq")
+    writer = counts.writeStream.format("pykafka").options(**options(broker, topic, tmp_path))
+    run_stream(writer.outputMode(mode))
+    after_one = {key: len([*range(key, ROWS, KEYS)]) for key in range(KEYS)}
+    after_two = {key: len([*range(key, 2 * ROWS, KEYS)]) for key in range(KEYS)}
+    expected = {b"key-%d" % key: [after_one[key], after_two[key]] for key in range(KEYS)}
+    assert numbers_by_key(topic) == expected
+
+
+def test_a_foreach_batch_of_the_users_own_distributes_each_of_its_writes(
+    stream: DataFrame, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
+) -> None:
+    once = {"deliveryGuarantee": "exactly-once", "transactionalIdPrefix": topic.name}
+    given = options(broker, topic, tmp_path, **once)
+    checkpoint = given.pop("checkpointLocation")
+
+    def write(frame: DataFrame, batch_id: int) -> None:
+        for _ in range(2):  # Spark may run it again
+            frame.write.format("pykafka").options(**given, idempotencyKey=f"{topic.name}-{batch_id}").save()
+
+    run_stream(stream.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint))
+    assert numbers_by_key(topic) == all_in_order()
+    assert {each.tasks for each in read_reports(given["reportPath"])} == {3}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"orderBy": "sqe"}, "orderBy: there is no column 'sqe'. .*Is 'seq' meant"),
+        ({"orderBy": "seq SIDEWAYS"}, "orderBy"),
+        ({"distribution": "partitions"}, "distribution.*'partitions'"),
+        ({"distribution": "none"}, "orderBy.*distribution"),
+    ],
+)
+def test_what_cannot_be_distributed_is_refused_by_start_and_by_save_before_any_task(
+    stream: DataFrame, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path, change: dict[str, str], words: str
+) -> None:
+    given = options(broker, topic, tmp_path) | change
+    with pytest.raises(ConfigurationError, match=words):
+        stream.writeStream.format("pykafka").options(**given).start()
+    assert stream.sparkSession.streams.active == []
+    assert not (tmp_path / "checkpoint").exists()
+    fails = "CAST(raise_error('a task ran') AS STRING)"
+    rows = stream.sparkSession.range(4).selectExpr(f"{fails} AS key", "'v' AS value", "id AS seq")
+    with pytest.raises(ConfigurationError, match=words):
+        rows.write.format("pykafka").options(**given).save()
+
+
+def test_topics_of_a_column_and_continuous_processing_are_refused_by_start(
+    stream: DataFrame, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
+) -> None:
+    given = options(broker, topic, tmp_path)
+    writer = stream.writeStream.format("pykafka").options(**given)
+    with pytest.raises(ConfigurationError, match=r"trigger\(continuous=\.\.\.\) is not available"):
+        writer.trigger(continuous="1 second").start()
+    del given["topic"]
+    several = stream.selectExpr("*", f"'{topic.name}' AS topic")
+    with pytest.raises(ConfigurationError, match="Write topic by topic, or distribute by 'key'"):
+        several.writeStream.format("pykafka").options(**given).start()
+    assert stream.sparkSession.streams.active == []
+
+
+def test_topics_of_a_column_are_distributed_by_key(
+    stream: DataFrame, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
+) -> None:
+    given = options(broker, topic, tmp_path, distribution="key")
+    del given["topic"]
+    several = stream.selectExpr("*", f"'{topic.name}' AS topic")
+    run_stream(several.writeStream.format("pykafka").options(**given))
+    assert numbers_by_key(topic) == all_in_order()
+
+
+def test_no_more_tasks_write_than_there_are_partitions(
+    spark: SparkSession, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
+) -> None:
+    """Those beyond would have no rows."""
+    given = options(broker, topic, tmp_path, distributionTasks="64", orderBy="id")
+    del given["checkpointLocation"]
+    rows = spark.range(100).selectExpr("CAST(id AS STRING) AS key", "CAST(id AS STRING) AS value", "id")
+    rows.write.format("pykafka").options(**given).save()
+    (report,) = read_reports(given["reportPath"])
+    assert report.tasks == PARTITIONS
