@@ -44,6 +44,7 @@ class KafkaNode:
     roles: str
     ports: Mapping[str, int]
     folder: Path
+    jvm: tuple[str, ...] = ()
     process: subprocess.Popen[bytes] | None = None
     paused: bool = False
 
@@ -57,7 +58,7 @@ class KafkaNode:
 
     def launch(self) -> None:
         with self.log.open("ab") as log:
-            command = ["java", *JVM, f"-Dlog4j2.configurationFile={TEMPLATES / 'log4j2.yaml'}"]
+            command = ["java", *JVM, *self.jvm, f"-Dlog4j2.configurationFile={TEMPLATES / 'log4j2.yaml'}"]
             command += ["-cp", kafka_classpath(), "kafka.Kafka", str(self.folder / "server.properties")]
             self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
@@ -80,12 +81,16 @@ class KafkaNode:
 
 @dataclass
 class KafkaCluster:
-    """Brokers 1..n. `properties` go to every node's configuration, `features` to the formatting of its storage."""
+    """Brokers 1..n. `properties` go to every node's configuration, `features` to the formatting of its storage.
+
+    `jvm`: more options of each node's JVM, which win over JVM_OPTIONS.
+    """
 
     folder: Path
     brokers: int = 1
     properties: Mapping[str, str] = field(default_factory=dict)
     features: tuple[str, ...] = ()
+    jvm: tuple[str, ...] = ()
     advertised_ports: Mapping[int, int] = field(default_factory=dict)
     """The port that a broker's PROXIED listener advertises in place of its own."""
     nodes: dict[int, KafkaNode] = field(default_factory=dict, init=False)
@@ -206,7 +211,7 @@ class KafkaCluster:
             ports = {name: next(free_port) for name in (LISTENERS if "broker" in roles else ())}
             if "controller" in roles:
                 ports["CONTROLLER"] = next(free_port)
-            self.nodes[node_id] = KafkaNode(node_id, roles, ports, self.folder / f"node-{node_id}")
+            self.nodes[node_id] = KafkaNode(node_id, roles, ports, self.folder / f"node-{node_id}", self.jvm)
         for node in self.nodes.values():
             node.folder.mkdir()
             (node.folder / "server.properties").write_text(self._server_properties(node))

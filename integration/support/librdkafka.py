@@ -73,9 +73,12 @@ def read_topic(
 
 
 @contextlib.contextmanager
-def counted_records(bootstrap: str, topic: str) -> Iterator[Callable[[], int]]:
-    """A function that says how many records the topic has now, one of which nothing is deleted; markers count too."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "witness"})
+def counted_records(bootstrap: str, topic: str, isolation: str = "read_committed") -> Iterator[Callable[[], int]]:
+    """A function that says how many records the topic has now, one of which nothing is deleted; markers count too.
+
+    With read_committed only those are counted that lie before the first open transaction of their partition.
+    """
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "witness", "isolation.level": isolation})
     partitions = consumer.list_topics(topic, timeout=SILENCE_SECONDS).topics[topic].partitions
 
     def count() -> int:

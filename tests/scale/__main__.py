@@ -3,32 +3,40 @@
     python -m tests.scale --tasks 1000 --partitions 10000 --brokers 100
 
 Two tables: with rows that go from each task to all partitions, and with rows that were brought to the task of their
-partition first. Their first line is the write that was asked for; in each of the others one of tasks, partitions and
-brokers is a quarter of it. Times are virtual; what they rest on is printed, and may be changed by options.
+partition first. Their first column is the write that was asked for; in each of the others one of tasks, partitions and
+brokers is a quarter of it, and behind each figure stands by how much it grows from there to the first column. Times are
+virtual; what they rest on is printed, and may be changed by options.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Iterator
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
+from spark_kafka_sink.words import counted
 from tests.scale.served_cluster import SLOWNESS, Service
 from tests.scale.simulated_write import SimulatedWrite, Write, Written
 
-COLUMNS = (
-    ("connections", "connections"),
-    ("requests", "requests"),
-    ("requests_per_second", "requests/s"),
-    ("requests_per_million_rows", "per million rows"),
-    ("batch_bytes", "bytes a batch"),
-    ("memory_bytes", "memory of a producer"),
-    ("producer_states", "producer states"),
-    ("retried", "rows sent again"),
-    ("failed", "rows failed"),
-    ("lost", "rows lost"),
-    ("seconds", "seconds"),
+FIGURES = (
+    ("connections", "connections at one time", "{:,.0f}"),
+    ("requests", "Produce requests", "{:,.0f}"),
+    ("requests_per_second", "... a second", "{:,.0f}"),
+    ("requests_per_million_rows", "... for a million rows", "{:,.0f}"),
+    ("batch_bytes", "bytes of a batch", "{:,.0f}"),
+    ("memory_bytes", "buffer.memory of a producer, bytes", "{:,.0f}"),
+    ("producer_states", "states of producers", "{:,.0f}"),
+    ("retried", "rows sent again", "{:,.0f}"),
+    ("failed", "rows given up", "{:,.0f}"),
+    ("lost", "rows lost", "{:,.0f}"),
+    ("doubled", "rows doubled", "{:,.0f}"),
+    ("seconds", "seconds to the last acknowledgement", "{:,.1f}"),
+)
+GIVEN_UP = (
+    "Rows given up have waited for kafka.delivery.timeout.ms, two minutes: the slow broker cannot bear what all tasks "
+    "write to it. The write fails then, and says so; none is lost in silence."
 )
 
 
@@ -45,15 +53,17 @@ def main() -> int:
         service=Service(connections_max=chosen.connections_max),
     )
     print(assumptions(write))
-    lost = 0
+    found: list[Written] = []
     for distributed in (False, True):
+        cases = variants(replace(write, distributed=distributed))
+        for title, each in cases.items():
+            print(f"playing {title} ...", file=sys.stderr, flush=True)
+            found.append(SimulatedWrite(each).run())
         print("\neach partition has the rows of few tasks" if distributed else "\neach task has rows of all partitions")
-        print(" ".join(f"{name:>20}" for name in ("tasks x part. x brokers", *(shown for _, shown in COLUMNS))))
-        for each in variants(replace(write, distributed=distributed)):
-            written = SimulatedWrite(each).run()
-            lost += written.lost + written.doubled
-            print(line(each, written), flush=True)
-    return int(lost > 0)
+        print("\n".join(table(list(cases), found[-len(cases) :])), flush=True)
+    if any(each.failed for each in found):
+        print(f"\n{GIVEN_UP}")
+    return int(any(each.lost or each.doubled for each in found))
 
 
 def arguments() -> argparse.Namespace:
@@ -71,28 +81,48 @@ def arguments() -> argparse.Namespace:
 
 def assumptions(write: Write) -> str:
     service = write.service
+    at_once = min(write.at_once, write.tasks)
+    sampled = (
+        f"Sampled: of the {at_once} tasks at once {write.places} are played, and each counts {write.weight:g} times"
+    )
+    if write.weight == 1:
+        sampled = "Not sampled: all tasks are played"
     return (
-        f"{write.tasks} tasks, {write.at_once} at once, of {write.rows} rows of {write.row_bytes} bytes, which come at "
-        f"{write.rows_per_second:.0f} rows/s in each.\n"
-        f"Sampled: of the tasks at once {write.places} are played, and each counts {write.weight:g} times; "
-        "all partitions and brokers are played.\n"
+        f"{counted(write.tasks, 'task')}, {at_once} at once, of {write.rows:,} rows of {write.row_bytes} bytes, which "
+        f"come at {write.rows_per_second:,.0f} rows/s in each.\n"
+        f"{sampled}; all partitions and brokers are played.\n"
         f"A broker needs {service.request_ms} ms for a request, {service.partition_ms} ms for each batch in it and a "
         f"second for {service.bytes_per_ms / 1000:.0f} MB; one needs {SLOWNESS} times as long, and one dies with its "
         "second request."
     )
 
 
-def variants(write: Write) -> Iterator[Write]:
-    yield write
-    yield replace(write, tasks=max(1, write.tasks // 4), at_once=max(1, write.at_once // 4))
-    yield replace(write, partitions=max(1, write.partitions // 4))
-    yield replace(write, brokers=max(1, write.brokers // 4))
+def variants(write: Write) -> dict[str, Write]:
+    """The write, and those with a quarter of its tasks, partitions and brokers, each with its title."""
+    fewer = replace(write, tasks=max(1, write.tasks // 4), at_once=-(-write.at_once // 4))
+    narrower = replace(write, partitions=max(1, write.partitions // 4))
+    smaller = replace(write, brokers=max(1, write.brokers // 4))
+    return {
+        f"{write.tasks} x {write.partitions} x {write.brokers}": write,
+        counted(fewer.tasks, "task"): fewer,
+        counted(narrower.partitions, "partition"): narrower,
+        counted(smaller.brokers, "broker"): smaller,
+    }
 
 
-def line(write: Write, written: Written) -> str:
-    values = [f"{getattr(written, name):,.0f}" for name, _ in COLUMNS[:-1]] + [f"{written.seconds:,.1f}"]
-    name = f"{write.tasks} x {write.partitions} x {write.brokers}"
-    return " ".join(f"{value:>20}" for value in (name, *values))
+def table(titles: Sequence[str], found: Sequence[Written]) -> list[str]:
+    """A line for each figure; behind those of a quarter, how many times as much the whole has."""
+    width = max(len(shown) for _, shown, _ in FIGURES)
+    lines = [f"{'':{width}} {titles[0]:>20}" + "".join(f"{title:>22}" for title in titles[1:])]
+    for name, shown, form in FIGURES:
+        whole, *quarters = (float(getattr(written, name)) for written in found)
+        cells = (f"{form.format(each):>14}{_growth(whole, each):>8}" for each in quarters)
+        lines.append(f"{shown:{width}} {form.format(whole):>20}{''.join(cells)}".rstrip())
+    return lines
+
+
+def _growth(whole: float, quarter: float) -> str:
+    return f" x {whole / quarter:.1f}" if whole and quarter else ""
 
 
 if __name__ == "__main__":

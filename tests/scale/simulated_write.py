@@ -47,7 +47,7 @@ class Write:
     row_bytes: int = 100
     rows_per_second: float = 200_000.0
     distributed: bool = False
-    sampled: int = 4
+    sampled: int = 2
     slow_broker: bool = True
     dying_broker: bool = True
     service: Service = field(default_factory=Service)
@@ -183,8 +183,8 @@ class SimulatedWrite:
         for call in calls:
             result = call.result(0)
             self.failed += result.rows_failed
-            for partition, _, count in result.stored:
-                self.acknowledged[partition] += count
+            for partition, written in result.partitions.items():
+                self.acknowledged[partition] += written.rows
 
     def _rows_of(self, task: int) -> Iterator[tuple[RecordColumns, npt.NDArray[np.int64]]]:
         generator = np.random.default_rng([self.write.seed, task])

@@ -1,0 +1,71 @@
+"""distribution over 200 tasks: librdkafka reads the rows of each key in order, and where the Java client puts them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from integration.support.kafka_cluster import KafkaCluster
+from integration.support.librdkafka import StoredRecord, create_topic, read_topic
+
+pytestmark = pytest.mark.needs("kafka", "connector")
+
+TASKS = 200
+ROWS = 6_000
+KEYS = 300
+PARTITIONS = 7
+
+
+@pytest.fixture(scope="module")
+def rows(spark: SparkSession) -> DataFrame:
+    """Rows of 200 tasks. The numbers of a key fall from task to task, and are written in the order in which they rise.
+
+    Keys of 0 to 60 bytes, letters beyond ASCII among them: murmur2 has cases for four remainders of their length.
+    """
+    of = f"id % {KEYS}"
+    key = f"concat(CASE WHEN {of} % 3 = 0 THEN 'ключ' ELSE '' END, repeat('k', {of} % 50), {of})"
+    columns = (f"{key} AS key", f"CAST({ROWS} - id AS STRING) AS value", f"{ROWS} - id AS number")
+    return spark.range(0, ROWS, 1, TASKS).selectExpr(*columns)
+
+
+def written(rows: DataFrame, kafka: KafkaCluster, sink: str = "pykafka", **asked: str) -> list[StoredRecord]:
+    topic = create_topic(kafka.bootstrap(), partitions=PARTITIONS)
+    given = {"kafka.bootstrap.servers": kafka.bootstrap(), "topic": topic, **asked}
+    frame = rows if sink == "pykafka" else rows.drop("number").coalesce(4)
+    frame.write.format(sink).options(**given).save()
+    return read_topic(kafka.bootstrap(), topic)
+
+
+def places(records: list[StoredRecord]) -> list[tuple[int, bytes | None, bytes | None]]:
+    return sorted((each.partition, each.key, each.value) for each in records)
+
+
+def assert_in_order(records: list[StoredRecord]) -> None:
+    numbers: dict[bytes | None, list[int]] = defaultdict(list)
+    for each in records:
+        assert each.value is not None
+        numbers[each.key].append(int(each.value))
+    assert len(numbers) == KEYS
+    assert all(of_key == sorted(of_key) for of_key in numbers.values())
+
+
+def test_by_partition_rows_are_where_sparks_own_sink_puts_them_and_those_of_a_key_in_order(
+    rows: DataFrame, kafka: KafkaCluster
+) -> None:
+    """Spark's own sink writes with the Java client."""
+    asked = {"distribution": "partition", "orderBy": "number", "deliveryGuarantee": "exactly-once"}
+    ours, theirs = written(rows, kafka, **asked), written(rows, kafka, sink="kafka")
+    assert len(ours) == ROWS
+    assert places(ours) == places(theirs)
+    assert_in_order(ours)
+    with pytest.raises(AssertionError):
+        assert_in_order(theirs)  # which nothing has ordered: the rows of a key come from many tasks
+
+
+def test_by_key_those_of_a_key_are_in_order_though_200_tasks_write(rows: DataFrame, kafka: KafkaCluster) -> None:
+    asked = {"distribution": "key", "orderBy": "number", "distributionTasks": str(TASKS)}
+    records = written(rows, kafka, **asked)
+    assert len(records) == ROWS
+    assert_in_order(records)
