@@ -11,7 +11,13 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "guarantees.md").read_text()
 SCRIPTED = "\n".join(path.read_text() for path in (ROOT / "tests" / "producer").rglob("test_*.py"))
 EXACTLY_ONCE = "\n".join(
-    path.read_text() for folder in ("exactly_once", "spark") for path in (ROOT / "tests" / folder).rglob("test_*.py")
+    path.read_text()
+    for folder, names in (
+        ("tests/exactly_once", "test_*.py"),
+        ("tests/spark", "test_*.py"),
+        ("integration", "test_ex*.py"),
+    )
+    for path in (ROOT / folder).rglob(names)
 )
 REAL = "\n".join(path.read_text() for path in (ROOT / "integration").glob("test_faults_*.py"))
 ROWS = {int(number): shown for number, shown in re.findall(r"^\| (\d+) \|.*\| ([^|]*) \|$", PAGE, re.MULTILINE)}
@@ -33,12 +39,16 @@ def test_all_faults_are_shown_somehow() -> None:
     assert all(ROWS.values())
 
 
-def test_the_tests_that_the_page_names_exist() -> None:
+def test_the_six_rules_are_there() -> None:
     rules = re.findall(r"^(\d)\. \*\*.*?(?=^\d\. \*\*|^$)", PAGE, re.MULTILINE | re.DOTALL)
     assert rules == ["1", "2", "3", "4", "5", "6"]
-    for name in re.findall(r"`(test_\w+[a-z])`", PAGE):
+
+
+@pytest.mark.parametrize("page", [PAGE, (ROOT / "docs" / "exactly-once.md").read_text()], ids=["this", "exactly once"])
+def test_the_tests_that_a_page_names_exist(page: str) -> None:
+    for name in re.findall(r"`(test_\w+[a-z])`", page):
         assert f"def {name}(" in SCRIPTED + EXACTLY_ONCE, name
-    for path in re.findall(r"`((?:tests|integration)/[\w/]+\.py)`", PAGE):
+    for path in re.findall(r"`((?:tests|integration)/[\w/]+\.py)`", page):
         assert (ROOT / path).exists(), path
 
 

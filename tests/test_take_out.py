@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
-from tests.take_out import ROOT, in_rooms, statements, without
+from tests.take_out import ROOT, code_without, functions_by_place, in_rooms, place_of, statements, without
 
 SOURCE = '''"""A module."""
 
@@ -40,19 +45,82 @@ def test_each_statement_of_a_function_is_taken_out_once() -> None:
     ]
 
 
-def test_what_is_left_is_a_module_without_that_statement() -> None:
+def test_what_is_left_never_carries_the_statement_out() -> None:
     for statement in statements(SOURCE):
-        left = without(SOURCE, statement)
-        ast.parse(left)
-        assert left.count("pass") == 1
-        assert len(left.splitlines()) == len(SOURCE.splitlines()) - (statement.last - statement.first)
+        left = ast.unparse(without(SOURCE, statement))
+        assert left.count("if False:") == 1
+        assert left.split("if False:")[1].split("\n")[1].strip() == statement.text.replace('"', "'")
 
 
-def test_the_rooms_are_there_and_a_modules_own_tests_come_first() -> None:
-    tests_of = {str(module): tests for module, tests in in_rooms()}
-    assert tests_of["spark_kafka_sink/exactly_once/late_attempts.py"] == [
-        "tests/exactly_once/test_late_attempts.py",
-        "tests/exactly_once",
+def a_sum(numbers: list[int]) -> int:
+    total = 0
+    for number in numbers:
+        total += number
+    return total
+
+
+class Doubled:
+    @staticmethod
+    def of(number: int) -> int:
+        if number > 0:
+            number *= 2
+        return number
+
+
+def test_a_function_loses_the_statement_wherever_it_was_imported() -> None:
+    module = Path(__file__)
+    source, functions = module.read_text(), functions_by_place()
+    wanted: dict[str, tuple[Callable[[], int], int, int]] = {
+        "total += number": (lambda: a_sum([1, 2]), 3, 0),
+        "number *= 2": (lambda: Doubled.of(2), 4, 2),
+    }
+    for statement in statements(source):
+        if statement.text in wanted:
+            call, before, after = wanted.pop(statement.text)
+            code = code_without(module, source, statement)
+            (function,) = functions[place_of(code)]
+            kept, function.__code__ = function.__code__, code
+            try:
+                assert call() == after
+            finally:
+                function.__code__ = kept
+            assert call() == before
+    assert not wanted
+
+
+def test_the_test_that_misses_a_statement_is_named_and_one_that_no_test_misses(tmp_path: Path) -> None:
+    module, tests = tmp_path / "measured_for_take_out.py", tmp_path / "test_measured.py"
+    module.write_text(
+        "def largest(numbers):\n    found = 0\n    shown = 1\n    for number in numbers:\n"
+        "        found = max(found, number)\n    while found < 0:\n        found += 1\n    return found\n"
+    )
+    tests.write_text("from measured_for_take_out import largest\n\n\ndef test_five():\n    assert largest([5]) == 5\n")
+    program = f"""
+import pathlib, pytest, sys
+from tests import take_out
+sys.path.insert(0, {str(tmp_path)!r})
+take_out.ROOT = module = pathlib.Path({str(tmp_path)!r})
+trial = take_out.Trial([module / "measured_for_take_out.py"], shows_all=True)
+pytest.main(["-q", "-p", "no:cacheprovider", "--capture=sys", {str(tests)!r}], plugins=[trial])
+"""
+    printed = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    found = [line.partition(":")[2] for line in printed if line.startswith("measured")]
+    assert [re.sub("# .*::", "# ", line) for line in found] == [
+        "2: found = 0  # test_five",
+        "3: shown = 1",
+        "4: for number in numbers:  # test_five",
+        "5: found = max(found, number)  # test_five",
+        "6: while found < 0:",
+        "7: found += 1",
+        "8: return found  # test_five",
+        " 7 statements, 3 are missed by no test",
     ]
-    assert any(module.startswith("spark_kafka_sink/producer/transactions/") for module in tests_of)
-    assert all((ROOT / each).exists() for tests in tests_of.values() for each in tests)
+
+
+def test_the_rooms_and_their_tests_are_there() -> None:
+    rooms = list(in_rooms())
+    names = {module.name for modules, _ in rooms for module in modules}
+    assert {"driver.py", "manager.py"} <= names
+    assert all((ROOT / each).exists() for _, tests in rooms for each in tests)

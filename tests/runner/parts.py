@@ -43,9 +43,9 @@ class Ended:
 
 
 FILES = {
+    "spark cluster": ("test_spark_cluster.py", "test_spark_memory.py", "test_spark_submit.py"),
     "exactly once": ("test_exactly_once_killed.py",),
     "killed drivers": ("test_spark_killed_driver.py", "test_exactly_once_spark.py"),
-    "spark cluster": ("test_spark_cluster.py", "test_spark_memory.py", "test_spark_submit.py"),
     "faults": (
         "test_faults_of_brokers.py",
         "test_faults_of_transactions.py",
@@ -67,10 +67,10 @@ def parts() -> list[Part]:
         Part("jars", ["make", "--no-print-directory", "test-prepare"]),
         Part("installation", ["make", "--no-print-directory", "test-prepare-oldest"]),
         Part("unit", ["make", "--no-print-directory", "test-unit"]),
-        *real,
-        _pytest(REST, ["integration", *named]),
         Part("oldest pyspark", ["make", "--no-print-directory", "test-oldest-spark"], after=("jars", "installation")),
+        _pytest(REST, ["integration", *named]),
         _pytest("spark", ["tests/spark"]),
+        *real,
     ]
 
 
