@@ -21,6 +21,7 @@ from integration.support.driver_process import newest
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
 from integration.support.plain_driver import REFUSED, value_of
+from integration.support.processes import stop
 from tests.history import History, Outcome, Write
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -105,7 +106,7 @@ def test_a_driver_that_was_stopped_and_goes_on_after_its_successor_has_decided_c
         for _ in range(ROUNDS):
             drivers.wait_for_batches(2, working)
             time.sleep(chance.uniform(0.0, PAUSE_SECONDS_MAX))
-            working.send_signal(signal.SIGSTOP)
+            stop(working)
             stopped, working = working, drivers.start()
             drivers.wait_for_batches(2, working)
             stopped.send_signal(signal.SIGCONT)

@@ -22,6 +22,7 @@ from types import TracebackType
 from integration.support.artifacts import ROOT, kafka_classpath
 from integration.support.certificates import write_certificates
 from integration.support.ports import PortBlock
+from integration.support.processes import stop
 from tests.runner.class_archive import KAFKA_ARCHIVE, archive_options
 
 TEMPLATES = ROOT / "conf" / "kafka"
@@ -62,10 +63,13 @@ class KafkaNode:
             command += ["-cp", kafka_classpath(), "kafka.Kafka", str(self.folder / "server.properties")]
             self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
-    def signal(self, number: int) -> None:
+    def running(self) -> subprocess.Popen[bytes]:
         if self.process is None or self.process.poll() is not None:
             raise RuntimeError(f"node {self.node_id} is not running")
-        self.process.send_signal(number)
+        return self.process
+
+    def signal(self, number: int) -> None:
+        self.running().send_signal(number)
 
     def ended(self, seconds: float = STOP_SECONDS) -> None:
         """Wait for the process to end; one that will not is killed."""
@@ -180,9 +184,10 @@ class KafkaCluster:
         self.start_node(node_id)
 
     def pause(self, node_id: int) -> None:
-        """SIGSTOP: the sockets stay open, and requests get no answer."""
-        self.nodes[node_id].signal(signal.SIGSTOP)
-        self.nodes[node_id].paused = True
+        """SIGSTOP: the sockets stay open, and requests get no answer. When this returns, every thread stands still."""
+        node = self.nodes[node_id]
+        stop(node.running())
+        node.paused = True
 
     def resume(self, node_id: int) -> None:
         self.nodes[node_id].signal(signal.SIGCONT)

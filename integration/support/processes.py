@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,15 @@ def kill_all(root: int) -> None:
     for pid in (root, *descendants(root)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """SIGSTOP for a child of this process. When this returns, each of its threads stands still, or it has ended.
+
+    The signal is only sent by `kill`: a thread that runs on the other core may still answer a request after it.
+    """
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 def pids() -> list[int]:
