@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -43,25 +43,15 @@ def rows_behind(gate: Path, frame: DataFrame, rows_per_task: int) -> DataFrame:
 
 def without_broker_in_the_middle(kafka: KafkaCluster, topic: str, gate: Path, write: Callable[[], None]) -> None:
     """Run `write`. Half of its rows wait for the gate, which is opened while the broker is down."""
-    failures: list[BaseException] = []
-
-    def run() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
         try:
-            write()
-        except BaseException as error:
-            failures.append(error)
-
-    writing = threading.Thread(target=run)
-    writing.start()
-    try:
-        wait_until(lambda: len(read_topic(kafka.bootstrap(), topic)) >= MIDDLE or bool(failures))
-        kafka.stop_node(1)
-    finally:
-        gate.touch()
-    kafka.start_node(1)
-    writing.join()
-    if failures:
-        raise failures[0]
+            wait_until(lambda: len(read_topic(kafka.bootstrap(), topic)) >= MIDDLE or writing.done())
+            kafka.stop_node(1)
+        finally:
+            gate.touch()
+        kafka.start_node(1)
+        writing.result()
 
 
 def assert_each_once_and_in_order(records: list[StoredRecord], tasks: int) -> None:

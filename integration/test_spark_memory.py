@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import statistics
-import threading
 import time
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -36,28 +36,18 @@ JVM_GROWTH_BYTES_MAX = 16_000_000
 
 
 def test_the_memory_of_the_python_workers_is_flat_and_bounded(spark: SparkSession) -> None:
-    failures: list[BaseException] = []
-
     def write(rows: int, bootstrap: str) -> None:
         writer = rows_of(spark, rows, "real").write.format("pykafka").option("kafka.bootstrap.servers", bootstrap)
         writer.option("topic", TOPIC).save()
 
-    def run(bootstrap: str) -> None:
-        try:
-            write(ROWS, bootstrap)
-        except BaseException as error:
-            failures.append(error)
-
     largest: list[int] = []
-    with discard_broker() as (bootstrap, _):
+    with discard_broker() as (bootstrap, _), ThreadPoolExecutor(1) as pool:
         write(WARM_UP_ROWS, bootstrap)
-        writing = threading.Thread(target=run, args=(bootstrap,))
-        writing.start()
-        while writing.is_alive():
+        writing = pool.submit(write, ROWS, bootstrap)
+        while not writing.done():
             time.sleep(SAMPLE_SECONDS)
             largest.append(max((resident_bytes(pid) for pid in python_workers(os.getpid())), default=0))
-    if failures:
-        raise failures[0]
+        writing.result()
 
     quarter = len(largest) // 4
     early, late = statistics.median(largest[quarter : 2 * quarter]), statistics.median(largest[-quarter:])

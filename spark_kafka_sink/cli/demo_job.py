@@ -6,9 +6,9 @@ import contextlib
 import os
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import numpy as np
@@ -85,26 +85,16 @@ class Demo:
 
     def _watch(self, write: Callable[[], None]) -> None:
         """Run `write`, and show meanwhile how many rows the broker has."""
-        failures: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                write()
-            except BaseException as error:
-                failures.append(error)
-
-        writing = threading.Thread(target=run)
-        writing.start()
         bar = Bar(self._rows)
-        with TopicReader(self._client) as reader:
-            while bar.shown < self._rows and writing.is_alive():
-                writing.join(SHOW_SECONDS)
-                bar.show(sum(reader.end_offsets(self.topic).values()))
-        if sys.stdout.isatty():
-            print(flush=True)
-        writing.join()
-        if failures:
-            raise failures[0]
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(write)
+            with TopicReader(self._client) as reader:
+                while bar.shown < self._rows and not writing.done():
+                    wait([writing], SHOW_SECONDS)
+                    bar.show(sum(reader.end_offsets(self.topic).values()))
+            if sys.stdout.isatty():
+                print(flush=True)
+            writing.result()
 
     def _write_stream(self, spark: SparkSession, folder: Path, options: dict[str, str]) -> None:
         """A folder of files is the source, one file for each micro-batch."""
