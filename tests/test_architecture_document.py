@@ -104,3 +104,20 @@ def test_the_names_in_the_drawing_of_a_rows_journey_are_modules() -> None:
     stations |= {"deliveries", "outcome", "futures", "report"}
     assert all(station in drawing for station in stations)
     assert sorted(stations - modules) == []
+
+
+def listed_in(folder: Path) -> set[str]:
+    """The files and folders that the docstring of a folder names, if it has a list of them."""
+    docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    is_list = re.search(r"^[a-z_0-9]+\.py +\S", docstring, re.MULTILINE)
+    folders = set(re.findall(r"^[a-z_]+/(?= )", docstring, re.MULTILINE))
+    return set(re.findall(r"(?<![\w/])[a-z_0-9]+\.py\b", docstring)) | folders if is_list else set()
+
+
+def test_a_folder_that_lists_its_files_lists_all_of_them() -> None:
+    listing = [path.parent for path in PACKAGE.rglob("__init__.py") if listed_in(path.parent)]
+    assert len(listing) > 5
+    for folder in listing:
+        files = {path.name for path in folder.glob("*.py")} - {"__init__.py"}
+        rooms = {f"{path.parent.name}/" for path in folder.glob("*/__init__.py")}
+        assert listed_in(folder) == files | rooms, folder.name

@@ -12,7 +12,8 @@ avro.py         Avro's binary encoding; avro_leaves.py its simple types, avro_sc
 protobuf.py     Protobuf's wire format; protobuf_plan.py what a message is made of, protobuf_derived.py from columns,
                 protobuf_descriptor.py from protoc's descriptors, for the driver; needs the extra `protobuf`
 json_schema.py  JSON Schemas made from columns
-fields.py       numbers of a column as bytes; binary_pieces.py puts them together with bytes
+schema_json.py  the JSON of a schema that a user or a registry gave
 schema_registry.py  the ids of schemas, for the driver; needs the extra `registry`
 pieces.py       joins, constants and choices on columns of bytes
+binary_pieces.py  numbers and bytes of binary formats, put together
 """

@@ -11,6 +11,7 @@ writer.py           what Spark calls: a batch and a stream writer over one write
 exactly_once.py     what these writers do besides if the delivery guarantee is exactly once
 write_task.py       one task: Arrow batches in, acknowledged offsets out
 pool.py             producers that outlive a task
+pace.py             the pace of a task: its share of maxBytesPerSecond
 failures.py         the error of a failed task
 dead_letters.py     where records go that no broker takes
 report.py           what a task has written, as its commit message, and the sum of them

@@ -120,7 +120,7 @@ def _pass_over(plan: ColumnPlan, batches: Iterator[pa.RecordBatch], report: Task
 
 @dataclass
 class _Waiting:
-    """Rows on their way. `letters` and `was_cut` say what they are if they are dead letters."""
+    """Rows on their way. `was_cut`: these dead letters had to be shortened to fit."""
 
     rows: TopicRows
     future: Future[ColumnsResult]

@@ -9,6 +9,7 @@ probe.py      the connections and the questions
 reached.py    what the probe found, as checks
 questions.py  what is asked when the cluster has been reached: rights, clock, limits
 creation.py   the topic that is to be created if it is missing
+meant.py      which topic may be meant by the name of one that does not exist
 certificates.py  what brokers show of themselves by TLS
 run.py        all of it, in order
 
