@@ -10,8 +10,7 @@ KafkaSinkError
 ├── DecodeError             bytes that are not what the protocol says (always the peer's fault)
 │   └── UnsupportedFormatError  well-formed, but older or newer than what we speak
 ├── NetworkError            the network, or no process at the other end
-│   ├── DisconnectedError
-│   └── ConnectTimeoutError
+│   └── DisconnectedError
 ├── AuthenticationError     credentials or certificates; final, never retried in a loop
 │   └── TlsError
 ├── UnsupportedVersionError the broker is too old or too new for what was asked
@@ -90,10 +89,6 @@ class NetworkError(KafkaSinkError):
 
 class DisconnectedError(NetworkError):
     """The connection ended before the answer came: the request may or may not have been carried out."""
-
-
-class ConnectTimeoutError(NetworkError):
-    """No connection within the time allowed."""
 
 
 class AuthenticationError(KafkaSinkError):

@@ -41,8 +41,6 @@ class PartitionInfo:
     leader_epoch: int | None
     """None: unknown, or from a broker whose leader epochs cannot be relied on."""
     replicas: tuple[int, ...] = ()
-    isr: tuple[int, ...] = ()
-    offline: tuple[int, ...] = ()
     error_code: int = 0
 
 

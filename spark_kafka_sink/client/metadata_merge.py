@@ -173,7 +173,5 @@ def _partition_info(name: str, answered: MetadataResponsePartition, version: int
         answered.leader_id if answered.leader_id >= 0 else None,
         answered.leader_epoch if reliable else None,
         tuple(answered.replica_nodes),
-        tuple(answered.isr_nodes),
-        tuple(answered.offline_replicas),
         answered.error_code,
     )

@@ -159,10 +159,6 @@ class BlockingClient:
         self._finish([asked])
         return asked.result(answer_type)
 
-    def ask_all(self, answer_type: type[AnswerT], questions: Sequence[Question]) -> list[AnswerT | NetworkError]:
-        """Ask all nodes at the same time. Returns the answer or error of each question, in their order."""
-        return self.wait(answer_type, [self.start(question) for question in questions])
-
     def wait(self, answer_type: type[AnswerT], asked: Sequence[Asked]) -> list[AnswerT | NetworkError]:
         """Wait for questions that were started. Returns the answer or error of each, in their order."""
         self._finish(asked)

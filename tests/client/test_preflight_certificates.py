@@ -15,7 +15,7 @@ from spark_kafka_sink.network.security.peer_certificate import PeerCertificate
 from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
 
 DAY_S = 86_400
-SHOWN = PeerCertificate("CN=node", "CN=authority", ("localhost",), 0, 100 * DAY_S, version="TLSv1.3")
+SHOWN = PeerCertificate("CN=node", "CN=authority", ("localhost",), 100 * DAY_S, version="TLSv1.3")
 
 
 @pytest.fixture(scope="module")

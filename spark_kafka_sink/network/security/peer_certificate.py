@@ -39,7 +39,6 @@ class PeerCertificate:
     issuer: str
     names: tuple[str, ...]
     """The host names that the certificate is for."""
-    not_before_s: float
     not_after_s: float
     """Seconds since 1970."""
     refusal: str = ""
@@ -76,7 +75,6 @@ def _shown(
         subject=_name(fields, "subject"),
         issuer=_name(fields, "issuer"),
         names=names,
-        not_before_s=ssl.cert_time_to_seconds(fields["notBefore"]),
         not_after_s=ssl.cert_time_to_seconds(fields["notAfter"]),
         refusal=refusal,
         version=transport.version or "",
