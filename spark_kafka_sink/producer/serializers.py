@@ -134,10 +134,13 @@ class Serializers:
         self._key = _checked("key", key)
         self._value = _checked("value", value)
         self._need_headers = not (callable(self._key) and callable(self._value))
+        self._are_plain = self._key is self._value is serialize_plain
 
     def apply(self, record: ProducerRecord) -> tuple[bytes | None, bytes | None, Headers | None]:
         """Key, value and headers, as they are written. InvalidRecordError if that is not possible."""
-        topic = record.topic
+        topic, value, key, headers, _, _ = record
+        if self._are_plain and type(value) is bytes and (key is None or type(key) is bytes):
+            return key, value, headers
         if not self._need_headers:
             key = _apply(self._key, "key", topic, [], record.key)
             return key, _apply(self._value, "value", topic, [], record.value), record.headers
@@ -187,8 +190,6 @@ def _apply(
     headers: list[tuple[str, bytes | None]],
     value: object,
 ) -> bytes | None:
-    if serializer is serialize_plain and (value is None or type(value) is bytes):
-        return value
     try:
         result = serializer(topic, value) if callable(serializer) else serializer.serialize(topic, headers, value)
     except InvalidRecordError:

@@ -238,11 +238,14 @@ class RecordAccumulator:
 
     def _wanted(self, encoded: int, staged: int) -> int:
         """Bytes for both forms, and with compression for the compressed one in the place of the staged one."""
+        wanted = encoded + (staged if staged > encoded else encoded)
+        if wanted <= self._pool.bytes_max:
+            return wanted
         if encoded > self._pool.bytes_max:
             raise RecordTooLargeError(
                 f"A record of {encoded} bytes does not fit into buffer.memory ({self._pool.bytes_max} bytes)."
             )
-        return min(encoded + max(encoded, staged), self._pool.bytes_max)
+        return self._pool.bytes_max
 
     def _await_memory(self, wanted: int, block_ms: float | None) -> None:
         with self._lock:

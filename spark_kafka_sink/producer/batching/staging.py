@@ -14,8 +14,8 @@ few rows. Then only the rows of the full partitions leave (`split`), and the oth
 
 Single records wait as they are given, and cost as little as a tuple in a list. When they are as many bytes as a batch,
 or their stage is due, they become columns and get their partitions, all at once (`place`). Mostly no partition is full
-then, and all of them wait on. A batch that became full meanwhile has waited for as many bytes at most, and never longer
-than linger.ms.
+then: all of them wait on, and the next ones are placed when they are as many bytes as four batches. A batch that became
+full meanwhile has waited for as many bytes at most, and never longer than linger.ms.
 
 A stage lives from its first row until all its rows are in batches. They are in `entries`, each the StagedRows of one
 call or StagedRecords, until they are handed over to batches (`additions`).
@@ -52,6 +52,9 @@ _BYTES_PER_PARTITION = 64 << 10
 since each partition's share costs what some hundred rows cost."""
 _SPLITS_MAX = 64
 """Each split looks at all entries of the stage; with a long linger.ms there would be more and more of them."""
+_BATCHES_UNPLACED = 4
+"""Single records are placed when they fill a batch, and then whenever they fill that many: to place some costs as much
+as to stage a hundred."""
 
 
 SingleRecord = tuple["bytes | None", "bytes | None", "Headers | None", "int | None", int]
@@ -214,7 +217,8 @@ class Stage:
 
     def is_full(self, batch_bytes: int) -> bool:
         """Should rows become batches now? `batch_bytes` is what a batch takes, without its header."""
-        if self.fullest_bytes >= batch_bytes or self.unplaced_bytes >= batch_bytes:
+        enough = batch_bytes if not self.bytes else _BATCHES_UNPLACED * batch_bytes
+        if self.fullest_bytes >= batch_bytes or self.unplaced_bytes >= enough:
             return True
         size = self.bytes + self.unplaced_bytes
         if size < _FULL_BYTES and size < self._bytes_max:

@@ -83,11 +83,11 @@ def test_a_full_stage_of_single_records_fills_a_batch(length: int) -> None:
     assert 0.94 * batch_bytes < HEADER_BYTES + len(first.segment) <= batch_bytes
 
 
-def test_single_records_are_placed_when_they_could_fill_a_batch_and_wait_on_if_they_do_not() -> None:
+def test_single_records_are_placed_when_they_could_fill_a_batch_and_then_four_and_wait_on_if_they_do_not() -> None:
     stage, room = Stage("t", 5, 32 * MIB), 16 * KIB - HEADER_BYTES
     placed_after: list[int] = []
-    for number in range(45):
-        add_record(stage, number % 2, 1_000, bytes(950))
+    for number in range(160):
+        add_record(stage, number % 8, 1_000, bytes(950))
         if stage.is_full(room):
             placed_after.append(number + 1)
             stage.place(rows_of_records)
@@ -97,10 +97,7 @@ def test_single_records_are_placed_when_they_could_fill_a_batch_and_wait_on_if_t
             assert leaving is not None
             leave, rest = stage.split(leaving)
             assert (leave.entries, rest.entries, rest.reserved) == ([], stage.entries, number + 1)
-    assert placed_after == [
-        17,
-        34,
-    ]  # each time as many as would be a batch for one partition; after the second it is one
+    assert placed_after == [17, 17 + 66, 17 + 2 * 66]  # 17 would be a batch for one partition, 66 four of them
 
 
 def test_however_much_memory_there_is_rows_that_are_grouped_at_once_fit_one_array(

@@ -119,7 +119,7 @@ def skewed_rows_that_fill(case: Case) -> Callable[[], object]:
 
 def a_record_that_fills(case: Case) -> Callable[[], object]:
     case.send_columns([0, 0, 1, 1], b"a")
-    for number in range(5):
+    for number in range(25):
         case.send(1, b"%d" % number + VALUE)
     return lambda: [case.producer.send(ProducerRecord("t", VALUE, partition=1)) for _ in range(3)]
 
