@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -74,6 +75,8 @@ def one_by_one(bootstrap: str, topic: str, records: int, options: Options, shape
 def librdkafka(bootstrap: str, topic: str, records: int, options: Options, shape: str) -> None:
     from confluent_kafka import Producer
 
+    from integration.support.librdkafka import produce_all
+
     keys, values = (column.to_pylist() for column in SHAPES[shape](ROWS))
     config: dict[str, object] = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5}
     config |= options | {"partitioner": "murmur2_random", "queue.buffering.max.messages": 1_000_000}
@@ -82,16 +85,7 @@ def librdkafka(bootstrap: str, topic: str, records: int, options: Options, shape
     producer.produce(topic, values[0], keys[0])
     producer.flush(60)
     yield_start()
-    for i in range(records):
-        while True:
-            try:
-                producer.produce(topic, values[i % ROWS], keys[i % ROWS])
-                break
-            except BufferError:
-                producer.poll(0.01)
-        if i % 1_000 == 0:
-            producer.poll(0)
-    producer.flush(600)
+    produce_all(producer, topic, itertools.islice(itertools.cycle(zip(keys, values, strict=True)), records))
 
 
 def kafka_python(bootstrap: str, topic: str, records: int, options: Options, shape: str) -> None:

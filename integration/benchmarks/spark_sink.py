@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 from integration.benchmarks.page import Line, Scale, in_turns, line_of, table
 from integration.support.artifacts import connector_jars
 from integration.support.kafka_cluster import KafkaCluster
-from integration.support.librdkafka import create_topic, delete_topic
+from integration.support.librdkafka import create_topic, delete_topic, produce_all
 from integration.support.processes import cpu_seconds, descendants
 from spark_kafka_sink import register
 
@@ -67,16 +67,7 @@ def for_each_partition(frame: DataFrame, bootstrap: str, topic: str) -> None:
 
         config = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5}
         producer = Producer(config | {"partitioner": "murmur2_random", "queue.buffering.max.messages": 1_000_000})
-        for number, row in enumerate(rows):
-            while True:
-                try:
-                    producer.produce(topic, row.value, row.key)
-                    break
-                except BufferError:
-                    producer.poll(0.01)
-            if number % 1_000 == 0:
-                producer.poll(0)
-        producer.flush()
+        produce_all(producer, topic, rows)
 
     frame.foreachPartition(produce)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import resource
 import statistics
@@ -64,6 +65,8 @@ def ours(bootstrap: str, topic: str, records: int) -> Figures:
 def librdkafka(bootstrap: str, topic: str, records: int) -> Figures:
     from confluent_kafka import Producer
 
+    from integration.support.librdkafka import produce_all  # not with ours, whose memory is measured
+
     stats: dict[str, Any] = {}
     keys, values = (column.to_pylist() for column in SHAPES["real"](ROWS))
     meter = Meter()
@@ -81,16 +84,7 @@ def librdkafka(bootstrap: str, topic: str, records: int) -> Figures:
     producer.produce(topic, values[0], keys[0])
     producer.flush(60)
     figures = meter.first()
-    for number in range(records):
-        while True:
-            try:
-                producer.produce(topic, values[number % ROWS], keys[number % ROWS])
-                break
-            except BufferError:
-                producer.poll(0.01)
-        if number % 1_000 == 0:
-            producer.poll(0)
-    producer.flush(600)
+    produce_all(producer, topic, itertools.islice(itertools.cycle(zip(keys, values, strict=True)), records))
     figures |= meter.rest(records)
     producer.poll(2)  # the last statistics
     figures["requests"] = float(sum(broker["tx"] for broker in stats.get("brokers", {}).values()))

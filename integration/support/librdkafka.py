@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
@@ -56,6 +56,20 @@ def delete_topic(bootstrap: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_topics([topic])[topic].result(SILENCE_SECONDS)
     wait_until_gone(bootstrap, topic)
+
+
+def produce_all(producer: Producer, topic: str, rows: Iterable[Sequence[bytes | None]]) -> None:
+    """Give librdkafka keys and values, as fast as it takes them, and wait until all have an outcome."""
+    for number, (key, value) in enumerate(rows):
+        while True:
+            try:
+                producer.produce(topic, value, key)
+                break
+            except BufferError:
+                producer.poll(0.01)
+        if number % 1_000 == 0:
+            producer.poll(0)
+    producer.flush(600)
 
 
 def read_topic(
