@@ -112,7 +112,7 @@ test-prepare: setup
 	@if command -v java >/dev/null; then $(MAKE) --no-print-directory kafka; fi
 
 .PHONY: test-unit
-test-unit: setup ## no JVM, no network: a minute and a half on two cores
+test-unit: setup ## no JVM, no network: five minutes on two cores
 	$(BIN)/python -m $(UNIT_TESTS)
 
 .PHONY: fuzz
