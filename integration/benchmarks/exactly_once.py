@@ -75,7 +75,7 @@ def measure(rows: int, rounds: int, batches: int, jobs: int) -> Iterator[Line]:
 
 
 def lines(scale: Scale) -> Iterator[Line]:
-    yield from measure(scale.of(3_000_000), scale.rounds, scale.of(30, 12), scale.of(10, 4))
+    yield from measure(scale.of(3_000_000), scale.rounds, scale.of(30), scale.of(10, 4))
 
 
 def main() -> None:

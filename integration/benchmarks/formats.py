@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -27,8 +28,8 @@ from integration.benchmarks.spark_sink import (
     TASKS,
     TOPIC,
     Seen,
-    client_cpu_seconds,
     discard_broker,
+    measured_write,
     show,
     start_spark,
 )
@@ -98,9 +99,7 @@ def writes(
     seen: Seen = {name: [] for name in contenders}
     frame = rows_of(spark, rows)
     for turn, name in in_turns(contenders, rounds + 1):
-        started, cpu_before = time.perf_counter(), client_cpu_seconds(broker)
-        CONTENDERS[name](frame, bootstrap)
-        seconds, cpu = time.perf_counter() - started, client_cpu_seconds(broker) - cpu_before
+        seconds, cpu = measured_write(partial(CONTENDERS[name], frame, bootstrap), broker)
         print(f"round {turn}: {name}: {rows / seconds:,.0f} rows/s, {cpu / rows * 1e9:,.0f} ns", file=sys.stderr)
         if turn:
             seen[name].append({"rate": rows / seconds, "cpu": cpu / rows * 1e9})

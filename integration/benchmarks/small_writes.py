@@ -141,7 +141,7 @@ def show(what: str, seen: Seen) -> None:
 
 
 def lines(scale: Scale, bootstrap: str) -> Iterator[Line]:
-    stream, jobs = compare(CONTENDERS, {"stream": scale.of(30, 12), "jobs": scale.of(10, 4)}, scale.rounds, bootstrap)
+    stream, jobs = compare(CONTENDERS, {"stream": scale.of(30), "jobs": scale.of(10, 4)}, scale.rounds, bootstrap)
     batch = "a micro-batch of 1,000 rows in two tasks"
     yield line_of(f"**Small writes**, {batch}: `addBatch`", "ms", stream, "addBatch", (OURS, COUNTING), "0.9")
     yield line_of("... from trigger to trigger", "ms", stream, "trigger", (OURS, COUNTING), "0.95")

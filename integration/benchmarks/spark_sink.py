@@ -1,4 +1,4 @@
-"""What a row costs in Spark: ours, Spark's own sink, foreachPartition with librdkafka, a writer that only counts, noop.
+"""What a row costs in Spark: ours, Spark's own sink, foreachPartition with librdkafka, and a writer that only counts.
 
     python -m integration.benchmarks.spark_sink [--rows 10000000] [--rounds 5] [--bootstrap host:port] [--skip foreach]
 
@@ -7,6 +7,9 @@ partitions. Without `--bootstrap` a discard broker (it acknowledges, counts and 
 own. CPU is what the driver, its JVM and the Python workers used during the write, the broker not included. The counting
 writer is what Spark can hand to a Python sink at most. Medians of the rounds and of their ratios, after one round that
 does not count.
+
+Before each write that counts, the same rows go to the noop sink, whose CPU is the source's, and a few rows to the sink
+itself: Spark ends Python workers that were idle for a minute, and a sink whose turn comes late would pay for new ones.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -30,7 +35,7 @@ from integration.benchmarks.page import Line, Scale, in_turns, line_of, table
 from integration.support.artifacts import connector_jars
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, delete_topic, produce_all
-from integration.support.processes import cpu_seconds, descendants
+from integration.support.processes import CpuMeter
 from spark_kafka_sink import register
 
 PARTITIONS = 12
@@ -76,24 +81,34 @@ def counting(frame: DataFrame, bootstrap: str, topic: str) -> None:
     frame.write.format("counting").mode("append").save()
 
 
-def noop(frame: DataFrame, bootstrap: str, topic: str) -> None:
+def noop(frame: DataFrame) -> None:
     frame.write.format("noop").mode("append").save()
 
 
 OURS, SPARKS, FOR_EACH = "pykafka", "Spark's own sink", "`foreachPartition` + confluent-kafka"
-COUNTING, NOOP = "an Arrow writer that only counts", "noop"
+COUNTING = "an Arrow writer that only counts"
 CONTENDERS: dict[str, Callable[[DataFrame, str, str], None]] = {
     OURS: ours,
     SPARKS: sparks_own,
     FOR_EACH: for_each_partition,
     COUNTING: counting,
-    NOOP: noop,
 }
 
 
-def client_cpu_seconds(broker: int | None) -> float:
-    """CPU time of this process, the driver's JVM and the Python workers, ended ones included."""
-    return sum(cpu_seconds(pid) for pid in (os.getpid(), *descendants(os.getpid())) if pid != broker)
+class Write(NamedTuple):
+    """What a write took: seconds, and seconds of CPU of this process, the driver's JVM and the Python workers."""
+
+    seconds: float
+    cpu: float
+
+
+def measured_write(write: Callable[[], None], broker: int | None) -> Write:
+    """`broker`: the process that does not count."""
+    with CpuMeter(without=broker) as meter:
+        started = time.perf_counter()
+        write()
+        seconds = time.perf_counter() - started
+    return Write(seconds, meter.seconds)
 
 
 @contextlib.contextmanager
@@ -142,25 +157,35 @@ def rows_of(spark: SparkSession, rows: int, shape: str) -> DataFrame:
     return numbers.selectExpr(*SHAPES[shape])
 
 
+def frames_of(spark: SparkSession, rows: int, shape: str) -> tuple[DataFrame, DataFrame]:
+    """A few rows, and `rows` of them."""
+    return rows_of(spark, 1_000 * TASKS, shape), rows_of(spark, rows, shape)
+
+
 Seen = dict[str, list[dict[str, float]]]
-"""By contender: rows per second and CPU per row of each round, "rate" and "cpu"."""
+"""By contender: rows per second, CPU per row, and CPU per row without the source's, of each round: "rate", "cpu" and
+"own"."""
 
 
 def compare(
-    frame: DataFrame, rows: int, rounds: int, contenders: Sequence[str], bootstrap: str, broker: int | None
+    frames: tuple[DataFrame, DataFrame], rounds: int, contenders: Sequence[str], bootstrap: str, broker: int | None
 ) -> Seen:
-    """`broker` is the process of a discard broker; None is a real Kafka, where each write has a topic of its own."""
+    """`frames`: a few rows, and those that count. `broker` is the process of a discard broker; None is a real Kafka,
+    where each write has a topic of its own."""
     seen: Seen = {name: [] for name in contenders}
+    few, frame = frames
+    rows = frame.count()
     for turn, name in in_turns(contenders, rounds + 1):
         topic = TOPIC if broker else create_topic(bootstrap, partitions=PARTITIONS)
-        started, cpu_before = time.perf_counter(), client_cpu_seconds(broker)
-        CONTENDERS[name](frame, bootstrap, topic)
-        seconds, cpu = time.perf_counter() - started, client_cpu_seconds(broker) - cpu_before
+        source = measured_write(partial(noop, frame), broker)
+        CONTENDERS[name](few, bootstrap, topic)
+        write = measured_write(partial(CONTENDERS[name], frame, bootstrap, topic), broker)
         if not broker:
             delete_topic(bootstrap, topic)
-        one = {"rate": rows / seconds, "cpu": cpu / rows * 1e9}
-        words = f"{one['rate']:,.0f} rows/s, {one['cpu']:,.0f} ns, load {os.getloadavg()[0]:.1f}"
-        print(f"round {turn}: {name}: {words}", file=sys.stderr, flush=True)
+        cpu, own = (seconds / rows * 1e9 for seconds in (write.cpu, write.cpu - source.cpu))
+        one = {"rate": rows / write.seconds, "cpu": cpu, "own": own}
+        words = f"{one['rate']:,.0f} rows/s, {cpu:,.0f} ns, {own:,.0f} without the source's"
+        print(f"round {turn}: {name}: {words}, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
         if turn:
             seen[name].append(one)
     return seen
@@ -176,31 +201,31 @@ def lines(scale: Scale, *, with_for_each: bool) -> Iterator[Line]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         spark = start_spark()
         stack.callback(spark.stop)
-        frame = rows_of(spark, rows, "real")
-        seen = compare(frame, rows, scale.rounds, contenders, bootstrap, broker)
+        seen = compare(frames_of(spark, rows, "real"), scale.rounds, contenders, bootstrap, broker)
         first = line_of(f"**Spark**, {words}", "rows/s", seen, "rate", (OURS, SPARKS), "1.8")
         yield first._replace(place="no disk")
         yield line_of("...", "rows/s", seen, "rate", (OURS, COUNTING), "0.8")
         if with_for_each:
             yield line_of("...", "rows/s", seen, "rate", (OURS, FOR_EACH), "")
         yield line_of("... CPU, JVM and Python", "ns/row", seen, "cpu", (OURS, SPARKS), "")
-        source = [run["cpu"] for run in seen.pop(NOOP)]
-        for runs in seen.values():
-            runs[:] = [run | {"cpu": run["cpu"] - noop} for run, noop in zip(runs, source, strict=True)]
-        yield line_of("... CPU without the source's (noop)", "ns/row", seen, "cpu", (OURS, SPARKS), "0.55")
+        yield line_of("... CPU without the source's (noop)", "ns/row", seen, "own", (OURS, SPARKS), "0.55")
         kafka = stack.enter_context(KafkaCluster(folder / "cluster")).bootstrap()
         rows = scale.of(3_000_000)
-        seen = compare(rows_of(spark, rows, "real"), rows, scale.rounds, [OURS, SPARKS], kafka, None)
+        seen = compare(frames_of(spark, rows, "real"), scale.rounds, [OURS, SPARKS], kafka, None)
         what = f"**A real Kafka** of one node, {rows / 1e6:.1f} million rows"
         yield line_of(what, "rows/s", seen, "rate", (OURS, SPARKS), "1.6")._replace(place="a real Kafka")
+
+
+FIGURES = (("rate", "rows/s", "rows/s"), ("cpu", "CPU", "ns/row"), ("own", "CPU without the source's", "ns/row"))
 
 
 def show(seen: Seen) -> None:
     """Each contender beside the first one."""
     first, *others = seen
-    print(table(line_of("rows/s", "rows/s", seen, "rate", (first, other), "") for other in others))
-    print()
-    print(table(line_of("CPU", "ns/row", seen, "cpu", (first, other), "") for other in others))
+    for key, what, unit in FIGURES:
+        if key in seen[first][0]:
+            print(table(line_of(what, unit, seen, key, (first, other), "") for other in others))
+            print()
 
 
 def main() -> None:
@@ -220,8 +245,8 @@ def main() -> None:
         stack.callback(spark.stop)
         for shape in arguments.shape or SHAPES:
             print(f"\n{shape} rows:\n")
-            frame = rows_of(spark, arguments.rows, shape)
-            show(compare(frame, arguments.rows, arguments.rounds, contenders, bootstrap, broker))
+            frames = frames_of(spark, arguments.rows, shape)
+            show(compare(frames, arguments.rounds, contenders, bootstrap, broker))
 
 
 if __name__ == "__main__":

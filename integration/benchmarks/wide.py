@@ -19,10 +19,10 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from integration.benchmarks.page import Line, Scale, in_turns, line_of
+from integration.benchmarks.page import FULL, Line, Scale, in_turns, line_of
 from integration.benchmarks.rows import SHAPES
 
 ROWS = 10_000
@@ -155,10 +155,10 @@ def name_of(contender: str, nodes: int, partitions: int) -> str:
 Seen = dict[str, list[Figures]]
 
 
-def in_rounds(rounds: int, records: int) -> Seen:
+def in_rounds(rounds: int, records: int, clusters: Sequence[int] = NODES) -> Seen:
     """The figures of each contender with each cluster and topic, by `name_of`, of each round."""
     seen: Seen = {}
-    for nodes in NODES:
+    for nodes in clusters:
         with cluster(nodes) as bootstrap:
             cases = {name_of(who, nodes, count): (who, count) for count in PARTITIONS for who in CONTENDERS}
             for turn, name in in_turns(list(cases), rounds):
@@ -168,9 +168,9 @@ def in_rounds(rounds: int, records: int) -> Seen:
     return seen
 
 
-def lines_of(seen: Seen) -> Iterator[Line]:
+def lines_of(seen: Seen, clusters: Sequence[int] = NODES) -> Iterator[Line]:
     few, many = PARTITIONS[0], PARTITIONS[-1]
-    for nodes in NODES:
+    for nodes in clusters:
         for partitions in PARTITIONS:
             pair = name_of("pykafka", nodes, partitions), name_of("confluent-kafka", nodes, partitions)
             yield line_of(f"CPU of {nodes} brokers, {partitions:,} partitions", "ns/record", seen, "cpu_ns", pair, "")
@@ -187,8 +187,10 @@ def lines_of(seen: Seen) -> Iterator[Line]:
 
 
 def lines(scale: Scale) -> Iterator[Line]:
-    """Fewer rounds than the other parts have: each starts a process for each cluster, topic and contender."""
-    yield from lines_of(in_rounds(scale.rounds // 2, scale.of(RECORDS // ROWS, 20) * ROWS))
+    """Fewer rounds than the other parts have: each starts a process for each cluster, topic and contender. A quick run
+    has the smallest cluster alone."""
+    clusters = NODES if scale is FULL else NODES[:1]
+    yield from lines_of(in_rounds(scale.rounds // 2, scale.of(RECORDS // ROWS, 20) * ROWS, clusters), clusters)
 
 
 def compare(rounds: int, records: int) -> None:

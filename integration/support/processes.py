@@ -62,12 +62,13 @@ def own_cpu_seconds(pid: int) -> float:
 
 
 class CpuMeter:
-    """Counts the CPU time of processes below this one, of those too that end in between; a context manager.
+    """Counts the CPU time of this process and of those below it, of those too that end in between; a context manager.
 
-    It looks four times in a second: what a process uses after the last look is not counted.
+    It looks four times in a second: what a process uses after the last look is not counted. Nobody else knows what
+    Spark's Python workers have used that have ended: their daemon ignores SIGCHLD.
     """
 
-    def __init__(self, without: int) -> None:
+    def __init__(self, without: int | None) -> None:
         self._without = without
         self._first: dict[int, float] = {}
         self._last: dict[int, float] = {}
