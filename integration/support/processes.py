@@ -64,8 +64,8 @@ def own_cpu_seconds(pid: int) -> float:
 class CpuMeter:
     """Counts the CPU time of this process and of those below it, of those too that end in between; a context manager.
 
-    It looks four times in a second: what a process uses after the last look is not counted. Nobody else knows what
-    Spark's Python workers have used that have ended: their daemon ignores SIGCHLD.
+    It looks four times in a second: what a process uses after the last look is not counted. The system does not
+    keep what Spark's Python workers used that have ended: their daemon ignores SIGCHLD.
     """
 
     def __init__(self, without: int | None) -> None:
