@@ -276,13 +276,17 @@ def in_rooms() -> Iterator[tuple[list[Path], Sequence[str]]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("modules", nargs="*", type=Path)
-    parser.add_argument("--tests", nargs="+", help="without them: those of the modules' room")
+    parser.add_argument("--tests", nargs="+", help="without them: those of the modules' room, if they are in one")
     parser.add_argument("--lines", nargs="+", type=int, default=[], help="of the statements; without them: all")
     parser.add_argument("--rooms", action="store_true", help="all modules of ROOMS")
     parser.add_argument("--all", action="store_true", help="print the statements that a test misses too")
     options, for_pytest = parser.parse_known_args()
     given = [module.resolve() for module in options.modules]
-    for room, tests in in_rooms():
+    rooms = list(in_rooms())
+    homeless = [module for module in given if not any(module in room for room, _ in rooms)]
+    if homeless and not options.tests:
+        parser.error(f"--tests is missing: {homeless[0]} is in no room")
+    for room, tests in [*rooms, (homeless, ())]:
         modules = room if options.rooms else [module for module in given if module in room]
         if modules:
             command = ["-q", "-p", "no:cacheprovider", "--capture=sys", *for_pytest, *(options.tests or tests)]

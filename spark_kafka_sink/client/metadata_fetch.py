@@ -33,7 +33,6 @@ class MetadataFetch:
         self._metadata = metadata
         self._may_rebootstrap = config.metadata_recovery_strategy == REBOOTSTRAP
         self._trigger_ms = config.metadata_recovery_rebootstrap_trigger_ms
-        self._request_timeout_ms = config.request_timeout_ms
         self._query: MetadataQuery | None = None
         self._asked: dict[int, float] = {}  # who owes an answer to it, and since when; the last one at the end
         self._patience_ms = SUSPICIOUS_MS
@@ -62,8 +61,8 @@ class MetadataFetch:
         """The question for this node: a new one, or that to which the others that were asked have said nothing."""
         if self._query is None:
             self._query = self._metadata.new_query(now)
-        if self._asked:
-            self._patience_ms = min(2 * self._patience_ms, self._request_timeout_ms)
+        if self._asked:  # those say nothing, and are given up after request.timeout.ms: this does not grow much further
+            self._patience_ms *= 2
         self._asked[node_id] = now
         return self._query
 

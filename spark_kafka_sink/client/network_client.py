@@ -246,14 +246,13 @@ class NetworkClient:
             return SUSPICIOUS_MS  # no other shows more signs of life
         if self._can_send(node.id, now):
             self._send_metadata_request(node, now)
-            return self._fetch.wait_ms(now, self._heard_ms)
-        if self._states.can_connect(node.id, now):
+        elif self._states.can_connect(node.id, now):
             self._connect(node, now)
         # What becomes of an attempt is an event; one that failed on the spot, or says nothing, is followed by others.
         if self._states.is_preparing(node.id):
             left_ms = SUSPICIOUS_MS - self.silence_ms(node.id, now)
             return left_ms if left_ms >= 1 else SUSPICIOUS_MS
-        return max(0.0, self._fetch.wait_ms(now, self._heard_ms))
+        return self._fetch.wait_ms(now, self._heard_ms)
 
     def _handle_completed_sends(self, responses: list[ClientResponse], now: float) -> None:
         for send in self._selector.completed_sends:

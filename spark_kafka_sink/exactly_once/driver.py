@@ -96,7 +96,7 @@ class Driver:
             if not hint.generation and seen is not None and has_claimed(seen):
                 # Before it has an epoch: the id must say so to whatever is started after this.
                 raise refusals.log_lost(self._delivery.prefix, self._query.log.topic)
-            if hint.driver == name and seen is not None and is_left_unused(seen, hint):
+            if hint.driver == name and seen is not None and self._may_go_on(seen, hint):
                 return BatchStart(hint, seen.id_and_epoch, self._delivery.is_given, seen.state)
             try:
                 return self._turn(name, seen, hint, present)
@@ -104,6 +104,10 @@ class Driver:
                 _log.info("prefix %s: another driver begins at the same time (%s)", self._delivery.prefix, error)
                 seen = self._query.look_when_ended()
         raise refusals.contested(self._delivery.prefix, name)
+
+    def _may_go_on(self, seen: TransactionDescription, entry: Entry) -> bool:
+        """In version 1 late attempts could not tell a decision under the epoch that is seen from what was before it."""
+        return self._client.transaction_version >= 2 and is_left_unused(seen, entry)
 
     def _turn(self, name: str, seen: TransactionDescription | None, hint: Entry, present: str) -> BatchStart:
         goes_on = hint.driver == name and hint.timeout_ms > 0

@@ -8,9 +8,10 @@ from typing import Any
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.connections import SUSPICIOUS_MS
 from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest, ProduceResponse
 from tests.client.answers import metadata_answer
-from tests.client.rig import Rig, ready_rig
+from tests.client.rig import Rig, ready_rig, rig_with_requests
 from tests.client.scripted_broker import Received
 
 
@@ -139,13 +140,26 @@ def test_one_that_is_slow_may_still_be_the_first_to_answer() -> None:
     answered_within(rig, 2 * SUSPICIOUS_MS)
 
 
+def test_one_that_still_answers_what_it_was_asked_before_shows_signs_of_life_and_is_waited_for() -> None:
+    rig = rig_with_requests(6, max_in_flight_requests_per_connection=10)
+    holding(rig, 0, math.inf)
+    rig.metadata.request_update()
+    rig.poll_until(lambda: asked(rig) == [2, 0, 0], step_ms=1)
+    for received in rig.broker.of(ApiKey.INIT_PRODUCER_ID):
+        rig.pass_time(SUSPICIOUS_MS / 2)
+        received.answer(InitProducerIdResponse())
+    assert asked(rig) == [2, 0, 0]
+    rig.pass_time(1.1 * SUSPICIOUS_MS)
+    assert sum(asked(rig)) == 3
+
+
 def test_of_several_that_say_nothing_each_is_asked_once_and_later_each_time() -> None:
     rig = rig_that_asked(after_ms=math.inf)
     for node_id in (1, 2):
         holding(rig, node_id, math.inf)
-    rig.pass_time(1.5 * SUSPICIOUS_MS)
+    rig.pass_time(2.9 * SUSPICIOUS_MS)
     assert sum(asked(rig)) == 3
-    rig.pass_time(2 * SUSPICIOUS_MS)
+    rig.pass_time(0.2 * SUSPICIOUS_MS)
     assert asked(rig) == [2, 1, 1]
     rig.pass_time(20 * SUSPICIOUS_MS)
     assert asked(rig) == [2, 1, 1]

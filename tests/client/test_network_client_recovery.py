@@ -57,6 +57,15 @@ def test_brokers_that_connect_but_never_answer_are_left_after_the_trigger() -> N
     rig.bootstrapped()
 
 
+def test_brokers_that_answer_are_not_left_however_long_ago_the_first_answer_was_wanted() -> None:
+    rig = ready_rig(brokers=2, metadata_recovery_rebootstrap_trigger_ms=100_000)
+    rig.pass_time(150_000)
+    rig.metadata.request_update()
+    rig.pass_time(10_000)
+    assert not rig.metadata.snapshot.is_bootstrap
+    assert rig.brokers[0].closed == 0
+
+
 def test_a_broker_may_send_us_back_to_the_configured_addresses() -> None:
     rig = ready_rig(brokers=2)
     rig.send()

@@ -12,7 +12,7 @@ import pytest
 
 from spark_kafka_sink.client.connections import SUSPICIOUS_MS
 from spark_kafka_sink.client.options import ClientConfig
-from spark_kafka_sink.errors import AuthorizationError, MetadataTimeoutError
+from spark_kafka_sink.errors import AuthorizationError, KafkaSinkError, MetadataTimeoutError
 from spark_kafka_sink.exactly_once.transactions_client import SILENCE_MS, TransactionsClient
 from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
@@ -273,3 +273,34 @@ def test_brokers_that_look_up_one_id_at_a_time_are_asked_so() -> None:
         client._coordinated.coordinators.clear()
         assert len(client.describe(IDS[:3])) == 3
     assert old.total(ApiKey.FIND_COORDINATOR) == 6
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_look_up_that_fails_is_put_again_after_pauses_that_grow(cluster: Cluster, is_lost: bool) -> None:
+    with cluster.client(timeout_ms=10_000) as client:
+        client.ids(IDS.__contains__)
+        rule = cluster.control.when(api=ApiKey.FIND_COORDINATOR, times=None)
+        if is_lost:
+            rule.drop(applied=False)
+        else:
+            rule.fail(error_codes.COORDINATOR_NOT_AVAILABLE)
+        begun = cluster.system.now()
+        with pytest.raises(
+            KafkaSinkError, match=r"The last failure: .*(COORDINATOR_NOT_AVAILABLE|closed the connection)"
+        ):
+            client.describe(IDS)
+        assert elapsed_ms(cluster, begun) == pytest.approx(10_000, abs=100)
+    assert 10 <= cluster.total(ApiKey.FIND_COORDINATOR) <= 20
+
+
+def test_while_no_broker_can_be_reached_all_that_is_asked_waits_in_pauses(
+    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+) -> None:
+    client._coordinated.coordinators.clear()
+    for node in range(3):
+        cluster.refuse(node)
+        cluster.cut(node)
+        cluster.system.after(ELECTION_MS, partial(cluster.accept, node))
+    begun = cluster.system.now()
+    assert len(client.describe(IDS)) == 300
+    assert elapsed_ms(cluster, begun) >= ELECTION_MS

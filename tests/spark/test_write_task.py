@@ -65,17 +65,17 @@ def test_ranges_of_many_answers_are_added_up_before_there_are_too_many(
     broker: EmbeddedBroker, pool: ProducerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write_task, "_SHARES_MAX", 5)
-    most = 0
+    added_up: list[int] = []
     add_up = write_task._Writing._report_ranges
 
     def counted(writing: write_task._Writing) -> None:
-        nonlocal most
-        most = max(most, sum(len(some) for stored in writing._stored.values() for some in stored))
+        added_up.append(sum(len(some) for stored in writing._stored.values() for some in stored))
         add_up(writing)
 
     monkeypatch.setattr(write_task._Writing, "_report_ranges", counted)
     report = write_rows(options(broker), PLAN, (batch(100 * number) for number in range(20)), pool)
-    assert 0 < most <= 5 + 2, "a batch of rows has two partitions, and here one answer for each"
+    assert 0 < max(added_up) <= 5 + 2, "a batch of rows has two partitions, and here one answer for each"
+    assert min(added_up[:-1]) > 5, "and not before there are many"
     assert sum(written.rows for written in report.partitions[TOPIC].values()) == report.rows == 2_000
     for written in report.partitions[TOPIC].values():
         assert (written.first_offset, written.last_offset) == (0, written.rows - 1)

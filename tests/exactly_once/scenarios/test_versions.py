@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafka_sink.errors import BrokerError
+from spark_kafka_sink.errors import BrokerError, ExactlyOnceError
 from spark_kafka_sink.exactly_once import clients
+from spark_kafka_sink.exactly_once.late_attempts import refuse_if_late
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
-from tests.exactly_once.cases import TOPIC, Query, open_ids, rows, seen
+from tests.exactly_once.cases import TOPIC, Query, client_of, open_ids, rows, seen
 
 
 def set_version(broker: EmbeddedBroker, version: int) -> None:
@@ -32,6 +33,20 @@ def test_a_change_between_two_batches_is_noticed_by_the_next_connection(versions
             query.run(number)
         assert seen(broker) == rows(*range(len(versions)))
         assert open_ids(broker) == []
+
+
+@pytest.mark.parametrize("versions", [(1, 1), (1, 2), (2, 2), (2, 1)])
+def test_an_attempt_that_is_late_for_the_first_batch_after_a_change_is_refused(versions: tuple[int, int]) -> None:
+    with embedded_broker(topics={TOPIC: 2}, transaction_version=versions[0]) as broker:
+        query = Query(broker)
+        query.run(0)
+        query.run(1)
+        set_version(broker, versions[1])
+        reconnect()
+        start = query.begin()
+        query.commit(start, 2, query.write_both(start, 2))
+        with client_of(broker) as client, pytest.raises(ExactlyOnceError):
+            refuse_if_late(client.describe, start)
 
 
 def test_a_driver_that_keeps_its_connections_goes_on_after_an_upgrade() -> None:
