@@ -29,7 +29,7 @@ from spark_kafka_sink.protocol.primitives import Reader
 from spark_kafka_sink.reader.fetched import visible_rows
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress, decompress
-from spark_kafka_sink.records.cutting import PartitionSlice, cut_batches, times_of
+from spark_kafka_sink.records.cutting import cut_batches, times_of, whole
 from spark_kafka_sink.records.decoder import check_batches, check_body, decode_batches, decode_body
 from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import HEADER_BYTES, parse_header
@@ -164,8 +164,8 @@ def _batch() -> bytes:
         headers=headers,
     )
     now = 1_700_000_000_000
-    plan = cut_batches(record_size_bounds(columns), [PartitionSlice(0, rows)], 1 << 20, times_of(columns, now))
-    (piece,) = encode(columns, plan, now)
+    plan = cut_batches(record_size_bounds(columns), whole(rows), 1 << 20, times_of(columns, now))
+    (piece,) = encode(columns, plan, now).rows()
     header = stamped(
         segments=[piece.segment],
         record_count=piece.record_count,

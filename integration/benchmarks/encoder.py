@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -20,10 +19,18 @@ import pyarrow.compute as pc
 
 from integration.benchmarks.rows import SHAPES
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, cut_batches, times_of
+from spark_kafka_sink.records.cutting import (
+    BatchSlice,
+    BatchSlices,
+    PartitionSlices,
+    batch_slices,
+    cut_batches,
+    times_of,
+    whole,
+)
 from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.records.encoder import encode
-from spark_kafka_sink.records.header import BatchHeader, stamp_header
+from spark_kafka_sink.records.header import HEADER_BYTES, BatchHeader, stamp_header
 from spark_kafka_sink.records.joined_rows import reuse_freed_memory
 from spark_kafka_sink.records.sizes import record_size_bounds
 
@@ -61,17 +68,23 @@ def bare_join(rows: int = ROWS) -> Callable[[], object]:
     return lambda: pc.binary_join_element_wise(*pieces)
 
 
-def plan_of(columns: RecordColumns, slices: list[PartitionSlice], batch_bytes: int) -> list[BatchSlice]:
+def plan_of(columns: RecordColumns, slices: PartitionSlices, batch_bytes: int) -> BatchSlices:
     return cut_batches(record_size_bounds(columns), slices, batch_bytes, times_of(columns, NOW))
 
 
+def slices_up_to(stops: list[int]) -> PartitionSlices:
+    """One after the other, without open batches."""
+    count = len(stops)
+    return PartitionSlices([0, *stops[:-1]], stops, [0] * count, [HEADER_BYTES] * count, [None] * count)
+
+
 def encoding(columns: RecordColumns, batch_bytes: int = 16_384) -> Callable[[], object]:
-    plan = plan_of(columns, [PartitionSlice(0, columns.num_rows)], batch_bytes)
+    plan = plan_of(columns, whole(columns.num_rows), batch_bytes)
     return lambda: encode(columns, plan, NOW)
 
 
 def cutting(columns: RecordColumns, rows: int) -> Callable[[], object]:
-    slices = [PartitionSlice(start, min(start + rows, ROWS)) for start in range(0, ROWS, rows)]
+    slices = slices_up_to([min(start + rows, ROWS) for start in range(0, ROWS, rows)])
     return lambda: plan_of(columns, slices, 16_384)
 
 
@@ -80,12 +93,12 @@ def in_partitions(columns: RecordColumns, partitions: int) -> Callable[[], objec
     partition_of = np.random.default_rng(1).integers(0, partitions, ROWS)
     order = partition_of.argsort(kind="stable").astype(np.int32)
     stops = np.bincount(partition_of).cumsum().tolist()
-    plan = plan_of(columns.take(order), [PartitionSlice(*cut) for cut in pairwise([0, *stops])], 16_384)
+    plan = plan_of(columns.take(order), slices_up_to(stops), 16_384)
     return lambda: encode(columns, plan, NOW, order)
 
 
 def decoding(columns: RecordColumns) -> Callable[[], object]:
-    (piece,) = encode(columns, [BatchSlice(0, 0, ROWS)], NOW)
+    (piece,) = encode(columns, batch_slices([BatchSlice(0, 0, ROWS)]), NOW).rows()
     header = BatchHeader(last_offset_delta=ROWS - 1, base_timestamp=NOW, max_timestamp=NOW, record_count=ROWS)
     batch = stamp_header(header, [piece.segment]) + bytes(piece.segment)
     return lambda: list(decode_batches(batch))
@@ -137,7 +150,7 @@ def cost_by_total() -> dict[int, list[float]]:
                 repeats = max(1, 100_000 // total)
                 started = time.process_time()
                 for index in range(repeats * total // size):
-                    encode(parts[index % len(parts)], [BatchSlice(0, 0, size)], NOW)
+                    encode(parts[index % len(parts)], batch_slices([BatchSlice(0, 0, size)]), NOW)
                 times.append((time.process_time() - started) / repeats / total * 1e9)
     return {total: [statistics.median(times) for times in columns] for total, columns in found.items()}
 
@@ -150,12 +163,12 @@ rows_of = columns("real", rows)
 if sys.argv[1] == "headers":
     rows_of = RecordColumns(rows_of.value, rows_of.key, pa.concat_arrays([headers()] * (rows // ROWS)))
 reuse_freed_memory()
-encode(rows_of.slice(0, 10), [BatchSlice(0, 0, 10)], NOW)
+encode(rows_of.slice(0, 10), batch_slices([BatchSlice(0, 0, 10)]), NOW)
 pa.default_memory_pool().release_unused()
 open("/proc/self/clear_refs", "w").write("5")
 before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
 size = int(sys.argv[2])
-kept = encode(rows_of, [BatchSlice(0, start, start + size) for start in range(0, rows, size)], NOW)
+kept = encode(rows_of, batch_slices([BatchSlice(0, start, start + size) for start in range(0, rows, size)]), NOW)
 (peak,) = [int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")]
 print(rows_of.nbytes, peak - before)
 """

@@ -49,7 +49,7 @@ from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
-from spark_kafka_sink.records.cutting import BatchSlice
+from spark_kafka_sink.records.cutting import BatchSlice, batch_slices
 from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import TRANSACTIONAL, BatchHeader, stamp_header
 
@@ -186,7 +186,7 @@ class LogWriter:
 def _batch(now: Written, records: Sequence[KeyValue], wall_ms: int) -> bytes:
     keys, values = zip(*records, strict=True)
     columns = RecordColumns(pa.array(values, pa.binary()), pa.array(keys, pa.binary()))
-    (encoded,) = encode(columns, [BatchSlice(0, 0, len(records), 0, None)], wall_ms)
+    (encoded,) = encode(columns, batch_slices([BatchSlice(0, 0, len(records))]), wall_ms).rows()
     body = compress(Codec.GZIP, [encoded.segment])
     header = BatchHeader(
         attributes=Codec.GZIP | TRANSACTIONAL,

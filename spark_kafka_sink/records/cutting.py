@@ -11,8 +11,8 @@ of 16 kB with 150 records of 100 bytes counts two bytes for each offset delta, t
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
-from operator import lt
+from collections.abc import Iterator, Sequence
+from operator import lt, sub
 from typing import NamedTuple
 
 import numpy as np
@@ -25,17 +25,24 @@ from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.sizes import OFFSET_DELTA_BYTES, TIMESTAMP_DELTA_BYTES
 
 
-class PartitionSlice(NamedTuple):
-    """Rows [start, stop) go to one partition. The others describe a batch of it that is open and can take more.
+class PartitionSlices(NamedTuple):
+    """Column by column: rows [start, stop) go to one partition. The others describe a batch of it that is open and can
+    take more; `open_bytes` is what that batch has so far, its header included.
 
-    `open_bytes` is what that batch has so far, its header included.
+    Slices are columns, here and below: with thousands of partitions an object for each is what the garbage collector
+    would look at most.
     """
 
-    start: int
-    stop: int
-    open_records: int = 0
-    open_bytes: int = HEADER_BYTES
-    base_timestamp: int | None = None
+    starts: Sequence[int]
+    stops: Sequence[int]
+    open_records: Sequence[int]
+    open_bytes: Sequence[int]
+    base_timestamps: Sequence[int | None]
+
+
+def whole(rows: int) -> PartitionSlices:
+    """All rows go to one partition, in which no batch is open."""
+    return PartitionSlices([0], [rows], [0], [HEADER_BYTES], [None])
 
 
 class BatchSlice(NamedTuple):
@@ -49,6 +56,24 @@ class BatchSlice(NamedTuple):
     stop: int
     first_offset_delta: int = 0
     base_timestamp: int | None = None
+
+
+class BatchSlices(NamedTuple):
+    """Many BatchSlice, column by column."""
+
+    partition_indexes: Sequence[int]
+    starts: Sequence[int]
+    stops: Sequence[int]
+    first_offset_deltas: Sequence[int]
+    base_timestamps: Sequence[int | None]
+
+    def rows(self) -> Iterator[BatchSlice]:
+        return named_rows(BatchSlice, *self)
+
+
+def batch_slices(rows: Sequence[BatchSlice]) -> BatchSlices:
+    """The columns of some slices."""
+    return BatchSlices(*zip(*rows, strict=True)) if rows else BatchSlices((), (), (), (), ())
 
 
 class Times(NamedTuple):
@@ -67,25 +92,23 @@ def times_of(columns: RecordColumns, now_ms: int) -> Times:
     return Times(int(np.minimum.reduce(times)), int(np.maximum.reduce(times)))
 
 
-def cut_batches(
-    sizes: NDArray[np.int64], slices: Sequence[PartitionSlice], batch_bytes_max: int, times: Times
-) -> list[BatchSlice]:
+def cut_batches(sizes: NDArray[np.int64], slices: PartitionSlices, batch_bytes_max: int, times: Times) -> BatchSlices:
     """Cut the rows of each partition into batches of at most `batch_bytes_max`, header included.
 
     `sizes` are those of record_size_bounds, `times` those that the rows are encoded with. An open batch is filled
     first. A record that is larger than a batch gets one of its own.
     """
     if not len(sizes):
-        return []
-    starts, stops, records, taken, bases = zip(*slices, strict=True)
+        return batch_slices(())
+    starts, stops, records, taken, bases = slices
     sums = _ends(sizes, slices, batch_bytes_max, times)
     filled = sums.take(stops) - sums.take(starts) + taken
     if int(np.maximum.reduce(filled)) <= batch_bytes_max and all(map(lt, starts, stops)):
         # One batch for each partition, as a rule where there are many.
-        return list(named_rows(BatchSlice, range(len(slices)), starts, stops, records, bases))
+        return BatchSlices(range(len(starts)), starts, stops, records, bases)
     ends, room = sums.data, batch_bytes_max - HEADER_BYTES
     cuts: list[BatchSlice] = []
-    for index, (row, stop, open_records, open_bytes, base) in enumerate(slices):
+    for index, (row, stop, open_records, open_bytes, base) in enumerate(zip(*slices, strict=True)):
         if open_records:
             end = bisect_right(ends, ends[row] + batch_bytes_max - open_bytes, row, stop + 1) - 1
             if end > row:
@@ -95,26 +118,24 @@ def cut_batches(
             end = max(row + 1, bisect_right(ends, ends[row] + room, row, stop + 1) - 1)
             cuts.append(BatchSlice(index, row, end))
             row = end
-    return cuts
+    return batch_slices(cuts)
 
 
-def _ends(
-    sizes: NDArray[np.int64], slices: Sequence[PartitionSlice], batch_bytes_max: int, times: Times
-) -> NDArray[np.int64]:
+def _ends(sizes: NDArray[np.int64], slices: PartitionSlices, batch_bytes_max: int, times: Times) -> NDArray[np.int64]:
     """For each row the bytes before it, and those of all: sums of the sizes, with the deltas of these rows."""
     counted = OFFSET_DELTA_BYTES + TIMESTAMP_DELTA_BYTES
     smallest = int(np.minimum.reduce(sizes)) - counted + 2
-    rows_max = max([stop - start for start, stop, _, _, _ in slices])
-    last = max([open_records for _, _, open_records, _, _ in slices]) + min(rows_max, batch_bytes_max // smallest + 1)
+    rows_max = max(map(sub, slices.stops, slices.starts))
+    last = max(slices.open_records) + min(rows_max, batch_bytes_max // smallest + 1)
     deltas = len(encode_varint(last)) + _widest_timestamp_delta_bytes(slices, times)
     ends = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes + (deltas - counted), out=ends[1:])
     return ends
 
 
-def _widest_timestamp_delta_bytes(slices: Sequence[PartitionSlice], times: Times) -> int:
+def _widest_timestamp_delta_bytes(slices: PartitionSlices, times: Times) -> int:
     """The width of the widest: they count from the bases of open batches, and new batches begin at a row's time."""
-    bases = [base for _, _, _, _, base in slices if base is not None]
+    bases = [base for base in slices.base_timestamps if base is not None]
     furthest = times.highest - min(bases, default=times.lowest), times.lowest - max(bases, default=times.highest)
     apart = times.highest - times.lowest
     return max([len(encode_varint(delta)) for delta in (*furthest, apart, -apart)])

@@ -19,7 +19,8 @@ Some thousand of them lie in one buffer, which ends where a batch ends.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -29,7 +30,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.records.arrays import named_rows, numbers_of
 from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
 from spark_kafka_sink.records.columns import ROWS_AT_A_TIME, ArrowColumn, RecordColumns, one_array, pieces_of
-from spark_kafka_sink.records.cutting import BatchSlice
+from spark_kafka_sink.records.cutting import BatchSlices
 from spark_kafka_sink.records.fields import encode_varint
 from spark_kafka_sink.records.header_column import header_column
 from spark_kafka_sink.records.joined_rows import JoinedRows
@@ -50,16 +51,28 @@ class EncodedSlice(NamedTuple):
     max_timestamp: int
 
 
+class EncodedSlices(NamedTuple):
+    """Many EncodedSlice, column by column."""
+
+    segments: Sequence[memoryview] = ()
+    record_counts: Sequence[int] = ()
+    base_timestamps: Sequence[int] = ()
+    max_timestamps: Sequence[int] = ()
+
+    def rows(self) -> Iterator[EncodedSlice]:
+        return named_rows(EncodedSlice, *self)
+
+
 def encode(
-    columns: RecordColumns, slices: Sequence[BatchSlice], now_ms: int, order: NDArray[np.int32] | None = None
-) -> list[EncodedSlice]:
+    columns: RecordColumns, slices: BatchSlices, now_ms: int, order: NDArray[np.int32] | None = None
+) -> EncodedSlices:
     """Encode all rows, in `order` (None: as they stand). The slices count rows in that order and leave none out.
 
     Rows must have passed `invalid_rows`; those without a timestamp get `now_ms`.
     """
-    if not slices:
-        return []
-    _, starts, stops, first_deltas, bases = zip(*slices, strict=True)
+    _, starts, stops, first_deltas, bases = slices
+    if not starts:
+        return EncodedSlices()
     counts: NDArray[np.int64] = np.subtract(stops, starts)
     if columns.timestamp is None:
         base, highest = [now_ms if base is None else base for base in bases], [now_ms] * len(bases)
@@ -72,27 +85,26 @@ def encode(
     offset_deltas -= np.repeat(np.subtract(starts, first_deltas).astype(np.int32), counts)
     records = _joined_rows(columns, timestamp_deltas, offset_deltas, order)
     segments: list[memoryview] = []
-    chunks = _chunks(columns, slices)
-    for chunk, (data, edges) in zip(chunks, records.join([chunk[-1].stop for chunk in chunks]), strict=True):
-        bounds = [
-            0,
-            *edges.take(np.subtract(stops[len(segments) : len(segments) + len(chunk)], chunk[0].start)).tolist(),
-        ]
+    ends = _chunk_ends(columns, stops)
+    for (begin, end), (data, edges) in zip(
+        pairwise([0, *ends]), records.join([stops[end - 1] for end in ends]), strict=True
+    ):
+        bounds = edges.take(np.subtract(stops[begin:end], starts[begin])).tolist()
         view = memoryview(data)
-        segments += [view[start:stop] for start, stop in pairwise(bounds)]
-    return list(named_rows(EncodedSlice, segments, counts.tolist(), base, highest))
+        segments += [view[start:stop] for start, stop in pairwise([0, *bounds])]
+    return EncodedSlices(segments, counts.tolist(), base, highest)
 
 
-def _chunks(columns: RecordColumns, slices: Sequence[BatchSlice]) -> list[Sequence[BatchSlice]]:
-    """Neighbouring slices with about as many rows as go into one buffer. A slice is never cut."""
+def _chunk_ends(columns: RecordColumns, stops: Sequence[int]) -> list[int]:
+    """Which neighbouring slices have about as many rows as go into one buffer: for each buffer the slice behind its
+    last. A slice is never cut."""
     rows_max = min(ROWS_AT_A_TIME, BYTES_AT_A_TIME * columns.num_rows // max(1, columns.nbytes))
-    chunks: list[Sequence[BatchSlice]] = []
-    begin, first = 0, 0
-    for index, part in enumerate(slices):
-        if index > begin and part.stop - first > rows_max:
-            chunks.append(slices[begin:index])
-            begin, first = index, part.start
-    return [*chunks, slices[begin:]]
+    ends = [0]
+    while ends[-1] < len(stops):
+        begin = ends[-1]
+        first = stops[begin - 1] if begin else 0
+        ends.append(max(begin + 1, bisect_right(stops, first + rows_max, begin)))
+    return ends[1:]
 
 
 def _times(column: ArrowColumn, now_ms: int, order: NDArray[np.int32] | None) -> NDArray[np.int64]:

@@ -26,7 +26,7 @@ def sent_batch(records: int, size: int, codec: Codec = Codec.NONE) -> ProducerBa
     pool.reserve(size, 0)
     batch = ProducerBatch(tp(0), created_ms=100, deadline_ms=1000)
     piece = EncodedSlice(memoryview(bytes(size)), records, 0, 0)
-    batch.append(piece, rows_of_call(NamedCall("c"), np.arange(records)), MemoryLease(pool, size))
+    batch.append(piece, rows_of_call(NamedCall("c"), np.arange(records)), (MemoryLease(pool, size),))
     batch.close(codec)
     batch.depart(130)
     return batch

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
-from spark_kafka_sink.records.cutting import PartitionSlice, cut_batches, times_of
+from spark_kafka_sink.records.cutting import cut_batches, times_of, whole
 from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.sizes import record_size_bounds
@@ -33,10 +33,9 @@ SHAPES: dict[str, list[Row]] = {
 
 
 def our_batches(columns: RecordColumns, codec: Codec, batch_bytes: int = 1 << 21, level: int | None = None) -> bytes:
-    whole = [PartitionSlice(0, columns.num_rows)]
-    plan = cut_batches(record_size_bounds(columns), whole, batch_bytes, times_of(columns, NOW))
+    plan = cut_batches(record_size_bounds(columns), whole(columns.num_rows), batch_bytes, times_of(columns, NOW))
     out = []
-    for part, piece in zip(plan, encode(columns, plan, NOW), strict=True):
+    for part, piece in zip(plan.rows(), encode(columns, plan, NOW).rows(), strict=True):
         body = compress(codec, [piece.segment], level)
         out += [
             stamped(

@@ -20,12 +20,13 @@ from spark_kafka_sink.errors import DecodeError, UnsupportedFormatError
 from spark_kafka_sink.records import decoder
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
-from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, cut_batches, times_of
+from spark_kafka_sink.records.cutting import BatchSlice, cut_batches, times_of, whole
 from spark_kafka_sink.records.decoder import _RUN_AFTER, SCHEMA, check_batches, check_body, decode_batches, decode_body
 from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import HEADER_BYTES, parse_header, patch_header
 from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.records.column_strategies import NOW, arrow_columns, even_rows, mixed_rows
+from tests.records.slices import encoded
 from tests.records.slow_encoder import Row, slow_record, slow_varint
 from tests.records.stamping import stamped
 
@@ -48,9 +49,9 @@ def decoded(buffer: bytes) -> pa.Table:
 @settings(max_examples=150, deadline=None)
 def test_rows_come_back_as_they_went_in(data: st.DataObject, rows: list[Row], codec: Codec, batch_bytes: int) -> None:
     columns = data.draw(arrow_columns(rows))
-    plan = cut_batches(record_size_bounds(columns), [PartitionSlice(0, len(rows))], batch_bytes, times_of(columns, NOW))
+    plan = cut_batches(record_size_bounds(columns), whole(len(rows)), batch_bytes, times_of(columns, NOW))
     buffer = b""
-    for part, piece in zip(plan, encode(columns, plan, NOW), strict=True):
+    for part, piece in zip(plan.rows(), encode(columns, plan, NOW).rows(), strict=True):
         buffer += batch_of(
             bytes(piece.segment),
             piece.record_count,
@@ -216,7 +217,7 @@ def test_a_header_key_that_is_not_text_is_taken_and_read_as_kafkas_consumer_read
     keys = [b"plain", b"\xff\xfe", b"caf\xc3", "größe".encode()]
     headers = pa.array([[{"key": key, "value": b"x"} for key in keys], None, [{"key": b"\x80", "value": None}]], kind)
     columns = RecordColumns(pa.array([b"v"] * 3), headers=headers)
-    (piece,) = encode(columns, [BatchSlice(0, 0, 3)], NOW)
+    (piece,) = encoded(columns, [BatchSlice(0, 0, 3)], NOW)
     header = parse_header(batch_of(bytes(piece.segment), 3))
     check_body(header, piece.segment)
     table = pa.Table.from_batches([decode_body(header, piece.segment)])
@@ -304,5 +305,5 @@ def test_a_decoded_batch_can_be_split_and_encoded_again() -> None:
     batch = slow_batch(rows, codec=Codec.LZ4)
     columns = decode_body(parse_header(batch), batch[HEADER_BYTES:])
     again = RecordColumns(columns["value"], columns["key"], columns["headers"], columns["timestamp"])
-    halves = encode(again, [BatchSlice(0, 0, 5), BatchSlice(0, 5, 10)], NOW)
+    halves = encoded(again, [BatchSlice(0, 0, 5), BatchSlice(0, 5, 10)], NOW)
     assert bytes(halves[1].segment) == b"".join(slow_record(row, i, 0) for i, row in enumerate(rows[5:]))

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from spark_kafka_sink.errors import RecordTooLargeError
 from spark_kafka_sink.records import encoder, joined_rows
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, Times, cut_batches, times_of
-from spark_kafka_sink.records.encoder import EncodedSlice, encode
+from spark_kafka_sink.records.cutting import BatchSlice, Times, cut_batches, times_of
+from spark_kafka_sink.records.encoder import EncodedSlice
 from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.records.column_strategies import NOW, arrow_columns, even_rows, mixed_rows
+from tests.records.slices import PartitionSlice, encoded, partition_slices
 from tests.records.slow_encoder import Row, slow_encode
 
 
@@ -53,7 +54,7 @@ def plans(draw: st.DrawFn, rows: int) -> list[BatchSlice]:
 def test_every_shape_equals_the_slow_encoder(data: st.DataObject, rows: list[Row]) -> None:
     columns = data.draw(arrow_columns(rows))
     plan = data.draw(plans(len(rows)))
-    assert_equal(encode(columns, plan, NOW), rows, plan)
+    assert_equal(encoded(columns, plan, NOW), rows, plan)
 
 
 @given(st.data(), mixed_rows | even_rows())
@@ -63,7 +64,7 @@ def test_rows_are_encoded_in_the_order_that_is_given(data: st.DataObject, rows: 
     as_they_came = [row for _, row in sorted(zip(order, rows, strict=True), key=lambda pair: pair[0])]
     columns = data.draw(arrow_columns(as_they_came))
     plan = data.draw(plans(len(rows)))
-    assert_equal(encode(columns, plan, NOW, np.array(order, np.int32)), rows, plan)
+    assert_equal(encoded(columns, plan, NOW, np.array(order, np.int32)), rows, plan)
 
 
 @given(st.data(), mixed_rows)
@@ -73,7 +74,7 @@ def test_rows_cut_into_small_chunks_give_the_same_bytes(data: st.DataObject, row
     plan = data.draw(plans(len(rows)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encoder, "ROWS_AT_A_TIME", 3)
-        assert_equal(encode(columns, plan, NOW), rows, plan)
+        assert_equal(encoded(columns, plan, NOW), rows, plan)
 
 
 @pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 127, 128, 8191, 8192, 8193])
@@ -81,14 +82,14 @@ def test_rows_cut_into_small_chunks_give_the_same_bytes(data: st.DataObject, row
 def test_batches_of_every_varint_border(count: int, value_sizes: tuple[int, int]) -> None:
     rows = [Row(b"v" * value_sizes[i % 2], b"%07d" % i) for i in range(count)]
     columns = RecordColumns(pa.array([r.value for r in rows]), pa.array([r.key for r in rows]))
-    assert_equal(encode(columns, whole(count), NOW), rows, whole(count))
+    assert_equal(encoded(columns, whole(count), NOW), rows, whole(count))
 
 
 @pytest.mark.parametrize("border", [63, 8191, (1 << 20) - 1, (1 << 27) - 1])
 def test_rows_appended_across_a_border_of_offsets_go_on_counting(border: int) -> None:
     rows = [Row(b"v" * (i % 3)) for i in range(8)]
     plan = whole(8, border - 3, NOW)
-    assert_equal(encode(RecordColumns(pa.array([r.value for r in rows])), plan, NOW), rows, plan)
+    assert_equal(encoded(RecordColumns(pa.array([r.value for r in rows])), plan, NOW), rows, plan)
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 8191, 8192, 1 << 20])
@@ -96,7 +97,7 @@ def test_rows_appended_across_a_border_of_offsets_go_on_counting(border: int) ->
 def test_values_from_nothing_to_a_megabyte(size: int, uneven: bool) -> None:
     rows = [Row(b"x" * size, b"k"), Row(b"y" * size, b"q"), Row(b"z" * (size + uneven), b"k")]
     columns = RecordColumns(pa.array([r.value for r in rows]), pa.array([r.key for r in rows]))
-    assert_equal(encode(columns, whole(3), NOW), rows, whole(3))
+    assert_equal(encoded(columns, whole(3), NOW), rows, whole(3))
 
 
 @pytest.mark.parametrize("step", [-1, -1000, 1 << 40, -(1 << 30)])
@@ -104,7 +105,7 @@ def test_values_from_nothing_to_a_megabyte(size: int, uneven: bool) -> None:
 def test_timestamps_may_go_backwards_and_far(step: int, value: str | None) -> None:
     rows = [Row((value or "x" * i).encode(), None, None, (1 << 45) + i * step) for i in range(100)]
     columns = RecordColumns(pa.array([r.value for r in rows]), timestamp=pa.array([r.timestamp for r in rows]))
-    assert_equal(encode(columns, whole(100), NOW), rows, whole(100))
+    assert_equal(encoded(columns, whole(100), NOW), rows, whole(100))
 
 
 def test_a_timestamp_delta_takes_up_to_ten_bytes() -> None:
@@ -115,7 +116,7 @@ def test_a_timestamp_delta_takes_up_to_ten_bytes() -> None:
     )
     for base in (None, 0, NOW):
         plan = whole(len(rows), 3 if base is not None else 0, base)
-        assert_equal(encode(columns, plan, NOW), rows, plan)
+        assert_equal(encoded(columns, plan, NOW), rows, plan)
 
 
 def test_one_record_may_have_many_headers() -> None:
@@ -127,7 +128,7 @@ def test_one_record_may_have_many_headers() -> None:
         pa.array([r.key for r in rows], pa.binary()),
         pa.array([r.headers for r in rows], kind),
     )
-    assert_equal(encode(columns, whole(4), NOW), rows, whole(4))
+    assert_equal(encoded(columns, whole(4), NOW), rows, whole(4))
 
 
 @pytest.mark.parametrize("longest", [0, 1, 62, 63, 64, 128, 8192])
@@ -149,7 +150,7 @@ def test_every_row_with_as_many_headers(longest: int, spread: int, count: int) -
     for values in ([r.value for r in rows], [b"even"] * 90):
         written = [Row(v, r.key, r.headers) for v, r in zip(values, rows, strict=True)]
         columns = RecordColumns(pa.array(values), pa.array([b"k"] * 90), headers)
-        assert_equal(encode(columns, whole(90), NOW), written, whole(90))
+        assert_equal(encoded(columns, whole(90), NOW), written, whole(90))
 
 
 def test_bytes_under_a_null_are_not_written() -> None:
@@ -157,7 +158,7 @@ def test_bytes_under_a_null_are_not_written() -> None:
     masked = pa.BinaryArray.from_buffers(pa.binary(), 3, [pa.py_buffer(b"\x02"), *held.buffers()[1:]])
     rows = [Row(None, b"k"), Row(b"seen", b"k"), Row(None, b"k")]
     columns = RecordColumns(masked, pa.array([b"k"] * 3))
-    assert_equal(encode(columns, whole(3), NOW), rows, whole(3))
+    assert_equal(encoded(columns, whole(3), NOW), rows, whole(3))
 
 
 def test_headers_under_a_null_list_are_not_written() -> None:
@@ -165,13 +166,13 @@ def test_headers_under_a_null_list_are_not_written() -> None:
     held = pa.array([[{"key": "a", "value": b"1"}], [{"key": "b", "value": b"2"}]], kind)
     masked = pa.ListArray.from_arrays(held.offsets, held.values, type=kind, mask=pa.array([True, False]))
     rows = [Row(b"v"), Row(b"v", None, (("b", b"2"),))]
-    assert_equal(encode(RecordColumns(pa.array([b"v", b"v"]), None, masked), whole(2), NOW), rows, whole(2))
+    assert_equal(encoded(RecordColumns(pa.array([b"v", b"v"]), None, masked), whole(2), NOW), rows, whole(2))
 
 
 def test_a_column_of_nulls_is_a_column_of_tombstones() -> None:
     rows = [Row(None, b"k")] * 3
     columns = RecordColumns(pa.nulls(3), pa.array([b"k"] * 3), pa.nulls(3), pa.nulls(3))
-    assert_equal(encode(columns, whole(3), NOW), rows, whole(3))
+    assert_equal(encoded(columns, whole(3), NOW), rows, whole(3))
 
 
 def test_many_partitions_in_one_chunk_are_encoded_at_once() -> None:
@@ -182,8 +183,8 @@ def test_many_partitions_in_one_chunk_are_encoded_at_once() -> None:
         timestamp=pa.array([r.timestamp for r in rows]),
     )
     slices = [PartitionSlice(i, i + 10) for i in range(0, 10_000, 10)]
-    plan = cut_batches(record_size_bounds(columns), slices, 16_384, times_of(columns, NOW))
-    pieces = encode(columns, plan, NOW)
+    plan = [*cut_batches(record_size_bounds(columns), partition_slices(slices), 16_384, times_of(columns, NOW)).rows()]
+    pieces = encoded(columns, plan, NOW)
     assert len(pieces) == 1_000
     assert len({id(piece.segment.obj) for piece in pieces}) == 1
     assert_equal(pieces, rows, plan)
@@ -193,7 +194,7 @@ def test_large_records_are_encoded_a_few_megabytes_at_a_time() -> None:
     rows = [Row(bytes([65 + i]) * (1 << 20), b"%d" % i) for i in range(10)]
     columns = RecordColumns(pa.array([r.value for r in rows]), pa.array([r.key for r in rows]))
     plan = [BatchSlice(i, i, i + 1) for i in range(10)]
-    pieces = encode(columns, plan, NOW)
+    pieces = encoded(columns, plan, NOW)
     buffers = {id(piece.segment.obj): memoryview(piece.segment.obj).nbytes for piece in pieces}
     assert len(buffers) > 2
     assert max(buffers.values()) <= encoder.BYTES_AT_A_TIME
@@ -205,7 +206,7 @@ def test_segments_keep_their_memory_when_everything_else_is_gone(value: bytes | 
     rows = [Row(value or b"x" * (i % 9), b"key") for i in range(500)]
     expected = slow_encode(rows, whole(500), NOW)[0].segment
     columns = RecordColumns(pa.array([r.value for r in rows]), pa.array([r.key for r in rows]))
-    segments = [piece.segment for piece in encode(columns, whole(500), NOW)]
+    segments = [piece.segment for piece in encoded(columns, whole(500), NOW)]
     del columns
     gc.collect()
     np.full(len(expected) * 2, 0xAA, np.uint8)
@@ -213,8 +214,8 @@ def test_segments_keep_their_memory_when_everything_else_is_gone(value: bytes | 
 
 
 def test_no_rows_and_no_plan_give_nothing() -> None:
-    assert encode(RecordColumns(pa.array([], pa.binary())), [], NOW) == []
-    assert cut_batches(np.zeros(0, np.int64), [], 100, Times(NOW, NOW)) == []
+    assert encoded(RecordColumns(pa.array([], pa.binary())), [], NOW) == []
+    assert not cut_batches(np.zeros(0, np.int64), partition_slices([]), 100, Times(NOW, NOW)).starts
 
 
 def test_a_batch_of_more_than_two_gibibytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +223,7 @@ def test_a_batch_of_more_than_two_gibibytes_is_refused(monkeypatch: pytest.Monke
     columns = RecordColumns(pa.array([row.value for row in rows]))
     (expected,) = slow_encode(rows, whole(3), NOW)
     monkeypatch.setattr(joined_rows, "JOINED_BYTES_MAX", len(expected.segment))
-    assert_equal(encode(columns, whole(3), NOW), rows, whole(3))
+    assert_equal(encoded(columns, whole(3), NOW), rows, whole(3))
     monkeypatch.setattr(joined_rows, "JOINED_BYTES_MAX", len(expected.segment) - 1)
     with pytest.raises(RecordTooLargeError, match="2 GiB"):
-        encode(columns, whole(3), NOW)
+        encoded(columns, whole(3), NOW)

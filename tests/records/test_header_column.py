@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.cutting import BatchSlice
-from spark_kafka_sink.records.encoder import encode
 from tests.records.column_strategies import LIST_TYPES, NOW, header_array, sliced
+from tests.records.slices import encoded
 from tests.records.slow_encoder import Row
 from tests.records.test_encoder import assert_equal
 
@@ -66,7 +66,7 @@ def test_regular_headers_equal_the_slow_encoder(data: st.DataObject, rows: list[
         header_array([row.headers for row in rows], data.draw(st.sampled_from(LIST_TYPES)), lay_out),
         None if rows[0].timestamp is None else pa.array([row.timestamp for row in rows]),
     )
-    assert_equal(encode(columns, plan, NOW), rows, plan)
+    assert_equal(encoded(columns, plan, NOW), rows, plan)
 
 
 @pytest.mark.parametrize("count", [2, 64, 65, 300, 5_000])
@@ -81,4 +81,4 @@ def test_runs_of_records_with_headers_equal_the_slow_encoder(count: int, last: b
             pa.array([row.headers for row in rows], pa.map_(pa.string(), pa.binary())),
         )
         plan = [BatchSlice(0, 0, count // 2), BatchSlice(1, count // 2, count)]
-        assert_equal(encode(columns, plan, NOW), rows, plan)
+        assert_equal(encoded(columns, plan, NOW), rows, plan)

@@ -16,9 +16,9 @@ from spark_kafka_sink.records.arrays import OFFSETS_MAX
 from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.cutting import BatchSlice
-from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.fields import encode_varint
 from spark_kafka_sink.records.joined_rows import JoinedRows
+from tests.records.slices import encoded
 
 ROWS = 40
 HIGHEST = [0, 1, 63, 64, 8_191, 8_192, 2**31 - 1, 2**62]
@@ -85,7 +85,7 @@ def test_neighbouring_numbers_are_written_together(monkeypatch: pytest.MonkeyPat
     keys, values = ([b"x" * (row % 5 + least) for row in range(100)] for least in (1, 60))
     columns = RecordColumns(pa.array(values), pa.array(keys))
     monkeypatch.setattr(pc, "cast", cast)
-    assert encode(columns, [BatchSlice(0, 0, 100)], 0)
+    assert encoded(columns, [BatchSlice(0, 0, 100)], 0)
     assert written[-1] == 4 * 100 + 1
 
 

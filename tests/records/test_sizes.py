@@ -9,9 +9,9 @@ import pytest
 from spark_kafka_sink.records import byte_column, sizes
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.cutting import BatchSlice
-from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.sizes import invalid_rows, record_size_bounds
 from tests.records.column_strategies import NOW
+from tests.records.slices import encoded
 
 HEADER_LIST = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -36,7 +36,7 @@ def test_the_last_common_time_fits_its_bound() -> None:
     for time in ((1 << 41) - 2, (1 << 41) - 1, 1 << 41):
         columns = RecordColumns(pa.array([b"v"] * 50), timestamp=pa.array([-1] + [time] * 49, pa.int64()))
         plan = [BatchSlice(0, 0, 50, 1 << 26)]
-        assert encode(columns, plan, NOW)[0].segment.nbytes <= record_size_bounds(columns).sum()
+        assert encoded(columns, plan, NOW)[0].segment.nbytes <= record_size_bounds(columns).sum()
 
 
 def test_good_rows_have_no_fault() -> None:

@@ -156,14 +156,17 @@ class ProducerBatch:
         batch.fail(error)
         return batch
 
-    def append(self, piece: EncodedSlice, rows: BatchRows, lease: MemoryLease) -> None:
-        """Add encoded records, whose offset deltas go on where the batch ends; `lease` is the memory of their bytes."""
+    def append(self, piece: EncodedSlice, rows: BatchRows, shared: tuple[MemoryLease]) -> None:
+        """Add encoded records, whose offset deltas go on where the batch ends; `shared` is the memory of their bytes:
+        one tuple for all batches that lie in it."""
         if self.state is not OPEN and self.state is not PINNED:
             raise IllegalStateError(f"Records cannot be added to {self!r}.")
         segment, count, base, top = piece
-        lease.hold(self, len(segment) + rows.nbytes)
-        if lease not in self.leases:
-            self.leases = (*self.leases, lease)
+        shared[0].hold(self, len(segment) + rows.nbytes)
+        if not self.leases:
+            self.leases = shared
+        elif shared[0] not in self.leases:
+            self.leases = (*self.leases, *shared)
         if not self.record_count:
             self.base_timestamp = base
         self.max_timestamp = max(top, self.max_timestamp)

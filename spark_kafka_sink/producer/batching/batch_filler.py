@@ -42,8 +42,8 @@ from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.records.arrays import named_rows
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, CompressionRatios, require
-from spark_kafka_sink.records.cutting import BatchSlice, cut_batches, times_of
-from spark_kafka_sink.records.encoder import EncodedSlice, encode
+from spark_kafka_sink.records.cutting import BatchSlices, cut_batches, times_of
+from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 _log = logging.getLogger(__name__)
@@ -253,34 +253,33 @@ class BatchFiller:
         times = times_of(grouped.columns, now_ms)
         cuts = cut_batches(grouped.sizes, grouped.slices(pinned), self.batch_bytes_max(stage.topic), times)
         pieces = encode(grouped.columns, cuts, now_ms, grouped.order)
-        leases = self._leases_of(stage, cuts, pieces, grouped.origins)
+        leases = self._leases_of(stage, cuts, pieces.segments, grouped.origins)
         deadline_ms = stage.oldest_ms + self._config.delivery_timeout_ms
         last = list(pinned)
         batches: list[ProducerBatch] = []
-        for index, _, _, place, _ in cuts:
+        for index, place in zip(cuts.partition_indexes, cuts.first_offset_deltas, strict=True):
             batch = last[index]
             if batch is None or not place:
                 batch = last[index] = ProducerBatch(queues[index].topic_partition, stage.oldest_ms, deadline_ms)
             batches.append(batch)
-        indexes, starts, stops, places, _ = zip(*cuts, strict=True)
-        rows = list(named_rows(BatchRows, repeat(grouped.origins), starts, stops, places))
-        return Additions(batches, [queues[index] for index in indexes], pieces, rows, leases), queues
+        rows = list(named_rows(BatchRows, repeat(grouped.origins), cuts.starts, cuts.stops, cuts.first_offset_deltas))
+        return Additions(batches, [queues[index] for index in cuts.partition_indexes], pieces, rows, leases), queues
 
     def _leases_of(
-        self, stage: Stage, cuts: Sequence[BatchSlice], pieces: Sequence[EncodedSlice], origins: RowOrigins
-    ) -> list[MemoryLease]:
+        self, stage: Stage, cuts: BatchSlices, segments: Sequence[memoryview], origins: RowOrigins
+    ) -> list[tuple[MemoryLease]]:
         """For each piece a lease of what was reserved for its buffer. Pieces that were encoded together share both."""
-        leases: list[MemoryLease] = []
+        leases: list[tuple[MemoryLease]] = []
         staged = stage.leases[0]
-        for _, same in groupby([id(piece.segment.obj) for piece in pieces]):
+        for _, same in groupby([id(segment.obj) for segment in segments]):
             first, last = len(leases), len(leases) + len(list(same))
-            encoded = memoryview(pieces[first].segment.obj).nbytes
-            rows_bytes = origins.nbytes(cuts[first].start, cuts[last - 1].stop)
+            encoded = memoryview(segments[first].obj).nbytes
+            rows_bytes = origins.nbytes(cuts.starts[first], cuts.stops[last - 1])
             lease = staged.sibling()
             lease.hold(stage, 0)
             stage.leases.append(lease)
             staged.move(encoded * (2 if self._compresses else 1) + rows_bytes, lease)
-            leases += [lease] * (last - first)
+            leases += [(lease,)] * (last - first)
         return leases
 
     def _append(
@@ -289,16 +288,19 @@ class BatchFiller:
         """Put the records into their batches, and the new ones of these into their queues."""
         full: list[ProducerBatch] = []
         with self._lock:
-            self._shared.update(dict.fromkeys(additions.leases))
+            self._shared.update(lease for (lease,) in dict.fromkeys(additions.leases))
             stage.entries, stage.additions = stage.entries[len(run) :], additions
-            for batch, queue, piece, rows, lease in zip(*additions, strict=True):
+            batches, its_queues, pieces, its_rows, leases = additions
+            for batch, queue, piece, rows, shared in zip(
+                batches, its_queues, pieces.rows(), its_rows, leases, strict=True
+            ):
                 if not rows.first_index:
                     if queue.batches and queue.batches[-1].state is PINNED:
                         full.append(queue.batches[-1])
                     batch.pin()
                     queue.batches.append(batch)
                     self._incomplete.add(batch)
-                batch.append(piece, rows, lease)
+                batch.append(piece, rows, shared)
             full += self._unpin(queues, self.batch_bytes_max(stage.topic))
             if not full:
                 self._place(queues)

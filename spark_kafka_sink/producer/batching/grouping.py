@@ -18,10 +18,10 @@ from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.row_origins import RowOrigins
 from spark_kafka_sink.producer.batching.staging import GROUPED_BYTES_MAX, Headers, StagedRecords, StagedRows
 from spark_kafka_sink.producer.partitioner import NOT_NAMED
-from spark_kafka_sink.records.arrays import bytes_array, named_rows, number_array
+from spark_kafka_sink.records.arrays import bytes_array, number_array
 from spark_kafka_sink.records.byte_column import byte_column
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, one_array
-from spark_kafka_sink.records.cutting import PartitionSlice
+from spark_kafka_sink.records.cutting import PartitionSlices
 from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.sizes import record_size_bounds
 
@@ -47,12 +47,12 @@ class GroupedRows(NamedTuple):
     starts: list[int]
     origins: RowOrigins
 
-    def slices(self, pinned: Sequence[ProducerBatch | None]) -> list[PartitionSlice]:
+    def slices(self, pinned: Sequence[ProducerBatch | None]) -> PartitionSlices:
         """Where the rows of each partition are, and the open batch that they go on in."""
         records = [0 if batch is None else batch.record_count for batch in pinned]
         filled = [HEADER_BYTES if batch is None else HEADER_BYTES + batch.body_bytes for batch in pinned]
         bases = [None if batch is None else batch.base_timestamp for batch in pinned]
-        return list(named_rows(PartitionSlice, self.starts[:-1], self.starts[1:], records, filled, bases))
+        return PartitionSlices(self.starts[:-1], self.starts[1:], records, filled, bases)
 
 
 def compatible(staged: Sequence[StagedRows]) -> Iterator[list[StagedRows]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlice, cut_batches, times_of
+from spark_kafka_sink.records.cutting import BatchSlice, batch_slices, cut_batches, times_of, whole
 from spark_kafka_sink.records.decoder import decode_body
 from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import parse_header
@@ -27,9 +27,10 @@ def split_batch(batch: ProducerBatch, batch_bytes_max: int) -> list[ProducerBatc
     columns = RecordColumns(rows["value"], rows["key"], rows["headers"], rows["timestamp"])
     sizes = record_size_bounds(columns)
     times = times_of(columns, batch.max_timestamp)
-    plan = cut_batches(sizes, [PartitionSlice(0, columns.num_rows)], batch_bytes_max, times)
-    if len(plan) == 1 < columns.num_rows:
+    plan = cut_batches(sizes, whole(columns.num_rows), batch_bytes_max, times)
+    if len(plan.starts) == 1 < columns.num_rows:
         middle = int(np.searchsorted(np.cumsum(sizes), sizes.sum() // 2, "right"))
-        plan = [BatchSlice(0, 0, max(1, middle)), BatchSlice(0, max(1, middle), columns.num_rows)]
+        middle = max(1, middle)
+        plan = batch_slices([BatchSlice(0, 0, middle), BatchSlice(0, middle, columns.num_rows)])
     pieces = encode(columns, plan, batch.max_timestamp)
-    return [batch.part(piece, cut.start, cut.stop) for cut, piece in zip(plan, pieces, strict=True)]
+    return [batch.part(piece, cut.start, cut.stop) for cut, piece in zip(plan.rows(), pieces.rows(), strict=True)]

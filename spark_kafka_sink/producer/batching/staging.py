@@ -37,7 +37,7 @@ from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, Call, rows_of_call
 from spark_kafka_sink.producer.futures import Callback, RecordFutures, SendFuture
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.encoder import EncodedSlice
+from spark_kafka_sink.records.encoder import EncodedSlices
 from spark_kafka_sink.records.joined_rows import JOINED_BYTES_MAX
 
 Headers = Sequence[tuple[str, "bytes | None"]]
@@ -121,9 +121,9 @@ class Additions(NamedTuple):
 
     batches: Sequence[ProducerBatch] = ()
     queues: Sequence[PartitionQueue] = ()
-    pieces: Sequence[EncodedSlice] = ()
+    pieces: EncodedSlices = EncodedSlices()
     rows: Sequence[BatchRows] = ()
-    leases: Sequence[MemoryLease] = ()
+    leases: Sequence[tuple[MemoryLease]] = ()
 
 
 class Stage:

@@ -75,6 +75,9 @@ class Deliveries:
         self._metadata = metadata
         self._metrics = metrics
         self._transactions = transactions
+        self._stored: list[ProducerBatch] = []
+        """Complete, but not reported yet."""
+        self._stored_ms = 0.0
         self.unwatched = False
         """The producer was dropped: what fails from now on is added to `loss`, for the log."""
         self.loss: Loss | None = None
@@ -82,29 +85,29 @@ class Deliveries:
     # --- answers
 
     def answered(self, response: ClientResponse, sent: SentBatches) -> KafkaSinkError | None:
-        """Carry out what the end of a request means for its batches. Returns the error that ends the producer."""
+        """Carry out what the end of a request means for its batches; `report_stored` must follow. Returns the error
+        that ends the producer."""
         now, message = response.received_ms, response.message
         if isinstance(message, ProduceResponse):
             self._metrics.request_answered(response.latency_ms, message.throttle_time_ms, now)
             self._take_leader_hints(message, sent)
-        completed: list[ProducerBatch] = []
-        try:
-            return self._carry_out(response, sent, now, completed)
-        finally:  # what is stored is reported, whatever becomes of the others
-            if completed:
-                self._complete(completed, now)
+        self._stored_ms = now
+        return self._carry_out(response, sent, now)
 
-    def _complete(self, batches: list[ProducerBatch], now: float) -> None:
+    def report_stored(self) -> None:
+        """Complete the futures of what is stored: once for all answers that have come together. A call with many
+        partitions has a share in the answer of every broker, and so it gets all of them at once."""
+        batches, self._stored = self._stored, []
+        if not batches:
+            return
         try:
-            self._metrics.batches_stored(batches, now)  # before their futures: callers see the count
+            self._metrics.batches_stored(batches, self._stored_ms)  # before their futures: callers see the count
         finally:
             complete_futures(batches)
             self._accumulator.finish(*batches)  # behind them: a flush returns when futures are complete
 
-    def _carry_out(
-        self, response: ClientResponse, sent: SentBatches, now: float, completed: list[ProducerBatch]
-    ) -> KafkaSinkError | None:
-        """Batches that are complete are added to `completed`, the others are sent again, split or failed."""
+    def _carry_out(self, response: ClientResponse, sent: SentBatches, now: float) -> KafkaSinkError | None:
+        """Batches that are complete are noted, to be reported; the others are sent again, split or failed."""
         connection = self._idempotence.connection(response.request.node_id)
         fatal: KafkaSinkError | None = None
         for batch, answer in answers_of(response, sent, self._config.acks):
@@ -113,7 +116,7 @@ class Deliveries:
                 self._answered_late(batch, outcome)
             elif isinstance(outcome, Done):
                 batch.complete(-1 if outcome.duplicate else answer.base_offset, answer.log_append_time)
-                completed.append(batch)
+                self._stored.append(batch)
             elif isinstance(outcome, Retry):
                 self._send_again(batch, answer, outcome, now)
             elif isinstance(outcome, Split):

@@ -82,6 +82,9 @@ def _versions(transaction: PreparedTransaction | None, *, by_name_only: bool) ->
     return VersionRange(least, most)
 
 
+_NONE_NAMED: Mapping[int, str] = {}
+
+
 class Answer(NamedTuple):
     """One partition's part of a response, or what stands for it."""
 
@@ -90,7 +93,7 @@ class Answer(NamedTuple):
     log_append_time: int = -1
     log_start_offset: int = -1
     words: str = ""
-    record_words: Mapping[int, str] = {}
+    record_words: Mapping[int, str] = _NONE_NAMED
     """What the broker says of single records, by their place in the batch (KIP-467)."""
     cause: KafkaSinkError | None = None
     """Why there was no answer, if there was none."""
@@ -114,7 +117,7 @@ def answers_of(response: ClientResponse, sent: SentBatches, acks: int) -> Iterat
 
 def answer_of(row: PartitionProduceResponse) -> Answer:
     errors = row.record_errors
-    named = {one.batch_index: cleaned(one.batch_index_error_message) for one in errors} if errors else {}
+    named = {one.batch_index: cleaned(one.batch_index_error_message) for one in errors} if errors else _NONE_NAMED
     words = cleaned(row.error_message) if row.error_message else ""
     return Answer(row.error_code, row.base_offset, row.log_append_time_ms, row.log_start_offset, words, named)
 

@@ -189,8 +189,12 @@ class Sender:
         wait_ms = min(wait_ms, self._talk_about_transactions(now))
         expiry_ms = self._accumulator.next_expiry_ms() - now
         timeout_ms = min(wait_ms, delay_ms, ready.next_check_delay_ms, expiry_ms, _POLL_MS_MAX)
-        for response in self._client.poll(max(0.0, timeout_ms), now):
-            self._answered(response)
+        responses = self._client.poll(max(0.0, timeout_ms), now)
+        try:
+            for response in responses:
+                self._answered(response)
+        finally:  # what is stored is reported, whatever becomes of the others
+            self._deliveries.report_stored()
 
     # --- its parts
 
@@ -281,6 +285,7 @@ class Sender:
             node_id, message, now, expect_response=expect_response, tag=sent, versions=versions
         )
         self._client.send(request, now)
+        message.topic_data.clear()  # it is encoded: else the garbage collector would look at it until the answer
         self._metrics.request_sent(sent.batches, now)
 
     def _answered(self, response: ClientResponse) -> None:

@@ -16,7 +16,7 @@ from spark_kafka_sink.producer.batching.split import split_batch
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec
-from spark_kafka_sink.records.cutting import PartitionSlice, cut_batches, times_of
+from spark_kafka_sink.records.cutting import cut_batches, times_of, whole
 from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.records.encoder import EncodedSlice, encode
 from spark_kafka_sink.records.header import parse_header
@@ -34,10 +34,10 @@ def batch_of(columns: RecordColumns, pool: BufferPool | None = None) -> Producer
     filling = object()
     lease.hold(filling, 0)
     batch = ProducerBatch(tp(3), created_ms=10, deadline_ms=110)
-    now, whole = 1_700_000_000_000, [PartitionSlice(0, columns.num_rows)]
-    plan = cut_batches(record_size_bounds(columns), whole, 1 << 20, times_of(columns, now))
-    (piece,) = encode(columns, plan, now)
-    batch.append(piece, rows_of_call(NamedCall("call"), np.arange(piece.record_count)), lease)
+    now = 1_700_000_000_000
+    plan = cut_batches(record_size_bounds(columns), whole(columns.num_rows), 1 << 20, times_of(columns, now))
+    (piece,) = encode(columns, plan, now).rows()
+    batch.append(piece, rows_of_call(NamedCall("call"), np.arange(piece.record_count)), (lease,))
     lease.let_go(filling)
     return batch
 
@@ -107,11 +107,11 @@ def test_a_batch_moves_as_the_table_says_and_every_other_move_raises(
 def test_only_a_batch_that_is_not_closed_takes_records(state: BatchState) -> None:
     batch = batch_of(plain())
     piece = EncodedSlice(memoryview(b""), 1, 0, 0)
-    rows, lease = batch.rows[0], batch.leases[0]
+    rows, shared = batch.rows[0], (batch.leases[0],)
     for step in WAYS[state]:
         step(batch)
     with pytest.raises(IllegalStateError, match="cannot be added"):
-        batch.append(piece, rows, lease)
+        batch.append(piece, rows, shared)
 
 
 @pytest.mark.parametrize("state", [BatchState.OPEN, BatchState.PINNED])

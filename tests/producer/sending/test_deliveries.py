@@ -209,3 +209,13 @@ def test_calls_that_complete_together_are_complete_when_the_future_of_one_raises
     outcome(producer, calls[2])
     assert [call.result(0).rows_written for call in (calls[0], calls[2])] == [2, 2]
     goes_on(cluster, producer)
+
+
+def test_a_call_is_told_once_of_all_answers_that_come_together() -> None:
+    cluster, producer = simulated(partitions=4, nodes=4)
+    established(producer, 0, 1, 2, 3)
+    partitions = pa.array([0, 1, 2, 3] * 2, pa.int32())
+    result = outcome(producer, producer.send_columns("t", RecordColumns(pa.array([b"v"] * 8)), partitions))
+    assert {partition: written.rows for partition, written in result.partitions.items()} == dict.fromkeys(range(4), 2)
+    assert len(result.stored) == 1
+    goes_on(cluster, producer)
