@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from concurrent.futures import Future
 from typing import Any
@@ -17,8 +18,9 @@ from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.sending import deliveries
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages.produce import PartitionProduceData
 from spark_kafka_sink.records.columns import RecordColumns
-from tests.producer.sending.sender_cases import Sent, established, send, simulated, wait
+from tests.producer.sending.sender_cases import Sent, established, on_wire, pass_time, send, simulated, wait
 from tests.producer.virtual_time import loop_of, memory_used, outcome
 from tests.simulated_cluster import SimulatedCluster
 
@@ -211,7 +213,7 @@ def test_calls_that_complete_together_are_complete_when_the_future_of_one_raises
     goes_on(cluster, producer)
 
 
-def test_a_call_is_told_once_of_all_answers_that_come_together() -> None:
+def test_a_call_hears_once_of_all_answers_that_come_together() -> None:
     cluster, producer = simulated(partitions=4, nodes=4)
     established(producer, 0, 1, 2, 3)
     partitions = pa.array([0, 1, 2, 3] * 2, pa.int32())
@@ -219,3 +221,14 @@ def test_a_call_is_told_once_of_all_answers_that_come_together() -> None:
     assert {partition: written.rows for partition, written in result.partitions.items()} == dict.fromkeys(range(4), 2)
     assert len(result.stored) == 1
     goes_on(cluster, producer)
+
+
+def test_a_request_on_its_way_keeps_no_objects_for_its_batches() -> None:
+    _, producer = simulated()
+    established(producer)
+    future = producer.send(ProducerRecord("t", b"v", partition=0))
+    pass_time(producer, 1)
+    assert on_wire(producer) == 1
+    gc.collect()
+    assert not [one for one in gc.get_objects() if type(one) is PartitionProduceData and one.records]
+    assert outcome(producer, future).offset == 1
