@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.exactly_once import driver as driver_module
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
@@ -104,10 +103,10 @@ def a_driver_begins_when_the_log_says_how_its_ids_last_transaction_has_ended(pat
 
 
 def a_driver_goes_on_only_under_the_epoch_that_followed_what_it_wrote(patch: pytest.MonkeyPatch) -> None:
-    def is_left_unused(seen: TransactionDescription, entry: Entry) -> bool:
+    def may_go_on(driver: Driver, seen: TransactionDescription, entry: Entry) -> bool:
         return entry.state is EntryState.DONE and seen.state == COMPLETE_COMMIT
 
-    patch.setattr(driver_module, "is_left_unused", is_left_unused)
+    patch.setattr(Driver, "_may_go_on", may_go_on)
 
 
 def a_driver_that_is_fenced_does_not_abort(patch: pytest.MonkeyPatch) -> None:
