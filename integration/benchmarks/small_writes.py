@@ -1,6 +1,6 @@
 """What a small write costs: micro-batches of 1,000 rows in two tasks, and jobs of 1,000 rows in a warm session.
 
-    python -m integration.benchmarks.small_writes [--rounds 7] [--count 20] [--what stream,jobs] [--bootstrap host:port]
+    python -m integration.benchmarks.small_writes [--rounds 7] [--count 20] [--rows 1000] [--what stream,jobs]
 
 Each contender has a driver of its own (`local[2]`), because Spark's Python workers are shared by all sinks of a
 session: what one sink does to a worker would change what another one costs. All drivers are up before the first round,
@@ -40,6 +40,7 @@ class Contender(NamedTuple):
     conf: Mapping[str, str] = MappingProxyType({})
     options: Mapping[str, str] = MappingProxyType({})
     tree: str = str(ROOT)
+    rows: int = 1_000
 
 
 OURS, COUNTING, SPARKS, NOOP = "pykafka", "an Arrow writer that only counts", "Spark's own sink", "noop"
@@ -56,7 +57,7 @@ class Driver:
 
     def __init__(self, contender: Contender, bootstrap: str) -> None:
         options = {"kafka.bootstrap.servers": bootstrap, "topic": TOPIC, **contender.options}
-        what = json.dumps([contender.sink, dict(contender.conf), options])
+        what = json.dumps([contender.sink, dict(contender.conf), options, contender.rows])
         environment = {
             **os.environ,
             "PYTHONPATH": contender.tree,
@@ -157,6 +158,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What a small write costs.")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--count", type=int, default=20, help="micro-batches or jobs in a round")
+    parser.add_argument("--rows", type=int, default=1_000, help="of each of them: settings matter for large ones, too")
     parser.add_argument("--what", default="stream,jobs")
     parser.add_argument("--bootstrap", help=f"a Kafka with the topic {TOPIC}, instead of the discard broker")
     parser.add_argument("--only", default="", help="the contenders whose names have this in them, and ours")
@@ -171,6 +173,7 @@ def main() -> None:
         name, _, setting = text.partition(":")
         key, _, value = setting.partition("=")
         contenders[name] = Contender("pykafka", {key: value})
+    contenders = {name: each._replace(rows=given.rows) for name, each in contenders.items()}
     counts = dict.fromkeys(given.what.split(","), given.count)
     with contextlib.ExitStack() as stack:
         bootstrap = given.bootstrap or stack.enter_context(discard_broker())[0]

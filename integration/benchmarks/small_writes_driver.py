@@ -32,7 +32,6 @@ from integration.support.artifacts import connector_jars
 from integration.support.processes import command_line, cpu_seconds, descendants
 from spark_kafka_sink import register
 
-ROWS = 1_000
 TASKS = 2
 WARM_UP_BATCHES = 5
 REAL_ROW = (
@@ -93,7 +92,7 @@ def _kind(pid: int, root: int) -> str:
     return "JVM" if any("java" in word for word in line[:1]) else "other"  # no words: it has ended meanwhile
 
 
-def serve(sink: str, conf: dict[str, str], options: dict[str, str]) -> None:
+def serve(sink: str, conf: dict[str, str], options: dict[str, str], rows: int) -> None:
     """Start a session, and carry out one command for each line of the standard input."""
     builder = SparkSession.builder.master("local[2]")
     settings = {
@@ -114,16 +113,16 @@ def serve(sink: str, conf: dict[str, str], options: dict[str, str]) -> None:
     print("ready", flush=True)
     for line in sys.stdin:
         what, count = json.loads(line)
-        print(json.dumps(runs[what](spark, sink, options, count)), flush=True)
+        print(json.dumps(runs[what](spark, sink, options, rows, count)), flush=True)
     spark.stop()
 
 
-def run_stream(spark: SparkSession, sink: str, options: dict[str, str], batches: int) -> dict[str, Any]:
+def run_stream(spark: SparkSession, sink: str, options: dict[str, str], rows: int, batches: int) -> dict[str, Any]:
     """Milliseconds of each micro-batch but the first ones, and the CPU of one by kind of process."""
-    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", TASKS)
-    rows = source.load().selectExpr("CAST(value AS STRING) AS key", REAL_ROW.format("value"))
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", TASKS)
+    frame = source.load().selectExpr("CAST(value AS STRING) AS key", REAL_ROW.format("value"))
     with tempfile.TemporaryDirectory() as folder:
-        writer = rows.writeStream.format(sink).options(**options)
+        writer = frame.writeStream.format(sink).options(**options)
         query = writer.option("checkpointLocation", folder).trigger(processingTime="0 seconds").start()
         first = _when_committed(query, folder, WARM_UP_BATCHES)
         before = cpu_by_kind(os.getpid())
@@ -149,9 +148,9 @@ def _when_committed(query: StreamingQuery, folder: str, batch: int) -> int:
     return max(int(each.name) for each in commits.iterdir() if each.name.isdigit())
 
 
-def run_jobs(spark: SparkSession, sink: str, options: dict[str, str], jobs: int) -> dict[str, Any]:
+def run_jobs(spark: SparkSession, sink: str, options: dict[str, str], rows: int, jobs: int) -> dict[str, Any]:
     """Milliseconds of each job, and the CPU of one by kind of process."""
-    frame = spark.range(0, ROWS, 1, TASKS).selectExpr("CAST(id AS STRING) AS key", REAL_ROW.format("id"))
+    frame = spark.range(0, rows, 1, TASKS).selectExpr("CAST(id AS STRING) AS key", REAL_ROW.format("id"))
     milliseconds, before = [], cpu_by_kind(os.getpid())
     for _ in range(jobs):
         started = time.perf_counter()
