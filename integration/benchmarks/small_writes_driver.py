@@ -76,10 +76,19 @@ class CountingSource(DataSource):
         return CountingStreamWriter()
 
 
-def cpu_by_kind(root: int) -> dict[str, float]:
+Cpu = dict[int, tuple[str, float]]
+"""By process: its kind, and seconds of CPU."""
+
+
+def cpu_of_all(root: int) -> Cpu:
+    return {pid: (_kind(pid, root), cpu_seconds(pid)) for pid in (root, *descendants(root))}
+
+
+def cpu_by_kind(before: Cpu, after: Cpu) -> dict[str, float]:
+    """Seconds of CPU in between, of the processes that are there after it: one that has ended takes nothing away."""
     seconds: dict[str, float] = defaultdict(float)
-    for pid in (root, *descendants(root)):
-        seconds[_kind(pid, root)] += cpu_seconds(pid)
+    for pid, (kind, used) in after.items():
+        seconds[kind] += max(0.0, used - before.get(pid, (kind, 0.0))[1])
     return seconds
 
 
@@ -125,16 +134,16 @@ def run_stream(spark: SparkSession, sink: str, options: dict[str, str], rows: in
         writer = frame.writeStream.format(sink).options(**options)
         query = writer.option("checkpointLocation", folder).trigger(processingTime="0 seconds").start()
         first = _when_committed(query, folder, WARM_UP_BATCHES)
-        before = cpu_by_kind(os.getpid())
+        before = cpu_of_all(os.getpid())
         last = _when_committed(query, folder, first + batches)
-        after = cpu_by_kind(os.getpid())
+        after = cpu_of_all(os.getpid())
         query.stop()
         progress = [each for each in query.recentProgress if first <= each["batchId"] <= last]
     starts = [datetime.fromisoformat(each["timestamp"].replace("Z", "+00:00")).timestamp() for each in progress]
     return {
         "addBatch": [each["durationMs"]["addBatch"] for each in progress],
         "trigger": [(late - early) * 1000 for early, late in itertools.pairwise(starts)],
-        "cpu": {kind: (after[kind] - before[kind]) / (last - first) * 1000 for kind in after},
+        "cpu": {kind: used / (last - first) * 1000 for kind, used in cpu_by_kind(before, after).items()},
     }
 
 
@@ -151,13 +160,14 @@ def _when_committed(query: StreamingQuery, folder: str, batch: int) -> int:
 def run_jobs(spark: SparkSession, sink: str, options: dict[str, str], rows: int, jobs: int) -> dict[str, Any]:
     """Milliseconds of each job, and the CPU of one by kind of process."""
     frame = spark.range(0, rows, 1, TASKS).selectExpr("CAST(id AS STRING) AS key", REAL_ROW.format("id"))
-    milliseconds, before = [], cpu_by_kind(os.getpid())
+    milliseconds, before = [], cpu_of_all(os.getpid())
     for _ in range(jobs):
         started = time.perf_counter()
         frame.write.format(sink).options(**options).mode("append").save()
         milliseconds.append((time.perf_counter() - started) * 1000)
-    after = cpu_by_kind(os.getpid())
-    return {"job": milliseconds, "cpu": {kind: (after[kind] - before[kind]) / jobs * 1000 for kind in after}}
+    after = cpu_of_all(os.getpid())
+    cpu = {kind: used / jobs * 1000 for kind, used in cpu_by_kind(before, after).items()}
+    return {"job": milliseconds, "cpu": cpu}
 
 
 if __name__ == "__main__":
