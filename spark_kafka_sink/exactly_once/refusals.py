@@ -170,7 +170,9 @@ def not_open(entry: Entry, faults: Sequence[str]) -> ExactlyOnceError:
     return ExactlyOnceError(
         f"{entry.batch} was not committed, because transactions of its tasks are not open any more:\n"
         f"{_listed(faults)}\nBrokers end a transaction that lasts too long, and somebody may have aborted them with "
-        "`pykafka transactions`. The time between a task's first row and the end of the batch must stay below the "
+        "`pykafka transactions`; or two attempts of a task, as when Spark runs a stage again, got one id at the same "
+        "moment, and the second ended what the first had written. "
+        "The time between a task's first row and the end of the batch must stay below the "
         f"transaction timeout ({entry.timeout_ms / 1000:g} s; the brokers' limit is transaction.max.timeout.ms). "
         "Nothing of the batch is visible, and the next start writes it again."
     )

@@ -67,7 +67,8 @@ def nothing_stays_open(world: World) -> None:
     driver or a person has asked for an epoch so late that brokers answered with that of the attempt's own driver: the
     id looks as if nothing had been decided under it, and the attempt begins.
     """
-    if world.lateness.additions or (world.cluster.core.coordinator.version == 1 and world.shared_epochs):
+    version = world.cluster.core.coordinator.version
+    if world.lateness.additions or (version == 1 and world.lateness.shared_epochs):
         world.system.advance(TIMEOUT_MS)
         world.lateness.write_markers()
     for partition in range(TASKS):

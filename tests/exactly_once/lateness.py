@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
-from spark_kafka_sink.broker.transactions import Transaction
+from spark_kafka_sink.broker.transactions import ProducerIdentity, Transaction
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.exactly_once.interleaving import Actor, api_of
 from tests.fake_system import FakeSocket
@@ -19,6 +20,8 @@ class Lateness:
         """Who has sent the request that arrives now."""
         self.additions = 0
         """Requests to add partitions that have arrived late."""
+        self.shared_epochs = 0
+        """How often brokers took a request for the next epoch of the driver for a repetition, and were wrong."""
         self._cluster = cluster
         self._requests: list[tuple[int, str, FakeSocket, bytes]] = []
         """(the point at which it arrives, its sender, where, what)"""
@@ -48,6 +51,22 @@ class Lateness:
             self.additions += api_of(data) is ApiKey.ADD_PARTITIONS_TO_TXN
             self._cluster.take_late(sock, data)
         self.by = ""
+
+    def watch_epochs(self, name: str, who: Callable[[], object]) -> None:
+        """Count what two have got of the epochs of this id. `who`: whose request is answered."""
+        coordinator = self._cluster.core.coordinator
+        next_identity, had = coordinator._next_identity, who()
+
+        def watched(transaction: Transaction, timeout_ms: int, expected: ProducerIdentity | None) -> ProducerIdentity:
+            nonlocal had
+            before = transaction.epoch
+            found = next_identity(transaction, timeout_ms, expected)
+            if transaction.transactional_id == name and not found.error:
+                self.shared_epochs += transaction.epoch == before and who() is not had
+                had = who()
+            return found
+
+        coordinator._next_identity = watched  # type: ignore[method-assign]
 
     # --- markers
 

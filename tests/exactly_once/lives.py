@@ -129,12 +129,10 @@ class World:
         """A task that fails when it has written."""
         self.lateness = Lateness(self.cluster, markers_ms)
         self.replay = replay
-        self.shared_epochs = 0
-        """How often brokers took a request for the next epoch of the driver for a repetition, and were wrong."""
         self._process_of: dict[str, str] = {}
         self._processes: dict[str, dict[tuple[Any, str], Any]] = {}
         self._watch_ends()
-        self._watch_epochs()
+        self.lateness.watch_epochs(driver_id(PREFIX), lambda: self.stage.current)
         self.stage.before_going_on = self._enter_process
         self._now_in = ""
         self._read = (-1, -1)
@@ -362,21 +360,6 @@ class World:
             write_end(transaction, epoch, commit=commit)
 
         coordinator._write_end = watched  # type: ignore[method-assign]
-
-    def _watch_epochs(self) -> None:
-        coordinator = self.cluster.core.coordinator
-        next_identity, given_to = coordinator._next_identity, ""
-
-        def watched(transaction: Any, timeout_ms: int, expected: Any) -> Any:
-            nonlocal given_to
-            before, asks = transaction.epoch, self.stage.current.name if self.stage.current else ""
-            found = next_identity(transaction, timeout_ms, expected)
-            if transaction.transactional_id == driver_id(PREFIX) and not found.error:
-                self.shared_epochs += transaction.epoch == before and asks != given_to
-                given_to = asks
-            return found
-
-        coordinator._next_identity = watched  # type: ignore[method-assign]
 
     def _enter_process(self, actor: Actor) -> None:
         """What modules remember is of the process that goes on."""

@@ -208,3 +208,22 @@ def test_an_attempt_whose_batch_has_ended_does_not_even_ask_for_an_id(
     end(query, start)
     with client_of(broker) as client, pytest.raises(ExactlyOnceError, match="This attempt came too late"):
         free_name(client.describe, start, start.task(1, 1), 17)
+
+
+def test_two_attempts_that_look_for_an_id_at_the_same_moment_fail_the_batch_and_it_is_written_again(
+    broker: EmbeddedBroker,
+) -> None:
+    query = Query(broker)
+    start = query.begin()
+    with client_of(broker) as client:
+        for task_attempt_id in (5, 9):
+            assert free_name(client.describe, start, start.task(0, 0), task_attempt_id) == start.task(0, 0)
+    written = query.write_both(start, 0)
+    second = query.attempt(start, 0, attempt=0)
+    with pytest.raises(ExactlyOnceError, match=r"p-1-0-0: Empty, with epoch .*\n.*two attempts of a task"):
+        query.commit(start, 0, written)
+    assert query.abort(start, 0)
+    second.close(timeout=0)
+    query.run(0)
+    assert seen(broker) == rows(0)
+    assert open_ids(broker) == []
