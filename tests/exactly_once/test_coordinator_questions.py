@@ -304,3 +304,34 @@ def test_while_no_broker_can_be_reached_all_that_is_asked_waits_in_pauses(
     begun = cluster.system.now()
     assert len(client.describe(IDS)) == 300
     assert elapsed_ms(cluster, begun) >= ELECTION_MS
+
+
+def test_a_list_that_a_broker_refuses_for_good_is_no_reason_to_wait(
+    cluster: Cluster, client: TransactionsClient
+) -> None:
+    cluster.control.when(api=ApiKey.LIST_TRANSACTIONS).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    begun = cluster.system.now()
+    with pytest.raises(AuthorizationError, match="the attempt to list transactions was refused"):
+        client.ids(IDS.__contains__)
+    assert elapsed_ms(cluster, begun) <= 100
+
+
+def test_a_list_that_fails_is_asked_for_again_after_pauses_that_grow(cluster: Cluster) -> None:
+    cluster.control.when(api=ApiKey.LIST_TRANSACTIONS, times=None).fail(error_codes.COORDINATOR_LOAD_IN_PROGRESS)
+    with cluster.client(timeout_ms=10_000) as client:
+        client.blocking.topic("t")
+        with pytest.raises(KafkaSinkError, match=r"The last failure: .*COORDINATOR_LOAD_IN_PROGRESS"):
+            client.ids(IDS.__contains__)
+    assert 3 * 10 <= cluster.total(ApiKey.LIST_TRANSACTIONS) <= 3 * 20
+
+
+def test_what_moves_to_a_broker_that_has_listed_its_own_is_not_missed(
+    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+) -> None:
+    def move() -> None:
+        for name in OF_THE_DEAD:
+            cluster.control.move_coordinator(name, 0)
+
+    cluster.control.when(api=ApiKey.LIST_TRANSACTIONS, node=DEAD).fail(error_codes.COORDINATOR_LOAD_IN_PROGRESS)
+    cluster.system.after(10 * LATENCY_MS, move)
+    assert client.ids(IDS.__contains__) == sorted(IDS)
