@@ -232,9 +232,10 @@ class BlockingClient:
             self.drop(questions)
 
     def _work(self, now: float, timeout_ms: float) -> None:
+        before = len(self._ended)  # in a pause: questions that are answered, and for which no caller waits yet
         for line in self._lines.values():
             self._send(line, now)
-        if not self._ended:
+        if len(self._ended) == before:
             self._poll(max(0.0, min(timeout_ms, self._give_up_silent(now))))
 
     def _send(self, line: _Line, now: float) -> None:

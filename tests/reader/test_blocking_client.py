@@ -1,4 +1,4 @@
-"""A client for one thread leaves a node that says nothing, whatever its clock can tell apart."""
+"""A client for one thread sleeps while it waits, whatever its clock can tell apart and whatever was answered before."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 
 from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.reader.blocking_client import BlockingClient
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
+from spark_kafka_sink.reader.blocking_client import BlockingClient, Question
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
 
@@ -34,4 +35,30 @@ def test_a_silent_node_is_left_though_what_remains_of_its_time_is_less_than_the_
     cluster.control.when(api=ApiKey.METADATA).never_answer()
     client.topic("t", fresh=True)
     assert system.now() > 50_000 + SILENCE_MS
+    client.close()
+
+
+def test_a_pause_sleeps_though_a_question_has_an_answer_that_no_caller_has_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where one was asked beside another one, and only the other one's answer says that there is a pause."""
+    system = FakeSystem(now_ms=50_000, latency_ms=1)
+    cluster = SimulatedCluster(system, topics={"t": 1})
+    client = BlockingClient(client_config({"bootstrap.servers": cluster.bootstrap_servers}), system=system)
+    client.topic("t")
+    node = client.any_node()
+    assert node is not None
+    asked = client.start(Question(node, MetadataRequest()))
+    turns, work = 0, client._work
+
+    def counted(now: float, timeout_ms: float) -> None:
+        nonlocal turns
+        turns += 1
+        assert turns < 1_000, "it spins"
+        work(now, timeout_ms)
+
+    monkeypatch.setattr(client, "_work", counted)
+    client.pause(100)
+    assert asked.has_ended
+    assert client.step(system.now() + 1) == [asked], "who asks for it gets it"
     client.close()
