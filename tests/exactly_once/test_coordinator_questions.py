@@ -323,15 +323,3 @@ def test_a_list_that_fails_is_asked_for_again_after_pauses_that_grow(cluster: Cl
         with pytest.raises(KafkaSinkError, match=r"The last failure: .*COORDINATOR_LOAD_IN_PROGRESS"):
             client.ids(IDS.__contains__)
     assert 3 * 10 <= cluster.total(ApiKey.LIST_TRANSACTIONS) <= 3 * 20
-
-
-def test_what_moves_to_a_broker_that_has_listed_its_own_is_not_missed(
-    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
-) -> None:
-    def move() -> None:
-        for name in OF_THE_DEAD:
-            cluster.control.move_coordinator(name, 0)
-
-    cluster.control.when(api=ApiKey.LIST_TRANSACTIONS, node=DEAD).fail(error_codes.COORDINATOR_LOAD_IN_PROGRESS)
-    cluster.system.after(10 * LATENCY_MS, move)
-    assert client.ids(IDS.__contains__) == sorted(IDS)
