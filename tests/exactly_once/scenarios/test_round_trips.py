@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +22,7 @@ from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
+ROOT = Path(__file__).resolve().parents[3]
 LATENCY_MS = 100.0
 ROUND_TRIP_MS = 2 * LATENCY_MS
 NAME = "start 1"
@@ -79,7 +82,13 @@ def query(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     made.producer.close(0)
 
 
-@pytest.mark.parametrize(("query", "begin", "write", "commit"), [(2, 2, 4, 6), (1, 4, 5, 8)], indirect=["query"])
+WAITS = {2: (2, 4, 6), 1: (4, 5, 8)}
+"""To begin, to write and to commit, by the version of transactions."""
+
+
+@pytest.mark.parametrize(
+    ("query", "begin", "write", "commit"), [(version, *waits) for version, waits in WAITS.items()], indirect=["query"]
+)
 def test_a_micro_batch_waits_for_brokers_no_more_often_than_the_rules_need(
     query: Kept, begin: int, write: int, commit: int
 ) -> None:
@@ -92,3 +101,10 @@ def test_a_micro_batch_waits_for_brokers_no_more_often_than_the_rules_need(
     assert query.round_trips(lambda: started.append(query.begin())) == begin
     assert query.round_trips(lambda: written.append(query.write(started[0]))) == write
     assert query.round_trips(lambda: query.commit(started[0], WARM_UP, written[0])) == commit
+
+
+def test_the_page_says_how_often() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| (planning|task|committing) \| (\d+) \|", page, re.MULTILINE)
+    assert dict(rows) == dict(zip(("planning", "task", "committing"), map(str, WAITS[2]), strict=True))
+    assert f"waits\n{sum(WAITS[1]) - sum(WAITS[2])} times more" in page
