@@ -5,8 +5,8 @@ default), totals on the whole life. A batch costs a handful of additions, a reco
 and taken over into the windows ten times a second, or when they are read. Names that end in `{topic=...}` are those of
 one topic.
 
-Several threads record, so one lock guards everything. It is reentrant: a signal handler may call flush() while the same
-thread is inside of send(). Time is an argument.
+Several threads record, so one lock guards everything but the times of waits (`waited`): a signal handler may call
+flush() while its thread holds the lock. Time is an argument.
 """
 
 from __future__ import annotations

@@ -118,13 +118,12 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             client.io_counts,
             kept_elsewhere(self._pool, client, self._metadata),
         )
-        wake = self._loop.wakeup
         self._accumulator = RecordAccumulator(
             self.config,
             self._pool,
             clock=self._system.now,
             wall_clock_ms=self._system.wall_ms,
-            wakeup=lambda: wake(client),
+            wakeup=self._loop.wakeup,
             random=random,
             partitioner=self._partitioner,
             rows_given=self._metrics.rows_given,
@@ -143,7 +142,6 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         )
         self._topics = Topics(
             self._metadata,
-            client,
             self._loop,
             self._metrics,
             max_block_ms=self.config.max_block_ms,

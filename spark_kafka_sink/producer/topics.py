@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.client.metadata import Metadata
-from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.errors import InvalidRecordError, KafkaSinkError, MetadataTimeoutError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.metrics import ProducerMetrics
@@ -38,7 +37,6 @@ class Topics:
     def __init__(
         self,
         metadata: Metadata,
-        client: NetworkClient,
         loop: SenderLoop,
         metrics: ProducerMetrics,
         *,
@@ -46,7 +44,6 @@ class Topics:
         system: System,
     ) -> None:
         self._metadata = metadata
-        self._client = client
         self._loop = loop
         self._metrics = metrics
         self._max_block_ms = max_block_ms
@@ -79,7 +76,7 @@ class Topics:
             while (snapshot := self._known(topic, partition)) is None:
                 was_missed = self._was_missed(topic)
                 version = self._metadata.request_update_for_topic(topic)
-                self._loop.wakeup(self._client)
+                self._loop.wakeup()
                 in_time = not was_missed and self._await_metadata(version, began_ms + self._max_block_ms)
                 is_missing = in_time and self._is_missing(topic, began_ms)
                 if (not in_time or is_missing) and self._known(topic, partition) is None:

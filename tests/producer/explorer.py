@@ -34,7 +34,7 @@ from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import WALL_MS, FakeSystem
 from tests.producer.schedules import TOPIC, Schedule
-from tests.producer.virtual_time import loop_of, simulated_producer
+from tests.producer.virtual_time import loop_of, memory_used, sender_of, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 RUNS_PER_LINE = 1_000
@@ -105,8 +105,8 @@ class Run:
 
     def is_idle(self) -> bool:
         """Nothing waits for an outcome, and no late answer is on its way."""
-        on_wire = any(state.on_wire for state in self.producer._sender.idempotence)
-        return not on_wire and not self.producer._accumulator.has_incomplete()
+        sender = sender_of(self.producer)
+        return not sender.has_incomplete and not any(state.on_wire for state in sender.idempotence)
 
     def give(self, partition: int, values: list[bytes]) -> None:
         """With times of their own: the real clock's would make each run another one."""
@@ -147,17 +147,16 @@ class Run:
             assert result.rows_written + len(failed) == len(given)
             for value in set(given) - {given[int(row)] for row in failed}:
                 assert value in places[partition], f"{value!r} was acknowledged and is not stored"
-        pool = self.producer._pool
-        assert pool.free_bytes == pool.bytes_max, f"memory did not come back: {pool!r}"
+        assert memory_used(self.producer) == 0, "memory did not come back"
         assert not self.system.open_sockets
 
 
 def check_partitions_of(producer: KafkaProducer) -> None:
-    idempotence = producer._sender.idempotence
+    idempotence, accumulator = sender_of(producer).idempotence, sender_of(producer).accumulator
     assert not idempotence.violations(), idempotence.violations()
     for state in idempotence:
         waiting = [batch for batch in state.pending if batch not in state.on_wire]
-        queue = producer._accumulator._queues.get(state.topic_partition).batches
+        queue = accumulator._queues.get(state.topic_partition).batches
         queued = [batch for batch in queue if batch.has_sequence and batch not in idempotence._abandoned]
         assert queued == waiting, f"{state!r}: {queued} in the queue, not {waiting}"
         for batch in (*state.pending, *state.on_wire):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from concurrent.futures import Future
 
 import pyarrow as pa
@@ -24,7 +25,15 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import InlineLoop, loop_of, memory_used, outcome, run_until, simulated_producer
+from tests.producer.virtual_time import (
+    SimulatedProducer,
+    loop_of,
+    memory_used,
+    outcome,
+    run_until,
+    sender_of,
+    simulated_producer,
+)
 from tests.simulated_cluster import SimulatedCluster
 
 
@@ -146,11 +155,8 @@ def test_a_header_that_a_serializer_adds_is_sent_with_its_record_alone() -> None
             return str(data).encode()
 
     cluster = SimulatedCluster(FakeSystem(), topics={"t": 1})
-    producer = KafkaProducer(
-        {"bootstrap.servers": cluster.bootstrap_servers},
-        value_serializer=Marks(),
-        system=cluster.system,
-        loop=InlineLoop(cluster.system),
+    producer = SimulatedProducer(
+        cluster.system, {"bootstrap.servers": cluster.bootstrap_servers}, value_serializer=Marks()
     )
     given: list[tuple[str, bytes | None]] = [("h", b"1")]
     for headers in (given, None):
@@ -228,9 +234,10 @@ def test_flush_with_a_timeout_raises_while_records_are_pending() -> None:
 
 def test_a_producer_from_before_a_fork_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     _, producer = simulated()
-    producer._pid += 1
-    with pytest.raises(IllegalStateError, match="fork"):
-        producer.send(ProducerRecord("t", b"v"))
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: os.getppid())
+        with pytest.raises(IllegalStateError, match="fork"):
+            producer.send(ProducerRecord("t", b"v"))
     producer.close()
 
 
@@ -273,7 +280,8 @@ def test_a_record_of_send_is_charged_for_its_future_until_it_is_acknowledged(cod
     futures = [producer.send(ProducerRecord("t", b"v" * 50, partition=0)) for _ in range(100)]
     assert memory_used(producer) > 100 * FUTURE_BYTES
     run_until(producer, lambda: producer.metrics()["requests-in-flight"] > 0)
-    run_until(producer, lambda: producer._accumulator.has_incomplete() and not producer._accumulator.has_undrained())
+    sender = sender_of(producer)
+    run_until(producer, lambda: sender.has_incomplete and not sender.accumulator.has_undrained())
     assert memory_used(producer) > 100 * FUTURE_BYTES
     for future in futures:
         outcome(producer, future)
@@ -300,7 +308,8 @@ def test_every_record_that_fails_counts_as_an_error_whether_a_broker_refused_it_
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.POLICY_VIOLATION)
     outcome(producer, producer.send_columns("t", RecordColumns(pa.array([b"v"] * 3)), 0))
     assert (errors(), producer.metrics()["record-error-total{topic=t}"]) == (12, 3)
-    producer._pool.reserve(producer._pool.free_bytes, 0)
+    memory = sender_of(producer).accumulator.pool
+    assert memory.try_reserve(memory.free_bytes)
     result = producer.send_columns("t", RecordColumns(pa.array([b"v"] * 3)), 0).result(0)
     assert result.rows_failed == 3
     assert errors() == 15

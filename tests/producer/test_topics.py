@@ -22,7 +22,7 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataResponse, Metada
 from spark_kafka_sink.records.byte_column import ByteColumn
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import loop_of, outcome, run_until, simulated_producer
+from tests.producer.virtual_time import loop_of, outcome, run_until, sender_of, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 MAX_BLOCK_MS = 20_000
@@ -195,8 +195,8 @@ def test_a_topic_that_answers_leave_out_is_asked_for_with_pauses_and_the_error_s
 
 def test_a_topic_that_vanishes_between_two_looks_is_known_by_the_first_one() -> None:
     cluster, producer = simulated()
-    known, gone = producer._metadata.snapshot, ClusterSnapshot()
+    known, gone = sender_of(producer).metadata.snapshot, ClusterSnapshot()
     metadata = Mock(spec=Metadata)
     type(metadata).snapshot = PropertyMock(side_effect=[gone, known, gone, gone])
-    topics = Topics(metadata, producer._client, Mock(), Mock(), max_block_ms=MAX_BLOCK_MS, system=cluster.system)
+    topics = Topics(metadata, Mock(), Mock(), max_block_ms=MAX_BLOCK_MS, system=cluster.system)
     assert topics.await_partitions("t", 0, 1) is known

@@ -35,6 +35,7 @@ from tests.producer.transactional_cases import (
     send,
     sent,
 )
+from tests.producer.virtual_time import sender_of
 
 
 @BOTH
@@ -142,7 +143,7 @@ def test_batches_in_flight_behind_a_refused_one_end_with_the_transaction(version
 def test_an_expired_batch_makes_the_transaction_abortable_and_brings_a_new_epoch(version: int) -> None:
     cluster, producer = begun(version, delivery_timeout_ms=500, request_timeout_ms=100)
     sent(producer, b"0")
-    before = producer._sender.idempotence.id_and_epoch
+    before = sender_of(producer).idempotence.id_and_epoch
     cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     future = send(producer, b"1")
     with pytest.raises(TransactionAbortableError, match="not acknowledged within 500 ms"):
@@ -150,7 +151,7 @@ def test_an_expired_batch_makes_the_transaction_abortable_and_brings_a_new_epoch
     assert isinstance(future.exception(0), DeliveryTimeoutError)
     cluster.control.clear()
     producer.abort_transaction()
-    assert producer._sender.idempotence.id_and_epoch.epoch == before.epoch + 1
+    assert sender_of(producer).idempotence.id_and_epoch.epoch == before.epoch + 1
     with producer.transaction():
         send(producer, b"2")
     assert committed(cluster) == [b"2"]
@@ -220,7 +221,7 @@ def test_close_ends_the_producer_although_a_commit_ran_out_of_time_and_has_faile
         producer.commit_transaction()
     pass_time(producer, 8000)
     producer.close()
-    assert producer._sender.finished
+    assert sender_of(producer).finished
     assert cluster.log("t").open_transactions() == []
     assert committed(cluster) == []
 
@@ -261,6 +262,6 @@ def test_brokers_that_know_no_transactions_end_the_producer_at_once(version: int
     with pytest.raises(UnsupportedVersionError, match="INIT_PRODUCER_ID"):
         producer.init_transactions()
     assert cluster.system.now() - since < 5_000
-    assert isinstance(producer._sender.fatal_error, UnsupportedVersionError)
+    assert isinstance(sender_of(producer).fatal_error, UnsupportedVersionError)
     with pytest.raises(UnsupportedVersionError):
         producer.begin_transaction()

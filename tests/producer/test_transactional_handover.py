@@ -25,6 +25,7 @@ from tests.producer.transactional_cases import (
     send,
     state,
 )
+from tests.producer.virtual_time import sender_of
 from tests.simulated_cluster import SimulatedCluster
 
 # --- offsets
@@ -154,7 +155,7 @@ def test_an_empty_transaction_is_not_left_open() -> None:
 @BOTH
 def test_a_producer_goes_on_under_the_epoch_that_another_process_was_given(version: int) -> None:
     cluster, first = initialised(version)
-    id_and_epoch = first._sender.idempotence.id_and_epoch
+    id_and_epoch = sender_of(first).idempotence.id_and_epoch
     first.close()
     second: KafkaProducer = producer_of(cluster, ID)
     second.resume_transactions(id_and_epoch, version)

@@ -343,7 +343,7 @@ def test_a_producer_that_was_closed_at_once_may_be_closed_again_without_waiting(
     cluster, producer = begun(2)
     sent(producer, b"1")
     producer.close(timeout=0)
-    monkeypatch.setattr(producer._transactions, "_await", lambda *_: pytest.fail("it waits for a sender that is gone"))
+    monkeypatch.setattr(loop_of(producer), "wait", lambda *_: pytest.fail("it waits for a sender that is gone"))
     producer.close()
     assert state(cluster) is TransactionState.ONGOING
 

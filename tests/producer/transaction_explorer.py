@@ -30,7 +30,7 @@ from tests.producer.explorer import check_partitions_of, command, threads_and_de
 from tests.producer.schedules import TOPIC
 from tests.producer.transaction_lives import Committer, Life, Numbers, Written, group_of
 from tests.producer.transaction_schedules import TransactionSchedule
-from tests.producer.virtual_time import loop_of, memory_used, simulated_producer
+from tests.producer.virtual_time import loop_of, memory_used, sender_of, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 PATIENT_MS = 60_000
@@ -190,8 +190,10 @@ class TransactionRun:
     def end(self) -> None:
         for life in self.lives:
             life.go_on()
-        for producer in self.producers:
-            producer.close()
+        for life in self.lives:
+            life.close()
+        for driver in self.committers:
+            driver.producer.close()
         for _ in range(2):
             self.system.advance(LATEST_MS)  # what an older producer has asked for, and comes late, fences the next one
             for transactional_id in self.ids:
@@ -202,7 +204,7 @@ class TransactionRun:
         """A new producer can, whatever was before."""
         heir = self.live(transactional_id)
         heir.write_whole_transaction()
-        heir.producer.close()
+        heir.close()
 
     # --- invariants
 
@@ -246,8 +248,7 @@ class TransactionRun:
         assert not anomalies, str(anomalies[0])
 
     def check_why_it_ended(self, life: Life) -> None:
-        transactions = life.producer._transactions
-        ousted = transactions is not None and transactions.manager.id_and_epoch in self.ousted
+        ousted = sender_of(life.producer).idempotence.id_and_epoch in self.ousted
         lawful = life.rivalled_before_it_ended or self.timed_out or ousted or self.schedule.fences_senders
         assert life.reason is None or lawful, f"a producer gave up: {life.reason!r}"
 

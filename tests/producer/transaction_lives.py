@@ -85,7 +85,7 @@ class Life:
         self.rivalled = self.rivalled_before_it_ended = False
         """Another producer has asked for a producer id since this one was made."""
         self.takes_over: Callable[[Life], None] = lambda life: None
-        self.killed = False
+        self.killed = self.closed = False
         self._random = random
         self._numbers = numbers
         self._ready = False
@@ -102,7 +102,7 @@ class Life:
 
     def step(self, *, finish: bool = False) -> None:
         """The next call. `finish`: none that begins anything. From within another life's wait, too."""
-        if self._busy or self.over or self.producer._closed:
+        if self._busy or self.over or self.closed:
             return
         self._busy = True
         try:
@@ -117,7 +117,11 @@ class Life:
     def kill(self) -> None:
         """As with kill -9: nothing is ended, nothing is said to any broker."""
         self.killed = True
-        self.producer.close(timeout=0)
+        self.close(timeout=0)
+
+    def close(self, timeout: float | None = None) -> None:
+        self.closed = True
+        self.producer.close(timeout)
 
     def finish(self) -> None:
         for _ in range(TRIES_MAX):
@@ -218,16 +222,16 @@ class Life:
         self._ending = ""
 
     def pass_time(self, ms: float) -> None:
-        if not self._busy and not self.producer._closed:
+        if not self._busy and not self.closed:
             self._busy = True
             loop_of(self.producer).run_until(lambda: False, ms)
             self._busy = False
 
     def serve(self) -> None:
         """One round of its thread, while another life waits."""
-        if not self._busy and not self.producer._closed:
+        if not self._busy and not self.closed:
             self._busy = True
-            self.producer._sender._client.wakeup()
+            loop_of(self.producer).wakeup()
             loop_of(self.producer).run_once()
             self._busy = False
 

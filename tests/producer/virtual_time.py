@@ -12,13 +12,12 @@ Where a caller would block, the sender is run until what the caller waits for ha
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from spark_kafka_sink.client.metadata import Metadata
-from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.sending.sender import Sender
 from tests.fake_system import FakeSystem
@@ -60,7 +59,7 @@ class InlineLoop:
     def run_until(self, condition: Callable[[], bool], timeout_ms: float | None = None) -> bool:
         deadline_ms = float("inf") if timeout_ms is None else self.system.now() + timeout_ms
         if timeout_ms is not None and deadline_ms < float("inf"):
-            self.system.at(deadline_ms, self.sender._client.wakeup)  # ends the wait of a poll
+            self.system.at(deadline_ms, self.sender.client.wakeup)  # ends the wait of a poll
         for _ in range(ROUNDS_MAX):
             if condition():
                 return True
@@ -69,12 +68,11 @@ class InlineLoop:
             self.run_once()
         raise AssertionError("the sender spins")
 
-    def wakeup(self, client: NetworkClient) -> None:
-        client.wakeup()
-        if not self._running and self._sender is not None:
-            pool = self._sender._accumulator._pool
-            if pool.waiters:
-                self.run_until(lambda: not pool.waiters, self._sender._config.max_block_ms)
+    def wakeup(self) -> None:
+        self.sender.client.wakeup()
+        pool = self.sender.accumulator.pool
+        if not self._running and pool.waiters:
+            self.run_until(lambda: not pool.waiters, self.sender.config.max_block_ms)
 
     def await_metadata(self, metadata: Metadata, last_version: int, timeout_ms: float) -> None:
         def updated() -> bool:
@@ -105,17 +103,29 @@ def memory_used(producer: KafkaProducer) -> float:
     return producer.metric("buffer-total-bytes") - producer.metric("buffer-available-bytes")
 
 
+class SimulatedProducer(KafkaProducer):
+    """Knows the loop that it was given."""
+
+    def __init__(self, system: FakeSystem, config: Mapping[str, object], **parts: Any) -> None:
+        self.loop = InlineLoop(system)
+        super().__init__(config, system=system, loop=self.loop, **parts)
+
+
 def simulated_producer(cluster: SimulatedCluster, seed: int = 0, /, **options: object) -> KafkaProducer:
     """Options by their names with underscores."""
     given: dict[str, object] = {"bootstrap.servers": cluster.bootstrap_servers, "client.id": "test"}
     given.update({name.replace("_", "."): value for name, value in options.items()})
-    loop = InlineLoop(cluster.system)
-    return KafkaProducer(given, system=cluster.system, loop=loop, random=Random(seed))
+    return SimulatedProducer(cluster.system, given, random=Random(seed))
 
 
 def loop_of(producer: KafkaProducer) -> InlineLoop:
-    assert isinstance(producer._loop, InlineLoop)
-    return producer._loop
+    assert isinstance(producer, SimulatedProducer)
+    return producer.loop
+
+
+def sender_of(producer: KafkaProducer) -> Sender:
+    """What a loop is given to run. It has what the producer shares with it: memory, batches, metadata, the client."""
+    return loop_of(producer).sender
 
 
 def run_until(producer: KafkaProducer, condition: Callable[[], bool], timeout_ms: float = 600_000) -> None:

@@ -199,7 +199,8 @@ class SimulatedWrite:
     # --- what came of it
 
     def _look_at_memory(self) -> None:
-        held = max((producer._pool.bytes_max - producer._pool.free_bytes for producer in self._producers), default=0)
+        pools = [loop.sender.accumulator.pool for loop in self.turns.loops]
+        held = max((pool.bytes_max - pool.free_bytes for pool in pools), default=0)
         self._memory_bytes = max(self._memory_bytes, held)
 
     def _written(self, elapsed_ms: float) -> Written:

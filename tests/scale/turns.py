@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_kafka_sink.client.metadata import Metadata
-from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.network.system import Poller
 from spark_kafka_sink.producer.sending.sender import Sender
 from tests.fake_system import FakePoller, FakeSystem
@@ -25,8 +24,11 @@ ROUNDS_MAX = 100_000
 class SharedSystem(FakeSystem):
     """Its pollers wait for nothing: they note until when they would, and the turn goes to another."""
 
+    newest_poller: TurnPoller
+
     def poller(self) -> Poller:
-        return TurnPoller(self)
+        self.newest_poller = TurnPoller(self)
+        return self.newest_poller
 
 
 class TurnPoller(FakePoller):
@@ -94,6 +96,7 @@ class TurnLoop:
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
+        self._woken = False
         self._running = False
         self._ended = False
         self.sender: Sender
@@ -101,29 +104,28 @@ class TurnLoop:
 
     def start(self, sender: Sender, name: str) -> None:
         self.sender = sender
-        self._selector = sender._client._selector
-        poller = self._selector._poller
-        assert isinstance(poller, TurnPoller)
-        self.poller = poller
+        self.poller = self._turns.system.newest_poller  # each producer has one, and was just made
         self._turns.loops.append(self)
 
     @property
     def is_due(self) -> bool:
         """Has its sender something to read, waited long enough, or been woken?"""
-        return self._selector._woken or self.poller.is_due
+        return self._woken or self.poller.is_due
 
     def run_once(self) -> None:
         self._running = True
+        self._woken = False
         try:
             self.sender.run_once(self._turns.system.now())
         finally:
             self._running = False
 
-    def wakeup(self, client: NetworkClient) -> None:
-        client.wakeup()
-        pool = self.sender._accumulator._pool
+    def wakeup(self) -> None:
+        self._woken = True
+        self.sender.client.wakeup()
+        pool = self.sender.accumulator.pool
         if not self._running and pool.waiters:
-            self._turns.current.wait(lambda: not pool.waiters, self.sender._config.max_block_ms)
+            self._turns.current.wait(lambda: not pool.waiters, self.sender.config.max_block_ms)
 
     def await_metadata(self, metadata: Metadata, last_version: int, timeout_ms: float) -> None:
         if not self._turns.current.wait(lambda: metadata.version > last_version, timeout_ms):
@@ -134,6 +136,7 @@ class TurnLoop:
 
     def join(self, timeout_ms: float | None) -> bool:
         if not self._ended:
+            self._woken = True  # by the close that waits here
             if not self._turns.current.wait(lambda: self.sender.finished, timeout_ms):
                 return False
             self._ended = True

@@ -87,7 +87,7 @@ class RecordAccumulator:
     ) -> None:
         """`wakeup` makes the sender look again; it is called by appends, from any thread."""
         self._config = config
-        self._pool = pool
+        self.pool = pool
         self._partitioner = partitioner
         self._rows_given = rows_given
         self._clock = clock
@@ -158,7 +158,7 @@ class RecordAccumulator:
         BufferExhaustedError when no memory came within `block_ms` (max.block.ms), which is asked if there is none.
         """
         wanted = self._wanted(size, size + FUTURE_BYTES)
-        if not self._pool.try_reserve(wanted):
+        if not self.pool.try_reserve(wanted):
             self._await_memory(wanted, None if block_ms is None else block_ms())
         with self._lock:
             if self._closed or still is not None:
@@ -206,7 +206,7 @@ class RecordAccumulator:
     ) -> None:
         """Reserve memory for both forms of some rows, and add them to their topic's stage."""
         wanted = self._wanted(encoded, staged)
-        if not self._pool.try_reserve(wanted):
+        if not self.pool.try_reserve(wanted):
             self._await_memory(wanted, block_ms)
         with self._lock:
             self._ensure_may_stage(wanted, still)
@@ -227,7 +227,7 @@ class RecordAccumulator:
             if still is not None:
                 still()
         except KafkaSinkError:
-            self._pool.release(reserved)
+            self.pool.release(reserved)
             raise
 
     def _staged(self, topic: str, *, first: bool, full: bool) -> None:
@@ -239,18 +239,18 @@ class RecordAccumulator:
     def _wanted(self, encoded: int, staged: int) -> int:
         """Bytes for both forms, and with compression for the compressed one in the place of the staged one."""
         wanted = encoded + (staged if staged > encoded else encoded)
-        if wanted <= self._pool.bytes_max:
+        if wanted <= self.pool.bytes_max:
             return wanted
-        if encoded > self._pool.bytes_max:
+        if encoded > self.pool.bytes_max:
             raise RecordTooLargeError(
-                f"A record of {encoded} bytes does not fit into buffer.memory ({self._pool.bytes_max} bytes)."
+                f"A record of {encoded} bytes does not fit into buffer.memory ({self.pool.bytes_max} bytes)."
             )
-        return self._pool.bytes_max
+        return self.pool.bytes_max
 
     def _await_memory(self, wanted: int, block_ms: float | None) -> None:
         with self._lock:
             self._filler.free_sparse_memory()
-        self._pool.reserve(wanted, self._config.max_block_ms if block_ms is None else block_ms, self._wakeup)
+        self.pool.reserve(wanted, self._config.max_block_ms if block_ms is None else block_ms, self._wakeup)
 
     # -- sender thread ------------------------------------------------------------------------------------------------
 
@@ -259,7 +259,7 @@ class RecordAccumulator:
         next_ms = INFINITE_MS
         with self._lock:
             at_once = self._closed or self._incomplete.flushing
-            hurry = at_once or self._pool.waiters > 0
+            hurry = at_once or self.pool.waiters > 0
             self._queues.set_snapshot(snapshot, now)
             self._queues.set_hurry(hurry, now)
             self._queues.fire_timers(now)
@@ -414,7 +414,7 @@ class RecordAccumulator:
         thread: the thread that closes the producer may be in a signal handler, and hold the lock."""
         with self._lock:
             self._closed = True
-        self._pool.close()
+        self.pool.close()
 
     def end(self, *, interrupted: bool) -> None:
         """All batches are done, and none will come: end the flushes that wait, even those that have just begun.
@@ -424,7 +424,7 @@ class RecordAccumulator:
         with self._lock:
             self._incomplete.arm(self._incomplete.new_flushes())
         if interrupted:
-            self._pool.write_off()
+            self.pool.write_off()
 
     def abort_incomplete(self, error: Exception, *, in_flight_too: bool = True) -> list[ProducerBatch]:
         """Fail everything staged, queued and in flight. Sender thread; it resolves the futures, then calls finish()."""

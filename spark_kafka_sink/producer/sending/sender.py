@@ -46,7 +46,8 @@ _POLL_MS_MAX = 3_600_000.0
 
 
 class Sender:
-    """Its own thread only, except initiate_close, abandon, interrupted and fatal_error."""
+    """Its own thread only, except initiate_close, abandon, interrupted and fatal_error. What it is given has its own
+    rules, and a loop that runs the sender may use it."""
 
     def __init__(  # noqa: PLR0913 - what it drives, each made and shared by the producer
         self,
@@ -60,10 +61,10 @@ class Sender:
         random: Random,
         transactions: TransactionManager | None = None,
     ) -> None:
-        self._config = config
-        self._client = client
-        self._metadata = metadata
-        self._accumulator = accumulator
+        self.config = config
+        self.client = client
+        self.metadata = metadata
+        self.accumulator = accumulator
         self._metrics = metrics
         self._system = system
         self.idempotence = Idempotence(
@@ -91,7 +92,7 @@ class Sender:
         """
         self._forced = self._forced or force
         self._closing = True
-        self._client.wakeup()
+        self.client.wakeup()
 
     def interrupted(self, call: str, by: BaseException) -> None:
         """A call of a user was interrupted in the middle of appending: what it has left is not known. From any thread.
@@ -106,7 +107,7 @@ class Sender:
         self.fatal_error = self.fatal_error or error
         if self._transactions is not None:
             self._transactions.fail_for_good(error)
-        self._client.wakeup()
+        self.client.wakeup()
 
     def abandon(self, *, force: bool = False) -> None:
         """End without close(), because the producer was dropped or the program ends: what was accepted is delivered, or
@@ -138,58 +139,58 @@ class Sender:
     @property
     def has_incomplete(self) -> bool:
         """Are there records without an outcome?"""
-        return self._accumulator.has_incomplete()
+        return self.accumulator.has_incomplete()
 
     def shut_down(self) -> None:
         """Fail what is left, close the connections; after that all memory is back."""
         error = self.fatal_error or ProducerClosedError(
             "The producer was closed before these records were acknowledged."
         )
-        self._accumulator.close()
+        self.accumulator.close()
         self._deliveries.unwatched = self._abandoned
         now = self._system.now()
         if self._transactions is not None:
             self._transactions.close(error)
-        self._deliveries.fail_all(self._accumulator.abort_incomplete(error), error, now)
+        self._deliveries.fail_all(self.accumulator.abort_incomplete(error), error, now)
         self._fail_what_was_not_encoded(now)
         if (loss := self._deliveries.loss) is not None:
             _log.warning(
                 "KafkaProducer %s was dropped without close(), or its program ended: no acknowledgement for %s. %s",
-                self._config.client_id,
+                self.config.client_id,
                 counted(loss.records, "record"),
                 loss.first_error,
             )
-        self._client.close()
+        self.client.close()
         for state in self.idempotence:
             for batch in list(state.on_wire):
                 batch.off_wire()
             state.on_wire.clear()
-        self._accumulator.end(interrupted=self._broken)
+        self.accumulator.end(interrupted=self._broken)
 
     # --- the loop
 
     def run_once(self, now: float) -> None:
-        snapshot = self._metadata.snapshot
+        snapshot = self.metadata.snapshot
         if self._closing:
-            self._accumulator.close()
+            self.accumulator.close()
             self._deliveries.unwatched = self._abandoned
         self._fail_all_after_a_fatal_error(now)
         self._fail_what_leaves_a_transaction(now)
-        ready = self._accumulator.ready(snapshot, now)
+        ready = self.accumulator.ready(snapshot, now)
         self._fail_what_was_not_encoded(now)
         self._expire(now)
         self._fail_what_was_abandoned(now)
         wait_ms = self._ask_for_producer_id(now)
         self._ask_for_leaders(ready.unknown_leader_topics, now)
         node_ids, delay_ms = self._nodes_to_send_to(snapshot, ready.ready_node_ids, now)
-        size_max, admit = self._config.max_request_size, self.idempotence.admit
-        drained = self._accumulator.drain(snapshot, node_ids, size_max, now, admit)
+        size_max, admit = self.config.max_request_size, self.idempotence.admit
+        drained = self.accumulator.drain(snapshot, node_ids, size_max, now, admit)
         for node_id, batches in drained.items():
             self._send(node_id, batches, snapshot, now)
         wait_ms = min(wait_ms, self._talk_about_transactions(now))
-        expiry_ms = self._accumulator.next_expiry_ms() - now
+        expiry_ms = self.accumulator.next_expiry_ms() - now
         timeout_ms = min(wait_ms, delay_ms, ready.next_check_delay_ms, expiry_ms, _POLL_MS_MAX)
-        responses = self._client.poll(max(0.0, timeout_ms), now)
+        responses = self.client.poll(max(0.0, timeout_ms), now)
         try:
             for response in responses:
                 self._answered(response)
@@ -202,7 +203,7 @@ class Sender:
         error = self.fatal_error
         if error is None:
             try:
-                self._metadata.raise_if_fatal()
+                self.metadata.raise_if_fatal()
             except KafkaSinkError as error_of_metadata:
                 error = error_of_metadata.with_traceback(None)
                 if self._transactions is not None:
@@ -211,7 +212,7 @@ class Sender:
             self._fail_what_has_not_left(error, now)
 
     def _fail_what_has_not_left(self, error: KafkaSinkError, now: float) -> None:
-        self._deliveries.fail_all(self._accumulator.abort_incomplete(error, in_flight_too=False), error, now)
+        self._deliveries.fail_all(self.accumulator.abort_incomplete(error, in_flight_too=False), error, now)
 
     def _fail_what_leaves_a_transaction(self, now: float) -> None:
         """Records that have not left when their transaction is aborted, or can only be aborted."""
@@ -221,13 +222,13 @@ class Sender:
             self._fail_what_has_not_left(not_sent_error(self._transactions), now)
 
     def _fail_what_was_not_encoded(self, now: float) -> None:
-        for batch in self._accumulator.failed_batches():
+        for batch in self.accumulator.failed_batches():
             self._deliveries.fail_all([batch], encoding_error(batch), now)
 
     def _ask_for_producer_id(self, now: float) -> float:
         if self.fatal_error is not None or self._transactions is not None:
             return _POLL_MS_MAX
-        if not self._producer_id_request.due or not self._accumulator.has_undrained():
+        if not self._producer_id_request.due or not self.accumulator.has_undrained():
             return _POLL_MS_MAX
         return min(self._producer_id_request.ask(now), _POLL_MS_MAX)
 
@@ -236,7 +237,7 @@ class Sender:
             return None
         from spark_kafka_sink.producer.transactions.talk import TransactionTalk  # not for other producers
 
-        return TransactionTalk(self._transactions, self._client, self._accumulator, self.idempotence)
+        return TransactionTalk(self._transactions, self.client, self.accumulator, self.idempotence)
 
     def _talk_about_transactions(self, now: float) -> float:
         if self._transaction_talk is None or self.fatal_error is not None:
@@ -247,44 +248,44 @@ class Sender:
 
     def _ask_for_leaders(self, topics: Collection[str], now: float) -> None:
         for topic in topics:
-            self._metadata.add_topic(topic, now)
+            self.metadata.add_topic(topic, now)
         if topics:
-            self._metadata.request_update()
+            self.metadata.request_update()
 
     def _nodes_to_send_to(self, snapshot: ClusterSnapshot, ready: Iterable[int], now: float) -> tuple[list[int], float]:
         """The ready nodes that can take a request now, and how long until one of the others might."""
         node_ids: list[int] = []
         delay_ms = _POLL_MS_MAX
         for node_id in ready:
-            can_send = self._client.ready(snapshot.nodes[node_id], now)
-            self._accumulator.note_node(node_id, now, can_drain=can_send)
+            can_send = self.client.ready(snapshot.nodes[node_id], now)
+            self.accumulator.note_node(node_id, now, can_drain=can_send)
             if can_send:
                 node_ids.append(node_id)
-            elif not self._client.has_in_flight_requests(node_id):
-                delay_ms = min(delay_ms, self._client.poll_delay(node_id, now) or _POLL_MS_MAX)
+            elif not self.client.has_in_flight_requests(node_id):
+                delay_ms = min(delay_ms, self.client.poll_delay(node_id, now) or _POLL_MS_MAX)
         return node_ids, delay_ms
 
     def _expire(self, now: float) -> None:
-        for batch in self._accumulator.expired_batches(now):
+        for batch in self.accumulator.expired_batches(now):
             in_doubt = self._deliveries.may_be_stored(batch)
-            why = why_not_stored(batch, self._metadata, self._client)
+            why = why_not_stored(batch, self.metadata, self.client)
             self._deliveries.fail(batch, timeout_error(batch, why, in_doubt=in_doubt), now, in_doubt=in_doubt)
-            self._metadata.request_update()
+            self.metadata.request_update()
 
     def _fail_what_was_abandoned(self, now: float) -> None:
         for batch in self.idempotence.take_abandoned():
             if not batch.done:
-                self._accumulator.withdraw(batch)
+                self.accumulator.withdraw(batch)
                 self._deliveries.fail(batch, abandoned_error(batch, batch.error), now, in_doubt=True)
 
     def _send(self, node_id: int, batches: list[ProducerBatch], snapshot: ClusterSnapshot, now: float) -> None:
         transaction = None if self._transactions is None else self._transactions.in_use
-        message, sent, versions = produce_request(batches, snapshot, self._config, transaction)
-        expect_response = self._config.acks != 0
-        request = self._client.new_client_request(
+        message, sent, versions = produce_request(batches, snapshot, self.config, transaction)
+        expect_response = self.config.acks != 0
+        request = self.client.new_client_request(
             node_id, message, now, expect_response=expect_response, tag=sent, versions=versions
         )
-        self._client.send(request, now)
+        self.client.send(request, now)
         message.topic_data.clear()  # it is encoded: else the garbage collector would look at it until the answer
         self._metrics.request_sent(sent.batches, now)
 
@@ -310,7 +311,7 @@ class Sender:
     def _producer_id_answered(self, response: ClientResponse) -> KafkaSinkError | None:
         """Returns the error that ends the producer."""
         refusal = self._producer_id_request.answered(response)
-        self._accumulator.recheck()
+        self.accumulator.recheck()
         if refusal is None:
             return None
         self._fail_what_has_not_left(refusal.error, response.received_ms)

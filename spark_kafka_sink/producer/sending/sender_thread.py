@@ -15,7 +15,6 @@ from typing import Protocol
 
 from spark_kafka_sink.client.backoff import wait_seconds
 from spark_kafka_sink.client.metadata import Metadata
-from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.sending.sender import Sender
@@ -29,7 +28,7 @@ class SenderLoop(Protocol):
 
     def start(self, sender: Sender, name: str) -> None: ...
 
-    def wakeup(self, client: NetworkClient) -> None:
+    def wakeup(self) -> None:
         """Called when there may be something to send, or when the caller is about to wait for memory."""
 
     def await_metadata(self, metadata: Metadata, last_version: int, timeout_ms: float) -> None:
@@ -59,8 +58,9 @@ class SenderThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def wakeup(self, client: NetworkClient) -> None:
-        client.wakeup()
+    def wakeup(self) -> None:
+        assert self._sender is not None
+        self._sender.client.wakeup()
 
     def await_metadata(self, metadata: Metadata, last_version: int, timeout_ms: float) -> None:
         metadata.await_update(last_version, timeout_ms)

@@ -102,7 +102,7 @@ class ProducerTransactions:
     def describe(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
         self._refuse_in_callback()
         asked = self.manager.describe(transactional_ids)
-        self._loop.wakeup(self._client)
+        self._loop.wakeup()
         self._take_result(asked.operation, self._loop.wait(asked.operation.done, self._max_block_ms))
         return asked.found
 
@@ -173,7 +173,7 @@ class ProducerTransactions:
         """Wait for the operation. While the call waits, no batch lingers."""
 
         def wait(flushed: threading.Event) -> bool:
-            self._loop.wakeup(self._client)
+            self._loop.wakeup()
             return self._loop.wait(operation.done, timeout_ms)
 
         return self._accumulator.flush(wait)

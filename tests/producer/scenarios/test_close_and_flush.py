@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,7 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import loop_of, outcome, run_until, simulated_producer
+from tests.producer.virtual_time import loop_of, memory_used, outcome, run_until, sender_of, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 DELIVERY_MS = 3000
@@ -46,12 +47,12 @@ class Given:
 
     def in_flight(self) -> Given:
         self.staged()
-        in_flight = self.producer._client.in_flight_request_count
+        in_flight = partial(self.producer.metric, "requests-in-flight")
         run_until(self.producer, lambda: bool(self.produce_requests()) and in_flight() > 0, 2000)
         return self
 
     def produce_requests(self) -> int:
-        return sum(len(state.on_wire) for state in self.producer._sender.idempotence)
+        return sum(len(state.on_wire) for state in sender_of(self.producer).idempotence)
 
     def silent(self) -> Given:
         self.cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
@@ -71,8 +72,7 @@ class Given:
         return [single, *(by_row.get(row) for row in range(3))]
 
     def nothing_is_left(self) -> bool:
-        pool = self.producer._pool
-        return pool.free_bytes == pool.bytes_max and not self.cluster.system.open_sockets
+        return memory_used(self.producer) == 0 and not self.cluster.system.open_sockets
 
     @property
     def now(self) -> float:

@@ -6,6 +6,7 @@ import gc
 import logging
 import threading
 from concurrent.futures import Future
+from contextlib import ExitStack
 
 import pytest
 
@@ -15,6 +16,7 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.fake_system import FakeSystem
+from tests.producer.locks import locks_of
 from tests.producer.virtual_time import InlineLoop, loop_of, run_until, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 from tests.waiting import PATIENCE_SECONDS
@@ -45,12 +47,16 @@ def test_a_producer_that_is_collected_while_the_same_thread_holds_any_of_its_loc
 ) -> None:
     caplog.set_level(logging.WARNING, "spark_kafka_sink")
     producer, loop, future = unanswered()
-    accumulator, metadata, metrics = producer._accumulator, producer._metadata, producer._metrics
+    memory = loop.sender.accumulator.pool
+    locks = locks_of(producer)
+    assert len(locks) > 5
     holder = Holder(producer)
     collected: list[int] = []
 
     def collect() -> None:
-        with accumulator._lock, accumulator._pool._lock, metadata._lock, metrics._lock, loop.sender._client._life_lock:
+        with ExitStack() as held:
+            for lock in locks.values():
+                held.enter_context(lock)
             collected.append(gc.collect())
 
     del producer, holder
@@ -62,7 +68,7 @@ def test_a_producer_that_is_collected_while_the_same_thread_holds_any_of_its_loc
     assert loop.join(DELIVERY_MS + 1)
     assert isinstance(future.exception(0), DeliveryTimeoutError)
     assert "dropped without close()" in caplog.text
-    assert accumulator._pool.free_bytes == accumulator._pool.bytes_max
+    assert memory.free_bytes == memory.bytes_max
 
 
 def test_dropping_a_producer_without_records_in_flight_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -16,7 +16,7 @@ from spark_kafka_sink.producer.sending.deliveries import Deliveries
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import loop_of, memory_used, outcome, run_until, simulated_producer
+from tests.producer.virtual_time import loop_of, memory_used, outcome, run_until, sender_of, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 
@@ -49,7 +49,7 @@ def lose_an_answer_and_move_the_leader() -> tuple[list[bytes | None], list[BaseE
     futures = [send(producer, b"1")]
     loop_of(producer).run_until(lambda: False, 3)
     cluster.control.move_leader("t", 0, 1 - old)
-    producer._metadata.request_update()
+    sender_of(producer).metadata.request_update()
     run_until(producer, lambda: producer.partitions_for("t")[0].leader != old)
     for i in range(2, 10):
         futures.append(send(producer, b"%d" % i))

@@ -16,7 +16,7 @@ from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import loop_of, memory_used, outcome, run_until, simulated_producer
+from tests.producer.virtual_time import loop_of, memory_used, outcome, run_until, sender_of, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 TLS_ALERT = b"\x15\x03\x03\x00\x02\x02\x46"
@@ -47,7 +47,7 @@ def test_10_a_refusal_of_the_sequence_at_the_head_begins_anew_and_keeps_the_orde
     cluster, producer = established()
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
     four_more_are_stored_once_and_in_order(cluster, producer)
-    assert producer._sender.idempotence.id_and_epoch.epoch == 1
+    assert sender_of(producer).idempotence.id_and_epoch.epoch == 1
     producer.close()
 
 
@@ -56,7 +56,7 @@ def test_10_a_refusal_of_the_sequence_behind_others_keeps_the_epoch() -> None:
     cluster.control.when(api=ApiKey.PRODUCE).delay(20)  # so that it is still under way when the next is refused
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.NOT_ENOUGH_REPLICAS)
     four_more_are_stored_once_and_in_order(cluster, producer)
-    assert producer._sender.idempotence.id_and_epoch.epoch == 0
+    assert sender_of(producer).idempotence.id_and_epoch.epoch == 0
     producer.close()
 
 

@@ -17,7 +17,8 @@ from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
 from spark_kafka_sink.errors import KafkaSinkError, ProducerClosedError
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import outcome, run_until, simulated_producer
+from tests.producer.locks import held_locks
+from tests.producer.virtual_time import memory_used, outcome, run_until, sender_of, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 ROOM = "spark_kafka_sink/producer/batching/"
@@ -71,7 +72,7 @@ class Case:
 
     def interrupt(self, call: Callable[[], object], interrupting: Interrupting) -> str:
         """Interrupt an append. Returns where that was; empty if the append ended before."""
-        accumulator = self.producer._accumulator
+        accumulator = sender_of(self.producer).accumulator
 
         def traced(append: Callable[..., object]) -> Callable[..., object]:
             def traced_append(*given: Any, **named: Any) -> object:
@@ -167,11 +168,9 @@ def test_an_append_that_is_interrupted_at_any_line_ends_the_producer_and_every_r
 
 
 def nothing_is_left(case: Case) -> None:
-    accumulator, pool = case.producer._accumulator, case.producer._pool
-    assert not accumulator.has_incomplete()
-    assert pool.free_bytes == pool.bytes_max
-    locks = [accumulator._lock, accumulator._filler.fill_lock("t"), pool._lock, case.producer._metrics._lock]
-    assert [lock.locked() for lock in locks] == [False] * 4
+    assert not sender_of(case.producer).has_incomplete
+    assert memory_used(case.producer) == 0
+    assert held_locks(case.producer) == []
 
 
 def each_outcome_is_true(case: Case) -> None:

@@ -10,25 +10,28 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.batching import batch_filler
+from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.sending.deliveries import Deliveries
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.producer.sending.sender_cases import established, simulated
-from tests.producer.virtual_time import loop_of, memory_used, run_until
+from tests.producer.virtual_time import loop_of, memory_used, run_until, sender_of
 
 ARCHITECTURE = Path(__file__).parents[3] / "docs" / "architecture.md"
-STEPS = {
-    "ready": "_accumulator",
-    "failed_batches": "_accumulator",
-    "expired_batches": "_accumulator",
-    "drain": "_accumulator",
-    "send": "_client",
-    "poll": "_client",
-    "answered": "_deliveries",
+STEPS: dict[str, type] = {
+    "ready": RecordAccumulator,
+    "failed_batches": RecordAccumulator,
+    "expired_batches": RecordAccumulator,
+    "drain": RecordAccumulator,
+    "send": NetworkClient,
+    "poll": NetworkClient,
+    "answered": Deliveries,
 }
-"""What the sender calls in a round, and on which of its parts."""
+"""What the sender calls in a round, and of which of its parts."""
 
 
 def steps_of_a_round(producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -43,8 +46,7 @@ def steps_of_a_round(producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch) -
         return noted
 
     for step, part in STEPS.items():
-        owner = getattr(producer._sender, part)
-        monkeypatch.setattr(owner, step, noting(step, getattr(owner, step)))
+        monkeypatch.setattr(part, step, noting(step, getattr(part, step)))
     producer.send(ProducerRecord("t", b"v"))
     rounds: list[list[str]] = []
     while not any("send" in steps for steps in rounds) or "answered" not in rounds[-1]:
@@ -82,6 +84,6 @@ def test_rows_that_the_sender_cannot_encode_fail_when_it_tries_and_not_later(mon
     (failure,) = future.result(0).failures
     assert isinstance(failure.error, DeliveryError)
     assert failure.rows.tolist() == [0, 1]
-    run_until(producer, lambda: not producer._accumulator.has_incomplete())
+    run_until(producer, lambda: not sender_of(producer).has_incomplete)
     assert memory_used(producer) == 0
     producer.close()

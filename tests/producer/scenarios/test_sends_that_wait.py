@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import IllegalStateError, MetadataTimeoutError, TransactionAbortableError
+from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
+from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.topics import Topics
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 from tests.producer.transactional_cases import BOTH, begun, committed, send, sent
+from tests.producer.virtual_time import memory_used, sender_of
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 ENDED = "has ended while the call waited"
@@ -29,32 +34,27 @@ CALLS: dict[str, Callable[[KafkaProducer], object]] = {
 }
 
 
-def while_it_waits_for_metadata(
-    producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]
-) -> None:
+def while_it_waits_for_metadata(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
     """What another thread does while the next call waits for its topic."""
-    wait = producer._topics.await_partitions
+    wait = Topics.await_partitions
 
-    def await_partitions(*arguments: object) -> object:
+    def await_partitions(*arguments: Any) -> object:
         monkeypatch.undo()
         happens()
-        return wait(*arguments)  # type: ignore[arg-type]
+        return wait(*arguments)
 
-    monkeypatch.setattr(producer._topics, "await_partitions", await_partitions)
+    monkeypatch.setattr(Topics, "await_partitions", await_partitions)
 
 
-def while_it_waits_for_memory(
-    producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]
-) -> None:
-    pool = producer._accumulator._pool
-    reserve = pool.try_reserve
+def while_it_waits_for_memory(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
+    reserve = BufferPool.try_reserve
 
-    def try_reserve(*arguments: object) -> object:
+    def try_reserve(*arguments: Any) -> object:
         monkeypatch.undo()
         happens()
-        return reserve(*arguments)  # type: ignore[arg-type]
+        return reserve(*arguments)
 
-    monkeypatch.setattr(pool, "try_reserve", try_reserve)
+    monkeypatch.setattr(BufferPool, "try_reserve", try_reserve)
 
 
 @pytest.mark.parametrize("wait", [while_it_waits_for_metadata, while_it_waits_for_memory])
@@ -78,7 +78,7 @@ def test_a_call_whose_transaction_ends_while_it_waits_raises_and_its_record_is_i
         if begins_another:
             producer.begin_transaction()
 
-    wait(producer, monkeypatch, happens)
+    wait(monkeypatch, happens)
     with pytest.raises(IllegalStateError, match=ENDED):
         CALLS[call](producer)
     if not begins_another:
@@ -86,8 +86,7 @@ def test_a_call_whose_transaction_ends_while_it_waits_raises_and_its_record_is_i
     sent(producer, b"next")
     producer.commit_transaction()
     assert committed(cluster) == ([b"first", b"next"] if end == "committed" else [b"next"])
-    pool = producer._accumulator._pool
-    assert pool.free_bytes == pool.bytes_max
+    assert memory_used(producer) == 0
 
 
 @BOTH
@@ -102,7 +101,7 @@ def test_a_call_that_fails_after_its_transaction_has_ended_does_not_harm_the_nex
         producer.begin_transaction()
         raise MetadataTimeoutError("the topic did not become known")
 
-    monkeypatch.setattr(producer._topics, "await_partitions", fails)
+    monkeypatch.setattr(Topics, "await_partitions", fails)
     future = send(producer, b"late")
     assert isinstance(future.exception(0), MetadataTimeoutError)
     sent(producer, b"next")
@@ -120,7 +119,7 @@ def test_a_call_that_fails_in_its_transaction_keeps_it_from_being_committed(
         monkeypatch.undo()
         raise MetadataTimeoutError("the topic did not become known")
 
-    monkeypatch.setattr(producer._topics, "await_partitions", fails)
+    monkeypatch.setattr(Topics, "await_partitions", fails)
     send(producer, b"late")
     with pytest.raises(TransactionAbortableError, match="the topic did not become known"):
         producer.commit_transaction()
@@ -133,17 +132,17 @@ def test_nothing_joins_a_transaction_while_it_is_prepared(version: int, monkeypa
     cluster, producer = begun(version)
     send(producer, b"1")
     refused: list[BaseException] = []
-    flush = producer._accumulator.flush
+    flush = RecordAccumulator.flush
 
-    def flush_beside_another_thread(*arguments: object) -> bool:
+    def flush_beside_another_thread(*arguments: Any) -> bool:
         monkeypatch.undo()
         for call in CALLS.values():
             with pytest.raises(IllegalStateError, match="is being prepared") as error:
                 call(producer)
             refused.append(error.value)
-        return flush(*arguments)  # type: ignore[arg-type]
+        return flush(*arguments)
 
-    monkeypatch.setattr(producer._accumulator, "flush", flush_beside_another_thread)
+    monkeypatch.setattr(RecordAccumulator, "flush", flush_beside_another_thread)
     assert producer.prepare_transaction() is not None
     assert len(refused) == 2
     producer.commit_transaction()
@@ -156,7 +155,8 @@ def test_a_begin_looks_again_at_batches_that_were_refused(version: int) -> None:
     sent(producer, b"1")
     producer.commit_transaction()
     # No call of a user can stage a record now. If something else does, the next transaction must not hang.
-    future = producer._accumulator.append_record("t", (b"2", None, None, 0, 0), 100, producer._metadata.snapshot)
+    inside = sender_of(producer)
+    future = inside.accumulator.append_record("t", (b"2", None, None, 0, 0), 100, inside.metadata.snapshot)
     with pytest.raises(TimeoutError):
         producer.flush(timeout=1)
     producer.begin_transaction()

@@ -7,7 +7,7 @@ import pytest
 from spark_kafka_sink.errors import DeliveryTimeoutError
 from spark_kafka_sink.producer.record import ProducerRecord
 from tests.fake_system import FakeConnection, FakeSystem, Peer
-from tests.producer.virtual_time import outcome, run_until, simulated_producer
+from tests.producer.virtual_time import outcome, run_until, sender_of, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 REASONS = {
@@ -72,10 +72,10 @@ def test_a_leader_that_is_reached_after_all_is_not_spoken_of_any_more() -> None:
     cluster = cluster_that_advertises_an_internal_name()
     producer = simulated_producer(cluster, bootstrap_servers="broker0:9092")
     future = producer.send(ProducerRecord("t", b"v"))
-    run_until(producer, lambda: producer._metadata.why_unreachable(0) is not None)
+    run_until(producer, lambda: sender_of(producer).metadata.why_unreachable(0) is not None)
     cluster.accept(0)
     assert outcome(producer, future).offset == 0
-    assert producer._metadata.why_unreachable(0) is None
+    assert sender_of(producer).metadata.why_unreachable(0) is None
 
 
 def test_records_that_were_sent_and_those_that_were_not_have_one_cause_when_their_leader_is_gone() -> None:

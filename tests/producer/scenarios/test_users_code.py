@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import InlineLoop, loop_of, memory_used, outcome
+from tests.producer.virtual_time import SimulatedProducer, loop_of, memory_used, outcome
 from tests.simulated_cluster import SimulatedCluster
 
 
@@ -33,10 +33,9 @@ def producer_with(
     cluster: SimulatedCluster | None = None,
 ) -> KafkaProducer:
     cluster = cluster or two_nodes()
-    return KafkaProducer(
+    return SimulatedProducer(
+        cluster.system,
         {"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 0},
-        system=cluster.system,
-        loop=InlineLoop(cluster.system),
         partitioner=partitioner,
         interceptors=interceptors,
     )

@@ -14,7 +14,7 @@ from spark_kafka_sink.protocol.headers import decode_request
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.records.header import parse_header
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import loop_of, outcome, run_until, simulated_producer
+from tests.producer.virtual_time import loop_of, outcome, run_until, sender_of, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 Sent = Future[RecordMetadata]
@@ -40,7 +40,7 @@ def established(producer: KafkaProducer, *partitions: int) -> None:
 
 
 def at_last_epoch(producer: KafkaProducer, producer_id: int = 77) -> None:
-    producer._sender.idempotence.adopt(ProducerIdAndEpoch(producer_id, EPOCH_MAX))
+    sender_of(producer).idempotence.adopt(ProducerIdAndEpoch(producer_id, EPOCH_MAX))
 
 
 def wait(producer: KafkaProducer, *futures: Sent) -> None:
@@ -61,7 +61,7 @@ def step_until(producer: KafkaProducer, condition: Callable[[], bool]) -> None:
 
 
 def state_of(producer: KafkaProducer, partition: int = 0) -> PartitionState:
-    return producer._sender.idempotence.state(TopicPartition("t", partition))
+    return sender_of(producer).idempotence.state(TopicPartition("t", partition))
 
 
 def on_wire(producer: KafkaProducer, partition: int = 0) -> int:

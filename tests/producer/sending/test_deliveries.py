@@ -21,7 +21,7 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceData
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.producer.sending.sender_cases import Sent, established, on_wire, pass_time, send, simulated, wait
-from tests.producer.virtual_time import loop_of, memory_used, outcome
+from tests.producer.virtual_time import loop_of, memory_used, outcome, sender_of
 from tests.simulated_cluster import SimulatedCluster
 
 RAISED = [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError]
@@ -164,11 +164,11 @@ def test_a_callback_that_raises_however_it_is_logged_leaves_no_future_open(
 def test_when_a_future_completes_its_records_are_counted_and_no_flush_has_returned() -> None:
     _, producer = simulated(partitions=3)
     established(producer, 0, 1, 2)
-    before = producer._metrics.totals(0).records
+    before = producer.totals().records
     seen: list[tuple[int, bool]] = []
 
     def look(_: object) -> None:
-        seen.append((producer._metrics.totals(0).records - before, producer._accumulator.has_incomplete()))
+        seen.append((producer.totals().records - before, sender_of(producer).has_incomplete))
 
     call = producer.send_columns("t", RecordColumns(pa.array([b"a", b"b"])), 0)
     call.add_done_callback(look)

@@ -22,7 +22,7 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import loop_of, memory_used, outcome, simulated_producer
+from tests.producer.virtual_time import loop_of, memory_used, outcome, sender_of, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 TP = TopicPartition("t", 0)
@@ -82,7 +82,7 @@ def test_a_batch_that_fails_for_good_leaves_no_gap_and_the_next_go_on_under_a_ne
     assert isinstance(errors[0], AuthorizationError)
     assert errors[1:] == [None, None]
     assert cluster.values("t") == [b"0", b"2", b"3"]
-    assert producer._sender.idempotence.id_and_epoch.epoch == 1
+    assert sender_of(producer).idempotence.id_and_epoch.epoch == 1
 
 
 def test_an_expired_batch_leaves_the_partition_unresolved_until_the_epoch_is_bumped() -> None:
@@ -110,7 +110,7 @@ def test_an_answer_after_the_expiry_resolves_the_partition_without_a_new_epoch()
 
 def test_17_sequences_wrap_in_order() -> None:
     cluster, producer = simulated()
-    idempotence = producer._sender.idempotence
+    idempotence = sender_of(producer).idempotence
     idempotence.adopt(ProducerIdAndEpoch(77, 0))
     state = idempotence.state(TP)
     state.begin(ProducerIdAndEpoch(77, 0))
@@ -123,7 +123,7 @@ def test_17_sequences_wrap_in_order() -> None:
 
 def test_after_the_last_epoch_another_producer_id_is_asked_for() -> None:
     cluster, producer = simulated()
-    idempotence = producer._sender.idempotence
+    idempotence = sender_of(producer).idempotence
     idempotence.adopt(ProducerIdAndEpoch(77, EPOCH_MAX))
     established(producer)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.OUT_OF_ORDER_SEQUENCE_NUMBER)

@@ -22,7 +22,7 @@ from tests.producer.sending.sender_cases import (
     state_of,
     wait,
 )
-from tests.producer.virtual_time import memory_used, outcome, run_until
+from tests.producer.virtual_time import memory_used, outcome, run_until, sender_of
 from tests.simulated_cluster import SimulatedCluster
 
 
@@ -35,7 +35,7 @@ def refuse(cluster: SimulatedCluster, partition: int, code: int, times: int = 1)
 
 
 def epoch(producer: KafkaProducer) -> int:
-    return producer._sender.idempotence.id_and_epoch.epoch
+    return sender_of(producer).idempotence.id_and_epoch.epoch
 
 
 def test_out_of_order_at_the_head_begins_a_new_epoch_at_sequence_0() -> None:
@@ -125,13 +125,13 @@ def test_when_one_partition_begins_again_the_other_is_retried_under_the_old_iden
     if last_epoch:
         at_last_epoch(producer)
     established(producer, 0, 1)
-    before = producer._sender.idempotence.id_and_epoch
+    before = sender_of(producer).idempotence.id_and_epoch
     refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
     refuse(cluster, 1, codes.NOT_LEADER_OR_FOLLOWER, times=2)
     if last_epoch:
         cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).delay(300)
     futures = [send(producer, b"1", 0), send(producer, b"1", 1)]
-    run_until(producer, lambda: producer._sender.idempotence.id_and_epoch != before)
+    run_until(producer, lambda: sender_of(producer).idempotence.id_and_epoch != before)
     if ending == "close at once":
         producer.close(timeout=0)
         assert all(isinstance(future.exception(0), ProducerClosedError) for future in futures)
@@ -144,7 +144,7 @@ def test_when_one_partition_begins_again_the_other_is_retried_under_the_old_iden
     old = EPOCH_MAX if last_epoch else 0
     assert stamps(cluster, 1) == [(old, 0, 1), (old, 1, 1)]
     assert stamps(cluster, 0) == [(old, 0, 1), (0 if last_epoch else 1, 0, 1)]
-    assert (producer._sender.idempotence.id_and_epoch.producer_id == before.producer_id) == (not last_epoch)
+    assert (sender_of(producer).idempotence.id_and_epoch.producer_id == before.producer_id) == (not last_epoch)
 
 
 def test_rows_of_a_queue_leave_in_order_when_their_partition_begins_again() -> None:

@@ -22,7 +22,7 @@ from tests.producer.sending.sender_cases import (
     step_until,
     wait,
 )
-from tests.producer.virtual_time import memory_used, outcome, run_until
+from tests.producer.virtual_time import memory_used, outcome, run_until, sender_of
 
 RECORDS = [ProducerRecord("t", b"1"), ProducerRecord("t", b"2")]
 IN_THREE_PARTITIONS = [ProducerRecord("t", b"v", partition=partition) for partition in range(3)]
@@ -32,7 +32,7 @@ def test_records_that_never_left_expire_and_leave_the_sequences_as_they_were() -
     cluster, producer = simulated(request_timeout_ms=1000, delivery_timeout_ms=1500)
     established(producer)
     cluster.control.stop_node(0)
-    run_until(producer, lambda: not producer._client.is_ready(0, cluster.system.now()))
+    run_until(producer, lambda: not sender_of(producer).client.is_ready(0, cluster.system.now()))
     future = send(producer, b"unsent")
     wait(producer, future)
     assert isinstance(future.exception(0), DeliveryTimeoutError)
@@ -75,7 +75,8 @@ def test_an_answer_that_comes_after_the_expiry_has_nothing_sent_again(late: int)
     assert cluster.system.now() - started <= 1001
     assert all(isinstance(future.exception(0), DeliveryTimeoutError) for future in futures)
     run_until(producer, lambda: on_wire(producer) == 0)
-    assert producer._client.is_ready(0, cluster.system.now())  # it was an answer that came, not the connection's end
+    # It was an answer that came, not the connection's end.
+    assert sender_of(producer).client.is_ready(0, cluster.system.now())
     sent = len(requests_of(cluster, ProduceRequest))
     pass_time(producer, 5000)
     assert len(requests_of(cluster, ProduceRequest)) == sent

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from tests.producer.sending.sender_cases import established, pass_time, send, simulated, stamps
-from tests.producer.virtual_time import outcome
+from tests.producer.virtual_time import outcome, sender_of
 
 
 def test_a_topic_that_is_not_used_is_forgotten_and_goes_on_where_it_was() -> None:
     cluster, producer = simulated(metadata_max_idle_ms=5000, metadata_max_age_ms=1000)
     established(producer)
-    assert producer._metadata.contains_topic("t")
+    assert sender_of(producer).metadata.contains_topic("t")
     pass_time(producer, 20_000)
-    assert not producer._metadata.contains_topic("t")
+    assert not sender_of(producer).metadata.contains_topic("t")
     assert outcome(producer, send(producer, b"1")).offset == 1
-    assert producer._metadata.contains_topic("t")
+    assert sender_of(producer).metadata.contains_topic("t")
     assert stamps(cluster) == [(0, 0, 1), (0, 1, 1)]
 
 
@@ -37,7 +37,7 @@ def test_the_partitioner_learns_of_a_node_that_has_records_but_accepts_none() ->
     established(producer, 0, 1)
 
     def usable() -> list[int]:
-        loads = producer._accumulator.partition_loads("t", producer._metadata.snapshot)
+        loads = sender_of(producer).accumulator.partition_loads("t", sender_of(producer).metadata.snapshot)
         assert loads is not None
         return loads.partitions
 

@@ -36,7 +36,7 @@ from tests.producer.sending.sender_cases import (
     state_of,
     wait,
 )
-from tests.producer.virtual_time import memory_used, outcome, run_until, simulated_producer
+from tests.producer.virtual_time import memory_used, outcome, run_until, sender_of, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 
@@ -93,9 +93,9 @@ def test_with_one_request_in_flight_a_new_leader_gets_the_second_only_after_the_
     cluster.control.when(api=ApiKey.PRODUCE).delay(900)
     first, second = send(producer, b"1"), send(producer, b"2")
     cluster.control.move_leader("t", 0, 1 - (old or 0))
-    producer._metadata.request_update()
+    sender_of(producer).metadata.request_update()
     pass_time(producer, 500)
-    assert producer._metadata.snapshot.topics["t"].partitions[0].leader == 1 - (old or 0)
+    assert sender_of(producer).metadata.snapshot.topics["t"].partitions[0].leader == 1 - (old or 0)
     assert (on_wire(producer), first.done(), second.done()) == (1, False, False)
     assert len(requests_of(cluster, ProduceRequest)) == 2
     wait(producer, first, second)
@@ -174,7 +174,7 @@ def test_a_success_behind_a_doubtful_answer_does_not_acknowledge_what_is_before_
     assert state_of(producer).last_acked_sequence == 2
     assert cluster.values("t") == [b"0", b"1", b"2"]
     assert outcome(producer, send(producer, b"3")).offset == 3
-    assert producer._sender.idempotence.id_and_epoch.epoch == 0
+    assert sender_of(producer).idempotence.id_and_epoch.epoch == 0
 
 
 def test_a_duplicate_is_a_success_without_an_offset_and_moves_no_sequence_back() -> None:
@@ -243,7 +243,9 @@ def test_a_broker_that_is_too_old_to_be_written_to_ends_the_producer() -> None:
     wait(producer, refused)
     assert isinstance(refused.exception(0), UnsupportedVersionError)
     assert "PRODUCE" in str(refused.exception(0)).upper()
-    assert isinstance(producer._sender.fatal_error, UnsupportedVersionError)
+    with pytest.raises(ProducerClosedError) as closed:
+        send(producer, b"2")
+    assert isinstance(closed.value.__cause__, UnsupportedVersionError)
 
 
 def test_after_a_fatal_error_batches_in_flight_to_other_leaders_can_still_succeed_and_nothing_new_is_sent() -> None:
