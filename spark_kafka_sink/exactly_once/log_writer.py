@@ -50,7 +50,7 @@ from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.cutting import BatchSlice, batch_slices
-from spark_kafka_sink.records.encoder import encode
+from spark_kafka_sink.records.encoder import encode_slices
 from spark_kafka_sink.records.header import TRANSACTIONAL, BatchHeader, stamp_header
 
 TRANSACTION_VERSION = "transaction.version"
@@ -186,7 +186,7 @@ class LogWriter:
 def _batch(now: Written, records: Sequence[KeyValue], wall_ms: int) -> bytes:
     keys, values = zip(*records, strict=True)
     columns = RecordColumns(pa.array(values, pa.binary()), pa.array(keys, pa.binary()))
-    (encoded,) = encode(columns, batch_slices([BatchSlice(0, 0, len(records))]), wall_ms).rows()
+    (encoded,) = encode_slices(columns, batch_slices([BatchSlice(0, 0, len(records))]), wall_ms)
     body = compress(Codec.GZIP, [encoded.segment])
     header = BatchHeader(
         attributes=Codec.GZIP | TRANSACTIONAL,

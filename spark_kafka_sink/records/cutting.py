@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from operator import lt, sub
+from itertools import chain
+from operator import sub
 from typing import NamedTuple
 
 import numpy as np
@@ -70,6 +71,17 @@ class BatchSlices(NamedTuple):
     def rows(self) -> Iterator[BatchSlice]:
         return named_rows(BatchSlice, *self)
 
+    def part(self, first: int, stop: int) -> BatchSlices:
+        """Those from number `first` on, up to `stop`."""
+        ours = slice(first, stop)
+        return BatchSlices(
+            self.partition_indexes[ours],
+            self.starts[ours],
+            self.stops[ours],
+            self.first_offset_deltas[ours],
+            self.base_timestamps[ours],
+        )
+
 
 def batch_slices(rows: Sequence[BatchSlice]) -> BatchSlices:
     """The columns of some slices."""
@@ -103,22 +115,31 @@ def cut_batches(sizes: NDArray[np.int64], slices: PartitionSlices, batch_bytes_m
     starts, stops, records, taken, bases = slices
     sums = _ends(sizes, slices, batch_bytes_max, times)
     filled = sums.take(stops) - sums.take(starts) + taken
-    if int(np.maximum.reduce(filled)) <= batch_bytes_max and all(map(lt, starts, stops)):
-        # One batch for each partition, as a rule where there are many.
-        return BatchSlices(range(len(starts)), starts, stops, records, bases)
+    uncut = BatchSlices(range(len(starts)), starts, stops, records, bases)
+    to_cut = ((filled > batch_bytes_max) | np.greater_equal(starts, stops)).nonzero()[0].tolist()
+    if not to_cut:  # one batch for each partition, as a rule where there are many
+        return uncut
+    parts: list[BatchSlices] = []
+    for index, before in zip(to_cut, [-1, *to_cut], strict=False):
+        parts.append(uncut.part(before + 1, index))
+        parts.append(batch_slices([*_cuts(index, sums, slices, batch_bytes_max)]))
+    parts.append(uncut.part(to_cut[-1] + 1, len(starts)))
+    return BatchSlices(*[[*chain.from_iterable(columns)] for columns in zip(*parts, strict=True)])
+
+
+def _cuts(index: int, sums: NDArray[np.int64], slices: PartitionSlices, batch_bytes_max: int) -> Iterator[BatchSlice]:
+    """Of the rows of one partition."""
     ends, room = sums.data, batch_bytes_max - HEADER_BYTES
-    cuts: list[BatchSlice] = []
-    for index, (row, stop, open_records, open_bytes, base) in enumerate(zip(*slices, strict=True)):
-        if open_records:
-            end = bisect_right(ends, ends[row] + batch_bytes_max - open_bytes, row, stop + 1) - 1
-            if end > row:
-                cuts.append(BatchSlice(index, row, end, open_records, base))
-                row = end
-        while row < stop:
-            end = max(row + 1, bisect_right(ends, ends[row] + room, row, stop + 1) - 1)
-            cuts.append(BatchSlice(index, row, end))
+    row, stop, open_records = slices.starts[index], slices.stops[index], slices.open_records[index]
+    if open_records:
+        end = bisect_right(ends, ends[row] + batch_bytes_max - slices.open_bytes[index], row, stop + 1) - 1
+        if end > row:
+            yield BatchSlice(index, row, end, open_records, slices.base_timestamps[index])
             row = end
-    return batch_slices(cuts)
+    while row < stop:
+        end = max(row + 1, bisect_right(ends, ends[row] + room, row, stop + 1) - 1)
+        yield BatchSlice(index, row, end)
+        row = end
 
 
 def _ends(sizes: NDArray[np.int64], slices: PartitionSlices, batch_bytes_max: int, times: Times) -> NDArray[np.int64]:

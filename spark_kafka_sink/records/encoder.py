@@ -52,27 +52,30 @@ class EncodedSlice(NamedTuple):
 
 
 class EncodedSlices(NamedTuple):
-    """Many EncodedSlice, column by column."""
+    """Many EncodedSlice that lie in one buffer, column by column. One is `sizes` bytes from `begins` on."""
 
-    segments: Sequence[memoryview] = ()
-    record_counts: Sequence[int] = ()
-    base_timestamps: Sequence[int] = ()
-    max_timestamps: Sequence[int] = ()
+    data: memoryview
+    begins: Sequence[int]
+    sizes: Sequence[int]
+    record_counts: Sequence[int]
+    base_timestamps: Sequence[int]
+    max_timestamps: Sequence[int]
 
     def rows(self) -> Iterator[EncodedSlice]:
-        return named_rows(EncodedSlice, *self)
+        segments = [self.data[begin : begin + size] for begin, size in zip(self.begins, self.sizes, strict=True)]
+        return named_rows(EncodedSlice, segments, self.record_counts, self.base_timestamps, self.max_timestamps)
 
 
 def encode(
     columns: RecordColumns, slices: BatchSlices, now_ms: int, order: NDArray[np.int32] | None = None
-) -> EncodedSlices:
+) -> list[EncodedSlices]:
     """Encode all rows, in `order` (None: as they stand). The slices count rows in that order and leave none out.
 
     Rows must have passed `invalid_rows`; those without a timestamp get `now_ms`.
     """
     _, starts, stops, first_deltas, bases = slices
     if not starts:
-        return EncodedSlices()
+        return []
     counts: NDArray[np.int64] = np.subtract(stops, starts)
     if columns.timestamp is None:
         base, highest = [now_ms if base is None else base for base in bases], [now_ms] * len(bases)
@@ -84,15 +87,24 @@ def encode(
     offset_deltas = np.arange(columns.num_rows, dtype=np.int32)
     offset_deltas -= np.repeat(np.subtract(starts, first_deltas).astype(np.int32), counts)
     records = _joined_rows(columns, timestamp_deltas, offset_deltas, order)
-    segments: list[memoryview] = []
-    ends = _chunk_ends(columns, stops)
+    encoded: list[EncodedSlices] = []
+    ends, numbers = _chunk_ends(columns, stops), counts.tolist()
     for (begin, end), (data, edges) in zip(
         pairwise([0, *ends]), records.join([stops[end - 1] for end in ends]), strict=True
     ):
-        bounds = edges.take(np.subtract(stops[begin:end], starts[begin])).tolist()
-        view = memoryview(data)
-        segments += [view[start:stop] for start, stop in pairwise([0, *bounds])]
-    return EncodedSlices(segments, counts.tolist(), base, highest)
+        bounds = np.zeros(1 + end - begin, np.int64)
+        bounds[1:] = edges.take(np.subtract(stops[begin:end], starts[begin]))
+        begins, sizes = bounds[:-1].tolist(), np.diff(bounds).tolist()
+        ours = slice(begin, end)
+        encoded.append(EncodedSlices(memoryview(data), begins, sizes, numbers[ours], base[ours], highest[ours]))
+    return encoded
+
+
+def encode_slices(
+    columns: RecordColumns, slices: BatchSlices, now_ms: int, order: NDArray[np.int32] | None = None
+) -> list[EncodedSlice]:
+    """As `encode`, one by one, where there are few of them."""
+    return [piece for buffer in encode(columns, slices, now_ms, order) for piece in buffer.rows()]
 
 
 def _chunk_ends(columns: RecordColumns, stops: Sequence[int]) -> list[int]:

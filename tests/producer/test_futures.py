@@ -16,6 +16,7 @@ from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartiti
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
 from spark_kafka_sink.producer.futures import ColumnsFuture, OffsetRange, RecordFutures, RecordMetadata, SendFuture
 from spark_kafka_sink.producer.sending.deliveries import complete_futures
+from tests.producer.batching.one_piece import append_rows
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 STORED = RecordMetadata("t", 3, 17, 1_000, 4, -1)
@@ -286,10 +287,8 @@ def test_a_call_whose_rows_begin_within_a_batch_gets_their_offsets_or_none_if_th
 ) -> None:
     calls = [ColumnsFuture("t", 3), ColumnsFuture("t", 2)]
     batch = ProducerBatch(TopicPartition("t", 7), 0, 1)
-    batch.rows = (
-        BatchRows(RowOrigins(np.arange(3), calls[:1]), 0, 3, 0),
-        BatchRows(RowOrigins(np.arange(9), calls[1:]), 4, 6, 3),  # of a later grouping, into the same batch
-    )
+    append_rows(batch, BatchRows(RowOrigins(np.arange(3), calls[:1]), 0, 3, 0))
+    append_rows(batch, BatchRows(RowOrigins(np.arange(9), calls[1:]), 4, 6, 3))  # of a later grouping
     batch.base_offset = base_offset
     complete_futures([batch])
     written = [call.result(0).partitions[7] for call in calls]
@@ -327,11 +326,28 @@ def test_records_of_one_partition_get_their_outcomes_in_their_order(batches: int
         batch = ProducerBatch(TopicPartition("t", partition), 0, 1)
         start = 2 * partition
         later = BatchRows(second, start, start + 2, 2 if partition % 2 else 0)
-        batch.rows = (BatchRows(first, start, start + 2, 0), later) if partition % 2 else (later,)
+        if partition % 2:
+            append_rows(batch, BatchRows(first, start, start + 2, 0))
+        append_rows(batch, later)
         batch.base_offset = 0
         done.append(batch)
     complete_futures(done)
     assert seen == {partition: [0, 1, 2, 3] if partition % 2 else [0, 1] for partition in range(batches)}
+
+
+def test_records_that_were_grouped_together_get_their_outcomes_in_their_order_where_a_batch_ends_among_them() -> None:
+    seen: list[int] = []
+    call = RecordFutures("t")
+    call.describe(np.zeros(5, np.int64), np.zeros(5, np.int32), np.zeros(5, np.int32))
+    call.callbacks |= dict.fromkeys(range(5), (lambda metadata, error: seen.append(metadata.offset),))
+    before, together = RowOrigins(np.arange(2), [call]), RowOrigins(np.arange(2, 5), [call])
+    full, following = (ProducerBatch(TopicPartition("t", 0), 0, 1) for _ in range(2))
+    append_rows(full, BatchRows(before, 0, 2, 0))
+    append_rows(full, BatchRows(together, 0, 1, 2))
+    append_rows(following, BatchRows(together, 1, 3, 0))
+    full.base_offset, following.base_offset = 0, 3
+    complete_futures([full, following])
+    assert seen == [0, 1, 2, 3, 4]
 
 
 def test_ranges_of_one_partition_add_up_from_its_first_record_on() -> None:

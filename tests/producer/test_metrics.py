@@ -14,9 +14,10 @@ from spark_kafka_sink.producer.batching.row_origins import rows_of_call
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.windows import Windowed
 from spark_kafka_sink.records.compression import Codec
-from spark_kafka_sink.records.encoder import EncodedSlice
+from spark_kafka_sink.records.encoder import EncodedSlices
 from tests.producer.batching.accumulator_harness import Clock, tp
 from tests.producer.batching.named_call import NamedCall
+from tests.producer.batching.one_piece import append_rows
 
 WINDOW_MS = 30_000
 
@@ -25,8 +26,8 @@ def sent_batch(records: int, size: int, codec: Codec = Codec.NONE) -> ProducerBa
     pool = BufferPool(1 << 20, Clock())
     pool.reserve(size, 0)
     batch = ProducerBatch(tp(0), created_ms=100, deadline_ms=1000)
-    piece = EncodedSlice(memoryview(bytes(size)), records, 0, 0)
-    batch.append(piece, rows_of_call(NamedCall("c"), np.arange(records)), (MemoryLease(pool, size),))
+    encoded = EncodedSlices(memoryview(bytes(size)), [0], [size], [records], [0], [0])
+    append_rows(batch, rows_of_call(NamedCall("c"), np.arange(records)), encoded, MemoryLease(pool, size))
     batch.close(codec)
     batch.depart(130)
     return batch

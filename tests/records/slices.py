@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlices, batch_slices
-from spark_kafka_sink.records.encoder import EncodedSlice, encode
+from spark_kafka_sink.records.encoder import EncodedSlice, encode_slices
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 
@@ -33,4 +33,4 @@ def encoded(
     columns: RecordColumns, rows: Sequence[BatchSlice], now_ms: int, order: NDArray[np.int32] | None = None
 ) -> list[EncodedSlice]:
     """The records of some slices."""
-    return list(encode(columns, batch_slices(rows), now_ms, order).rows())
+    return encode_slices(columns, batch_slices(rows), now_ms, order)

@@ -16,7 +16,7 @@ from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.records.column_strategies import NOW, arrow_columns, mixed_rows, timestamps
-from tests.records.slices import PartitionSlice, partition_slices
+from tests.records.slices import PartitionSlice, encoded, partition_slices
 from tests.records.slow_encoder import Row, slow_cut, slow_varint
 
 HEADER_LIST = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -71,7 +71,7 @@ def test_no_record_is_larger_than_its_bound_and_no_batch_than_its_size(data: st.
     assert len(sizes) == len(rows)
     batch_bytes_max = data.draw(st.integers(100, 20_000))
     plan = cut_batches(sizes, whole(len(rows)), batch_bytes_max, times_of(columns, NOW))
-    for part, piece in zip(plan.rows(), encode(columns, plan, NOW).rows(), strict=True):
+    for part, piece in zip(plan.rows(), encoded(columns, [*plan.rows()], NOW), strict=True):
         bound = int(sizes[part.start : part.stop].sum())
         # At most: five bytes too much for each of value's, key's and the record's length, the rest for both deltas.
         assert piece.segment.nbytes <= bound <= piece.segment.nbytes + 26 * piece.record_count
@@ -89,7 +89,7 @@ def test_an_open_batch_takes_no_more_than_its_size(
     plan = cut_batches(
         record_size_bounds(columns), partition_slices([open_batch]), batch_bytes_max, times_of(columns, NOW)
     )
-    for part, piece in zip(plan.rows(), encode(columns, plan, NOW).rows(), strict=True):
+    for part, piece in zip(plan.rows(), encoded(columns, [*plan.rows()], NOW), strict=True):
         before = 100 if part.first_offset_delta else HEADER_BYTES
         assert before + piece.segment.nbytes <= batch_bytes_max or (part.first_offset_delta, piece.record_count) == (
             0,
@@ -104,9 +104,9 @@ def test_a_batch_that_began_far_from_now_has_wide_timestamps() -> None:
     for base in (1 << 62, 1 << 50, -1, NOW):
         open_batch = PartitionSlice(0, 50, 1 << 26, 100, base)
         plan = cut_batches(sizes, partition_slices([open_batch]), batch_bytes_max, times_of(columns, NOW))
-        first = encode(columns, plan, NOW).segments[0]
+        first, *_ = encode(columns, plan, NOW)
         assert plan.first_offset_deltas[0]
-        assert 100 + first.nbytes <= batch_bytes_max
+        assert 100 + first.sizes[0] <= batch_bytes_max
 
 
 @pytest.mark.parametrize("sizes", [[1], [100], [5, 6, 7], [0, 20], [70] * 50 + [300]], ids=len)
@@ -125,9 +125,9 @@ def test_a_batch_is_full_to_within_one_record_if_all_deltas_are_as_wide_as_the_w
     plan = cut_batches(record_size_bounds(columns), partition_slices([open_batch]), batch_bytes_max, times)
     largest = max(sizes) + 12 + 20
     delta_bytes = 1 + timestamp_delta_bytes([open_batch], times)
-    pieces = encode(columns, plan, NOW)
+    pieces = encoded(columns, [*plan.rows()], NOW)
     last = len(plan.starts) - 1
-    for number, (part, piece) in enumerate(zip(plan.rows(), pieces.rows(), strict=True)):
+    for number, (part, piece) in enumerate(zip(plan.rows(), pieces, strict=True)):
         used = (400 if part.first_offset_delta else HEADER_BYTES) + piece.segment.nbytes
         assert used <= batch_bytes_max
         assert used > batch_bytes_max - largest - delta_bytes * piece.record_count or number == last
@@ -142,7 +142,7 @@ def test_times_that_go_back_and_forth_are_counted_as_wide_as_they_become(times: 
     columns = RecordColumns(pa.array([b"v" * 40] * rows), timestamp=pa.array(stamps, pa.int64()))
     slices = [PartitionSlice(0, 1_000, 70, 500, base), PartitionSlice(1_000, rows)]
     plan = cut_batches(record_size_bounds(columns), partition_slices(slices), 2_000, times_of(columns, NOW))
-    for part, piece in zip(plan.rows(), encode(columns, plan, NOW).rows(), strict=True):
+    for part, piece in zip(plan.rows(), encoded(columns, [*plan.rows()], NOW), strict=True):
         used = (500 if part.first_offset_delta else HEADER_BYTES) + piece.segment.nbytes
         assert used <= 2_000
         if part.stop not in (1_000, rows) and max(times) < 1 << 40:

@@ -23,6 +23,7 @@ its queue.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -31,13 +32,16 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
-from spark_kafka_sink.producer.batching.row_origins import BatchRows, Call
+from spark_kafka_sink.producer.batching.pieces import Pieces
+from spark_kafka_sink.producer.batching.row_origins import BatchRows, Call, RowOrigins, Share
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.encoder import EncodedSlice
 from spark_kafka_sink.records.header import HEADER_BYTES, TRANSACTIONAL, BatchHeader, stamp_header
 
 Segment = bytes | bytearray | memoryview
+_JOINED_BYTES_MAX = 16 << 10
+"""The pieces of a batch that is smaller are copied into one: that costs less than to go over each of them."""
 
 
 class TopicPartition(NamedTuple):
@@ -77,12 +81,26 @@ for _state, _targets in MOVES.items():
     _state.moves = _targets
 
 
+class Own(NamedTuple):
+    """What a batch has for itself: bytes in memory of their own, the rows that they are, and their leases."""
+
+    segments: tuple[Segment, ...] = ()
+    rows: tuple[BatchRows, ...] = ()
+    leases: tuple[MemoryLease, ...] = ()
+
+
+_NOTHING = Own()
+
+
 class ProducerBatch:
-    """See the module's docstring."""
+    """See the module's docstring. Its records are what it has for itself, and then its share in each of `pieces`."""
 
     __slots__ = (
         "_attempts_at_leader_change",
         "_header",
+        "_numbers",
+        "_own",
+        "_pieces",
         "attempts",
         "backoff_until_ms",
         "base_offset",
@@ -96,15 +114,12 @@ class ProducerBatch:
         "error",
         "is_split",
         "leader_epoch",
-        "leases",
         "log_append_time",
         "max_timestamp",
         "on_wire",
         "producer_epoch",
         "producer_id",
         "record_count",
-        "rows",
-        "segments",
         "state",
         "topic_partition",
         "transactional",
@@ -116,9 +131,9 @@ class ProducerBatch:
         self.created_ms = created_ms
         self.deadline_ms = deadline_ms
         self.state = OPEN
-        self.segments: tuple[Segment, ...] = ()
-        self.rows: tuple[BatchRows, ...] = ()  # which rows of which calls its records are
-        self.leases: tuple[MemoryLease, ...] = ()
+        self._own = _NOTHING
+        self._pieces: tuple[Pieces, ...] = ()
+        self._numbers: tuple[int, ...] = ()  # which piece of each
         self.record_count = 0
         self.body_bytes = self.uncompressed_bytes = 0
         self.base_timestamp = self.max_timestamp = -1
@@ -152,29 +167,46 @@ class ProducerBatch:
         """Rows that could not be encoded, as a batch without bytes: their calls get the error like those of others."""
         batch = cls(topic_partition, created_ms=0, deadline_ms=float("inf"))
         batch.record_count = rows.stop - rows.start
-        batch.rows = (rows,)
+        batch._own = Own(rows=(rows,))
         batch.fail(error)
         return batch
 
-    def append(self, piece: EncodedSlice, rows: BatchRows, shared: tuple[MemoryLease]) -> None:
-        """Add encoded records, whose offset deltas go on where the batch ends; `shared` is the memory of their bytes:
-        one tuple for all batches that lie in it."""
+    def append(self, pieces: Pieces, number: int) -> None:
+        """Add encoded records, whose offset deltas go on where the batch ends. The batch holds their lease already."""
         if self.state is not OPEN and self.state is not PINNED:
             raise IllegalStateError(f"Records cannot be added to {self!r}.")
-        segment, count, base, top = piece
-        shared[0].hold(self, len(segment) + rows.nbytes)
-        if not self.leases:
-            self.leases = shared
-        elif shared[0] not in self.leases:
-            self.leases = (*self.leases, *shared)
         if not self.record_count:
-            self.base_timestamp = base
-        self.max_timestamp = max(top, self.max_timestamp)
-        self.segments = (*self.segments, segment)
-        self.body_bytes += len(segment)
+            self.base_timestamp = pieces.base_timestamps[number]
+        self.max_timestamp = max(pieces.max_timestamps[number], self.max_timestamp)
+        self._pieces, self._numbers = (*self._pieces, pieces), (*self._numbers, number)
+        self.body_bytes += pieces.sizes[number]
         self.uncompressed_bytes = self.body_bytes
-        self.record_count += count
-        self.rows = (*self.rows, rows)
+        self.record_count += pieces.record_counts[number]
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Its records, as they are now."""
+        return [*self._own.segments, *map(Pieces.segment, self._pieces, self._numbers)]
+
+    @property
+    def rows(self) -> list[BatchRows]:
+        """Which rows of which calls its records are."""
+        return [*self._own.rows, *map(Pieces.rows, self._pieces, self._numbers)]
+
+    def add_shares(self, to: Mapping[RowOrigins, list[Share]]) -> None:
+        """Add what a broker has of each group of rows that the batch has some of."""
+        partition, time = self.topic_partition.partition, self.log_append_time
+        for origins, start, stop, first_index in self._own.rows:
+            to[origins].append((start, stop, partition, self.offset_of(first_index), time))
+        for pieces, number in zip(self._pieces, self._numbers, strict=True):
+            first, last, offset = pieces.starts[number], pieces.stops[number], pieces.first_indexes[number]
+            offset = self.base_offset + offset if self.base_offset >= 0 else -1
+            to[pieces.origins].append((first, last, partition, offset, time))
+
+    @property
+    def leases(self) -> list[MemoryLease]:
+        """The memory that it holds."""
+        return [*self._own.leases, *[pieces.lease for pieces in self._pieces]]
 
     def rows_by_call(self) -> list[tuple[Call, NDArray[np.int64], int]]:
         """For each call: the call, places of rows in it, and the number of the first of them in the batch."""
@@ -207,10 +239,11 @@ class ProducerBatch:
 
     def _keep_alone(self, segment: memoryview) -> None:
         """Replace the segments by one that the batch does not share. Its charge moves out of the shared leases."""
-        shared, needed = self.leases, len(segment) + sum(rows.nbytes for rows in self.rows)
+        shared, rows = self.leases, self.rows
+        needed = len(segment) + sum([some.nbytes for some in rows])
         own = shared[0].sibling()
         own.hold(self, needed)
-        self.segments, self.leases = (segment,), (own,)
+        self._own, self._pieces, self._numbers = Own((segment,), tuple(rows), (own,)), (), ()
         for lease in sorted(shared, key=lambda lease: -lease.bytes):
             lease.move(needed - own.bytes, own)
         for lease in shared:
@@ -223,13 +256,13 @@ class ProducerBatch:
         """
         child = ProducerBatch(self.topic_partition, self.created_ms, self.deadline_ms)
         found = [rows.between(start, stop) for rows in self.rows]
-        child.rows = tuple([rows for rows in found if rows is not None])
-        child.segments, child.leases, child.record_count = (piece.segment,), self.leases, piece.record_count
+        rows = tuple([rows for rows in found if rows is not None])
+        child._own, child.record_count = Own((piece.segment,), rows, tuple(self.leases)), piece.record_count
         child.body_bytes = child.uncompressed_bytes = len(piece.segment)
         child.base_timestamp, child.max_timestamp = piece.base_timestamp, piece.max_timestamp
         child.is_split = True
-        for lease in child.leases:
-            lease.hold(child, child.body_bytes + sum(rows.nbytes for rows in child.rows))
+        for lease in self.leases:
+            lease.hold(child, child.body_bytes + sum([some.nbytes for some in rows]))
         if self.has_sequence:
             sequence = sequences.add(self.base_sequence, start)
             child.set_producer_state(self.producer_id, self.producer_epoch, sequence, transactional=self.transactional)
@@ -270,6 +303,9 @@ class ProducerBatch:
         """Header and records for the request; the header is stamped once for each identity."""
         if self.state in (OPEN, PINNED, DRAINED):
             raise IllegalStateError(f"{self!r} is not closed.")
+        segments = self.segments
+        if len(segments) > 1 and self.body_bytes <= _JOINED_BYTES_MAX:
+            segments = [b"".join(segments)]
         if not self._header:
             header = BatchHeader(
                 attributes=self.codec | TRANSACTIONAL if self.transactional else self.codec,
@@ -281,8 +317,8 @@ class ProducerBatch:
                 base_sequence=self.base_sequence,
                 record_count=self.record_count,
             )
-            self._header = stamp_header(header, self.segments)
-        return [self._header, *self.segments]
+            self._header = stamp_header(header, segments)
+        return [self._header, *segments]
 
     # -- moving -------------------------------------------------------------------------------------------------------
 
@@ -355,7 +391,7 @@ class ProducerBatch:
     def _let_go_if_off_wire(self) -> None:
         if self.on_wire:
             return
-        leases, self.leases, self.segments = self.leases, (), ()
+        leases, self._own = self.leases, self._own._replace(segments=(), leases=())
         for lease in leases:
             lease.let_go(self)
 

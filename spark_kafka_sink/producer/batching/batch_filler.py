@@ -25,7 +25,6 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import groupby, repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,14 +35,14 @@ from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLea
 from spark_kafka_sink.producer.batching.grouping import compatible, group, rows_of_records
 from spark_kafka_sink.producer.batching.incomplete import IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue, PartitionQueues
-from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
+from spark_kafka_sink.producer.batching.pieces import Pieces
+from spark_kafka_sink.producer.batching.row_origins import RowOrigins
 from spark_kafka_sink.producer.batching.staging import Additions, Stage, StagedRows
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.records.arrays import named_rows
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, CompressionRatios, require
 from spark_kafka_sink.records.cutting import BatchSlices, cut_batches, times_of
-from spark_kafka_sink.records.encoder import encode
+from spark_kafka_sink.records.encoder import EncodedSlices, encode
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 _log = logging.getLogger(__name__)
@@ -252,8 +251,7 @@ class BatchFiller:
         now_ms = self._wall_clock_ms()
         times = times_of(grouped.columns, now_ms)
         cuts = cut_batches(grouped.sizes, grouped.slices(pinned), self.batch_bytes_max(stage.topic), times)
-        pieces = encode(grouped.columns, cuts, now_ms, grouped.order)
-        leases = self._leases_of(stage, cuts, pieces.segments, grouped.origins)
+        buffers = self._pieces_of(stage, cuts, encode(grouped.columns, cuts, now_ms, grouped.order), grouped.origins)
         deadline_ms = stage.oldest_ms + self._config.delivery_timeout_ms
         last = list(pinned)
         batches: list[ProducerBatch] = []
@@ -262,25 +260,25 @@ class BatchFiller:
             if batch is None or not place:
                 batch = last[index] = ProducerBatch(queues[index].topic_partition, stage.oldest_ms, deadline_ms)
             batches.append(batch)
-        rows = list(named_rows(BatchRows, repeat(grouped.origins), cuts.starts, cuts.stops, cuts.first_offset_deltas))
-        return Additions(batches, [queues[index] for index in cuts.partition_indexes], pieces, rows, leases), queues
+        return Additions(buffers, batches, [queues[index] for index in cuts.partition_indexes]), queues
 
-    def _leases_of(
-        self, stage: Stage, cuts: BatchSlices, segments: Sequence[memoryview], origins: RowOrigins
-    ) -> list[tuple[MemoryLease]]:
-        """For each piece a lease of what was reserved for its buffer. Pieces that were encoded together share both."""
-        leases: list[tuple[MemoryLease]] = []
+    def _pieces_of(
+        self, stage: Stage, cuts: BatchSlices, encoded: Sequence[EncodedSlices], origins: RowOrigins
+    ) -> list[Pieces]:
+        """For each buffer its pieces, with a lease of what was reserved for them."""
+        found: list[Pieces] = []
         staged = stage.leases[0]
-        for _, same in groupby([id(segment.obj) for segment in segments]):
-            first, last = len(leases), len(leases) + len(list(same))
-            encoded = memoryview(segments[first].obj).nbytes
-            rows_bytes = origins.nbytes(cuts.starts[first], cuts.stops[last - 1])
+        first = 0
+        for buffer in encoded:
+            ours = slice(first, first := first + len(buffer.sizes))
+            starts, stops, first_deltas = cuts.starts[ours], cuts.stops[ours], cuts.first_offset_deltas[ours]
             lease = staged.sibling()
             lease.hold(stage, 0)
             stage.leases.append(lease)
-            staged.move(encoded * (2 if self._compresses else 1) + rows_bytes, lease)
-            leases += [(lease,)] * (last - first)
-        return leases
+            rows_bytes = origins.nbytes(starts[0], stops[-1])
+            staged.move(buffer.data.nbytes * (2 if self._compresses else 1) + rows_bytes, lease)
+            found.append(Pieces(buffer, lease, origins, starts, stops, first_deltas))
+        return found
 
     def _append(
         self, stage: Stage, run: Sequence[StagedRows], additions: Additions, queues: Sequence[PartitionQueue]
@@ -288,19 +286,21 @@ class BatchFiller:
         """Put the records into their batches, and the new ones of these into their queues."""
         full: list[ProducerBatch] = []
         with self._lock:
-            self._shared.update(lease for (lease,) in dict.fromkeys(additions.leases))
             stage.entries, stage.additions = stage.entries[len(run) :], additions
-            batches, its_queues, pieces, its_rows, leases = additions
-            for batch, queue, piece, rows, shared in zip(
-                batches, its_queues, pieces.rows(), its_rows, leases, strict=True
-            ):
-                if not rows.first_index:
-                    if queue.batches and queue.batches[-1].state is PINNED:
-                        full.append(queue.batches[-1])
-                    batch.pin()
-                    queue.batches.append(batch)
-                    self._incomplete.add(batch)
-                batch.append(piece, rows, shared)
+            first = 0
+            for pieces in additions.buffers:
+                ours = slice(first, first := first + len(pieces))
+                batches = additions.batches[ours]
+                self._shared.add(pieces.lease)
+                pieces.lease.hold_each(batches, pieces.charges)
+                for number, (batch, queue) in enumerate(zip(batches, additions.queues[ours], strict=True)):
+                    if not pieces.first_indexes[number]:
+                        if queue.batches and queue.batches[-1].state is PINNED:
+                            full.append(queue.batches[-1])
+                        batch.pin()
+                        queue.batches.append(batch)
+                        self._incomplete.add(batch)
+                    batch.append(pieces, number)
             full += self._unpin(queues, self.batch_bytes_max(stage.topic))
             if not full:
                 self._place(queues)

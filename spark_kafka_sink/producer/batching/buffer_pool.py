@@ -6,8 +6,8 @@ form. A call that cannot be served waits in a queue. While the queue is not empt
 alone, so that small requests cannot starve a large one before them.
 
 A MemoryLease is one reservation that several batches share. The encoder writes the records of many batches into one
-buffer, and the buffer lives until the last of these batches no longer needs it. So the lease returns its bytes only
-then: memory that is charged is memory that is used. A batch whose request may still be read by a socket must not let
+buffer, which is the lease's, until the last of these batches no longer needs it. Only then the lease returns its bytes:
+memory that is charged is memory that is used. A batch whose request may still be read by a socket must not let
 go, even if it has expired (CVE-2026-35554: memory was reused under a request that was still being sent).
 
 A partition whose leader does not answer would hold its whole buffer with one small batch. `is_sparse` finds such
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from spark_kafka_sink.client.backoff import wait_seconds
 from spark_kafka_sink.errors import BufferExhaustedError, IllegalStateError, ProducerClosedError, RecordTooLargeError
@@ -156,11 +156,12 @@ class _Waiter:
 class MemoryLease:
     """Reserved bytes with several holders; they return to the pool when the last holder lets go. Any thread."""
 
-    __slots__ = ("__weakref__", "_bytes", "_holders", "_lock", "_pool", "_used")
+    __slots__ = ("__weakref__", "_bytes", "_holders", "_lock", "_pool", "_used", "buffer")
 
     def __init__(self, pool: BufferPool, count: int) -> None:
         """Take over `count` bytes that are already reserved in `pool`. The lease has no holder yet."""
         self._pool = pool
+        self.buffer: memoryview | None = None  # the memory that its holders share, if they share some
         self._lock = threading.Lock()  # guards the fields below
         self._bytes = count
         self._used = 0  # bytes that the present holders need
@@ -188,12 +189,19 @@ class MemoryLease:
             self._holders[holder] = count
             self._used += count
 
+    def hold_each(self, holders: Sequence[object], counts: Sequence[int]) -> None:
+        """Add holders, each of which needs so many of the bytes."""
+        with self._lock:
+            self._holders.update(zip(holders, counts, strict=True))
+            self._used += sum(counts)
+
     def let_go(self, holder: object) -> None:
         """Remove a holder, if it is one; the last one returns all bytes."""
         with self._lock:
             self._used -= self._holders.pop(holder, 0)
-            surplus = self._bytes if not self._holders else 0
-            self._bytes -= surplus
+            if self._holders:
+                return
+            surplus, self._bytes, self.buffer = self._bytes, 0, None
         if surplus:
             self._pool.release(surplus)
 

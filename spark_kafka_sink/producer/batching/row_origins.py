@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, count
 from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -24,6 +25,7 @@ first (-1 if it is not known), and the time of the log's append (-1 where record
 Shares: TypeAlias = "Sequence[Share] | NDArray[np.int64]"
 """Few of them as tuples, many as an array with a line for each."""
 _FEW = 16
+_ages = count()
 
 
 class Call(Protocol):
@@ -50,13 +52,15 @@ class Call(Protocol):
 class RowOrigins:
     """For each row that was grouped, in the order of the partitions, the call that it came with and its place there."""
 
-    __slots__ = ("_calls", "_has_futures", "_numbers", "_starts", "rows")
+    __slots__ = ("_calls", "_has_futures", "_numbers", "_starts", "age", "rows")
 
     def __init__(
         self, rows: NDArray[np.int64], calls: Sequence[Call], numbers: NDArray[np.int32] | None = None
     ) -> None:
         """`rows` are places in the calls, `numbers` says for each row which of the calls it is. None: the only one."""
         self.rows = rows
+        self.age = next(_ages)
+        """Rows of a partition that came later have a higher one."""
         self._calls = calls
         self._has_futures = any(call.bytes_per_row for call in calls)
         if numbers is None:
@@ -73,6 +77,13 @@ class RowOrigins:
         if not self._has_futures:
             return places
         return places + sum([call.bytes_per_row * (end - first) for call, first, end in self.shares(start, stop)])
+
+    def charges(self, starts: Sequence[int], stops: Sequence[int], sizes: Sequence[int]) -> list[int]:
+        """For each of many ranges of rows: their records, of so many bytes, and what `nbytes` says of them."""
+        if self._has_futures:
+            return [size + self.nbytes(*rows) for *rows, size in zip(starts, stops, sizes, strict=True)]
+        place_bytes = self.rows.itemsize
+        return [size + place_bytes * (stop - start) for start, stop, size in zip(starts, stops, sizes, strict=True)]
 
     def shares(self, start: int, stop: int) -> list[tuple[Call, int, int]]:
         """The calls that have rows in [start, stop), and which rows: call, first row, row after the last."""
@@ -97,7 +108,7 @@ class RowOrigins:
             for call, found in by_call.items():
                 yield call, found, sum([last - first for first, last, *_ in found])
             return
-        numbers, shares = self._cut(np.array(stored))
+        numbers, shares = self._cut(np.fromiter(chain.from_iterable(stored), np.int64, 5 * len(stored)).reshape(-1, 5))
         order = numbers.argsort(kind="stable")
         ends = np.bincount(numbers).cumsum().tolist()
         rows = np.bincount(numbers, shares[:, 1] - shares[:, 0]).astype(np.int64).tolist()

@@ -12,7 +12,7 @@ from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.cutting import BatchSlice, batch_slices, cut_batches, times_of, whole
 from spark_kafka_sink.records.decoder import decode_body
-from spark_kafka_sink.records.encoder import encode
+from spark_kafka_sink.records.encoder import encode_slices
 from spark_kafka_sink.records.header import parse_header
 from spark_kafka_sink.records.sizes import record_size_bounds
 
@@ -32,5 +32,5 @@ def split_batch(batch: ProducerBatch, batch_bytes_max: int) -> list[ProducerBatc
         middle = int(np.searchsorted(np.cumsum(sizes), sizes.sum() // 2, "right"))
         middle = max(1, middle)
         plan = batch_slices([BatchSlice(0, 0, middle), BatchSlice(0, middle, columns.num_rows)])
-    pieces = encode(columns, plan, batch.max_timestamp)
-    return [batch.part(piece, cut.start, cut.stop) for cut, piece in zip(plan.rows(), pieces.rows(), strict=True)]
+    pieces = encode_slices(columns, plan, batch.max_timestamp)
+    return [batch.part(piece, cut.start, cut.stop) for cut, piece in zip(plan.rows(), pieces, strict=True)]

@@ -34,10 +34,10 @@ from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue
-from spark_kafka_sink.producer.batching.row_origins import BatchRows, Call, rows_of_call
+from spark_kafka_sink.producer.batching.pieces import Pieces
+from spark_kafka_sink.producer.batching.row_origins import Call, rows_of_call
 from spark_kafka_sink.producer.futures import Callback, RecordFutures, SendFuture
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.encoder import EncodedSlices
 from spark_kafka_sink.records.joined_rows import JOINED_BYTES_MAX
 
 Headers = Sequence[tuple[str, "bytes | None"]]
@@ -116,14 +116,12 @@ Entry = StagedRecords | StagedRows
 
 
 class Additions(NamedTuple):
-    """Encoded records, piece by piece: the batch that each is for, the queue that the batch is in, or will be in, what
-    they are, and their memory. Columns, since an object for each piece would have the garbage collector look at it."""
+    """Encoded records, buffer by buffer, and for each piece the batch that it is for, and the queue that the batch is
+    in, or will be in."""
 
+    buffers: Sequence[Pieces] = ()
     batches: Sequence[ProducerBatch] = ()
     queues: Sequence[PartitionQueue] = ()
-    pieces: EncodedSlices = EncodedSlices()
-    rows: Sequence[BatchRows] = ()
-    leases: Sequence[tuple[MemoryLease]] = ()
 
 
 class Stage:
@@ -277,7 +275,9 @@ class Stage:
             for partition in np.unique(partitions).tolist():
                 its_rows = rows_of_call(call, rows[partitions == partition])
                 batches.append(ProducerBatch.failed(TopicPartition(self.topic, partition), its_rows, error))
-        for batch, missing in zip(self.additions.batches, self.additions.rows, strict=True):
+        pieces = [(its, number) for its in self.additions.buffers for number in range(len(its))]
+        for batch, (its, number) in zip(self.additions.batches, pieces, strict=True):
+            missing = its.rows(number)
             if missing not in batch.rows:
                 batches.append(ProducerBatch.failed(batch.topic_partition, missing, error))
         return batches

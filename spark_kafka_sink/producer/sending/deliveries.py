@@ -231,21 +231,14 @@ class Deliveries:
 
 
 def complete_futures(batches: Sequence[ProducerBatch]) -> None:
-    """Hand the rows of acknowledged batches to their calls.
-
-    Those that were grouped together are handed over together. Where a batch has rows of several groups, all of them
-    come after the others of their partition that lie before them.
-    """
-    for place in range(max([len(batch.rows) for batch in batches])):
-        stored: defaultdict[RowOrigins, list[Share]] = defaultdict(list)
-        for batch in batches:
-            if place < len(batch.rows):
-                origins, start, stop, first_index = batch.rows[place]
-                offset = batch.offset_of(first_index)
-                stored[origins].append((start, stop, batch.topic_partition.partition, offset, batch.log_append_time))
-        for origins, ranges in stored.items():
-            for call, shares, count in origins.shares_by_call(ranges):
-                by_itself(call.stored, origins.rows, shares, count)
+    """Hand the rows of acknowledged batches to their calls: those that were grouped together at once, and the groups in
+    the order in which they were made, which is that of the rows of each partition."""
+    stored: defaultdict[RowOrigins, list[Share]] = defaultdict(list)
+    for batch in batches:
+        batch.add_shares(stored)
+    for origins in sorted(stored, key=lambda origins: origins.age):
+        for call, shares, count in origins.shares_by_call(stored[origins]):
+            by_itself(call.stored, origins.rows, shares, count)
 
 
 def fail_futures(

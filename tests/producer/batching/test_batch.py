@@ -18,11 +18,12 @@ from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec
 from spark_kafka_sink.records.cutting import cut_batches, times_of, whole
 from spark_kafka_sink.records.decoder import decode_batches
-from spark_kafka_sink.records.encoder import EncodedSlice, encode
+from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import parse_header
 from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.producer.batching.accumulator_harness import Clock, tp
 from tests.producer.batching.named_call import NamedCall
+from tests.producer.batching.one_piece import append_rows
 
 ERROR = DeliveryError("no")
 
@@ -36,8 +37,8 @@ def batch_of(columns: RecordColumns, pool: BufferPool | None = None) -> Producer
     batch = ProducerBatch(tp(3), created_ms=10, deadline_ms=110)
     now = 1_700_000_000_000
     plan = cut_batches(record_size_bounds(columns), whole(columns.num_rows), 1 << 20, times_of(columns, now))
-    (piece,) = encode(columns, plan, now).rows()
-    batch.append(piece, rows_of_call(NamedCall("call"), np.arange(piece.record_count)), (lease,))
+    (encoded,) = encode(columns, plan, now)
+    append_rows(batch, rows_of_call(NamedCall("call"), np.arange(columns.num_rows)), encoded, lease)
     lease.let_go(filling)
     return batch
 
@@ -106,12 +107,11 @@ def test_a_batch_moves_as_the_table_says_and_every_other_move_raises(
 @pytest.mark.parametrize("state", [BatchState.CLOSED, BatchState.IN_FLIGHT, BatchState.DONE])
 def test_only_a_batch_that_is_not_closed_takes_records(state: BatchState) -> None:
     batch = batch_of(plain())
-    piece = EncodedSlice(memoryview(b""), 1, 0, 0)
-    rows, shared = batch.rows[0], (batch.leases[0],)
+    (rows,) = batch.rows
     for step in WAYS[state]:
         step(batch)
     with pytest.raises(IllegalStateError, match="cannot be added"):
-        batch.append(piece, rows, shared)
+        append_rows(batch, rows)
 
 
 @pytest.mark.parametrize("state", [BatchState.OPEN, BatchState.PINNED])

@@ -79,8 +79,8 @@ def test_a_full_stage_of_single_records_fills_a_batch(length: int) -> None:
             stage.place(rows_of_records)
     grouped = group(stage.rows)
     cuts = cut_batches(grouped.sizes, grouped.slices([None]), batch_bytes, times_of(grouped.columns, 0))
-    first, *_ = encode(grouped.columns, cuts, 0, grouped.order).segments
-    assert 0.94 * batch_bytes < HEADER_BYTES + len(first) <= batch_bytes
+    first, *_ = encode(grouped.columns, cuts, 0, grouped.order)
+    assert 0.94 * batch_bytes < HEADER_BYTES + first.sizes[0] <= batch_bytes
 
 
 def test_single_records_are_placed_when_they_could_fill_a_batch_and_then_four_and_wait_on_if_they_do_not() -> None:

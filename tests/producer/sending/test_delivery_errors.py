@@ -32,13 +32,14 @@ from spark_kafka_sink.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from tests.producer.batching.one_piece import append_rows
 
 
 def test_records_that_the_broker_names_get_its_words_and_the_others_get_batch_refused() -> None:
     batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
     call = ColumnsFuture("t", 4)
-    batch.record_count = 4
-    batch.rows = (rows_of_call(call, np.array([10, 11])), rows_of_call(call, np.array([20, 21]), 2))
+    append_rows(batch, rows_of_call(call, np.array([10, 11])))
+    append_rows(batch, rows_of_call(call, np.array([20, 21]), 2))
     named, innocent = record_errors(batch, Answer(codes.INVALID_RECORD, record_words={2: "has no key"}))
     assert innocent is not None
     fail_futures(batch, innocent, named)

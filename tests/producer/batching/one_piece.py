@@ -1,0 +1,22 @@
+"""Rows that are the only ones of their fill, appended to a batch."""
+
+from __future__ import annotations
+
+from spark_kafka_sink.producer.batching.batch import ProducerBatch
+from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
+from spark_kafka_sink.producer.batching.pieces import Pieces
+from spark_kafka_sink.producer.batching.row_origins import BatchRows
+from spark_kafka_sink.records.encoder import EncodedSlices
+from tests.producer.batching.accumulator_harness import Clock
+
+
+def append_rows(
+    batch: ProducerBatch, rows: BatchRows, encoded: EncodedSlices | None = None, lease: MemoryLease | None = None
+) -> None:
+    """`encoded` has their one piece; None: they are encoded to nothing."""
+    count = rows.stop - rows.start
+    encoded = encoded or EncodedSlices(memoryview(b""), [0], [0], [count], [0], [0])
+    lease = lease or MemoryLease(BufferPool(0, Clock()), 0)
+    pieces = Pieces(encoded, lease, rows.origins, [rows.start], [rows.stop], [rows.first_index])
+    lease.hold_each([batch], pieces.charges)
+    batch.append(pieces, 0)
