@@ -190,7 +190,7 @@ class MemoryLease:
             self._used += count
 
     def hold_each(self, holders: Sequence[object], counts: Sequence[int]) -> None:
-        """Add holders, each of which needs so many of the bytes."""
+        """Add holders; each needs its count of the bytes."""
         with self._lock:
             self._holders.update(zip(holders, counts, strict=True))
             self._used += sum(counts)

@@ -79,7 +79,7 @@ class RowOrigins:
         return places + sum([call.bytes_per_row * (end - first) for call, first, end in self.shares(start, stop)])
 
     def charges(self, starts: Sequence[int], stops: Sequence[int], sizes: Sequence[int]) -> list[int]:
-        """For each of many ranges of rows: their records, of so many bytes, and what `nbytes` says of them."""
+        """For each of many ranges of rows: the size of their records, and what `nbytes` says of them."""
         if self._has_futures:
             return [size + self.nbytes(*rows) for *rows, size in zip(starts, stops, sizes, strict=True)]
         place_bytes = self.rows.itemsize
