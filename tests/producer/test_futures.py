@@ -25,22 +25,30 @@ STORED = RecordMetadata("t", 3, 17, 1_000, 4, -1)
 MORE_THAN_EXCEPTIONS = [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError]
 
 
-def future(*callbacks: object) -> SendFuture:
+class Sent(SendFuture):
+    """With the call that it is of."""
+
+    def __init__(self, call: RecordFutures) -> None:
+        super().__init__(call, 0)
+        self.call = call
+
+
+def future(*callbacks: object) -> Sent:
     """Of one record, with a time, and the sizes of its key and value."""
     call = RecordFutures("t")
     if callbacks:
         call.callbacks[0] = callbacks  # type: ignore[assignment]
     call.describe(np.array([1_000]), np.array([4], np.int32), np.array([-1], np.int32))
-    return SendFuture(call, 0)
+    return Sent(call)
 
 
-def stored(one: SendFuture, offset: int = 17, log_append_time: int = -1) -> None:
+def stored(one: Sent, offset: int = 17, log_append_time: int = -1) -> None:
     """A broker has the record."""
-    one._call.stored(np.zeros(1, np.int64), [(0, 1, 3, offset, log_append_time)], 1)
+    one.call.stored(np.zeros(1, np.int64), [(0, 1, 3, offset, log_append_time)], 1)
 
 
-def failed(one: SendFuture, error: KafkaSinkError) -> None:
-    one._call.failed(np.zeros(1, np.int64), 3, error)
+def failed(one: Sent, error: KafkaSinkError) -> None:
+    one.call.failed(np.zeros(1, np.int64), 3, error)
 
 
 def test_an_outcome_that_came_before_the_first_look_is_there() -> None:
@@ -92,7 +100,7 @@ def test_it_cannot_be_cancelled_and_cancel_returns_false() -> None:
 
 def test_callbacks_come_before_the_future_is_done_and_may_look_at_it() -> None:
     seen: list[tuple[object, object, bool]] = []
-    one: SendFuture = future(lambda metadata, error: seen.append((metadata, error, one.done())))
+    one: Sent = future(lambda metadata, error: seen.append((metadata, error, one.done())))
     stored(one)
     assert seen == [(STORED, None, False)]
     assert one.done()
@@ -101,7 +109,7 @@ def test_callbacks_come_before_the_future_is_done_and_may_look_at_it() -> None:
 def test_the_callback_of_a_failure_gets_topic_and_partition_and_nothing_else_as_in_java() -> None:
     seen: list[tuple[object, object]] = []
     error = DeliveryError("no")
-    one: SendFuture = future(lambda metadata, error: seen.append((metadata, error)))
+    one: Sent = future(lambda metadata, error: seen.append((metadata, error)))
     failed(one, error)
     assert seen == [(RecordMetadata("t", 3, -1, -1, -1, -1), error)]
 
@@ -208,21 +216,21 @@ def test_after_ctrl_c_in_the_first_look_at_a_future_the_second_look_finds_its_re
     assert one.result(0) == STORED
 
 
-def test_an_outcome_that_a_look_takes_just_before_it_waits_ends_the_wait() -> None:
+def test_an_outcome_that_a_look_takes_just_before_it_waits_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     class ComesBetween(threading.Condition):
         """The outcome comes after the look at the state, before the wait."""
 
         def wait(self, timeout: float | None = None) -> bool:
             sender.start()
-            wait_until(lambda: one._call.outcome(0) is not None)
-            assert one._condition is self  # Future.result asks for it again, and that look takes the outcome
-            assert one._state == "FINISHED"
+            wait_until(lambda: one.call.outcome(0) is not None)
+            assert one.done()  # a look that takes the outcome, as Future.result has just before it waits
             return super().wait(timeout)
 
     one = future()
     sender = threading.Thread(target=stored, args=(one,))
+    monkeypatch.setattr(threading, "Condition", ComesBetween)
     assert not one.done()
-    one._looked_at = ComesBetween()
+    monkeypatch.undo()
     assert one.result(PATIENCE_SECONDS) == STORED
     sender.join()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from random import Random
 
@@ -13,7 +14,6 @@ from spark_kafka_sink.errors import DeliveryTimeoutError, DisconnectedError, Kaf
 from spark_kafka_sink.producer.batching.accumulator import ReadyCheck, RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
-from spark_kafka_sink.producer.batching.incomplete import Flush
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.partitioner import Partitioner
 from spark_kafka_sink.records import sequences
@@ -21,6 +21,7 @@ from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.producer.batching.named_call import NamedCall, named
+from tests.waiting import PATIENCE_SECONDS
 
 TOPIC = "t"
 VALUE = b"v" * 100
@@ -85,6 +86,28 @@ def values_of(batch: ProducerBatch) -> list[bytes | None]:
     return values
 
 
+class OpenFlush:
+    """A flush that goes on, in a thread of its own, until the test ends it."""
+
+    def __init__(self, accumulator: RecordAccumulator) -> None:
+        self.done: threading.Event
+        self._begun, self._given_up = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=accumulator.flush, args=(self._wait,), daemon=True)
+        self._thread.start()
+        assert self._begun.wait(PATIENCE_SECONDS)
+
+    def end(self) -> bool:
+        self._given_up.set()
+        self._thread.join(PATIENCE_SECONDS)
+        assert not self._thread.is_alive()
+        return self.done.is_set()
+
+    def _wait(self, done: threading.Event) -> bool:
+        self.done = done
+        self._begun.set()
+        return self._given_up.wait()
+
+
 class Harness:
     """Options by their names with underscores; the snapshot may be replaced."""
 
@@ -137,16 +160,15 @@ class Harness:
         size = len(value) + RECORD_BYTES - 100
         self.accumulator.append_record(TOPIC, (value, None, None, partition, WALL_MS), size, self.snapshot, named(call))
 
-    def begin_flush(self) -> Flush:
+    def begin_flush(self) -> OpenFlush:
         """The first half of a flush, which the sender has seen; its end is `flushed`."""
-        flush = self.accumulator._incomplete.begin_flush()
+        flush = OpenFlush(self.accumulator)
         self.ready()
         return flush
 
-    def flushed(self, flush: Flush) -> bool:
+    def flushed(self, flush: OpenFlush) -> bool:
         """Is all that was there before acknowledged, or has it failed? The flush is over either way."""
-        self.accumulator._incomplete.end_flush(flush)
-        return flush.done.is_set()
+        return flush.end()
 
     def ready(self) -> ReadyCheck:
         return self.accumulator.ready(self.snapshot, self.clock.now)

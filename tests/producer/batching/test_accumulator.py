@@ -14,6 +14,7 @@ from tests.producer.batching.accumulator_harness import (
     FOREVER,
     TOPIC,
     Harness,
+    OpenFlush,
     cluster,
     values_of,
 )
@@ -319,7 +320,7 @@ def test_partitions_without_a_leader_are_left_out() -> None:
 def test_a_flush_that_begins_while_the_producer_ends_is_over_with_it() -> None:
     h = Harness(linger_ms=1000)
     h.append(0)
-    flush = h.accumulator._incomplete.begin_flush()  # no round of the sender sees it any more
+    flush = OpenFlush(h.accumulator)  # no round of the sender sees it any more
     h.accumulator.close()
     h.accumulator.finish(*h.accumulator.abort_incomplete(ERROR))
     h.accumulator.end(interrupted=False)

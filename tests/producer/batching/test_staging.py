@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
+from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.batching import grouping, staging
 from spark_kafka_sink.producer.batching.grouping import group
 from spark_kafka_sink.producer.batching.staging import Stage, StagedRecords, StagedRows, chunks
@@ -64,8 +65,10 @@ def test_single_records_that_are_placed_become_rows_between_the_others_and_are_c
         stage.place(rows_of_records)
     assert [rows.partitions.tolist() for rows in stage.rows] == [[2, 2], [9], [3]]
     assert stage.entries[1] is between
-    assert stage.rows[0].call is first[0]._call is first[1]._call
-    assert stage.rows[2].call is last._call
+    for rows, futures in ((stage.rows[0], first), (stage.rows[2], [last])):
+        assert not any(future.done() for future in futures)
+        rows.call.failed(rows.rows, None, DeliveryError("no"))
+        assert all(future.done() for future in futures)
     assert (stage.bytes, stage.unplaced_bytes) == (sum(int(rows.sizes.sum()) for rows in stage.rows), 0)
     assert 1_800 < stage.fullest_bytes < 1_900
 
@@ -219,12 +222,14 @@ def test_a_call_is_staged_in_chunks_of_bounded_rows_and_bytes(sizes: list[int], 
 
 
 def test_rows_that_are_given_up_become_a_failed_batch_for_each_partition() -> None:
-    stage, error = Stage("t", 0, MIB), MemoryError("no memory")
+    stage, error = Stage("t", 0, MIB), DeliveryError("no memory")
     stage.add(rows_of([10, 10, 10], [2, 5, 2]), 1)
     futures = [stage.add_record((b"v", None, None, to, 1), 30, 1, ClusterSnapshot(), ()) for to in (5, None, 5)]
     batches = stage.failed_batches(error)
     found = [(batch.topic_partition.partition, batch.record_count) for batch in batches]
     assert found == [(2, 2), (5, 1), (-1, 1), (5, 2)]  # a record that waits for its partition has none
     assert all(batch.done and batch.error is error for batch in batches)
-    assert [call for call, _, _ in batches[3].rows_by_call()] == [futures[0]._call]
+    ((call, rows, _),) = batches[3].rows_by_call()
+    call.failed(rows, 5, error)
+    assert [future.done() for future in futures] == [True, False, True]
     assert str(batches[2].topic_partition) == "t"

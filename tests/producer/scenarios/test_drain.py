@@ -179,9 +179,9 @@ def test_news_of_the_cluster_that_change_no_leader_end_no_backoff() -> None:
 def test_a_batch_that_lingers_again_after_a_flush_was_given_up_does_not_hold_the_others_of_its_node() -> None:
     h = Harness(leaders=(0, 0))
     h.append(0)
-    flush = h.accumulator._incomplete.begin_flush()
+    flush = h.begin_flush()
     assert h.ready_nodes() == {0}
-    h.accumulator._incomplete.end_flush(flush)
+    assert not h.flushed(flush)
     h.append(1, BATCH_ROWS + 1)
     assert h.ready_nodes() == {0}
     assert [batch.topic_partition.partition for batch in h.drain(0)] == [1]

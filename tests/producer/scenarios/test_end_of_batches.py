@@ -228,7 +228,7 @@ def test_deadlines_of_settled_batches_are_forgotten() -> None:
         for _ in range(100):
             for batch in h.take():
                 h.acknowledge(batch)
-    assert not h.accumulator._incomplete._deadlines
+    assert not h.accumulator.has_incomplete()
     assert h.accumulator.next_expiry_ms() == FOREVER
 
 

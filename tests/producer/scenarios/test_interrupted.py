@@ -6,7 +6,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,9 +13,13 @@ import pytest
 
 from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
 from spark_kafka_sink.errors import ProducerClosedError
+from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
+from spark_kafka_sink.producer.batching.staging import Stage
+from spark_kafka_sink.producer.windows import Windowed
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.producer.scenarios.test_threads import Caller
+from tests.producer.threaded import ThreadedProducer
 from tests.producer.virtual_time import memory_used
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -46,30 +49,29 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def producer(broker: EmbeddedBroker) -> KafkaProducer:
+def producer(broker: EmbeddedBroker) -> ThreadedProducer:
     """Each record is a full batch, so that the caller's thread fills it."""
-    producer = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "batch.size": 1})
+    producer = ThreadedProducer({"bootstrap.servers": broker.bootstrap_servers, "batch.size": 1})
     producer.partitions_for("t")
     return producer
 
 
-def in_the_accumulator(producer: KafkaProducer) -> tuple[object, str]:
-    return producer._accumulator._filler, "new_stage"
+def in_the_accumulator(producer: ThreadedProducer) -> tuple[object, str]:
+    return BatchFiller, "new_stage"
 
 
-def in_the_memory(producer: KafkaProducer) -> tuple[object, str]:
-    producer._pool._waiters = waiters = Waiters()
+def in_the_memory(producer: ThreadedProducer) -> tuple[object, str]:
+    """Nothing is called there that has a public name."""
+    producer.memory._waiters = waiters = Waiters()
     return waiters, "look"
 
 
-def in_the_filling_of_a_batch(producer: KafkaProducer) -> tuple[object, str]:
-    return producer._accumulator._filler, "_take"
+def in_the_filling_of_a_batch(producer: ThreadedProducer) -> tuple[object, str]:
+    return Stage, "place"
 
 
-def in_the_metrics(producer: KafkaProducer) -> tuple[object, str]:
-    averages: dict[str, Any] = producer._metrics._averages
-    averages["record-size"] = counter = SimpleNamespace(record=averages["record-size"].record)
-    return counter, "record"
+def in_the_metrics(producer: ThreadedProducer) -> tuple[object, str]:
+    return Windowed, "record"
 
 
 INSIDE = [in_the_accumulator, in_the_memory, in_the_filling_of_a_batch, in_the_metrics]
@@ -95,7 +97,7 @@ def interrupt_at(place: object, function: str, handler: Callable[[], None]) -> l
 @pytest.mark.parametrize("way", ["send", "send_columns"])
 @pytest.mark.parametrize("seconds", [0, HANDLER_SECONDS])
 def test_a_close_in_a_signal_handler_returns_while_the_interrupted_call_holds_a_lock(
-    broker: EmbeddedBroker, producer: KafkaProducer, where: Callable[..., Any], way: str, seconds: float
+    broker: EmbeddedBroker, producer: ThreadedProducer, where: Callable[..., Any], way: str, seconds: float
 ) -> None:
     broker.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     earlier = producer.send(ProducerRecord("t", VALUE))
@@ -113,7 +115,7 @@ def test_a_close_in_a_signal_handler_returns_while_the_interrupted_call_holds_a_
     assert isinstance(error, ProducerClosedError)
     assert isinstance(earlier.exception(PATIENCE_SECONDS), ProducerClosedError)
     producer.close()
-    assert producer._loop.join(0)
+    assert producer.thread.join(0)
     assert memory_used(producer) == 0
 
 
@@ -128,7 +130,7 @@ def error_of_the_interrupted(producer: KafkaProducer, way: str) -> BaseException
 
 
 def test_a_close_in_a_signal_handler_returns_while_the_interrupted_call_holds_the_lock_of_a_future(
-    broker: EmbeddedBroker, producer: KafkaProducer
+    broker: EmbeddedBroker, producer: ThreadedProducer
 ) -> None:
     broker.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     future = producer.send(ProducerRecord("t", VALUE))
@@ -153,7 +155,7 @@ def test_a_close_in_a_signal_handler_returns_while_the_interrupted_call_holds_th
 
 
 def test_a_close_that_interrupts_nothing_waits_until_the_rest_has_failed(
-    broker: EmbeddedBroker, producer: KafkaProducer
+    broker: EmbeddedBroker, producer: ThreadedProducer
 ) -> None:
     broker.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     futures = [producer.send(ProducerRecord("t", VALUE)) for _ in range(50)]
@@ -168,7 +170,7 @@ def test_a_close_that_interrupts_nothing_waits_until_the_rest_has_failed(
 
 @pytest.mark.parametrize("where", [in_the_accumulator, in_the_memory])
 def test_a_flush_in_a_signal_handler_ends_with_its_time_at_the_same_places(
-    broker: EmbeddedBroker, producer: KafkaProducer, where: Callable[..., Any]
+    broker: EmbeddedBroker, producer: ThreadedProducer, where: Callable[..., Any]
 ) -> None:
     raised: list[BaseException] = []
     broker.control.when(api=ApiKey.PRODUCE).delay(2_000)

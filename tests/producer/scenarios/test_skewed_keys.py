@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from spark_kafka_sink.producer.batching.staging import Stage
-from tests.producer.batching.accumulator_harness import BATCH_ROWS, TOPIC, VALUE, Harness
+from tests.producer.batching.accumulator_harness import BATCH_ROWS, VALUE, Harness
 from tests.producer.batching.named_call import name_of
 
 LINGER_MS = 1_000
@@ -61,10 +61,15 @@ def test_rows_that_are_staged_while_others_leave_come_behind_those_that_wait_on(
     assert shares == [("skewed", [2 * BATCH_ROWS]), ("meanwhile", [0, 1])]
 
 
-def test_a_thread_that_waited_for_another_to_fill_finds_nothing_full_and_fills_nothing() -> None:
+def test_a_thread_that_waited_for_another_to_fill_finds_nothing_full_and_fills_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     h = Harness(linger_ms=LINGER_MS, batch_size=1 << 20)
-    h.append(0, 1_000)
-    h.accumulator._filler.fill(TOPIC, only_full=True)
+    with monkeypatch.context() as another_fills:
+        full = [True, False]  # when the call has added its rows, and when it is its turn to fill
+        another_fills.setattr(Stage, "is_full", lambda *_: full.pop(0))
+        h.append(0, 1_000)
+    assert not full
     h.append(0, 1_000)
     h.clock.now += LINGER_MS
     (batch,) = h.take()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_kafka_sink.errors import DeliveryTimeoutError
+from spark_kafka_sink.errors import BufferExhaustedError, DeliveryTimeoutError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from tests.producer.batching.accumulator_harness import VALUE, Harness, cluster
 
@@ -75,9 +75,11 @@ def test_what_a_stalled_partition_holds_is_charged_where_single_records_are_amon
         h.append_rows([b"v" * 20] * 16_000, [0] * 9_000 + [1] * 7_000)
         for batch in h.take():
             h.acknowledge(batch)
-    waiting = sum(batch.size_bytes for queue in h.accumulator._queues for batch in queue.batches)
+    charged = held(h)
+    h.snapshot = cluster((0, 0))
+    waiting = sum(batch.size_bytes for batches in iter(h.take, []) for batch in batches)
     assert waiting > MIB
-    assert held(h) >= waiting
+    assert charged >= waiting
 
 
 def test_nothing_is_copied_while_there_is_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,6 +90,14 @@ def test_nothing_is_copied_while_there_is_memory(monkeypatch: pytest.MonkeyPatch
     h = stalled(batch_size=100_000)
     for _ in range(5):
         assert write_together(h)
+
+
+def be_short_of_memory(h: Harness) -> None:
+    """A call that finds none."""
+    free = h.pool.free_bytes
+    assert h.pool.try_reserve(free)
+    assert isinstance(h.append(HEALTHY)[1], BufferExhaustedError)
+    h.pool.release(free)
 
 
 def drained(h: Harness) -> ProducerBatch:
@@ -123,13 +133,11 @@ def test_a_call_that_is_short_of_memory_leaves_batches_alone_that_the_sender_has
     moved: list[ProducerBatch] = []
 
     def meanwhile(batch: ProducerBatch, *given: Any, **named: Any) -> Any:
-        with h.accumulator._lock:
-            h.accumulator._filler.free_sparse_memory()
+        be_short_of_memory(h)
         return usual(batch, *given, **named)
 
     monkeypatch.setattr(ProducerBatch, "move_to_own_memory", lambda batch: moved.append(batch))
-    with h.accumulator._lock:
-        h.accumulator._filler.free_sparse_memory()
+    be_short_of_memory(h)
     assert len(moved) == 1  # while it waits
     monkeypatch.setattr(ProducerBatch, step, meanwhile)
     assert taken_by_the_sender(h)

@@ -19,7 +19,11 @@ from spark_kafka_sink.client.option_parsing import LONG_MAX
 from spark_kafka_sink.errors import AuthorizationError, BufferExhaustedError, KafkaSinkError, ProducerClosedError
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
-from tests.producer.virtual_time import memory_used
+from tests.fake_system import FakeSystem
+from tests.producer.locks import locks_of
+from tests.producer.threaded import ThreadedProducer
+from tests.producer.virtual_time import memory_used, outcome, simulated_producer
+from tests.simulated_cluster import SimulatedCluster
 from tests.waiting import PATIENCE_SECONDS
 
 VALUE = b"v" * 1000
@@ -34,10 +38,10 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-def producer_of(broker: EmbeddedBroker, **options: object) -> KafkaProducer:
+def producer_of(broker: EmbeddedBroker, **options: object) -> ThreadedProducer:
     given: dict[str, object] = {"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0}
     given.update({name.replace("_", "."): value for name, value in options.items()})
-    return KafkaProducer(given)
+    return ThreadedProducer(given)
 
 
 class Caller(threading.Thread):
@@ -74,23 +78,22 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0)
 
 
-def hold_memory(producer: KafkaProducer, but: int = 0) -> int:
+def hold_memory(producer: ThreadedProducer, but: int = 0) -> int:
     """As if brokers were slow: all memory is taken, or all but so much. To be released by the test."""
     producer.partitions_for("t")
-    held = producer._pool.free_bytes - but
-    assert producer._pool.try_reserve(held)
+    held = producer.memory.free_bytes - but
+    assert producer.memory.try_reserve(held)
     return held
 
 
 def patience(producer: KafkaProducer, max_block_ms: int) -> None:
-    """max.block.ms for the calls from here on."""
+    """max.block.ms of the calls of send() from here on."""
     producer.config = replace(producer.config, max_block_ms=max_block_ms)
-    producer._accumulator._config = replace(producer._accumulator._config, max_block_ms=max_block_ms)
 
 
-def blocked(producer: KafkaProducer, count: int, call: Callable[[], object]) -> Caller:
+def blocked(producer: ThreadedProducer, count: int, call: Callable[[], object]) -> Caller:
     caller = Caller(call)
-    until(lambda: producer._pool.waiters == count or not caller.is_alive())
+    until(lambda: producer.memory.waiters == count or not caller.is_alive())
     return caller
 
 
@@ -112,8 +115,8 @@ def test_a_call_that_waits_for_memory_fails_with_the_fatal_error(broker: Embedde
     held = hold_memory(producer, but=10_000)
     caller = blocked(producer, 1, lambda: producer.send(ProducerRecord("t", LARGE)).exception(PATIENCE_SECONDS))
     assert caller.is_alive()
-    producer._sender.fatal_error = AuthorizationError("not allowed", code=31, name="CLUSTER_AUTHORIZATION_FAILED")
-    producer._pool.release(held)
+    producer.sender.fatal_error = AuthorizationError("not allowed", code=31, name="CLUSTER_AUTHORIZATION_FAILED")
+    producer.memory.release(held)
     assert isinstance(caller.finish().returned, AuthorizationError)
     producer.close()
     assert memory_used(producer) == 0
@@ -141,18 +144,18 @@ def test_a_small_record_does_not_overtake_a_large_one_that_waits_for_memory(brok
     large = blocked(producer, 1, lambda: producer.send(ProducerRecord("t", LARGE)))
     small = blocked(producer, 2, lambda: producer.send(ProducerRecord("t", VALUE)))
     assert small.is_alive()
-    producer._pool.release(held)
+    producer.memory.release(held)
     assert {one.finish().future().result(PATIENCE_SECONDS).offset for one in (large, small)} == {0, 1}
     producer.close()
 
 
-def test_columns_that_find_no_memory_say_which_rows_were_taken(broker: EmbeddedBroker) -> None:
-    with producer_of(broker, buffer_memory=100_000, max_block_ms=600_000) as producer:
-        producer.partitions_for("t")
-        broker.control.when(api=ApiKey.PRODUCE).delay(300)
-        patience(producer, 1)
-        many = producer.send_columns("t", RecordColumns(pa.array([VALUE] * 400)))
-        result = many.result(PATIENCE_SECONDS)
+def test_columns_that_find_no_memory_say_which_rows_were_taken() -> None:
+    cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
+    producer = simulated_producer(cluster, linger_ms=0, buffer_memory=100_000, max_block_ms=50)
+    producer.partitions_for("t")
+    cluster.control.when(api=ApiKey.PRODUCE).delay(300)
+    result = outcome(producer, producer.send_columns("t", RecordColumns(pa.array([VALUE] * 400))))
+    producer.close()
     failed = [row for failure in result.failures for row in failure.rows.tolist()]
     assert 0 < result.rows_written < 400
     assert failed == list(range(result.rows_written, 400))  # the first ones were taken, in order
@@ -167,18 +170,27 @@ def test_a_call_that_waits_for_a_topic_ends_when_the_producer_is_closed(broker: 
         lambda: producer.partitions_for("missing"),
     ]
     callers = [Caller(call) for call in calls]
-    until(lambda: "missing" in producer._metadata.topics)
+    until(lambda: "missing" in producer.sender.metadata.topics)
     producer.close(timeout=0)
     for caller in callers:
         assert isinstance(caller.finish().raised, ProducerClosedError)
 
 
-def test_a_flush_ends_when_another_thread_closes(broker: EmbeddedBroker) -> None:
+def test_a_flush_ends_when_another_thread_closes(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = producer_of(broker)
     broker.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     future = producer.send(ProducerRecord("t", VALUE))
+    waiting = threading.Semaphore(0)
+    usual = producer.thread.wait
+
+    def wait(event: threading.Event, timeout_ms: float | None) -> bool:
+        waiting.release()
+        return usual(event, timeout_ms)
+
+    monkeypatch.setattr(producer.thread, "wait", wait)
     flushes = [Caller(producer.flush) for _ in range(3)]
-    until(lambda: len(producer._accumulator._incomplete._flushes) == 3)
+    for _ in flushes:
+        assert waiting.acquire(timeout=PATIENCE_SECONDS)
     producer.close(timeout=0)
     for flush in flushes:
         assert flush.finish().raised is None
@@ -208,7 +220,7 @@ def test_a_close_in_a_callback_logs_nothing_and_another_close_waits_for_the_end(
         producer.send(ProducerRecord("t", VALUE), lambda metadata, error: producer.close()).result(PATIENCE_SECONDS)
         producer.close()
     assert caplog.text == ""
-    assert producer._loop.join(0)
+    assert producer.thread.join(0)
 
 
 @pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt])
@@ -221,38 +233,33 @@ def test_a_sender_thread_that_is_ended_by_an_exception_refuses_further_records(
     def end(now: float) -> None:
         raise raised("from within")
 
-    producer._sender.run_once = end  # type: ignore[method-assign]
-    producer._client.wakeup()
-    until(lambda: producer._sender.fatal_error is not None)
+    producer.sender.run_once = end  # type: ignore[method-assign]
+    producer.thread.wakeup()
+    until(lambda: producer.sender.fatal_error is not None)
     with pytest.raises(ProducerClosedError, match="from within"):
         producer.send(ProducerRecord("t", VALUE))
     producer.close()
     assert "nothing more will be sent" in caplog.text
-    assert isinstance(producer._sender.fatal_error, KafkaSinkError)
+    assert isinstance(producer.sender.fatal_error, KafkaSinkError)
 
 
-@pytest.mark.parametrize("where", ["accumulator", "memory", "metrics", "metadata", "batches"])
-def test_a_flush_in_a_signal_handler_keeps_its_time_whatever_the_interrupted_call_holds(
-    broker: EmbeddedBroker, where: str
-) -> None:
+def test_a_flush_in_a_signal_handler_keeps_its_time_whatever_the_interrupted_call_holds(broker: EmbeddedBroker) -> None:
     with producer_of(broker, linger_ms=60_000, delivery_timeout_ms=200_000) as producer:
-        future = producer.send(ProducerRecord("t", VALUE))
-        locks: dict[str, Any] = {
-            "accumulator": producer._accumulator._lock,
-            "memory": producer._pool._lock,
-            "metrics": producer._metrics._lock,
-            "metadata": producer._metadata._lock,
-            "batches": producer._accumulator._filler.fill_lock("t"),
-        }
-
-        def interrupted() -> None:
-            """As if the handler had come between two steps of send(): its thread holds the lock."""
-            with locks[where], contextlib.suppress(TimeoutError):
-                producer.flush(0.2)
-
-        Caller(interrupted).finish()
+        outcomes = [producer.send(ProducerRecord("t", VALUE))]
         producer.flush(PATIENCE_SECONDS)
-        assert future.result(0).offset == 0
+        locks = locks_of(producer)
+        assert len(locks) > 5
+        for lock in locks.values():
+            outcomes.append(producer.send(ProducerRecord("t", VALUE)))
+
+            def interrupted(lock: Any = lock) -> None:
+                """As if the handler had come between two steps of send(): its thread holds the lock."""
+                with lock, contextlib.suppress(TimeoutError):
+                    producer.flush(0.2)
+
+            assert Caller(interrupted).finish().raised is None
+            producer.flush(PATIENCE_SECONDS)
+        assert [outcome.result(0).offset for outcome in outcomes] == list(range(len(outcomes)))
 
 
 def test_the_longest_limits_that_a_user_can_give_are_waits_without_end(broker: EmbeddedBroker) -> None:

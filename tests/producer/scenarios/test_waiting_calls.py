@@ -5,19 +5,21 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import BufferExhaustedError
-from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
+from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.topics import Topics
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.testing import embedded_broker
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import outcome, run_until, simulated_producer
+from tests.producer.virtual_time import outcome, run_until, sender_of, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 MAX_BLOCK_MS = 2000
@@ -60,10 +62,10 @@ def test_full_batches_of_columns_leave_at_once_however_thin_the_other_partitions
 def test_send_has_one_budget_for_the_topic_and_for_memory(spent_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, producer = simulated()
     outcome(producer, producer.send(ProducerRecord("t", b"first")))
-    await_topic = producer._await_topic
+    await_partitions = Topics.await_partitions
 
-    def slow(*arguments: object) -> object:
-        snapshot = await_topic(*arguments)  # type: ignore[arg-type]
+    def slow(*arguments: Any) -> object:
+        snapshot = await_partitions(*arguments)
         cluster.system.advance(spent_ms)
         return snapshot
 
@@ -73,7 +75,7 @@ def test_send_has_one_budget_for_the_topic_and_for_memory(spent_ms: int, monkeyp
         budgets.append(block_ms)
         raise BufferExhaustedError("full")
 
-    monkeypatch.setattr(producer, "_await_topic", slow)
+    monkeypatch.setattr(Topics, "await_partitions", slow)
     monkeypatch.setattr(BufferPool, "try_reserve", lambda *_: False)
     monkeypatch.setattr(BufferPool, "reserve", reserve)
     assert isinstance(producer.send(ProducerRecord("t", b"v")).exception(0), BufferExhaustedError)
@@ -89,8 +91,9 @@ def test_a_callback_that_finds_no_memory_is_refused_at_once_in_words(way: str) -
     found: list[tuple[float, BaseException | None]] = []
 
     def more(*_: object) -> None:
-        free = producer._pool.free_bytes
-        assert producer._pool.try_reserve(free)
+        memory = sender_of(producer).accumulator.pool
+        free = memory.free_bytes
+        assert memory.try_reserve(free)
         began_ms = cluster.system.now()
         if way == "send":
             error = producer.send(ProducerRecord("t", b"v")).exception(0)
@@ -98,7 +101,7 @@ def test_a_callback_that_finds_no_memory_is_refused_at_once_in_words(way: str) -
             (failure,) = producer.send_columns("t", RecordColumns(pa.array([b"v"]))).result(0).failures
             error = failure.error
         found.append((cluster.system.now() - began_ms, error))
-        producer._pool.release(free)
+        memory.release(free)
 
     outcome(producer, producer.send(ProducerRecord("t", b"second"), more))
     ((waited_ms, error),) = found
@@ -109,13 +112,15 @@ def test_a_callback_that_finds_no_memory_is_refused_at_once_in_words(way: str) -
     producer.close()
 
 
-def test_a_flush_in_a_signal_handler_ends_with_its_time_although_the_call_that_it_interrupts_has_the_locks() -> None:
+def test_a_flush_in_a_signal_handler_ends_with_its_time_although_the_call_that_it_interrupts_has_a_lock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     caught: list[BaseException] = []
-    with embedded_broker(topics={"t": 1}) as broker:
+    with embedded_broker(topics={"t": 1, "other": 1}) as broker:
         options = {"linger.ms": 60_000, "delivery.timeout.ms": 200_000}
         producer = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, **options})
         producer.send(ProducerRecord("t", b"first"))
-        accumulator: RecordAccumulator = producer._accumulator
+        new_stage = BatchFiller.new_stage
 
         def handler(number: int, frame: object) -> None:
             try:
@@ -123,14 +128,18 @@ def test_a_flush_in_a_signal_handler_ends_with_its_time_although_the_call_that_i
             except TimeoutError as error:
                 caught.append(error)
 
+        def interrupted(*arguments: Any) -> object:
+            monkeypatch.undo()
+            signal.raise_signal(signal.SIGUSR1)
+            return new_stage(*arguments)
+
+        monkeypatch.setattr(BatchFiller, "new_stage", interrupted)  # send() calls it with the accumulator's lock
         before = signal.signal(signal.SIGUSR1, handler)
         try:
-            with accumulator._filler.fill_lock("t"), accumulator._lock:  # as inside of send()
-                signal.raise_signal(signal.SIGUSR1)
+            producer.send(ProducerRecord("other", b"interrupted"))
         finally:
             signal.signal(signal.SIGUSR1, before)
         assert [type(error) for error in caught] == [TimeoutError]
-        assert not accumulator._incomplete.flushing
         second = producer.send(ProducerRecord("t", b"second"))
         producer.flush(60)
         assert second.result(0).offset == 1

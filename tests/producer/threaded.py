@@ -1,0 +1,33 @@
+"""A producer as users have it, with a real thread and real sockets, whose sender tests may look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_kafka_sink.network.system import OperatingSystem
+from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.sending.sender import Sender
+from spark_kafka_sink.producer.sending.sender_thread import SenderThread
+
+
+class KnownThread(SenderThread):
+    sender: Sender
+
+    def start(self, sender: Sender, name: str) -> None:
+        self.sender = sender
+        super().start(sender, name)
+
+
+class ThreadedProducer(KafkaProducer):
+    def __init__(self, config: Mapping[str, object]) -> None:
+        self.thread = KnownThread(OperatingSystem(), flush_at_exit=10.0)
+        super().__init__(config, loop=self.thread)
+
+    @property
+    def sender(self) -> Sender:
+        return self.thread.sender
+
+    @property
+    def memory(self) -> BufferPool:
+        return self.sender.accumulator.pool
