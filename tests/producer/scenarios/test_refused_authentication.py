@@ -3,102 +3,114 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
+from spark_kafka_sink.broker.reply import Reply
 from spark_kafka_sink.errors import AuthenticationError, DeliveryTimeoutError, TransactionTimeoutError
-from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind
 from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.headers import decode_request, encode_response
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from tests.fake_system import FakeSystem
 from tests.producer.sending.sender_cases import established, pass_time, send, wait
 from tests.producer.virtual_time import outcome, run_until, simulated_producer
-from tests.simulated_cluster import SimulatedCluster
+from tests.simulated_cluster import Conversation, SimulatedCluster
 
+SASL = {
+    "security_protocol": "SASL_PLAINTEXT",
+    "sasl_mechanism": "PLAIN",
+    "sasl_jaas_config": (
+        'org.apache.kafka.common.security.plain.PlainLoginModule required username="writer" password="secret";'
+    ),
+}
 BOTH = pytest.mark.parametrize("version", [1, 2])
 
 
-class Refusals:
-    """Brokers, by their hosts, that end each new connection because of the credentials, as the selector reports it."""
+class AuthenticatingCluster(SimulatedCluster):
+    """Brokers that want SASL PLAIN. They take every user, but for those nodes that are `refusing`."""
 
-    def __init__(self, cluster: SimulatedCluster, producer: KafkaProducer) -> None:
-        self.hosts: set[str] = set()
-        self.attempts = 0
-        self._cluster = cluster
-        self._connections = producer._client._connections
-        self._selector = producer._client._selector
-        self._poll = self._selector.poll
-        self._selector.poll = self.poll  # type: ignore[method-assign]
+    def __init__(self, system: FakeSystem, **options: Any) -> None:
+        super().__init__(system, **options)
+        self.refusing: set[int] = set()
+        self.refused = 0
 
-    def begin(self, *nodes: int) -> None:
+    def refuse_the_user(self, *nodes: int) -> None:
         """Connections that stand are ended, too."""
         for node in nodes:
-            self.hosts.add(f"broker{node}")
-            self._cluster.cut(node)
+            self.refusing.add(node)
+            self.cut(node)
 
-    def poll(self, timeout_ms: float) -> None:
-        self._poll(timeout_ms)
-        for channel_id in list(self._selector.connected):
-            node = self._connections._nodes[int(channel_id)]
-            if node.host in self.hosts:
-                self.attempts += 1
-                self._selector.close_channel(channel_id)
-                error = AuthenticationError(f"{node.host}:{node.port}: SASL authentication failed: unknown user")
-                refused = ChannelState(ChannelStateKind.AUTHENTICATION_FAILED, error)
-                self._selector.disconnected[channel_id] = refused
+    def take(self, conversation: Conversation, frame: bytes) -> None:
+        header, request = decode_request(memoryview(frame))
+        answer: Message
+        if isinstance(request, SaslHandshakeRequest):
+            answer = SaslHandshakeResponse(mechanisms=["PLAIN"])
+        elif not isinstance(request, SaslAuthenticateRequest):
+            super().take(conversation, frame)
+            return
+        elif conversation.node not in self.refusing:
+            answer = SaslAuthenticateResponse()
+        else:
+            self.refused += 1
+            answer = SaslAuthenticateResponse(error_code=codes.SASL_AUTHENTICATION_FAILED, error_message="unknown user")
+        conversation.reply(Reply(encode_response(answer, header.api_version, header.correlation_id)))
 
 
 def simulated(
     nodes: int, *, transaction_version: int = 2, **options: object
-) -> tuple[SimulatedCluster, KafkaProducer, Refusals]:
+) -> tuple[AuthenticatingCluster, KafkaProducer]:
     """Partition n is led by node n."""
     topics = {"t": nodes}
-    cluster = SimulatedCluster(
+    cluster = AuthenticatingCluster(
         FakeSystem(latency_ms=2), nodes=nodes, topics=topics, transaction_version=transaction_version
     )
     for node in range(nodes):
         cluster.control.move_leader("t", node, node)
     given: dict[str, object] = {"linger_ms": 0, "delivery_timeout_ms": 20_000, "request_timeout_ms": 5000, **options}
-    producer = simulated_producer(cluster, **given)
-    return cluster, producer, Refusals(cluster, producer)
+    return cluster, simulated_producer(cluster, **SASL, **given)
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_19_records_for_other_brokers_go_on_while_one_refuses(nodes: int) -> None:
-    _, producer, refusals = simulated(nodes)
+    cluster, producer = simulated(nodes)
     established(producer, *range(nodes))
-    refusals.begin(1)
+    cluster.refuse_the_user(1)
     held = send(producer, b"held", 1)
     for i in range(20):
         assert outcome(producer, send(producer, b"%d" % i, 0)).offset == i + 1
         pass_time(producer, 200)
-    assert refusals.attempts > 2
+    assert cluster.refused > 2
     assert not held.done()
     producer.close(timeout=0)
 
 
 def test_a_record_is_sent_as_soon_as_its_broker_takes_the_credentials() -> None:
     """A rolling restart: one broker has not heard of the user yet."""
-    _, producer, refusals = simulated(2)
+    cluster, producer = simulated(2)
     established(producer, 0, 1)
-    refusals.begin(1)
+    cluster.refuse_the_user(1)
     held = send(producer, b"held", 1)
     pass_time(producer, 8000)
     assert not held.done()
-    refusals.hosts.clear()
+    cluster.refusing.clear()
     assert outcome(producer, held).offset == 1
     producer.close()
 
 
 @pytest.mark.parametrize("before", ["it was never sent", "its answer was lost"])
 def test_19_a_record_whose_broker_goes_on_refusing_fails_in_time_and_names_the_broker(before: str) -> None:
-    cluster, producer, refusals = simulated(2)
+    cluster, producer = simulated(2)
     established(producer, 0, 1)
     if before == "it was never sent":
-        refusals.begin(1)
+        cluster.refuse_the_user(1)
         pass_time(producer, 50)
     started = cluster.system.now()
     held = send(producer, b"held", 1)
-    refusals.begin(1)
+    cluster.refuse_the_user(1)
     failed_ms: list[float] = []
     held.add_done_callback(lambda future: failed_ms.append(cluster.system.now() - started))
     wait(producer, held)
@@ -115,15 +127,15 @@ def test_19_a_record_whose_broker_goes_on_refusing_fails_in_time_and_names_the_b
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 5])
 def test_19_when_no_broker_takes_the_credentials_everything_fails_at_once(nodes: int) -> None:
-    cluster, producer, refusals = simulated(nodes)
+    cluster, producer = simulated(nodes)
     established(producer, *range(nodes))
-    refusals.begin(*range(nodes))
+    cluster.refuse_the_user(*range(nodes))
     started = cluster.system.now()
     futures = [send(producer, b"v", partition) for partition in range(nodes)]
     wait(producer, *futures)
     assert cluster.system.now() - started < 1500
     assert all(isinstance(future.exception(0), AuthenticationError) for future in futures)
-    refusals.hosts.clear()
+    cluster.refusing.clear()
     pass_time(producer, 3000)
     assert outcome(producer, send(producer, b"again")).offset >= 1
     producer.close()
@@ -131,8 +143,8 @@ def test_19_when_no_broker_takes_the_credentials_everything_fails_at_once(nodes:
 
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_a_producer_that_every_broker_refuses_fails_its_first_call(nodes: int) -> None:
-    cluster, producer, refusals = simulated(nodes)
-    refusals.begin(*range(nodes))
+    cluster, producer = simulated(nodes)
+    cluster.refuse_the_user(*range(nodes))
     started = cluster.system.now()
     with pytest.raises(AuthenticationError, match="unknown user"):
         producer.partitions_for("t")
@@ -142,16 +154,16 @@ def test_a_producer_that_every_broker_refuses_fails_its_first_call(nodes: int) -
 
 def test_a_producer_starts_although_the_first_broker_that_it_asks_refuses() -> None:
     for refusing in range(3):
-        _, producer, refusals = simulated(3)
-        refusals.begin(refusing)
+        cluster, producer = simulated(3)
+        cluster.refuse_the_user(refusing)
         other = (refusing + 1) % 3
         assert outcome(producer, send(producer, b"v", other)).offset == 0
         producer.close(timeout=0)
 
 
 def test_a_producer_that_one_broker_refuses_and_that_cannot_reach_the_other_fails_its_first_call() -> None:
-    cluster, producer, refusals = simulated(2)
-    refusals.begin(0)
+    cluster, producer = simulated(2)
+    cluster.refuse_the_user(0)
     cluster.control.refuse_connections(1)
     started = cluster.system.now()
     with pytest.raises(AuthenticationError, match="unknown user"):
@@ -161,12 +173,12 @@ def test_a_producer_that_one_broker_refuses_and_that_cannot_reach_the_other_fail
 
 
 def test_a_refusal_that_stays_is_an_error_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
-    _, producer, refusals = simulated(2)
+    cluster, producer = simulated(2)
     established(producer, 0, 1)
-    refusals.begin(1)
+    cluster.refuse_the_user(1)
     send(producer, b"held", 1)
     with caplog.at_level(logging.INFO):
-        run_until(producer, lambda: refusals.attempts > 5)
+        run_until(producer, lambda: cluster.refused > 5)
     logged = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert [(record.levelname, "broker 1" in record.getMessage()) for record in logged] == [("ERROR", True)]
     producer.close(timeout=0)
@@ -175,43 +187,43 @@ def test_a_refusal_that_stays_is_an_error_in_the_log_once(caplog: pytest.LogCapt
 # --- transactions, whose coordinator is node 0
 
 
-def begun(version: int, **options: object) -> tuple[SimulatedCluster, KafkaProducer, Refusals]:
+def begun(version: int, **options: object) -> tuple[AuthenticatingCluster, KafkaProducer]:
     """One record is acknowledged, by node 1."""
-    cluster, producer, refusals = simulated(3, transaction_version=version, transactional_id="x", **options)
+    cluster, producer = simulated(3, transaction_version=version, transactional_id="x", **options)
     cluster.control.move_coordinator("x", 0)
     producer.init_transactions()
     producer.begin_transaction()
     outcome(producer, send(producer, b"1", 1))
-    return cluster, producer, refusals
+    return cluster, producer
 
 
 @BOTH
 def test_19_a_transaction_waits_for_a_coordinator_that_refuses_for_a_while(version: int) -> None:
-    cluster, producer, refusals = begun(version)
-    refusals.begin(0)
-    cluster.system.at(cluster.system.now() + 3000, refusals.hosts.clear)
+    cluster, producer = begun(version)
+    cluster.refuse_the_user(0)
+    cluster.system.at(cluster.system.now() + 3000, cluster.refusing.clear)
     send(producer, b"2", 2)
     producer.commit_transaction()
-    assert refusals.attempts > 2
+    assert cluster.refused > 2
     assert [cluster.values("t", partition, committed=True) for partition in (1, 2)] == [[b"1"], [b"2"]]
     producer.close()
 
 
 @BOTH
 def test_19_a_call_that_waits_in_vain_for_a_coordinator_that_refuses_names_it(version: int) -> None:
-    _, producer, refusals = begun(version, max_block_ms=5000)
-    refusals.begin(0)
-    with pytest.raises(TransactionTimeoutError, match=r"broker0:9092: SASL authentication failed: unknown user"):
+    cluster, producer = begun(version, max_block_ms=5000)
+    cluster.refuse_the_user(0)
+    with pytest.raises(TransactionTimeoutError, match=r"broker0:9092: SASL PLAIN: the broker refused: unknown user"):
         producer.commit_transaction()
-    refusals.hosts.clear()
+    cluster.refusing.clear()
     producer.commit_transaction()
     producer.close()
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_19_a_transactional_producer_that_every_broker_refuses_fails_its_first_call(nodes: int) -> None:
-    cluster, producer, refusals = simulated(nodes, transactional_id="x")
-    refusals.begin(*range(nodes))
+    cluster, producer = simulated(nodes, transactional_id="x")
+    cluster.refuse_the_user(*range(nodes))
     started = cluster.system.now()
     with pytest.raises(AuthenticationError, match="unknown user"):
         producer.init_transactions()
