@@ -108,13 +108,13 @@ class Acceptor:
     def _run(self) -> None:
         try:
             while not self._stopping:
-                self._turn()
+                self.run_once()
         except BaseException as error:
             self._failed(error)
         finally:
             self._remove_all()
 
-    def _turn(self) -> None:
+    def run_once(self) -> None:
         ready = self._poller.select(PAUSE_SECONDS if self._paused else POLL_SECONDS)
         if self._paused:
             self._paused = False

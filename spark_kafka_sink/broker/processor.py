@@ -107,7 +107,7 @@ class Processor:
     def _run(self) -> None:
         try:
             while not self._stopping:
-                self._turn()
+                self.run_once()
         except BaseException as error:
             self._failed(error)
         finally:
@@ -115,7 +115,7 @@ class Processor:
             for _, done in self._cuts:
                 done.set()
 
-    def _turn(self) -> None:
+    def run_once(self) -> None:
         self._register_accepted()
         self._cut_nodes()
         self._send_replies()

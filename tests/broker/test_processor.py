@@ -35,14 +35,13 @@ class Served:
         self.turn()
 
     def turn(self) -> None:
-        self.processor._selector.wakeup()
-        self.processor._turn()
+        self.processor.run_once()
 
     def ask(self, number: int, payload: bytes) -> Request:
         before = len(self.requests)
         self.ends[number].send(frame(payload))
         while len(self.requests) == before:
-            self.processor._turn()
+            self.processor.run_once()
         return self.requests[-1]
 
     def answer(self, request: Request, reply: Reply) -> None:
@@ -81,14 +80,15 @@ def test_without_an_answer_the_reply_says_what_becomes_of_the_connection(
     assert served.processor.connections == 1 - closed
 
 
-def test_a_reply_to_a_client_that_has_gone_is_dropped() -> None:
-    served = Served(clients=2)
+def test_a_reply_to_a_client_that_has_gone_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    served = Served(clients=2, nodes=2)
     request = served.ask(0, b"one")
-    served.processor._selector.close_channel("0")
+    served.processor.cut(0)
     served.answer(request, Reply(frame=[b"answer"]))
     other = served.ask(1, b"two")
     served.answer(other, Reply(frame=[b"answer"]))
     assert (served.peers[0].frames, served.peers[1].frames) == ([], [b"answer"])
+    assert caplog.text == ""
 
 
 def test_a_client_that_ends_its_connection_is_no_longer_counted() -> None:

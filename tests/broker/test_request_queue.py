@@ -4,56 +4,76 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from unittest.mock import patch
 
 import pytest
 
 from spark_kafka_sink.broker.request_queue import RequestQueue
 from tests.waiting import eventually
 
+A_DAY_MS = 86_400_000.0
+
 
 class Clock:
     def __init__(self) -> None:
         self.now_ms = 0.0
         self.progress = 0
+        self.waits: list[float | None] = []
+        """Of the threads that wait now: for how many seconds for work, or None for room."""
 
     def queue(self, requests_max: int = 2) -> RequestQueue:
-        return RequestQueue(requests_max, now=lambda: self.now_ms, progress=lambda: self.progress)
+        clock = self
+
+        class Watched(threading.Condition):
+            def wait(self, timeout: float | None = None) -> bool:
+                clock.waits.append(timeout)
+                try:
+                    return super().wait(timeout)
+                finally:
+                    clock.waits.remove(timeout)
+
+        with patch.object(threading, "Condition", Watched):
+            return RequestQueue(requests_max, now=lambda: self.now_ms, progress=lambda: self.progress)
 
 
 def task() -> Callable[[], None]:
     return lambda: None
 
 
-def put_in_a_thread(queue: RequestQueue, request: Callable[[], None]) -> threading.Thread:
-    """Returns when the thread waits for room."""
-    thread = threading.Thread(target=queue.put, args=(request,), daemon=True)
-    thread.start()
-    assert eventually(lambda: bool(queue._room._waiters))  # type: ignore[attr-defined]
-    return thread
+def put_in_threads(clock: Clock, queue: RequestQueue, *requests: Callable[[], None]) -> list[threading.Thread]:
+    """Returns when the threads wait for room."""
+    threads = [threading.Thread(target=queue.put, args=(request,), daemon=True) for request in requests]
+    for thread in threads:
+        thread.start()
+    assert eventually(lambda: clock.waits == [None] * len(threads))
+    return threads
 
 
 def test_a_full_queue_makes_its_caller_wait_until_one_request_is_taken() -> None:
-    queue, tasks = Clock().queue(2), [task() for _ in range(3)]
+    clock, tasks = Clock(), [task() for _ in range(3)]
+    queue = clock.queue(2)
     for each in tasks[:2]:
         queue.put(each)
-    waiting = put_in_a_thread(queue, tasks[2])
-    assert list(queue._requests) == tasks[:2]
+    (waiting,) = put_in_threads(clock, queue, tasks[2])
     assert queue.get(0) is tasks[0]
     waiting.join()
     assert [queue.get(0), queue.get(0), queue.get(0)] == [tasks[1], tasks[2], None]
 
 
 def test_each_request_that_is_taken_makes_room_for_one() -> None:
-    queue, tasks = Clock().queue(1), [task() for _ in range(3)]
+    clock, tasks = Clock(), [task() for _ in range(3)]
+    queue = clock.queue(1)
     queue.put(tasks[0])
-    threads = [threading.Thread(target=queue.put, args=(each,), daemon=True) for each in tasks[1:]]
-    for thread in threads:
-        thread.start()
-    assert eventually(lambda: len(queue._room._waiters) == 2)  # type: ignore[attr-defined]
-    taken = [queue.get(0)]
-    for _ in range(2):
-        assert eventually(lambda: bool(queue._requests))
-        taken.append(queue.get(0))
+    threads = put_in_threads(clock, queue, *tasks[1:])
+    taken: list[object] = []
+
+    def took_one() -> bool:
+        each = queue.get(0)
+        if each is not None:
+            taken.append(each)
+        return each is not None
+
+    assert all(eventually(took_one) for _ in tasks)
     for thread in threads:
         thread.join()
     assert taken[0] is tasks[0]
@@ -61,15 +81,16 @@ def test_each_request_that_is_taken_makes_room_for_one() -> None:
 
 
 def test_the_end_of_the_queue_frees_those_who_wait_for_room_and_those_who_wait_for_work() -> None:
-    queue = Clock().queue(1)
-    idle = threading.Thread(target=queue.get, args=(3_600_000.0,), daemon=True)
+    clock = Clock()
+    queue = clock.queue(1)
+    idle = threading.Thread(target=queue.get, args=(A_DAY_MS,), daemon=True)
     idle.start()
-    assert eventually(lambda: bool(queue._work._waiters))  # type: ignore[attr-defined]
+    assert eventually(lambda: clock.waits == [A_DAY_MS / 1000])
     queue.close()
     idle.join()
-    full = Clock().queue(1)
+    full = clock.queue(1)
     full.put(task())
-    waiting = put_in_a_thread(full, task())
+    (waiting,) = put_in_threads(clock, full, task())
     full.close()
     waiting.join()
     assert full.closed

@@ -6,8 +6,9 @@ import threading
 
 import pytest
 
-from spark_kafka_sink.client.network_client import CORRELATION_ID_MAX
+from spark_kafka_sink.client import network_client
 from spark_kafka_sink.errors import DisconnectedError, IllegalStateError, UnsupportedVersionError
+from spark_kafka_sink.network.authenticator import MIN_RESERVED_CORRELATION_ID
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.api_versions import (
@@ -130,14 +131,15 @@ def test_requests_with_and_without_answers_mix() -> None:
     assert [response.request for response in rig.responses] == [unanswered, asked]
 
 
-def test_correlation_ids_ascend_and_stay_below_those_of_the_channels() -> None:
+def test_correlation_ids_ascend_and_stay_below_those_of_the_channels(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert network_client.CORRELATION_ID_MAX <= MIN_RESERVED_CORRELATION_ID
+    monkeypatch.setattr(network_client, "CORRELATION_ID_MAX", 3)
     rig = Rig()
-    rig.client._correlation_id = CORRELATION_ID_MAX - 2
     ids = []
-    for _ in range(3):
+    for _ in range(4):
         request = rig.client.new_client_request(0, MetadataRequest(), 0.0)
         ids.append(request.correlation_id)
-    assert ids == [CORRELATION_ID_MAX - 1, 0, 1]
+    assert ids == [1, 2, 0, 1]
 
 
 def test_metadata_comes_first() -> None:

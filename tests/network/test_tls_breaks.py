@@ -128,7 +128,7 @@ def test_a_record_that_was_changed_on_the_way_breaks_the_connection(pair: Pair) 
     pair.server.write([b"a secret"])
     record = bytearray(pair.near.recv(1000))
     record[-1] ^= 1
-    pair.client._incoming.write(record)
+    pair.far.send(record)
     with pytest.raises(NetworkError, match="the TLS connection broke"):
         pair.read()
 

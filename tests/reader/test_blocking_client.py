@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from spark_kafka_sink.client.in_flight import ClientResponse
+from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
@@ -24,14 +26,14 @@ def test_a_silent_node_is_left_though_what_remains_of_its_time_is_less_than_the_
     config = client_config({"bootstrap.servers": cluster.bootstrap_servers})
     client = BlockingClient(config, silence_ms=SILENCE_MS, system=system)
     client.topic("t")
-    whole = client._client.silence_ms
+    whole = NetworkClient.silence_ms
 
-    def silence_ms(node_id: int, now: float) -> float:
+    def silence_ms(asked: NetworkClient, node_id: int, now: float) -> float:
         assert system.selects < 10_000, "it spins"
-        found = whole(node_id, now)
+        found = whole(asked, node_id, now)
         return SILENCE_MS - TOO_LITTLE_MS if abs(found - SILENCE_MS) < 1 else found
 
-    monkeypatch.setattr(client._client, "silence_ms", silence_ms)
+    monkeypatch.setattr(NetworkClient, "silence_ms", silence_ms)
     cluster.control.when(api=ApiKey.METADATA).never_answer()
     client.topic("t", fresh=True)
     assert system.now() > 50_000 + SILENCE_MS
@@ -49,15 +51,15 @@ def test_a_pause_sleeps_though_a_question_has_an_answer_that_no_caller_has_waite
     node = client.any_node()
     assert node is not None
     asked = client.start(Question(node, MetadataRequest()))
-    turns, work = 0, client._work
+    turns, poll = 0, NetworkClient.poll
 
-    def counted(now: float, timeout_ms: float) -> None:
+    def counted(polled: NetworkClient, timeout_ms: float, now: float) -> list[ClientResponse]:
         nonlocal turns
         turns += 1
         assert turns < 1_000, "it spins"
-        work(now, timeout_ms)
+        return poll(polled, timeout_ms, now)
 
-    monkeypatch.setattr(client, "_work", counted)
+    monkeypatch.setattr(NetworkClient, "poll", counted)
     client.pause(100)
     assert asked.has_ended
     assert client.step(system.now() + 1) == [asked], "who asks for it gets it"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import socket
 import struct
+import threading
 from collections.abc import Callable
 from selectors import SelectorKey
 from typing import Any
@@ -37,9 +39,9 @@ def broken(*_: object) -> None:
 @pytest.mark.parametrize(
     "break_one",
     [
-        pytest.param(lambda patch: patch.setattr(processor.Processor, "_turn", broken), id="a processor"),
+        pytest.param(lambda patch: patch.setattr(processor.Processor, "run_once", broken), id="a processor"),
         pytest.param(lambda patch: patch.setattr(RequestQueue, "note_progress", broken), id="a handler"),
-        pytest.param(lambda patch: patch.setattr(Acceptor, "_turn", broken), id="the acceptor"),
+        pytest.param(lambda patch: patch.setattr(Acceptor, "run_once", broken), id="the acceptor"),
     ],
 )
 def test_a_thread_that_dies_ends_the_broker_for_all_to_see(
@@ -95,6 +97,9 @@ class NoDescriptors:
     def fileno(self) -> int:
         return -2
 
+    def setblocking(self, flag: bool) -> None:
+        assert not flag
+
     def close(self) -> None:
         """Nothing is open."""
 
@@ -128,18 +133,20 @@ def test_without_descriptors_accept_is_tried_once_in_a_while_and_not_all_the_tim
 ) -> None:
     listeners = [NoDescriptors(), NoDescriptors()]
     unbound = iter(listeners)
-    monkeypatch.setattr(acceptor, "_listener", lambda *_: next(unbound))
+    monkeypatch.setattr(socket, "create_server", lambda *_, **__: next(unbound))
     system = CountingSystem()
     accepting = Acceptor(system, "127.0.0.1", broken, broken)
     for node in range(2):
         accepting.bind(node, 0)
     for _ in range(5):
-        accepting._turn()
+        accepting.run_once()
     assert sum(listener.attempts for listener in listeners) == 3
     assert system.waits == [acceptor.POLL_SECONDS, acceptor.PAUSE_SECONDS] * 2 + [acceptor.POLL_SECONDS]
     assert caplog.text.count("Too many open files") == 1, "the log does not grow while the limit lasts"
-    accepting._remove(0)
-    accepting._turn()
+    refusing = threading.Thread(target=accepting.refuse, args=(0,), daemon=True)
+    refusing.start()
+    while refusing.is_alive():
+        accepting.run_once()
     accepting.close()
     assert [key for key in system.registered.values() if key.data is not None] == []
 
@@ -168,6 +175,14 @@ def test_connections_beyond_the_limit_are_turned_away_and_taken_when_others_have
 
 
 def test_requests_that_wait_have_a_limit_and_more_are_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    queues: list[RequestQueue] = []
+
+    class Known(RequestQueue):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            queues.append(self)
+
+    monkeypatch.setattr(socket_server, "RequestQueue", Known)
     monkeypatch.setattr(socket_server, "WAITING_MAX", 3)
     partition = FetchPartition(partition=0, partition_max_bytes=1000)
     poll = FetchRequest(max_wait_ms=2**31 - 1, min_bytes=1, topics=[FetchTopic(topic="t", partitions=[partition])])
@@ -175,7 +190,7 @@ def test_requests_that_wait_have_a_limit_and_more_are_answered_at_once(monkeypat
         for _ in range(3):
             with LoopbackClient(broker.bootstrap_servers) as gone:
                 gone.send((poll, 12))
-        assert eventually(lambda: broker._server._queue.waiting == 3)
+        assert eventually(lambda: queues[0].waiting == 3)
         with LoopbackClient(broker.bootstrap_servers) as client:
             assert client.ask(poll, 12).responses[0].partitions[0].error_code == 0
 
@@ -189,9 +204,10 @@ class WatchedMemory(FrameMemory[Any]):
         WatchedMemory.waited += not taken
         return taken
 
-    def _reserve(self, owner: Any, size: int) -> None:
-        super()._reserve(owner, size)
-        WatchedMemory.most_taken = max(WatchedMemory.most_taken, self.bytes_max - self.bytes_left)
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "bytes_left":
+            WatchedMemory.most_taken = max(WatchedMemory.most_taken, self.bytes_max - value)
+        super().__setattr__(name, value)
 
 
 def test_many_long_frames_at_once_take_turns_and_are_all_answered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from spark_kafka_sink.broker.handlers import api_01_fetch, api_66_list_transacti
 from spark_kafka_sink.broker.log import PartitionLog
 from spark_kafka_sink.broker.offsets import OFFSETS_MAX
 from spark_kafka_sink.broker.reply import Later, Reply, Then
+from spark_kafka_sink.broker.storage import ClusterFiles
 from spark_kafka_sink.broker.topics import Topic
 from spark_kafka_sink.broker.transactions import TRANSACTIONAL_IDS_MAX
 from spark_kafka_sink.errors import ConfigurationError
@@ -190,9 +191,7 @@ def test_two_thousand_topics_in_one_request_are_saved_once_and_hold_no_descripto
 
     broker = Broker(tmp_path, auto_create_topics=True)
     saves: list[int] = []
-    store = broker.cluster._store
-    assert store is not None
-    monkeypatch.setattr(store, "save", lambda cluster: saves.append(len(cluster.topics)))
+    monkeypatch.setattr(ClusterFiles, "save", lambda files, cluster: saves.append(len(cluster.topics)))
     before = descriptors()
     names = [f"u{number}" for number in range(2000)]
     answered = broker.ask(MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names]), 12)

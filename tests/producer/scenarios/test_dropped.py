@@ -16,7 +16,7 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.fake_system import FakeSystem
-from tests.producer.locks import locks_of
+from tests.locks import locks_of
 from tests.producer.virtual_time import InlineLoop, loop_of, run_until, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 from tests.waiting import PATIENCE_SECONDS

@@ -17,7 +17,7 @@ from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
 from spark_kafka_sink.errors import KafkaSinkError, ProducerClosedError
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.fake_system import FakeSystem
-from tests.producer.locks import held_locks
+from tests.locks import held_locks
 from tests.producer.virtual_time import memory_used, outcome, run_until, sender_of, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 

@@ -20,7 +20,7 @@ from spark_kafka_sink.errors import AuthorizationError, BufferExhaustedError, Ka
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.fake_system import FakeSystem
-from tests.producer.locks import locks_of
+from tests.locks import locks_of
 from tests.producer.threaded import ThreadedProducer
 from tests.producer.virtual_time import memory_used, outcome, simulated_producer
 from tests.simulated_cluster import SimulatedCluster

@@ -1,4 +1,4 @@
-"""All locks that a producer has, wherever they are: what a thread holds one of must not stop the others for ever."""
+"""All locks that an object of ours has, wherever they are: whoever holds one must not stop the others for ever."""
 
 from __future__ import annotations
 
