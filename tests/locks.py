@@ -1,4 +1,4 @@
-"""All locks that an object of ours has, wherever they are: whoever holds one must not stop the others for ever."""
+"""All locks that an object of ours has, wherever they are. A thread that holds one must not stop the others."""
 
 from __future__ import annotations
 

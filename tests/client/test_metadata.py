@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
 from random import Random
 
 import pytest
@@ -23,7 +22,6 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from tests.client.answers import ID_1, metadata_answer, partition, topic
 from tests.fake_system import FakeSystem
-from tests.locks import locks_of
 from tests.waiting import PATIENCE_SECONDS
 
 MAX_AGE_MS = 300_000
@@ -382,9 +380,7 @@ def test_reading_the_snapshot_never_waits_for_the_lock(metadata: Metadata) -> No
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with ExitStack() as locks:
-            for lock in locks_of(metadata).values():
-                locks.enter_context(lock)
+        with metadata._lock:
             held.set()
             release.wait(PATIENCE_SECONDS)
 
