@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
@@ -54,7 +54,7 @@ class PartitionQueue:
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
-        self.batches: deque[ProducerBatch] = deque()
+        self.batches: list[ProducerBatch] = []  # with thousands of queues, a deque would take megabytes
         self.sendable = False
         self.due_ms = INFINITE_MS  # the timer that counts; others of this queue are out of date
         self.leader_id: int | None = None
@@ -74,7 +74,7 @@ class PartitionQueue:
     def insert_in_sequence(self, batch: ProducerBatch) -> None:
         """Put a batch back in front of all that were sent after it; without a sequence, in front of all."""
         if not batch.has_sequence:
-            self.batches.appendleft(batch)
+            self.batches.insert(0, batch)
             return
         place = 0
         for queued in self.batches:
@@ -274,7 +274,7 @@ class PartitionQueues:
                 continue
             batch.drained_for(queue.leader_epoch)
             taken_bytes += size
-            taken.append(batches.popleft())
+            taken.append(batches.pop(0))
             if not batches:
                 continue
             head = batches[0]

@@ -183,7 +183,7 @@ class Idempotence:
         state = self._partitions[batch.topic_partition]
         state.on_wire.pop(batch, None)
         if in_doubt and (batch in state.pending or not self.enabled):
-            state.in_doubt.add(batch)
+            state.in_doubt |= {batch}
 
     def stored(self, batch: ProducerBatch, connection: object) -> None:
         """A batch's request has ended: the broker at the other end of `connection` has the batch. It may have failed
@@ -281,7 +281,7 @@ class Idempotence:
             return
         self._abandoned += [batch for batch in state.pending if may_be_stored(state, batch)]
         state.pending = [batch for batch in state.pending if not may_be_stored(state, batch)]
-        state.in_doubt.clear()
+        state.in_doubt = frozenset()
         state.begin(self.id_and_epoch)
 
     def _await_end_of_transaction(self, state: PartitionState) -> None:
@@ -289,5 +289,5 @@ class Idempotence:
         its epoch."""
         self._abandoned += state.pending
         state.pending.clear()
-        state.in_doubt.clear()
+        state.in_doubt = frozenset()
         state.move(AWAITING_EPOCH)

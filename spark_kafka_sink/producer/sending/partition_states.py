@@ -97,7 +97,7 @@ class PartitionState:
         self.phase = PROBING
         self.confirmed_by: object = None  # while PIPELINED: the connection that has brought a success
         self.pending: list[ProducerBatch] = []  # in the order of their sequences
-        self.in_doubt: set[ProducerBatch] = set()  # batches without an outcome that may be stored
+        self.in_doubt: frozenset[ProducerBatch] = frozenset()  # batches without an outcome that may be stored
         self.gap: int | None = None
         self.unresolved = False
         self.id_and_epoch = NO_PRODUCER_ID
@@ -147,7 +147,7 @@ class PartitionState:
         elif batch in self.pending:
             self.pending.remove(batch)
         if self.in_doubt:
-            self.in_doubt.discard(batch)
+            self.in_doubt -= {batch}
 
     def replace(self, batch: ProducerBatch, children: list[ProducerBatch]) -> None:
         """The parts of a batch that was split take its place, with its sequences and its doubt."""
@@ -155,8 +155,7 @@ class PartitionState:
             at = self.pending.index(batch)
             self.pending[at : at + 1] = children
         if batch in self.in_doubt:
-            self.in_doubt.remove(batch)
-            self.in_doubt.update(children)
+            self.in_doubt = self.in_doubt - {batch} | {*children}
 
     def acknowledged(self, last_sequence: int) -> None:
         """Note that the broker has stored everything up to this sequence."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 import pytest
@@ -54,7 +53,7 @@ def test_a_round_looks_only_at_partitions_to_which_something_happened() -> None:
     queues.set_snapshot(snapshot, 0)
     looked_at: set[int] = set()
 
-    class Watched(deque[ProducerBatch]):
+    class Watched(list[ProducerBatch]):
         def __getitem__(self, index: Any) -> Any:
             batch = super().__getitem__(index)
             looked_at.add(batch.topic_partition.partition)
