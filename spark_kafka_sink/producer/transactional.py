@@ -15,7 +15,6 @@ from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.metrics import ProducerMetrics
-from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
 from spark_kafka_sink.producer.sending.sender import Sender
 from spark_kafka_sink.producer.sending.sender_thread import SenderLoop
 
@@ -101,10 +100,6 @@ class TransactionalProducer:
     def take_over_transaction(self, prepared: PreparedTransaction) -> None:
         """Hold a transaction that another process has prepared, to commit or abort it."""
         self._in_transactions().manager.take_over(prepared)
-
-    def resume_transactions(self, id_and_epoch: ProducerIdAndEpoch, version: int) -> None:
-        """In place of init_transactions(): go on under an epoch that another process was given and has not used."""
-        self._in_transactions().manager.resume(id_and_epoch, version)
 
     def _new_transactions(self, random: Random) -> ProducerTransactions:
         from spark_kafka_sink.producer.transactions.waits import Calls, new_transactions  # not for other producers

@@ -9,6 +9,7 @@ import pytest
 
 from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.errors import (
+    DeliveryError,
     DeliveryTimeoutError,
     InvalidRecordError,
     RecordTooLargeError,
@@ -29,6 +30,7 @@ from tests.producer.transactional_cases import (
     begun,
     brokers,
     committed,
+    initialised,
     pass_time,
     producer_of,
     requests_of,
@@ -113,11 +115,30 @@ def test_what_is_behind_a_record_that_failed_is_not_stored_and_says_why(version:
     futures = [send(producer, b"%d" % number) for number in (1, 2, 3)]
     producer.flush()
     assert all(future.exception(0) is not None for future in futures)
-    assert isinstance(futures[-1].exception(0), TransactionAbortedError)
+    dropped = futures[-1].exception(0)
+    assert isinstance(dropped, TransactionAbortedError)
+    assert isinstance(dropped.__cause__, DeliveryError)
     producer.abort_transaction()
     with producer.transaction():
         send(producer, b"4")
     assert committed(cluster) == [b"4"]
+
+
+@BOTH
+def test_what_an_abort_drops_does_not_blame_a_failure_of_an_earlier_transaction(version: int) -> None:
+    cluster, producer = begun(version, linger_ms=10_000)
+    cluster.control.when(api=ApiKey.PRODUCE).fail(codes.INVALID_RECORD)
+    send(producer, b"1")
+    with pytest.raises(TransactionAbortableError):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    producer.begin_transaction()
+    future = send(producer, b"2")
+    producer.abort_transaction()
+    error = future.exception(0)
+    assert isinstance(error, TransactionAbortedError)
+    assert str(error) == "transactional id x: the record was not sent, because its transaction was aborted."
+    assert error.__cause__ is None
 
 
 @BOTH
@@ -265,3 +286,24 @@ def test_brokers_that_know_no_transactions_end_the_producer_at_once(version: int
     assert isinstance(sender_of(producer).fatal_error, UnsupportedVersionError)
     with pytest.raises(UnsupportedVersionError):
         producer.begin_transaction()
+
+
+@BOTH
+def test_a_broker_that_cannot_describe_transactions_ends_the_producer_also_while_another_is_asked(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while a cluster is upgraded."""
+    cluster, producer = initialised(version, nodes=2)
+    for node, name in enumerate("ab"):
+        cluster.control.move_coordinator(name, node)
+    known = sender_of(producer).client.version_for
+
+    def version_for(node: int, api: ApiKey, versions: VersionRange | None) -> int:
+        if (node, api) == (1, ApiKey.DESCRIBE_TRANSACTIONS):
+            raise UnsupportedVersionError("node 1 does not know DESCRIBE_TRANSACTIONS")
+        return known(node, api, versions)
+
+    monkeypatch.setattr(sender_of(producer).client, "version_for", version_for)
+    with pytest.raises(UnsupportedVersionError, match="node 1 does not know DESCRIBE_TRANSACTIONS"):
+        producer.describe_transactions("ab")
+    assert isinstance(sender_of(producer).fatal_error, UnsupportedVersionError)

@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 
 from spark_kafka_sink.broker.transactions import TransactionState
-from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError, TransactionAbortableError
-from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.errors import (
+    ConfigurationError,
+    IllegalStateError,
+    InvalidRecordError,
+    TransactionAbortableError,
+)
 from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
@@ -18,14 +22,15 @@ from tests.producer.transactional_cases import (
     BOTH,
     ID,
     begun,
+    brokers,
     committed,
     initialised,
     producer_of,
     requests_of,
     send,
+    sent,
     state,
 )
-from tests.producer.virtual_time import sender_of
 from tests.simulated_cluster import SimulatedCluster
 
 # --- offsets
@@ -146,6 +151,15 @@ def test_to_prepare_reports_records_that_failed(version: int) -> None:
         producer.prepare_transaction()
 
 
+def test_to_prepare_where_no_transaction_is_open_says_which_call_is_missing() -> None:
+    producer = producer_of(brokers(2))
+    with pytest.raises(IllegalStateError, match=r"prepare_transaction\(\) needs .* Call init_transactions\(\) first"):
+        producer.prepare_transaction()
+    producer.init_transactions()
+    with pytest.raises(IllegalStateError, match=r"prepare_transaction\(\) needs .* Call begin_transaction\(\) first"):
+        producer.prepare_transaction()
+
+
 def test_an_empty_transaction_is_not_left_open() -> None:
     _, producer = begun(2)
     assert producer.prepare_transaction() is None
@@ -153,14 +167,21 @@ def test_an_empty_transaction_is_not_left_open() -> None:
 
 
 @BOTH
-def test_a_producer_goes_on_under_the_epoch_that_another_process_was_given(version: int) -> None:
-    cluster, first = initialised(version)
-    id_and_epoch = sender_of(first).idempotence.id_and_epoch
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_producer_that_has_ended_what_another_prepared_writes_the_next_transaction(
+    version: int, commit: bool
+) -> None:
+    """In version 1 under a new epoch: it does not know which sequences come next."""
+    cluster, first = begun(version)
+    sent(first, b"1", b"2")
+    prepared = first.prepare_transaction()
+    assert prepared is not None
     first.close()
-    second: KafkaProducer = producer_of(cluster, ID)
-    second.resume_transactions(id_and_epoch, version)
-    for value in (b"1", b"2"):
+    second = producer_of(cluster, ID)
+    second.take_over_transaction(prepared)
+    (second.commit_transaction if commit else second.abort_transaction)()
+    for value in (b"3", b"4"):
         with second.transaction():
             send(second, value)
-    assert committed(cluster) == [b"1", b"2"]
-    assert len(requests_of(cluster, InitProducerIdRequest)) == 1
+    assert committed(cluster) == [*([b"1", b"2"] if commit else []), b"3", b"4"]
+    assert len(requests_of(cluster, InitProducerIdRequest)) == (2 if version == 1 else 1)

@@ -37,8 +37,10 @@ from tests.producer.transactional_cases import (
     sent,
     state,
 )
-from tests.producer.virtual_time import loop_of, simulated_producer
+from tests.producer.virtual_time import loop_of, sender_of, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
+
+CALLS = ("init", "begin", "send-offsets", "commit", "abort")
 
 
 def batches(cluster: SimulatedCluster, partition: int = 0) -> list[tuple[int, int]]:
@@ -348,6 +350,33 @@ def test_a_producer_that_was_closed_at_once_may_be_closed_again_without_waiting(
     assert state(cluster) is TransactionState.ONGOING
 
 
+def test_the_seconds_that_a_close_may_take_are_those_of_the_abort_and_of_all_that_follows() -> None:
+    cluster, producer = begun(2)
+    sent(producer, b"1")
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    send(producer, b"2")
+    pass_time(producer, 1)
+    started = cluster.system.now()
+    producer.close(timeout=3)
+    assert cluster.system.now() - started < 3_100
+
+
+@BOTH
+def test_how_long_each_call_has_waited_is_measured(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, producer = initialised(version)
+    monkeypatch.setattr(sender_of(producer).accumulator, "recheck", lambda: cluster.system.advance(3))
+    producer.begin_transaction()
+    monkeypatch.undo()
+    producer.send_offsets_to_transaction({("t", 0): 1}, "g")
+    producer.commit_transaction()
+    producer.begin_transaction()
+    sent(producer, b"1")
+    producer.abort_transaction()
+    waited_ms = {call: producer.metric(f"txn-{call}-time-ns-total") / 1e6 for call in CALLS}
+    assert waited_ms.pop("begin") == 3
+    assert all(ms >= 4 for ms in waited_ms.values()), "there and back"
+
+
 def test_close_does_not_wait_for_ever_for_a_coordinator_that_is_gone() -> None:
     cluster, producer = begun(2, max_block_ms=2000)
     sent(producer, b"1")
@@ -386,10 +415,22 @@ def test_a_block_that_has_aborted_its_transaction_does_not_advise_to_abort_it(ve
     assert committed(cluster) == [b"2"]
 
 
-def test_a_block_whose_abort_had_no_answer_advises_to_abort() -> None:
+def test_a_block_whose_commit_had_no_answer_tries_no_abort(caplog: pytest.LogCaptureFixture) -> None:
+    """It may be carried out yet: only the same call may follow."""
+    cluster, producer = initialised(2, max_block_ms=200)
+    cluster.control.when(api=ApiKey.END_TXN).delay(300, before_applying=True)
+    with pytest.raises(TransactionTimeoutError), producer.transaction():
+        send(producer, b"1")
+    assert "could not be aborted" not in caplog.text
+    producer.commit_transaction()
+    assert committed(cluster) == [b"1"]
+
+
+def test_a_block_whose_abort_had_no_answer_advises_to_abort(caplog: pytest.LogCaptureFixture) -> None:
     cluster, producer = initialised(2, max_block_ms=200)
     cluster.control.when(api=ApiKey.PRODUCE).fail("INVALID_RECORD")
     cluster.control.when(api=ApiKey.END_TXN, times=None).never_answer()
     with pytest.raises(TransactionAbortableError) as caught, producer.transaction():
         send(producer, b"1")
     assert str(caught.value).endswith("Call abort_transaction(), then begin another one.")
+    assert "the transaction could not be aborted: transactional id x: abort_transaction() was not ans" in caplog.text

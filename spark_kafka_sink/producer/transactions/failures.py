@@ -27,10 +27,11 @@ def fail_transaction(
 
 def not_sent_error(manager: TransactionManager) -> KafkaSinkError:
     words = f"transactional id {manager.transactional_id}: the record was not sent, because its transaction "
-    if manager.error is None:
+    cause = manager.error
+    if cause is None:
         return TransactionAbortedError(f"{words}was aborted.")
-    error = TransactionAbortedError(f"{words}cannot be committed. {manager.error}")
-    error.__cause__ = manager.error
+    error = TransactionAbortedError(f"{words}cannot be committed. {cause}")
+    error.__cause__ = cause
     return error
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError, TransactionAbortableError
+from spark_kafka_sink.errors import KafkaSinkError, TransactionAbortableError
 from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions import states as calls
@@ -82,7 +82,7 @@ class TransactionManager:
 
     @property
     def error(self) -> KafkaSinkError | None:
-        """The reason for the state, in the two error states."""
+        """The reason for the state, in the two error states, and while a transaction is aborted for it."""
         return self._calls.error
 
     def __repr__(self) -> str:
@@ -98,19 +98,14 @@ class TransactionManager:
         with self._lock:
             return self._calls.operate(calls.INIT, lambda: self._begin_init(transactional_id or self.transactional_id))
 
-    def resume(self, id_and_epoch: ProducerIdAndEpoch, version: int) -> None:
-        """Go on under an id and an epoch that another process was given; no broker is asked."""
-        with self._lock:
-            self._calls.move(_S.INITIALIZING)
-            self.id_and_epoch, self._version = id_and_epoch, version
-            self._calls.move(_S.READY)
-
     def take_over(self, prepared: PreparedTransaction) -> None:
         """Hold a transaction that another process has prepared, to commit or abort it."""
         with self._lock:
             self._calls.move(_S.INITIALIZING)
             self._calls.transactional_id, self.id_and_epoch = prepared.transactional_id, prepared.id_and_epoch
             self._version = prepared.version
+            # What the other process has sent under this epoch is not known here, nor which sequence comes next.
+            self._may_come_late = True
             self._transaction = OpenTransaction(prepared.version, started=True)
             self._calls.move(_S.PREPARED)
 
@@ -183,7 +178,7 @@ class TransactionManager:
             if number is not None and (transaction is None or transaction.number != number):
                 raise self._calls.ended_meanwhile("send")
             self._calls.ensure_in_transaction("send")
-            transaction = self._open()
+            assert transaction is not None
             if not transaction.takes_records:
                 raise self._calls.ended_meanwhile("send")
             return transaction.number
@@ -429,6 +424,5 @@ class TransactionManager:
     # --- parts
 
     def _open(self) -> OpenTransaction:
-        if self._transaction is None:
-            raise IllegalStateError(f"transactional id {self.transactional_id}: there is no transaction")
+        assert self._transaction is not None
         return self._transaction

@@ -136,11 +136,13 @@ class TransactionCalls:
         self.transactional_id = transactional_id
         self.state = _S.UNINITIALIZED
         self.error: KafkaSinkError | None = None
-        """The reason for the state, in the two error states."""
+        """The reason for the state, in the two error states, and while a transaction is aborted for it."""
         self._operation: Operation | None = None
 
     def move(self, target: TransactionState) -> None:
         self.state = checked_move(self.state, target, self.transactional_id)
+        if target is _S.READY:
+            self.error = None  # of a transaction that is over
 
     def fail(self, target: TransactionState, error: KafkaSinkError) -> None:
         self.move(target)

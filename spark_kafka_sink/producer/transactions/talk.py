@@ -34,28 +34,22 @@ class TransactionTalk:
 
     def ask(self, now: float) -> float:
         """Ask what is due, if it can be asked now. Returns how long until this must be looked at again."""
-        if self._manager.id_and_epoch != self._idempotence.id_and_epoch:  # of another process
-            self._adopt()
-            return 0.0
         while (request := self._manager.next_request(now, quiet=self._is_quiet())) is not None:
             node = self._ready_node(request, now)
             if node is None:
                 return min(_LOOK_AGAIN_MS, self._manager.next_delay_ms(now))
-            if not self._send(request, node, now):
-                return 0.0
+            try:
+                self._send(request, node, now)
+            except UnsupportedVersionError as error:  # the node does not know the request
+                self._manager.fail_for_good(error)
+                break
         return self._manager.next_delay_ms(now)
 
-    def _send(self, request: TransactionRequest[Any], node: Node, now: float) -> bool:
-        """False if the producer has failed: the node does not know the request."""
-        try:
-            version = self._client.version_for(node.id, request.api_key, request.versions)
-        except UnsupportedVersionError as error:
-            self._manager.fail_for_good(error)
-            return False
+    def _send(self, request: TransactionRequest[Any], node: Node, now: float) -> None:
+        version = self._client.version_for(node.id, request.api_key, request.versions)
         message, versions = request.message(version), VersionRange(version, version)
         self._client.send(self._client.new_client_request(node.id, message, now, tag=request, versions=versions), now)
         self._manager.sent(request)
-        return True
 
     def answered(self, response: ClientResponse) -> None:
         request = cast("TransactionRequest[Any]", response.request.tag)

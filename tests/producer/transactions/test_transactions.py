@@ -315,17 +315,6 @@ def test_to_prepare_an_empty_transaction_ends_it(version: int) -> None:
     assert talk.next() is None
 
 
-def test_a_producer_goes_on_under_an_epoch_that_another_process_was_given() -> None:
-    talk = Talk(2)
-    talk.manager.resume(ProducerIdAndEpoch(70, 9), 2)
-    assert talk.next() is None
-    talk.manager.begin(None)
-    assert talk.manager.admits(T0, is_retry=False)
-    talk.manager.commit()
-    message = talk.answer(EndTransaction).message(5)
-    assert message == EndTxnRequest(transactional_id="x", producer_id=70, producer_epoch=9, committed=True)
-
-
 # --- calls at the wrong time
 
 

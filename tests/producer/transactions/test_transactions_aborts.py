@@ -129,6 +129,19 @@ def test_an_abort_without_a_failure_keeps_the_epoch_in_version_1() -> None:
     assert talk.next() is None
 
 
+@pytest.mark.parametrize("kind", [AddPartitions, AddOffsets, CommitOffsets, EndTransaction])
+def test_in_version_1_a_new_epoch_follows_the_abort_of_what_a_coordinator_had_aborted(kind: type[Request]) -> None:
+    """Of a producer id that brokers do not know any more, leaders expect other sequences."""
+    talk = about_to(kind)
+    talk.answer(kind, codes.UNKNOWN_PRODUCER_ID)
+    if kind is EndTransaction:
+        assert isinstance(error_of(talk.manager.commit()), TransactionAbortableError)
+    before = talk.manager.id_and_epoch
+    talk.manager.abort()
+    talk.settle()
+    assert talk.manager.id_and_epoch == ProducerIdAndEpoch(before.producer_id, before.epoch + 1)
+
+
 def test_the_new_epoch_survives_a_lost_connection() -> None:
     talk = Talk(1).started()
     talk.manager.batch_failed(FAILURE, has_sequence=True)
@@ -151,6 +164,21 @@ def test_transaction_abortable_at_init_is_mended_by_an_abort(kind: type[Request]
     assert error_of(abort) is None
     assert talk.state() is S.READY
     talk.manager.begin(1)
+
+
+def test_an_abort_that_begins_between_two_looks_of_the_sender_asks_for_nothing_yet() -> None:
+    """The sender has looked for records on their way before the abort began, and asks what to do after it."""
+    talk = Talk()
+    init = talk.manager.init()
+    talk.answer(InitProducerId, codes.TRANSACTION_ABORTABLE)
+    assert error_of(init) is not None
+    operation = talk.manager.abort()
+    talk.answer(InitProducerId)
+    talk.quiet = False
+    assert talk.next() is None
+    talk.quiet = True
+    assert talk.next() is None
+    assert error_of(operation) is None
 
 
 @pytest.mark.parametrize("kind", [AddPartitions, AddOffsets, CommitOffsets, EndTransaction])

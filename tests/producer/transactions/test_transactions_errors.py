@@ -120,6 +120,20 @@ def test_a_transaction_that_is_still_being_completed_is_waited_for_with_short_pa
     assert talk.state() in (S.READY, S.IN_TRANSACTION)
 
 
+def test_after_a_success_the_pauses_begin_anew() -> None:
+    talk = about_to(EndTransaction)
+    for pause_ms in (20, 40):
+        talk.answer(EndTransaction, codes.CONCURRENT_TRANSACTIONS)
+        talk.wait(pause_ms)
+    talk.answer(EndTransaction)
+    talk.manager.commit().result()
+    talk.manager.begin(1)
+    talk.write(T0)
+    talk.manager.commit()
+    talk.answer(EndTransaction, codes.CONCURRENT_TRANSACTIONS)
+    assert talk.manager.next_delay_ms(talk.now) == 20
+
+
 # --- what ends the producer
 
 
@@ -167,6 +181,21 @@ def test_a_broker_that_does_not_know_transactions_ends_the_producer() -> None:
     assert isinstance(error_of(operation), UnsupportedVersionError)
     with pytest.raises(UnsupportedVersionError):
         talk.manager.begin(1)
+
+
+def test_why_a_producer_cannot_go_on_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    talk = Talk().begun()
+    for words in ("first", "second"):
+        talk.manager.fail_for_good(KafkaSinkError(words))
+    assert caplog.text.count("TransactionManager(x, in transaction) cannot go on: first") == 1
+    assert "second" not in caplog.text
+
+
+def test_why_a_transaction_must_be_aborted_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    talk = Talk().started()
+    talk.manager.batch_failed(FAILURE, has_sequence=True)
+    assert f"TransactionManager(x, in transaction): the transaction must be aborted: {FAILURE}" in caplog.text
 
 
 def test_the_first_fatal_error_stays() -> None:
