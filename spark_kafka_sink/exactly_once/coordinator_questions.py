@@ -139,13 +139,13 @@ class _Round(Generic[AnswerT]):
     # --- take what comes
 
     def _take(self, asked: Asked) -> None:
-        lookup = self._looked_up.pop(asked, None)
-        if lookup is not None:
-            self._take_coordinators(asked, lookup)
-            return
-        request = self._under_way.pop(asked, None)
-        if request is None:
-            return  # of a call that was given up
+        """One that is in neither place was given up, or is for a caller that takes its answer later."""
+        if asked in self._looked_up:
+            self._take_coordinators(asked, self._looked_up.pop(asked))
+        elif asked in self._under_way:
+            self._take_answer(asked, self._under_way.pop(asked))
+
+    def _take_answer(self, asked: Asked, request: TransactionRequest[AnswerT]) -> None:
         if isinstance(asked.error, NetworkError):
             self._owner.in_doubt.update(request.ids)
             self._look_up_later(request.ids, asked.error)

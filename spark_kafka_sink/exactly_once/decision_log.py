@@ -65,7 +65,6 @@ class _Progress:
 
     def take(self, batch: DecodedBatch, key: bytes | None) -> None:
         header = batch.header
-        self.next_offset = max(self.next_offset, header.last_offset + 1)
         if header.control:
             if batch.columns.num_rows:
                 self._end(header.producer_id, aborted=is_abort_marker(batch))
@@ -168,7 +167,7 @@ class DecisionLog:
             progress, ahead = _Progress(self._reader.beginning_offsets(self.topic, [partition])[partition]), None
         for batch in self._reader.decoded(self.topic, partition, start=progress.next_offset, stop=end, ahead=ahead):
             progress.take(batch, key)
-        progress.next_offset = max(progress.next_offset, end)
+        progress.next_offset = end
         if len(_progress) >= _PLACES_MAX:
             _progress.clear()
         _progress[place] = progress

@@ -13,7 +13,7 @@ import pytest
 from spark_kafka_sink.client.connections import SUSPICIOUS_MS
 from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.errors import AuthorizationError, KafkaSinkError, MetadataTimeoutError
-from spark_kafka_sink.exactly_once.transactions_client import SILENCE_MS, TransactionsClient
+from spark_kafka_sink.exactly_once.transactions_client import SILENCE_MS, Listing, TransactionsClient
 from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
@@ -22,7 +22,7 @@ from spark_kafka_sink.producer.transactions.transaction_description import EMPTY
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange
-from tests.fake_system import FakeSystem, Peer
+from tests.fake_system import FakeConnection, FakeSystem, Peer
 from tests.simulated_cluster import SimulatedCluster
 
 IDS = [f"task-{number}" for number in range(300)]
@@ -54,12 +54,15 @@ class Cluster(SimulatedCluster):
         self.cut(node)
         self.system.after(ELECTION_MS, partial(self.elect, node))
 
+    def connections_to(self, node: int) -> list[FakeConnection]:
+        host = self.core.nodes[node].host
+        return [each for each in self.system.connections if each.socket.address.host == host]
+
     def suspend(self, node: int, *, elects: bool = True) -> None:
         """It is connected to, and says nothing (SIGSTOP)."""
         address = self.core.nodes[node]
-        for connection in self.system.connections:
-            if connection.socket.address.host == address.host:
-                connection.stall()
+        for connection in self.connections_to(node):
+            connection.stall()
         self.system.listen(str(address.host), int(address.port), Peer())
         if elects:
             self.system.after(ELECTION_MS, partial(self.elect, node))
@@ -109,6 +112,16 @@ def test_all_that_is_asked_goes_out_in_one_stream_for_each_node(
     # Fifty are in flight at a time, so a hundred for each node take two or three times there and back.
     assert elapsed_ms(cluster, begun) <= 5 * 2 * LATENCY_MS
     assert cluster.counts() == {(node, ApiKey.END_TXN): 100 for node in range(3)}
+
+
+def test_what_is_asked_meanwhile_follows_the_first_requests(
+    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+) -> None:
+    """A list that comes after the commit of transactions does not have them any more."""
+    asked: list[Listing] = []
+    client.end(prepared[:30], commit=True, meanwhile=lambda: asked.append(client.list_ahead(ONGOING)))
+    assert client.ids(IDS.__contains__, ONGOING, ahead=asked[0]) == sorted(IDS[30:])
+    assert cluster.total(ApiKey.LIST_TRANSACTIONS) == 3
 
 
 def test_coordinators_that_are_not_known_are_looked_up_in_one_request(
@@ -249,6 +262,22 @@ def test_what_was_given_up_is_not_sent_later(cluster: Cluster, prepared: list[Pr
         cluster.accept(DEAD)
         client.describe(IDS)
     assert cluster.total(ApiKey.END_TXN) == 0
+
+
+def test_when_a_call_has_failed_nothing_of_it_that_still_waits_is_sent(
+    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+) -> None:
+    """A driver that could not end what attempts have left goes on with the same client."""
+    cluster.control.when(api=ApiKey.FIND_COORDINATOR).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    for connection in cluster.connections_to(DEAD):
+        connection.stall()
+    of_the_dead = [each for each in prepared if each.transactional_id in OF_THE_DEAD]
+    with pytest.raises(AuthorizationError):
+        client.end([*of_the_dead, PreparedTransaction("not looked up", 0, 0, 1)], commit=False)
+    for connection in cluster.connections_to(DEAD):
+        connection.resume()
+    client.describe(IDS)
+    assert cluster.counts()[DEAD, ApiKey.END_TXN] == 50, "what was in flight when the call failed"
 
 
 def test_a_right_that_is_missing_is_no_reason_to_wait(cluster: Cluster, client: TransactionsClient) -> None:

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from spark_kafka_sink.errors import BrokerError, DecodeError, ExactlyOnceError
-from spark_kafka_sink.exactly_once import decision_log, log_writer
+from spark_kafka_sink.exactly_once import decision_log, log_writer, operations
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, encoded
 from spark_kafka_sink.exactly_once.log_topic import PARTITIONS, partition_of
@@ -24,6 +24,7 @@ from spark_kafka_sink.producer.transactions.prepared_transaction import Prepared
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.reader import fetched, reader
+from spark_kafka_sink.reader.blocking_client import Asked
 from spark_kafka_sink.reader.reader import TopicReader
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import LOG, PREFIX, QUERY, Query, rows, seen
@@ -118,6 +119,42 @@ def test_what_was_read_is_not_read_again_by_this_process(held: QueryTransactions
         mine = held.write(mine, Entry(PREFIX, generation=2))
         assert held.entry(mine.driver.producer_id).generation == 2
     assert read == [0, 2], "a record and its marker"
+
+
+def test_what_is_new_in_the_log_is_fetched_ahead_at_the_first_look_and_not_at_the_others(
+    broker: EmbeddedBroker, held: QueryTransactions
+) -> None:
+    """The batch before was decided a moment ago. What comes between two looks of one start, seldom anything, is not."""
+    mine = held.write(fence(held), Entry(PREFIX, generation=1))
+    held.entry(mine.driver.producer_id)
+    mine = held.write(mine, Entry(PREFIX, generation=2))
+    ahead: list[int] = []
+    whole = TopicReader.fetch_ahead
+
+    def fetch_ahead(reader: TopicReader, topic: str, partition: int, start: int) -> Asked | None:
+        ahead.append(start)
+        return whole(reader, topic, partition, start)
+
+    with patch.object(TopicReader, "fetch_ahead", fetch_ahead), transactions(broker) as next_start:
+        for _ in range(3):
+            assert next_start.entry(mine.driver.producer_id).generation == 2
+    assert ahead == [2], "a record and its marker were read before"
+
+
+def test_a_process_remembers_a_number_of_logs_and_warnings_that_is_bounded(
+    broker: EmbeddedBroker, held: QueryTransactions, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(decision_log, "_PLACES_MAX", 3)
+    monkeypatch.setattr(decision_log, "_WARNED_MAX", 3)
+    mine = held.write(fence(held), Entry(PREFIX, generation=1))
+    for number in range(5):
+        write_plainly(broker, PREFIX, b"%d" % number)
+        with transactions(broker, f"prefix-{number}") as other:
+            other.entry(None)
+        assert held.entry(mine.driver.producer_id).generation == 1
+        assert len(decision_log._progress) <= 3
+        assert len(decision_log._warned) <= 3
+    assert caplog.text.count("is passed over") == 5
 
 
 def test_an_open_transaction_of_another_query_delays_no_other(broker: EmbeddedBroker, held: QueryTransactions) -> None:
@@ -231,6 +268,20 @@ def test_what_the_own_driver_wrote_and_cannot_be_read_is_an_error_for_this_query
         query.again().begin()
     other.run(1)
     assert seen(broker) == rows(0, 1)
+
+
+def test_an_entry_that_cannot_be_read_is_left_out_for_people_with_a_warning(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    for prefix in (PREFIX, "q", "r"):
+        Query(broker, prefix=prefix, name=f"driver of {prefix}").run(0)
+    write_as(broker, "q-driver", "q", b'{"format":99,"newer":true}')
+    found = operations.survey({"bootstrap.servers": broker.bootstrap_servers}, LOG)
+    assert {each.prefix: each.entry.driver for each in found if each.entry is not None} == {
+        PREFIX: "driver of p",
+        "r": "driver of r",
+    }
+    assert "its format is 99" in caplog.text
 
 
 def test_a_driver_that_brokers_have_forgotten_goes_on_from_what_it_wrote(
