@@ -176,7 +176,6 @@ class Driver:
         """Decide that the batch is committed, and commit it. Without transactions there is nothing to decide."""
         if not transactions:
             return
-        start.is_committed(batch)  # raises what must not be
         entry = start.entry.decided(batch, content, tuple(transactions))
         held = self._decide(start, entry)
         held, losers = self._carry_out(held, entry)

@@ -345,6 +345,16 @@ def test_a_list_that_a_broker_refuses_for_good_is_no_reason_to_wait(
     assert elapsed_ms(cluster, begun) <= 100
 
 
+def test_what_a_dead_broker_has_coordinated_is_listed_by_its_successors_that_had_listed_their_own(
+    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+) -> None:
+    cluster.kill(DEAD)
+    begun = cluster.system.now()
+    assert client.ids(IDS.__contains__) == sorted(IDS)
+    assert ELECTION_MS <= elapsed_ms(cluster, begun) <= ELECTION_MS + 1_100
+    assert cluster.total(ApiKey.LIST_TRANSACTIONS) <= 2 * 15, "after pauses"
+
+
 def test_a_list_that_fails_is_asked_for_again_after_pauses_that_grow(cluster: Cluster) -> None:
     cluster.control.when(api=ApiKey.LIST_TRANSACTIONS, times=None).fail(error_codes.COORDINATOR_LOAD_IN_PROGRESS)
     with cluster.client(timeout_ms=10_000) as client:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from typing import Any
 from unittest.mock import patch
 
@@ -19,6 +20,7 @@ from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
+from spark_kafka_sink.exactly_once.log_writer import LogWriter, Written
 from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
@@ -74,7 +76,10 @@ def test_a_driver_that_dies_before_its_decision_leaves_nothing(query: Query) -> 
 
 
 @pytest.mark.parametrize("where", ["commit", "done", "losers"])
-def test_what_a_driver_had_decided_is_finished_by_the_next_and_not_written_again(query: Query, where: str) -> None:
+def test_what_a_driver_had_decided_is_finished_by_the_next_and_not_written_again(
+    query: Query, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     start = query.begin()
     written = query.write_both(start, 0)
     loser = query.write(start, 0, "lost", attempt=1)
@@ -88,6 +93,8 @@ def test_what_a_driver_had_decided_is_finished_by_the_next_and_not_written_again
     again.run(1)
     assert seen(query.broker) == rows(0, 1)
     assert loser.transactional_id not in open_ids(query.broker)
+    said = "prefix p: batch 0 of query query-1 is decided and not done; it is finished now" in caplog.text
+    assert said == (where != "losers")
 
 
 def test_a_driver_that_dies_again_and_again_in_the_same_batch_finishes_it_once(query: Query) -> None:
@@ -116,7 +123,10 @@ def test_what_another_driver_has_finished_is_noted_so_that_the_next_need_not(que
 
 
 @pytest.mark.parametrize("spoiled", [1, 4])
-def test_a_driver_that_another_got_before_looks_again_and_takes_another_turn(query: Query, spoiled: int) -> None:
+def test_a_driver_that_another_got_before_looks_again_and_takes_another_turn(
+    query: Query, spoiled: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     query.run(0)
     again, left, whole = query.again(), list(range(spoiled)), QueryTransactions.fence
 
@@ -128,6 +138,7 @@ def test_a_driver_that_another_got_before_looks_again_and_takes_another_turn(que
 
     with patch.object(QueryTransactions, "fence", fence):
         again.begin()
+    assert caplog.text.count("prefix p: another driver begins at the same time") == spoiled
     again.run(1)
     assert seen(query.broker) == rows(0, 1)
 
@@ -210,6 +221,38 @@ def test_a_driver_that_takes_over_during_an_abort_without_reports_keeps_its_tran
         query.abort_unreported()
     newer.commit(of_newer[0][0], 0, of_newer[0][1])
     assert seen(query.broker) == rows(0)
+
+
+def test_while_a_decision_is_being_written_nothing_of_its_batch_is_aborted(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark gives a batch up while its commit is under way. Who aborts does not know that there are reports."""
+    start = query.begin()
+    written = query.write_both(start, 0)
+    whole, aborted = LogWriter._commit, []
+
+    def commit(*arguments: Any) -> Written:
+        monkeypatch.undo()
+        aborted.append(query.abort_unreported())
+        return whole(*arguments)
+
+    monkeypatch.setattr(LogWriter, "_commit", commit)
+    query.commit(start, 0, written)
+    assert aborted == [False]
+    assert seen(query.broker) == rows(0)
+
+
+def test_a_driver_that_was_fenced_a_moment_ago_acts_under_no_epoch_of_the_newer_one(query: Query) -> None:
+    """Brokers take its request for the epoch after its own for a repetition, and answer with the one that they gave to
+    the newer driver."""
+    delivery = dataclasses.replace(query.delivery, is_forgotten=True, is_given=False)
+    with Driver(delivery) as driver, QueryTransactions(delivery.options, delivery.prefix, LOG) as newer:
+        start = driver.begin("job")
+        written = query.write_both(start, 0)
+        held, _ = newer.fence(newer.look(), (60_000,))
+        assert not driver.abort(start, Batch())
+        assert newer.is_newest(held)
+    assert open_ids(query.broker) == [each.transactional_id for each in written]
 
 
 @pytest.mark.parametrize("reported", [True, False])
@@ -301,6 +344,15 @@ def test_a_transaction_that_ended_before_the_decision_is_found_before_it(query: 
     assert seen(query.broker) == []
     query.run(0)
     assert seen(query.broker) == rows(0)
+
+
+def test_a_transaction_that_brokers_have_forgotten_is_found_before_the_decision(query: Query) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    del query.broker.cluster.coordinator.transactions[start.task_id(1, 0)]
+    with pytest.raises(ExactlyOnceError, match="p-1-1-0: the brokers do not know it"):
+        query.commit(start, 0, written)
+    assert start.entry == query.begin().entry, "nothing was decided"
 
 
 def test_what_ended_between_decision_and_commit_is_named_and_nothing_is_doubled(query: Query) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pyarrow as pa
 import pytest
 
@@ -13,6 +15,7 @@ from spark_kafka_sink.errors import (
     TransactionAbortedError,
     TransactionTimeoutError,
 )
+from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
@@ -227,19 +230,54 @@ def test_a_record_outside_of_a_transaction_is_refused() -> None:
         producer.send_columns("t", RecordColumns(pa.array([b"1"])))
 
 
+def test_each_call_that_waits_wakes_the_sender_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread may be waiting for brokers that have nothing to say."""
+    _, producer = initialised(2)
+    loop, client = loop_of(producer), sender_of(producer).client
+    wakeup, wait, events = client.wakeup, loop.wait, list[str]()
+
+    def noted_wakeup() -> None:
+        events.append("wakeup")
+        wakeup()
+
+    def noted_wait(event: threading.Event, timeout_ms: float | None) -> bool:
+        events.append("wait")
+        return wait(event, timeout_ms)
+
+    monkeypatch.setattr(client, "wakeup", noted_wakeup)
+    monkeypatch.setattr(loop, "wait", noted_wait)
+    for call in (
+        producer.init_transactions,
+        lambda: producer.describe_transactions(["y"]),
+        lambda: send_offsets(producer),
+        producer.commit_transaction,
+    ):
+        events.clear()
+        call()
+        assert events.index("wakeup") < events.index("wait")
+
+
+def send_offsets(producer: KafkaProducer) -> None:
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({("t", 0): 1}, "g")
+
+
 def test_a_callback_cannot_end_or_prepare_the_transaction_that_it_is_part_of() -> None:
     _, producer = begun(2)
     refused: list[object] = []
 
     def end(metadata: object, error: object) -> None:
-        for call in (producer.commit_transaction, producer.abort_transaction, producer.prepare_transaction):
+        for call in (
+            *(producer.commit_transaction, producer.abort_transaction, producer.prepare_transaction),
+            lambda: producer.describe_transactions(["y"]),
+        ):
             with pytest.raises(IllegalStateError, match="would wait for itself"):
                 call()
             refused.append(call)
 
     producer.send(ProducerRecord("t", b"1", partition=0), end)
     producer.flush()
-    assert len(refused) == 3
+    assert len(refused) == 4
     producer.commit_transaction()
 
 

@@ -6,7 +6,6 @@ Each call waits for at most max.block.ms. If that is over, the outcome is not kn
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from random import Random
@@ -170,13 +169,8 @@ class ProducerTransactions:
             raise IllegalStateError("A callback cannot wait for a transaction: it would wait for itself.")
 
     def _await(self, operation: Operation, timeout_ms: float) -> bool:
-        """Wait for the operation. While the call waits, no batch lingers."""
-
-        def wait(flushed: threading.Event) -> bool:
-            self._loop.wakeup()
-            return self._loop.wait(operation.done, timeout_ms)
-
-        return self._accumulator.flush(wait)
+        """Wait for the operation. While the call waits, no batch lingers; the flush wakes the sender."""
+        return self._accumulator.flush(lambda flushed: self._loop.wait(operation.done, timeout_ms))
 
 
 def new_transactions(
