@@ -165,54 +165,49 @@ class TransactionsClient:
         return found
 
     def ids(self, wanted: Callable[[str], bool], *states: str, ahead: Listing | None = None) -> list[str]:
-        """The transactional ids, of those that are wanted, that are in one of these states. All brokers are asked.
+        """The transactional ids, of those that are wanted, that are in one of these states.
 
+        All brokers are asked that the cluster has now: one that has come since may coordinate what another has had.
         `ahead`: the same question about these states, which was put before.
         """
         return sorted({row.transactional_id for row in self._rows(states, ahead) if wanted(row.transactional_id)})
 
     def list_ahead(self, *states: str) -> Listing:
-        """Ask all brokers for the ids in these states, and do not wait: `ids` takes the answers."""
-        message = ListTransactionsRequest(state_filters=list(states))
-        return {node: self.blocking.start(Question(node, message)) for node in self._all_nodes()}
+        """Ask all brokers that are known for the ids in these states, and do not wait: `ids` takes the answers."""
+        known = self.blocking.metadata.snapshot
+        return self._listing(states, () if known.is_bootstrap else known.nodes.values())
 
     def owners(self) -> dict[int, str]:
         """Which transactional id has which producer id, of those that this user may see."""
         return {row.producer_id: row.transactional_id for row in self._rows((), None)}
 
+    def _listing(self, states: Sequence[str], nodes: Iterable[Node]) -> Listing:
+        message = ListTransactionsRequest(state_filters=list(states))
+        return {node: self.blocking.start(Question(node, message)) for node in nodes}
+
     def _rows(self, states: Sequence[str], ahead: Listing | None) -> list[ListedTransaction]:
         patience, pause_ms = self.blocking.patience("the list of transactions"), COMPLETING_PAUSE_MS
-        listed: dict[int, list[ListedTransaction]] = {}
         while True:
-            nodes = [node for node in self._all_nodes() if node.id not in listed]
-            if not nodes and listed:
-                return [row for rows in listed.values() for row in rows]
+            asked, ahead = ahead or self._listing(states, self.blocking.all_nodes()), None
+            listed: list[ListedTransaction] = []
             failure: KafkaSinkError | None = None
-            asked, ahead = ahead or self.list_ahead(*states), None
             answers = self.blocking.wait(ListTransactionsResponse, list(asked.values()))
             for node, answer in zip(asked, answers, strict=True):
                 if isinstance(answer, NetworkError):
                     failure = answer
                 elif answer.error_code == error_codes.NONE:
-                    listed[node.id] = answer.transaction_states
+                    listed += answer.transaction_states
                 else:
                     failure = broker_error(answer.error_code, f"{node}: the attempt to list transactions was refused")
                     if not may_pass(answer.error_code):
                         raise failure
-            if failure is not None or not nodes:
-                # What one of them coordinates may move to one that has answered.
-                listed.clear()
-                self.blocking.metadata.request_update()
-                patience.wait(failure, pause_ms)
-                pause_ms = min(2 * pause_ms, PAUSE_MS_MAX)
+            if failure is None:
+                return listed
+            # All are asked again: what one of them coordinates may move to one that has answered.
+            patience.wait(failure, pause_ms)
+            pause_ms = min(2 * pause_ms, PAUSE_MS_MAX)
 
     @property
     def transaction_version(self) -> int:
         """What the cluster has agreed on, as far as it is known: 2 or 1."""
         return 2 if self.blocking.feature(TRANSACTION_VERSION) >= 2 else 1
-
-    # --- parts
-
-    def _all_nodes(self) -> list[Node]:
-        known = self.blocking.metadata.snapshot
-        return [] if known.is_bootstrap else list(known.nodes.values())

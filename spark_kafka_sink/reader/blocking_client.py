@@ -139,6 +139,14 @@ class BlockingClient:
             self.metadata.request_update()
         return leader
 
+    def all_nodes(self) -> list[Node]:
+        """The brokers that the cluster has now."""
+        patience = self.patience("metadata of the cluster")
+        older = self.metadata.request_update(reset_backoff=True)
+        while self.metadata.version <= older:
+            patience.wait(None, self._backoff_ms)
+        return list(self.metadata.snapshot.nodes.values())
+
     def any_node(self) -> Node | None:
         """A node to ask what every broker knows: one that is connected and answers, if there is one."""
         now = self._system.now()

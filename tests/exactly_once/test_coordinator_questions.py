@@ -355,6 +355,18 @@ def test_what_a_dead_broker_has_coordinated_is_listed_by_its_successors_that_had
     assert cluster.total(ApiKey.LIST_TRANSACTIONS) <= 2 * 15, "after pauses"
 
 
+def test_a_broker_that_has_come_since_is_asked_for_its_list(
+    cluster: Cluster, prepared: list[PreparedTransaction]
+) -> None:
+    """As while brokers are started anew, one after the other. What it coordinates would stay open till its timeout."""
+    cluster.elect(DEAD)
+    with cluster.client() as client:
+        client.describe(IDS)
+        cluster.control.start_node(DEAD)
+        cluster.share(range(3))
+        assert client.ids(IDS.__contains__) == sorted(IDS)
+
+
 def test_a_list_that_fails_is_asked_for_again_after_pauses_that_grow(cluster: Cluster) -> None:
     cluster.control.when(api=ApiKey.LIST_TRANSACTIONS, times=None).fail(error_codes.COORDINATOR_LOAD_IN_PROGRESS)
     with cluster.client(timeout_ms=10_000) as client:

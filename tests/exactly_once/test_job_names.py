@@ -45,6 +45,25 @@ def test_another_process_with_the_same_number_is_not_the_jobs() -> None:
     assert is_abandoned(prefix, lambda process: "12345")
 
 
+def test_a_job_that_names_no_process_is_of_the_parent_which_is_the_driver_of_a_worker() -> None:
+    assert f"driver process {os.getppid()} on " in whose(new_job_prefix())
+
+
+@on_linux
+@pytest.mark.parametrize("other", ["boot", "container"])
+def test_before_another_boot_and_in_another_container_it_was_another_machine(
+    other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a host has the same name: there the numbers of processes say nothing."""
+    prefix = new_job_prefix(os.getpid())
+    assert is_abandoned(prefix, lambda process: None)
+    if other == "boot":
+        monkeypatch.setattr(Path, "read_text", lambda path: "another boot")
+    else:
+        monkeypatch.setattr(Path, "stat", lambda path: os.stat_result(range(10)))
+    assert not is_abandoned(prefix, lambda process: None)
+
+
 def test_of_another_machine_nothing_is_known() -> None:
     prefix = new_job_prefix(os.getpid())
     machine = prefix.split("-")[-4]

@@ -3,6 +3,7 @@ requests; and by the holder of the epoch and the sequence alone."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -159,6 +160,29 @@ def test_another_epoch_leaves_the_timeout_of_the_id_as_it_was() -> None:
         after = write(client, write(client, begun, b"a"), b"b")
         assert after.id_and_epoch != begun.id_and_epoch
         assert client.describe([DRIVER])[DRIVER].timeout_ms == 19_999
+
+
+def test_an_id_that_brokers_have_forgotten_gets_no_epoch_for_its_next_record() -> None:
+    cluster = cluster_of_version(1)
+    with client_of(cluster) as client:
+        before = Written(client.init_producer_id(DRIVER, 60_000), 0)
+        cluster.control.when(api=ApiKey.END_TXN).drop(applied=True)
+        before = write(client, before, b"a")
+        del cluster.core.coordinator.transactions[DRIVER]
+        with pytest.raises(BrokerError, match="transactional id p-driver: TRANSACTIONAL_ID_NOT_FOUND"):
+            write(client, before, b"b")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_client_that_has_asked_nothing_yet_writes_in_the_clusters_version(version: int) -> None:
+    cluster = cluster_of_version(version)
+    with client_of(cluster) as client:
+        before = Written(client.init_producer_id(DRIVER, 60_000), 0)
+    cluster.requests.clear()
+    with client_of(cluster) as client:
+        write(client, before, b"a")
+    adds = [frame for _, _, frame in cluster.requests if frame[:2] == struct.pack(">h", ApiKey.ADD_PARTITIONS_TO_TXN)]
+    assert len(adds) == (1 if version == 1 else 0)
 
 
 def test_an_upgrade_to_version_2_begins_under_an_epoch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

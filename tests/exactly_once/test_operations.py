@@ -20,6 +20,7 @@ from spark_kafka_sink.errors import (
     ConfigurationError,
     ExactlyOnceError,
     NetworkError,
+    ProducerFencedError,
 )
 from spark_kafka_sink.exactly_once import clients, operations
 from spark_kafka_sink.exactly_once.driver import Driver
@@ -239,6 +240,20 @@ def test_what_could_still_be_committed_is_not_given_up(query: Query, code: int) 
     assert seen(query.broker) == rows(0)
 
 
+@pytest.mark.parametrize("operation", [operations.abort, operations.finish, operations.give_up])
+def test_that_a_newer_driver_has_overtaken_a_person_is_said(query: Query, operation: Callable[..., object]) -> None:
+    if operation is operations.abort:
+        query.write_both(query.begin(), 0)
+    else:
+        decided_by_a_driver_that_died(query)
+    overtaken = ProducerFencedError("fenced", code=error_codes.PRODUCER_FENCED, name="PRODUCER_FENCED")
+    with (
+        patch.object(QueryTransactions, "claim", side_effect=overtaken),
+        pytest.raises(ExactlyOnceError, match="A newer driver has taken over the query with the prefix p at this mom"),
+    ):
+        operation(options(query.broker), PREFIX, LOG)
+
+
 # --- jobs without a name
 
 
@@ -247,14 +262,18 @@ def job(query: Query, process: int) -> Query:
     return Query(query.broker, prefix=new_job_prefix(process), checkpoint="", is_given=False)
 
 
-def test_what_a_job_without_a_name_has_left_is_freed_by_the_next_one_if_its_process_has_ended(query: Query) -> None:
+def test_what_a_job_without_a_name_has_left_is_freed_by_the_next_one_if_its_process_has_ended(
+    query: Query, caplog: pytest.LogCaptureFixture
+) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         dead, alive = job(query, process.pid), job(query, os.getpid())
         process.kill()
     written = alive.write_both(alive.begin(), 1)
     dead.write_both(dead.begin(), 0)
     assert open_ids(query.broker, dead.prefix)
+    caplog.set_level(logging.INFO)
     operations.free_abandoned_jobs(options(query.broker), LOG)
+    assert f"has ended and left transactions open (prefix {dead.prefix}): they are ended now" in caplog.text
     assert open_ids(query.broker, dead.prefix) == []
     assert len(open_ids(query.broker, alive.prefix)) == len(written), "its driver works"
     (left,) = operations.survey(options(query.broker), LOG)

@@ -55,6 +55,15 @@ def test_a_start_waits_while_a_transaction_of_its_id_is_ending_and_asks_less_and
     assert (seen.state, pauses_ms) == ("CompleteCommit", [20, 40, 80])
 
 
+def test_where_nothing_was_left_nothing_is_asked(
+    of_two: tuple[QueryTransactions, QueryTransactions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = of_two
+    driver, _ = one.fence(None, (GRANTED_MS,))
+    monkeypatch.setattr(one, "look", lambda: pytest.fail("it looks for a newer driver"))
+    one.abort([], driver)
+
+
 def test_a_right_that_is_missing_is_no_timeout_that_is_not_granted(
     broker: EmbeddedBroker, of_two: tuple[QueryTransactions, QueryTransactions]
 ) -> None:

@@ -95,14 +95,16 @@ def test_open_transactions_are_listed_by_all_brokers_when_each_has_answered(
 def test_open_transactions_that_move_to_a_broker_that_has_answered_are_listed(
     broker: EmbeddedBroker, written: list[PreparedTransaction], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def move(_: float) -> None:
+    def move(pause_ms: float) -> None:
         for name in ids(written):
             broker.control.move_coordinator(name, 0)
+        pause(pause_ms)
 
     for name in ids(written):
         broker.control.move_coordinator(name, 1)
     broker.control.when(api=ApiKey.LIST_TRANSACTIONS, node=1).fail(error_codes.COORDINATOR_NOT_AVAILABLE)
     with client_of(broker) as client:
+        pause = client.blocking.pause
         monkeypatch.setattr(client.blocking, "pause", move)
         assert client.ids(lambda name: name in ids(written), ONGOING) == ids(written)
 
