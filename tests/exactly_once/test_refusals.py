@@ -9,7 +9,14 @@ import pytest
 from spark_kafka_sink.broker.cluster import ClusterConfig
 from spark_kafka_sink.broker.listening import Listening
 from spark_kafka_sink.errors import PreflightError
+from spark_kafka_sink.exactly_once import refusals
+from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.driver import Driver
+from spark_kafka_sink.exactly_once.entries import Batch, Entry
+from spark_kafka_sink.exactly_once.names import TaskName, task_id
+from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.error_codes import broker_error
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.testing import EmbeddedBroker
@@ -31,3 +38,17 @@ def test_brokers_without_transactions_are_refused_before_the_first_row(
             driver.begin("driver-1")
     assert "nothing was written" in str(refused.value)
     assert "Exactly once needs brokers of Kafka 3.0 or newer" in str(refused.value)
+
+
+@pytest.mark.parametrize("code", [error_codes.INVALID_TXN_STATE, error_codes.POLICY_VIOLATION], ids=["lost", "not yet"])
+@pytest.mark.parametrize(("many", "shown", "last"), [(20, 20, "p-1-9-0"), (300, 21, "and 280 more")])
+def test_of_many_transactions_that_cannot_be_committed_some_are_named_and_the_others_counted(
+    code: int, many: int, shown: int, last: str
+) -> None:
+    names = [task_id("p", TaskName(1, partition, 0)) for partition in range(many)]
+    written = tuple(PreparedTransaction(name, 4711, 12, 2) for name in names)
+    entry = Entry("p").decided(Batch("q", 1), Content.of({"t": many}, many), written)
+    error = refusals.not_committed(entry, {name: broker_error(code, name) for name in names})
+    lines = [line for line in str(error).splitlines() if line.startswith("- ")]
+    assert len(lines) == shown
+    assert lines[-1].startswith(f"- {last}")
