@@ -22,8 +22,9 @@ GUARDED = (
     "producer/test_futures.py",
     "producer/test_metrics.py",
     "producer/test_partitioner.py",
+    "producer/test_transactional_calls.py",
     "producer/test_transactional_producer.py",
-    "producer/sending/test_transactions",
+    "producer/transactions/test_transactions",
     "spark/test_pool.py",
 )
 BROKER = "broker/"

@@ -47,7 +47,10 @@ ROOMS = {
     "spark_kafka_sink/exactly_once": _EXACTLY_ONCE,
     "spark_kafka_sink/producer/transactions": (
         "tests/producer/transactions",
-        *(f"tests/producer/test_transactional_{kind}.py" for kind in ("producer", "failures", "faults", "handover")),
+        *(
+            f"tests/producer/test_transactional_{kind}.py"
+            for kind in ("producer", "calls", "failures", "faults", "handover")
+        ),
         "tests/producer/sending",
         "tests/producer/scenarios",
         *_EXACTLY_ONCE,

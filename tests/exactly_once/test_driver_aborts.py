@@ -1,0 +1,201 @@
+"""What a driver aborts, and what it leaves alone: its own tasks' transactions, of a batch that is not decided."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from spark_kafka_sink.errors import NetworkError
+from spark_kafka_sink.exactly_once import operations
+from spark_kafka_sink.exactly_once.batch_start import BatchStart
+from spark_kafka_sink.exactly_once.driver import Driver
+from spark_kafka_sink.exactly_once.entries import Batch, Entry
+from spark_kafka_sink.exactly_once.log_writer import LogWriter, Written
+from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
+from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.testing import EmbeddedBroker
+from tests.exactly_once.cases import BOTH_TASKS, LOG, Query, dying, open_ids, rows, seen
+from tests.exactly_once.cases import broker as broker
+
+
+@pytest.fixture
+def query(broker: EmbeddedBroker) -> Query:
+    return Query(broker)
+
+
+def test_what_is_aborted_is_never_seen_and_holds_no_reader_back(query: Query) -> None:
+    start = query.begin()
+    query.write(start, 0, "a")
+    query.write(start, 1, "of an attempt that failed", attempt=1)
+    assert query.abort(start, 0)
+    assert open_ids(query.broker) == []
+    assert seen(query.broker) == []
+    query.run(0)
+    assert seen(query.broker) == rows(0)
+
+
+def test_a_batch_that_was_committed_before_is_not_said_to_be_aborted(query: Query) -> None:
+    query.run(0)
+    again = query.again()
+    start = again.begin()
+    assert start.is_committed(again.batch(0))
+    assert not again.abort(start, 0)
+
+
+def test_a_job_without_a_name_is_forgotten_when_it_is_aborted(query: Query) -> None:
+    delivery = dataclasses.replace(query.delivery, is_forgotten=True, is_given=False)
+    with Driver(delivery) as driver:
+        start = driver.begin("job")
+        query.write_both(start, 0)
+        assert driver.abort(start, Batch())
+    assert operations.survey(delivery.options, LOG) == []
+
+
+def test_where_no_driver_has_begun_nothing_is_aborted(query: Query) -> None:
+    query.begin()
+    assert not query.again(prefix="another").abort_unreported()
+
+
+def test_what_was_left_open_by_tasks_of_which_none_has_reported_is_aborted(query: Query) -> None:
+    query.run(0)
+    query.write_both(query.begin(), 1)
+    assert query.abort_unreported()
+    assert open_ids(query.broker) == []
+    query.run(1)
+    assert seen(query.broker) == rows(0, 1)
+
+
+def test_without_reports_too_an_older_driver_aborts_nothing(query: Query) -> None:
+    query.begin()
+    newer = query.again()
+    of_newer = newer.begin()
+    written = newer.write_both(of_newer, 0)
+    assert not query.abort_unreported()
+    newer.commit(of_newer, 0, written)
+    assert seen(query.broker) == rows(0)
+
+
+def test_a_driver_that_takes_over_during_an_abort_without_reports_keeps_its_transactions(query: Query) -> None:
+    query.write_both(query.begin(), 0)
+    newer = query.again()
+    of_newer: list[tuple[BatchStart, list[PreparedTransaction]]] = []
+    whole = QueryTransactions.leftovers
+
+    def leftovers(prefix: QueryTransactions) -> list[TransactionDescription]:
+        if not of_newer:
+            with patch.object(QueryTransactions, "leftovers", whole):
+                start = newer.begin()
+                of_newer.append((start, newer.write_both(start, 0)))
+        return whole(prefix)
+
+    with patch.object(QueryTransactions, "leftovers", leftovers):
+        query.abort_unreported()
+    newer.commit(of_newer[0][0], 0, of_newer[0][1])
+    assert seen(query.broker) == rows(0)
+
+
+def test_while_a_decision_is_being_written_nothing_of_its_batch_is_aborted(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark gives a batch up while its commit is under way. Who aborts does not know that there are reports."""
+    start = query.begin()
+    written = query.write_both(start, 0)
+    whole, aborted = LogWriter._commit, []
+
+    def commit(*arguments: Any) -> Written:
+        monkeypatch.undo()
+        aborted.append(query.abort_unreported())
+        return whole(*arguments)
+
+    monkeypatch.setattr(LogWriter, "_commit", commit)
+    query.commit(start, 0, written)
+    assert aborted == [False]
+    assert seen(query.broker) == rows(0)
+
+
+def test_a_driver_that_was_fenced_a_moment_ago_acts_under_no_epoch_of_the_newer_one(query: Query) -> None:
+    """Brokers take its request for the epoch after its own for a repetition, and answer with the one that they gave to
+    the newer driver."""
+    delivery = dataclasses.replace(query.delivery, is_forgotten=True, is_given=False)
+    with Driver(delivery) as driver, QueryTransactions(delivery.options, delivery.prefix, LOG) as newer:
+        start = driver.begin("job")
+        written = query.write_both(start, 0)
+        held, _ = newer.fence(newer.look(), (60_000,))
+        assert not driver.abort(start, Batch())
+        assert newer.is_newest(held)
+    assert open_ids(query.broker) == [each.transactional_id for each in written]
+
+
+@pytest.mark.parametrize("reported", [True, False])
+@pytest.mark.parametrize("where", ["commit", "done"])
+def test_what_is_decided_is_not_aborted(query: Query, where: str, *, reported: bool) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    with dying(where):
+        query.commit(start, 0, written)
+    assert not (query.abort(start, 0) if reported else query.abort_unreported())
+    query.again().begin()
+    assert seen(query.broker) == rows(0)
+
+
+def test_a_decision_that_got_stuck_is_aborted_with_the_batch(query: Query) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    query.broker.control.when(api=ApiKey.END_TXN, times=None).fail(error_codes.INVALID_REQUEST)
+    with pytest.raises(Exception, match="INVALID_REQUEST"):
+        query.commit(start, 0, written)
+    query.broker.control.clear()
+    assert query.abort(start, 0)
+    assert seen(query.broker) == []
+    query.run(0)
+    assert seen(query.broker) == rows(0)
+
+
+def test_attempts_that_lost_are_aborted_after_the_commit(query: Query) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    query.write(start, 1, "of an attempt that lost", attempt=1)
+    query.commit(start, 0, written)
+    assert open_ids(query.broker) == []
+    assert seen(query.broker) == rows(0)
+
+
+@pytest.mark.parametrize("step", ["leftovers", "end_listed"])
+def test_a_batch_is_committed_though_attempts_that_lost_cannot_be_aborted(
+    query: Query, step: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their transactions time out. If the commit failed, the job would be run again, and its rows be there twice."""
+    start = query.begin()
+    written = query.write_both(start, 0)
+    query.write(start, 1, "of an attempt that lost", attempt=1)
+    with patch.object(QueryTransactions, step, side_effect=NetworkError("no broker answers")):
+        query.commit(start, 0, written)
+    assert seen(query.broker) == rows(0)
+    assert "batch 0 of query query-1 is committed" in caplog.text
+    assert "no broker answers" in caplog.text
+    query.run(1)
+    assert seen(query.broker) == rows(0, 1)
+
+
+def test_a_job_is_committed_though_the_log_cannot_forget_it(query: Query, caplog: pytest.LogCaptureFixture) -> None:
+    delivery = dataclasses.replace(query.delivery, is_forgotten=True, is_given=False)
+    with Driver(delivery) as driver:
+        start = driver.begin("job")
+        written = query.write_both(start, 0)
+        whole = QueryTransactions.write
+
+        def write(held_by: QueryTransactions, held: Held, entry: Entry | None) -> Held:
+            if entry is None:
+                raise NetworkError("it is gone")
+            return whole(held_by, held, entry)
+
+        with patch.object(QueryTransactions, "write", write):
+            driver.commit(start, Batch(), written, BOTH_TASKS)
+    assert seen(query.broker) == rows(0)
+    assert "the job is committed" in caplog.text

@@ -1,0 +1,257 @@
+"""The calls of a producer in transactions: when they may be made, how they wait, and what a close does."""
+
+from __future__ import annotations
+
+import threading
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.broker.transactions import TransactionState
+from spark_kafka_sink.errors import (
+    IllegalStateError,
+    ProducerClosedError,
+    TransactionAbortableError,
+    TransactionTimeoutError,
+)
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.records.columns import RecordColumns
+from tests.fake_system import FakeSystem
+from tests.producer.transactional_cases import (
+    BOTH,
+    begun,
+    brokers,
+    committed,
+    initialised,
+    pass_time,
+    producer_of,
+    send,
+    sent,
+    state,
+)
+from tests.producer.virtual_time import loop_of, sender_of, simulated_producer
+from tests.simulated_cluster import SimulatedCluster
+
+CALLS = ("init", "begin", "send-offsets", "commit", "abort")
+
+
+# --- calls
+
+
+def test_without_a_transactional_id_the_calls_fail_with_an_error_that_names_it() -> None:
+    cluster = SimulatedCluster(FakeSystem(), topics={"t": 1})
+    producer = simulated_producer(cluster)
+    for call in (producer.init_transactions, producer.begin_transaction, producer.commit_transaction):
+        with pytest.raises(IllegalStateError, match=r"no transactional\.id"):
+            call()
+
+
+def test_a_record_outside_of_a_transaction_is_refused() -> None:
+    cluster = brokers(2)
+    producer = producer_of(cluster)
+    with pytest.raises(IllegalStateError, match=r"Call init_transactions\(\) first"):
+        send(producer, b"1")
+    producer.init_transactions()
+    with pytest.raises(IllegalStateError, match=r"Call begin_transaction\(\) first"):
+        send(producer, b"1")
+    with pytest.raises(IllegalStateError, match=r"Call begin_transaction\(\) first"):
+        producer.send_columns("t", RecordColumns(pa.array([b"1"])))
+
+
+def test_each_call_that_waits_wakes_the_sender_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread may be waiting for brokers that have nothing to say."""
+    _, producer = initialised(2)
+    loop, client = loop_of(producer), sender_of(producer).client
+    wakeup, wait, events = client.wakeup, loop.wait, list[str]()
+
+    def noted_wakeup() -> None:
+        events.append("wakeup")
+        wakeup()
+
+    def noted_wait(event: threading.Event, timeout_ms: float | None) -> bool:
+        events.append("wait")
+        return wait(event, timeout_ms)
+
+    monkeypatch.setattr(client, "wakeup", noted_wakeup)
+    monkeypatch.setattr(loop, "wait", noted_wait)
+    for call in (
+        producer.init_transactions,
+        lambda: producer.describe_transactions(["y"]),
+        lambda: send_offsets(producer),
+        producer.commit_transaction,
+    ):
+        events.clear()
+        call()
+        assert events.index("wakeup") < events.index("wait")
+
+
+def send_offsets(producer: KafkaProducer) -> None:
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({("t", 0): 1}, "g")
+
+
+def test_a_callback_cannot_end_or_prepare_the_transaction_that_it_is_part_of() -> None:
+    _, producer = begun(2)
+    refused: list[object] = []
+
+    def end(metadata: object, error: object) -> None:
+        for call in (
+            *(producer.commit_transaction, producer.abort_transaction, producer.prepare_transaction),
+            lambda: producer.describe_transactions(["y"]),
+        ):
+            with pytest.raises(IllegalStateError, match="would wait for itself"):
+                call()
+            refused.append(call)
+
+    producer.send(ProducerRecord("t", b"1", partition=0), end)
+    producer.flush()
+    assert len(refused) == 4
+    producer.commit_transaction()
+
+
+@BOTH
+def test_a_commit_whose_time_is_up_may_be_repeated_and_nothing_else(version: int) -> None:
+    cluster, producer = begun(version, max_block_ms=1000, request_timeout_ms=5000)
+    sent(producer, b"1")
+    cluster.control.when(api=ApiKey.END_TXN).never_answer(applied=True)
+    with pytest.raises(TransactionTimeoutError, match=r"Call commit_transaction\(\) again to learn how it ended"):
+        producer.commit_transaction()
+    for call in (producer.abort_transaction, producer.begin_transaction, lambda: send(producer, b"2")):
+        with pytest.raises(IllegalStateError, match=r"call commit_transaction\(\) again"):
+            call()
+    pass_time(producer, 10_000)
+    producer.commit_transaction()
+    assert committed(cluster) == [b"1"]
+    with producer.transaction():
+        send(producer, b"2")
+    assert committed(cluster) == [b"1", b"2"]
+
+
+# --- the end of a producer
+
+
+@BOTH
+def test_close_aborts_an_open_transaction(version: int) -> None:
+    cluster, producer = begun(version)
+    sent(producer, b"1")
+    producer.close()
+    assert state(cluster) is TransactionState.COMPLETE_ABORT
+    assert not cluster.system.open_sockets
+
+
+@BOTH
+def test_close_waits_for_a_commit_that_is_under_way(version: int) -> None:
+    cluster, producer = begun(version, max_block_ms=100)
+    sent(producer, b"1")
+    cluster.control.when(api=ApiKey.END_TXN).delay(150, before_applying=True)
+    with pytest.raises(TransactionTimeoutError):
+        producer.commit_transaction()
+    producer.close()
+    assert committed(cluster) == [b"1"]
+
+
+def test_a_close_that_may_not_wait_leaves_the_transaction_to_its_timeout() -> None:
+    cluster, producer = begun(2)
+    sent(producer, b"1")
+    producer.close(timeout=0)
+    assert state(cluster) is TransactionState.ONGOING
+
+
+def test_a_producer_that_was_closed_at_once_may_be_closed_again_without_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As at the end of a `with`: no sender is there any more that could end the transaction."""
+    cluster, producer = begun(2)
+    sent(producer, b"1")
+    producer.close(timeout=0)
+    monkeypatch.setattr(loop_of(producer), "wait", lambda *_: pytest.fail("it waits for a sender that is gone"))
+    producer.close()
+    assert state(cluster) is TransactionState.ONGOING
+
+
+def test_the_seconds_that_a_close_may_take_are_those_of_the_abort_and_of_all_that_follows() -> None:
+    cluster, producer = begun(2)
+    sent(producer, b"1")
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
+    send(producer, b"2")
+    pass_time(producer, 1)
+    started = cluster.system.now()
+    producer.close(timeout=3)
+    assert cluster.system.now() - started < 3_100
+
+
+@BOTH
+def test_how_long_each_call_has_waited_is_measured(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, producer = initialised(version)
+    monkeypatch.setattr(sender_of(producer).accumulator, "recheck", lambda: cluster.system.advance(3))
+    producer.begin_transaction()
+    monkeypatch.undo()
+    producer.send_offsets_to_transaction({("t", 0): 1}, "g")
+    producer.commit_transaction()
+    producer.begin_transaction()
+    sent(producer, b"1")
+    producer.abort_transaction()
+    waited_ms = {call: producer.metric(f"txn-{call}-time-ns-total") / 1e6 for call in CALLS}
+    assert waited_ms.pop("begin") == 3
+    assert all(ms >= 4 for ms in waited_ms.values()), "there and back"
+
+
+def test_close_does_not_wait_for_ever_for_a_coordinator_that_is_gone() -> None:
+    cluster, producer = begun(2, max_block_ms=2000)
+    sent(producer, b"1")
+    cluster.control.stop_node(0)
+    started = cluster.system.now()
+    producer.close()
+    assert cluster.system.now() - started < 5000
+
+
+def test_a_producer_that_was_closed_says_so_also_where_its_last_transaction_has_no_known_end() -> None:
+    cluster, producer = begun(2, max_block_ms=1000)
+    sent(producer, b"1")
+    cluster.control.when(api=ApiKey.END_TXN, times=None).never_answer()
+    producer.close()
+    with pytest.raises(ProducerClosedError, match="was closed"):
+        send(producer, b"2")
+
+
+def test_a_transaction_before_init_transactions_says_which_call_is_missing() -> None:
+    producer = producer_of(brokers(2))
+    with pytest.raises(IllegalStateError, match=r"Call init_transactions\(\) first"), producer.transaction():
+        raise AssertionError("the block has begun")
+
+
+@BOTH
+def test_a_block_that_has_aborted_its_transaction_does_not_advise_to_abort_it(version: int) -> None:
+    cluster, producer = initialised(version)
+    cluster.control.when(api=ApiKey.PRODUCE).fail("INVALID_RECORD")
+    with pytest.raises(TransactionAbortableError) as caught, producer.transaction():
+        send(producer, b"1")
+    words = str(caught.value)
+    assert words.endswith("It has been aborted: begin another one.")
+    assert "abort_transaction()" not in words
+    with producer.transaction():
+        send(producer, b"2")
+    assert committed(cluster) == [b"2"]
+
+
+def test_a_block_whose_commit_had_no_answer_tries_no_abort(caplog: pytest.LogCaptureFixture) -> None:
+    """It may be carried out yet: only the same call may follow."""
+    cluster, producer = initialised(2, max_block_ms=200)
+    cluster.control.when(api=ApiKey.END_TXN).delay(300, before_applying=True)
+    with pytest.raises(TransactionTimeoutError), producer.transaction():
+        send(producer, b"1")
+    assert "could not be aborted" not in caplog.text
+    producer.commit_transaction()
+    assert committed(cluster) == [b"1"]
+
+
+def test_a_block_whose_abort_had_no_answer_advises_to_abort(caplog: pytest.LogCaptureFixture) -> None:
+    cluster, producer = initialised(2, max_block_ms=200)
+    cluster.control.when(api=ApiKey.PRODUCE).fail("INVALID_RECORD")
+    cluster.control.when(api=ApiKey.END_TXN, times=None).never_answer()
+    with pytest.raises(TransactionAbortableError) as caught, producer.transaction():
+        send(producer, b"1")
+    assert str(caught.value).endswith("Call abort_transaction(), then begin another one.")
+    assert "the transaction could not be aborted: transactional id x: abort_transaction() was not ans" in caplog.text
