@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from spark_kafka_sink.errors import ExactlyOnceError
@@ -46,3 +48,15 @@ def test_other_rows_than_those_that_were_decided_are_an_error_or_a_warning_with_
     start.check_passed_over(Batch("q", 7), OTHER, tolerant=True)
     assert "3 rows of 30 bytes" in caplog.text
     assert "4 rows of 40 bytes" in caplog.text
+
+
+def test_a_batch_whose_rows_an_earlier_version_has_not_noted_is_passed_over_only_if_the_user_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    entry = dataclasses.replace(start_after(Batch("q", 7)).entry, content=None)
+    start = BatchStart(entry, ProducerIdAndEpoch(7, 1))
+    words = r"did not note its rows, so they cannot be compared with the 3 rows of 30 bytes.*set onReplayMismatch"
+    with pytest.raises(ExactlyOnceError, match=words):
+        start.check_passed_over(Batch("q", 7), CONTENT, tolerant=False)
+    start.check_passed_over(Batch("q", 7), CONTENT, tolerant=True)
+    assert "did not note its rows" in caplog.text
