@@ -391,7 +391,9 @@ class ProducerBatch:
     def _let_go_if_off_wire(self) -> None:
         if self.on_wire:
             return
-        leases, self._own = self.leases, self._own._replace(segments=(), leases=())
+        leases = self.leases
+        if self._own.leases:
+            self._own = Own(rows=self._own.rows)
         for lease in leases:
             lease.let_go(self)
 
