@@ -26,7 +26,7 @@ class SlowFuture(Future[ColumnsResult]):
 
     def result(self, timeout: float | None = None) -> ColumnsResult:
         if not self.done():
-            self.set_result(ColumnsResult("t", (), [[(0, 10, 0, 0, -1)]]))
+            self.set_result(ColumnsResult("t", (), 10, [[(0, 10, 0, 0, -1)]]))
         return super().result(timeout)
 
 
@@ -46,7 +46,7 @@ class FirstIsSlow:
             self.first = SlowFuture()
             return self.first
         future: Future[ColumnsResult] = Future()
-        future.set_result(ColumnsResult("t", (), [[(0, 10, 1, 0, -1)]]))
+        future.set_result(ColumnsResult("t", (), 10, [[(0, 10, 1, 0, -1)]]))
         return future
 
 
