@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Generator, Mapping
-from typing import cast
+from typing import ClassVar, cast
 
 import pytest
 
@@ -112,9 +112,9 @@ def test_time_begins_anew_with_each_use(world: World) -> None:
 
 
 def test_the_pool_evicts_on_its_own_and_its_thread_ends_when_nothing_is_idle(world: World) -> None:
+    before = set(threading.enumerate())
     world.lend(idle_seconds=0)
-    evictor = world.pool._evictor
-    if evictor is not None:
+    for evictor in set(threading.enumerate()) - before:
         evictor.join(PATIENCE_SECONDS)
         assert not evictor.is_alive()
     assert world.made[0].closed_with is not None
@@ -125,8 +125,11 @@ def test_the_pool_evicts_on_its_own_and_its_thread_ends_when_nothing_is_idle(wor
 class PretendedThread:
     """The pool's thread, run by the test. What it waits for comes at once, and the clock shows the time."""
 
+    made: ClassVar[list[PretendedThread]] = []
+
     def __init__(self, target: Callable[[], None], name: str, daemon: bool) -> None:
         self.run = target
+        self.made.append(self)
 
     def start(self) -> None:
         """The test calls `run`."""
@@ -140,30 +143,41 @@ def test_idle_producers_are_closed_when_their_time_is_up_and_the_thread_sleeps_u
 ) -> None:
     slept: list[float] = []
 
-    def sleep(seconds: float) -> None:
-        assert len(slept) < 5, "the thread goes round in circles"
-        slept.append(seconds)
-        world.clock.now += seconds
+    class Sleeping(threading.Condition):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            assert len(slept) < 5, "the thread goes round in circles"
+            slept.append(timeout)
+            world.clock.now += timeout
+            return False
 
+    monkeypatch.setattr(threading, "Condition", Sleeping)
+    world.pool.begin_anew()
     monkeypatch.setattr(threading, "Thread", PretendedThread)
-    monkeypatch.setattr(world.pool._changed, "wait", sleep)
+    monkeypatch.setattr(PretendedThread, "made", made := list[PretendedThread]())
     with world.pool.lease(OPTIONS, 600), world.pool.lease(OPTIONS, 100):
-        while_lent = world.pool._evictor
-    assert while_lent is None, "there is no thread while nothing is idle"
-    evictor = world.pool._evictor
-    assert evictor is not None
+        assert not made, "there is no thread while nothing is idle"
+    (evictor,) = made
     evictor.run()
     assert slept == [100, 500]
-    assert [made.closed_with for made in world.made] == [5, 5]
-    assert (len(world.pool), world.pool._evictor) == (0, None)
+    assert [producer.closed_with for producer in world.made] == [5, 5]
+    assert len(world.pool) == 0
+    world.lend()
+    assert len(made) == 2, "the thread has ended, and another one is needed"
 
 
 def test_a_producer_that_is_put_back_wakes_the_thread_for_it_may_be_the_next_to_go(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     woken: list[int] = []
+
+    class Waking(threading.Condition):
+        def notify(self, n: int = 1) -> None:
+            woken.append(len(world.made))
+
+    monkeypatch.setattr(threading, "Condition", Waking)
+    world.pool.begin_anew()
     monkeypatch.setattr(threading, "Thread", PretendedThread)
-    monkeypatch.setattr(world.pool._changed, "notify", lambda: woken.append(len(world.made)))
     with world.pool.lease(OPTIONS, 1), world.pool.lease(OPTIONS, 600):
         pass
     assert woken == [2, 2]

@@ -31,6 +31,7 @@ from spark_kafka_sink.formats.planning import NO_SCHEMA, plan_format
 from spark_kafka_sink.spark.arrow_types import arrow_field
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.datasource import KafkaDataSource
+from tests.spark.planned import planned
 
 NEEDED = {"kafka.bootstrap.servers": "broker:9092", "topic": "t", "checkConnection": "false"}
 PAYLOAD = StructType([StructField("a", IntegerType()), StructField("b", StringType())])
@@ -46,7 +47,7 @@ SCHEMA = StructType(
 
 
 def plan(schema: StructType = SCHEMA, **options: str) -> ColumnPlan:
-    return KafkaDataSource(NEEDED | options).writer(schema, False)._plan
+    return planned(KafkaDataSource(NEEDED | options).writer(schema, False))[1]
 
 
 def faults(schema: StructType = SCHEMA, **options: str) -> tuple[str, ...]:

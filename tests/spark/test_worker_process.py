@@ -93,14 +93,17 @@ def test_a_process_that_spark_does_not_reuse_is_left_alone(monkeypatch: pytest.M
     assert gc.get_freeze_count() == 0
 
 
-def test_each_time_spark_uses_a_process_begins_with_it(reused_worker: None) -> None:
+def test_each_time_spark_uses_a_process_begins_with_it(reused_worker: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """To make the source or to plan, to commit a stream's batch, to commit a job, and to run a task."""
     writer = KafkaBatchWriter(parse_options({"kafka.bootstrap.servers": "a:1", "topic": "t"}), ColumnPlan(value=0))
+    looks: list[bool] = []
+    monkeypatch.setattr(worker_process, "TIMES_HIDDEN", 4)
+    monkeypatch.setattr(gc, "freeze", lambda: looks.append(True))
     source = KafkaDataSource({})
-    times = [worker_process._times]
+    times = [len(looks)]
     for use in (lambda: pickle.loads(pickle.dumps(source)), lambda: writer.commit([]), lambda: writer.write(iter([]))):
         use()
-        times.append(worker_process._times)
+        times.append(len(looks))
     assert times == [1, 2, 3, 4]
 
 

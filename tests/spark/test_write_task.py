@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import platform
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError
-from spark_kafka_sink.producer.futures import OffsetRange
+from spark_kafka_sink.producer.batching.row_origins import Shares
+from spark_kafka_sink.producer.futures import OffsetRange, written_ranges
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
@@ -66,13 +67,13 @@ def test_ranges_of_many_answers_are_added_up_before_there_are_too_many(
 ) -> None:
     monkeypatch.setattr(write_task, "_SHARES_MAX", 5)
     added_up: list[int] = []
-    add_up = write_task._Writing._report_ranges
+    add_up = written_ranges
 
-    def counted(writing: write_task._Writing) -> None:
-        added_up.append(sum(len(some) for stored in writing._stored.values() for some in stored))
-        add_up(writing)
+    def counted(stored: Sequence[Shares]) -> dict[int, OffsetRange]:
+        added_up.append(sum(map(len, stored)))
+        return add_up(stored)
 
-    monkeypatch.setattr(write_task._Writing, "_report_ranges", counted)
+    monkeypatch.setattr(write_task, "written_ranges", counted)
     report = write_rows(options(broker), PLAN, (batch(100 * number) for number in range(20)), pool)
     assert 0 < max(added_up) <= 5 + 2, "a batch of rows has two partitions, and here one answer for each"
     assert min(added_up[:-1]) > 5, "and not before there are many"

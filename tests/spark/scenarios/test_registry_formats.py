@@ -26,6 +26,7 @@ from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.words import START
 from tests.formats.fake_registry import FakeRegistry, fake_registry
 from tests.formats.test_protobuf import compiled, message_class
+from tests.spark.planned import planned
 
 SCHEMA = StructType([StructField("id", LongType(), False), StructField("name", StringType())])
 BATCH = pa.record_batch({"id": [1, 2], "name": ["a", None]})
@@ -42,8 +43,7 @@ def registry() -> Iterator[FakeRegistry]:
 
 def writer_of(registry: FakeRegistry, schema: StructType = SCHEMA, **options: str) -> tuple[SinkOptions, ColumnPlan]:
     given = NEEDED | {"schema.registry.url": registry.url} | {k.replace("__", "."): v for k, v in options.items()}
-    writer = KafkaDataSource(given).writer(schema, False)
-    return writer._options, writer._plan
+    return planned(KafkaDataSource(given).writer(schema, False))
 
 
 def rows_of(registry: FakeRegistry, **options: str) -> list[bytes]:
@@ -171,6 +171,8 @@ def test_what_a_schema_of_the_registry_says_is_on_one_line_without_the_credentia
 
 
 def test_a_job_takes_what_is_latest_now_and_a_stream_keeps_what_it_began_with(registry: FakeRegistry) -> None:
+    only_id = StructType(SCHEMA.fields[:1])
+
     def add_version(number: int, *names: str) -> None:
         fields = [{"name": name, "type": ["null", "long", "string"], "default": None} for name in names]
         schema = json.dumps({"type": "record", "name": "r", "fields": fields})
@@ -180,21 +182,19 @@ def test_a_job_takes_what_is_latest_now_and_a_stream_keeps_what_it_began_with(re
         assert isinstance(plan.value, ColumnsEncoder)
         return int.from_bytes(plan.value.header[1:5], "big")
 
+    def id_of_stream(source: KafkaDataSource, schema: StructType = only_id) -> int:
+        return id_of(planned(source.streamWriter(schema, False))[1])
+
     latest = {"valueFormat": "avro-confluent", "schemaSource": "latest"}
-    only_id = StructType(SCHEMA.fields[:1])
     given = NEEDED | {"schema.registry.url": registry.url} | latest
     first, again, without_start = (KafkaDataSource(given | {START: name} if name else given) for name in ("1", "2", ""))
     add_version(1, "id")
     assert id_of(writer_of(registry, only_id, **latest)[1]) == 1
-    assert (
-        id_of(first.streamWriter(only_id, False)._plan) == id_of(without_start.streamWriter(only_id, False)._plan) == 1
-    )
+    assert id_of_stream(first) == id_of_stream(without_start) == 1
     add_version(2, "id", "name")
     assert id_of(writer_of(registry, SCHEMA, **latest)[1]) == 2
-    assert (
-        id_of(first.streamWriter(only_id, False)._plan) == id_of(without_start.streamWriter(only_id, False)._plan) == 1
-    )
-    assert id_of(again.streamWriter(SCHEMA, False)._plan) == 2
+    assert id_of_stream(first) == id_of_stream(without_start) == 1
+    assert id_of_stream(again, SCHEMA) == 2
 
 
 def test_the_process_that_commits_a_stream_does_not_ask_the_registry(registry: FakeRegistry) -> None:

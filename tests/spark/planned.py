@@ -1,0 +1,15 @@
+"""What a writer has each task do."""
+
+from __future__ import annotations
+
+from typing import cast
+from unittest.mock import patch
+
+from spark_kafka_sink.spark import writer
+from spark_kafka_sink.spark.columns import ColumnPlan
+from spark_kafka_sink.spark.options.sink_options import SinkOptions
+
+
+def planned(by: writer.KafkaBatchWriter | writer.KafkaStreamWriter) -> tuple[SinkOptions, ColumnPlan]:
+    with patch.object(writer, "write_rows", lambda options, plan, rows, **_: (options, plan)):
+        return cast("tuple[SinkOptions, ColumnPlan]", by.write(iter(())))
