@@ -154,10 +154,10 @@ def test_a_handler_that_waits_for_work_wakes_up_when_the_next_task_is_due(monkey
     queue, later, waits = clock.queue(), task(), list[float]()
     queue.put_at(40, later)
 
-    def wait(seconds: float) -> None:
+    def wait(_: threading.Condition, seconds: float) -> None:
         waits.append(seconds)
         clock.now_ms += 1000 * seconds
 
-    monkeypatch.setattr(queue._work, "wait", wait)
+    monkeypatch.setattr(threading.Condition, "wait", wait)
     assert queue.get(1000) is later
     assert waits == [0.04]

@@ -308,11 +308,11 @@ def test_a_wait_asks_for_what_is_left_of_its_milliseconds_in_seconds(
 ) -> None:
     waits: list[float] = []
 
-    def pass_half_a_second(seconds: float) -> None:
+    def pass_half_a_second(_: threading.Condition, seconds: float) -> None:
         waits.append(seconds)
         system.advance(500)
 
-    monkeypatch.setattr(metadata._changed, "wait", pass_half_a_second)
+    monkeypatch.setattr(threading.Condition, "wait", pass_half_a_second)
     with pytest.raises(MetadataTimeoutError, match="within 1200 ms"):
         metadata.await_update(metadata.version, 1_200)
     assert waits == pytest.approx([1.2, 0.7, 0.2])

@@ -55,18 +55,21 @@ class Lateness:
     def watch_epochs(self, name: str, who: Callable[[], object]) -> None:
         """Count what two have got of the epochs of this id. `who`: whose request is answered."""
         coordinator = self._cluster.core.coordinator
-        next_identity, had = coordinator._next_identity, who()
+        init_producer, had = coordinator.init_producer, who()
 
-        def watched(transaction: Transaction, timeout_ms: int, expected: ProducerIdentity | None) -> ProducerIdentity:
+        def watched(
+            transactional_id: str | None, timeout_ms: int, expected: ProducerIdentity | None
+        ) -> ProducerIdentity:
             nonlocal had
-            before = transaction.epoch
-            found = next_identity(transaction, timeout_ms, expected)
-            if transaction.transactional_id == name and not found.error:
-                self.shared_epochs += transaction.epoch == before and who() is not had
+            before = coordinator.transactions.get(name)
+            had_epoch = -1 if before is None else before.epoch
+            found = init_producer(transactional_id, timeout_ms, expected)
+            if transactional_id == name and not found.error:
+                self.shared_epochs += found.epoch == had_epoch and who() is not had
                 had = who()
             return found
 
-        coordinator._next_identity = watched  # type: ignore[method-assign]
+        coordinator.init_producer = watched  # type: ignore[method-assign]
 
     # --- markers
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from spark_kafka_sink.reader import blocking_client
 from tests.exactly_once.interleaving import Actor, Stage
 from tests.exactly_once.lateness import Lateness
 from tests.fake_system import FakeSystem
-from tests.producer.virtual_time import InlineLoop
+from tests.producer.virtual_time import SimulatedProducer, sender_of
 from tests.simulated_cluster import SimulatedCluster
 
 TOPIC, LOG, PREFIX, QUERY, CHECKPOINT = "t", "decisions", "p", "query-1", "/checkpoint"
@@ -228,7 +229,7 @@ class World:
             wanted = start.task(attempt.partition, attempt.attempt)
             name = free_name(producer.describe_transactions, start, wanted, len(self.attempts))
             producer.init_transactions(task_id(PREFIX, name))
-            identity = producer._sender.idempotence.id_and_epoch
+            identity = sender_of(producer).idempotence.id_and_epoch
             attempt.identity = (task_id(PREFIX, name), identity.producer_id, identity.epoch)
             refuse_if_late(producer.describe_transactions, start)
             producer.begin_transaction()
@@ -250,8 +251,7 @@ class World:
 
     def producer(self, actor: Actor, start: BatchStart) -> KafkaProducer:
         own = {"transactional.id": "task", "transaction.timeout.ms": str(start.entry.timeout_ms), "linger.ms": "0"}
-        loop = InlineLoop(cast(FakeSystem, actor.system))
-        return KafkaProducer({**self.options, **own}, system=actor.system, loop=loop, random=Random(0))
+        return SimulatedProducer(cast(FakeSystem, actor.system), {**self.options, **own}, random=Random(0))
 
     # --- the life of a person
 
@@ -326,11 +326,12 @@ class World:
         return hash((self.stage.state(), tuple(transactions), tuple(logs), self.checkpoint, self.lateness.state()))
 
     def _log_state(self, topic: str, partition: int) -> int:
-        batches = self.cluster.log(topic, partition)._batches
-        count, known = self._logs.get((topic, partition), (0, 0))
-        for batch in batches[count:]:
-            known = hash((known, bytes(batch.data)))
-        self._logs[topic, partition] = len(batches), known
+        log = self.cluster.log(topic, partition)
+        seen, known = self._logs.get((topic, partition), (0, 0))
+        if log.next_offset > seen:
+            for batch in log.read(seen, sys.maxsize).batches:
+                known = hash((known, bytes(batch)))
+            self._logs[topic, partition] = log.next_offset, known
         return known
 
     def let_time_pass(self, ms: float) -> None:

@@ -13,6 +13,7 @@ import pytest
 from spark_kafka_sink.client.connections import SUSPICIOUS_MS
 from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.errors import AuthorizationError, KafkaSinkError, MetadataTimeoutError
+from spark_kafka_sink.exactly_once.coordinator_questions import CoordinatorQuestions
 from spark_kafka_sink.exactly_once.transactions_client import SILENCE_MS, Listing, TransactionsClient
 from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
@@ -95,7 +96,8 @@ def prepared(cluster: Cluster, client: TransactionsClient) -> list[PreparedTrans
     """An open transaction under each id. After it the client knows all coordinators, and nothing is counted yet."""
     made = {name: client.init_producer_id(name, 900_000) for name in IDS}
     begun = [PreparedTransaction(name, *made[name], 1) for name in IDS]
-    client._coordinated.answers(AddPartitions(each, frozenset([TopicPartition("t", 0)])) for each in begun)
+    questions = CoordinatorQuestions(client.blocking)
+    questions.answers(AddPartitions(each, frozenset([TopicPartition("t", 0)])) for each in begun)
     cluster.requests.clear()
     return begun
 
@@ -299,7 +301,7 @@ def test_brokers_that_look_up_one_id_at_a_time_are_asked_so() -> None:
     old = Cluster(version_limits={ApiKey.FIND_COORDINATOR: VersionRange(0, 3)})
     with old.client() as client:
         assert [client.init_producer_id(name, 60_000).epoch for name in IDS[:3]] == [0, 0, 0]
-        client._coordinated.coordinators.clear()
+    with old.client() as client:
         assert len(client.describe(IDS[:3])) == 3
     assert old.total(ApiKey.FIND_COORDINATOR) == 6
 

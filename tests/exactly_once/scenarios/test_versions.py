@@ -13,7 +13,7 @@ from tests.exactly_once.cases import TOPIC, Query, client_of, open_ids, rows, se
 
 def set_version(broker: EmbeddedBroker, version: int) -> None:
     """As `kafka-features.sh` does: brokers say it to those that connect from now on."""
-    cluster = broker.control._cluster
+    cluster = broker.cluster
     cluster.coordinator.version = version
     object.__setattr__(cluster.config, "transaction_version", version)
 

@@ -161,7 +161,7 @@ def outcome_without_new_metadata(
     cluster.control.move_leader("t", 0, 1 - new_leader)
     outcome(producer, send(producer, b"0"))
     cluster.control.move_leader("t", 0, new_leader)
-    monkeypatch.setattr(producer._metadata, "request_update", lambda: None)
+    monkeypatch.setattr(sender_of(producer).metadata, "request_update", lambda: None)
     future = send(producer, b"1")
     done = loop_of(producer).run_until(future.done, 1000)
     producer.close(timeout=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.topics import Topics
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
+from tests.producer.threaded import ThreadedProducer
 from tests.producer.transactional_cases import BOTH, begun, committed, send, sent
 from tests.producer.virtual_time import memory_used, sender_of
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -182,12 +184,12 @@ def test_a_thread_that_waits_for_its_topic_is_refused_when_another_has_gone_on(b
             errors.append(error)
 
     options = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "x", "linger.ms": 0}
-    with KafkaProducer({**options, "retry.backoff.ms": 10}) as producer:
+    with closing(ThreadedProducer({**options, "retry.backoff.ms": 10})) as producer:
         producer.init_transactions()
         producer.begin_transaction()
         writer = threading.Thread(target=write)
         writer.start()
-        wait_until(lambda: producer._metadata.contains_topic("late"))
+        wait_until(lambda: producer.sender.metadata.contains_topic("late"))
         producer.abort_transaction()
         producer.begin_transaction()
         broker.control.show_topic("late")
