@@ -67,11 +67,10 @@ def test_ranges_of_many_answers_are_added_up_before_there_are_too_many(
 ) -> None:
     monkeypatch.setattr(write_task, "_SHARES_MAX", 5)
     added_up: list[int] = []
-    add_up = written_ranges
 
     def counted(stored: Sequence[Shares]) -> dict[int, OffsetRange]:
         added_up.append(sum(map(len, stored)))
-        return add_up(stored)
+        return written_ranges(stored)
 
     monkeypatch.setattr(write_task, "written_ranges", counted)
     report = write_rows(options(broker), PLAN, (batch(100 * number) for number in range(20)), pool)
