@@ -77,7 +77,7 @@ class Rig:
         self.poll_until(lambda: self.client.ready(self.node(node_id), self.now))
 
     def end_connection(self, node_id: int) -> None:
-        """End the connection, if there is one, without a fault: it was idle."""
+        """End the connection, if there is one, without a fault: it was idle. Time would end all idle ones."""
         channel = self.selector.channel(str(node_id))
         if channel is not None:
             self.client._abandon(self.responses, node_id, Loss("it was idle", expected=True), self.now)

@@ -152,6 +152,7 @@ class Run:
 
 
 def check_partitions_of(producer: KafkaProducer) -> None:
+    """The queue of each partition has the batches that its state says are waiting. Only the inside knows both."""
     idempotence, accumulator = sender_of(producer).idempotence, sender_of(producer).accumulator
     assert not idempotence.violations(), idempotence.violations()
     for state in idempotence:
