@@ -157,6 +157,18 @@ def test_a_process_remembers_a_number_of_logs_and_warnings_that_is_bounded(
     assert caplog.text.count("is passed over") == 5
 
 
+def test_a_process_warns_once_of_a_record_that_does_not_count(
+    broker: EmbeddedBroker, held: QueryTransactions, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A query looks into its log with each batch."""
+    mine = held.write(fence(held), Entry(PREFIX, generation=1))
+    write_plainly(broker, PREFIX, b"{}")
+    for _ in range(3):
+        with transactions(broker) as next_start:
+            assert next_start.entry(mine.driver.producer_id).generation == 1
+    assert caplog.text.count("is passed over") == 1
+
+
 def test_an_open_transaction_of_another_query_delays_no_other(broker: EmbeddedBroker, held: QueryTransactions) -> None:
     """A driver that dies in its decision holds back read_committed readers until its timeout: drivers read past it."""
     other = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "other-driver"})
