@@ -15,7 +15,7 @@ from spark_kafka_sink.errors import DeliveryError, KafkaSinkError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
 from spark_kafka_sink.producer.futures import ColumnsFuture, OffsetRange, RecordFutures, RecordMetadata, SendFuture
-from spark_kafka_sink.producer.sending.deliveries import complete_futures
+from spark_kafka_sink.producer.sending.deliveries import complete_futures, shares_of_calls
 from tests.producer.batching.one_piece import append_rows
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -298,7 +298,7 @@ def test_a_call_whose_rows_begin_within_a_batch_gets_their_offsets_or_none_if_th
     append_rows(batch, BatchRows(RowOrigins(np.arange(3), calls[:1]), 0, 3, 0))
     append_rows(batch, BatchRows(RowOrigins(np.arange(9), calls[1:]), 4, 6, 3))  # of a later grouping
     batch.base_offset = base_offset
-    complete_futures([batch])
+    complete_futures(shares_of_calls([batch]))
     written = [call.result(0).partitions[7] for call in calls]
     assert [(one.first_offset, one.last_offset) for one in written] == offsets
     assert [one.rows for one in written] == [3, 2]
@@ -339,7 +339,7 @@ def test_records_of_one_partition_get_their_outcomes_in_their_order(batches: int
         append_rows(batch, later)
         batch.base_offset = 0
         done.append(batch)
-    complete_futures(done)
+    complete_futures(shares_of_calls(done))
     assert seen == {partition: [0, 1, 2, 3] if partition % 2 else [0, 1] for partition in range(batches)}
 
 
@@ -354,8 +354,25 @@ def test_records_that_were_grouped_together_get_their_outcomes_in_their_order_wh
     append_rows(full, BatchRows(together, 0, 1, 2))
     append_rows(following, BatchRows(together, 1, 3, 0))
     full.base_offset, following.base_offset = 0, 3
-    complete_futures([full, following])
+    complete_futures(shares_of_calls([full, following]))
     assert seen == [0, 1, 2, 3, 4]
+
+
+def test_records_whose_batch_was_moved_get_their_outcomes_before_the_next_batch_of_their_group() -> None:
+    seen: list[int] = []
+    call = RecordFutures("t")
+    call.describe(np.zeros(5, np.int64), np.zeros(5, np.int32), np.zeros(5, np.int32))
+    call.callbacks |= dict.fromkeys(range(1, 5), (lambda metadata, error: seen.append(metadata.offset),))
+    together = RowOrigins(np.arange(5), [call])
+    of_another_partition = ProducerBatch(TopicPartition("t", 1), 0, 1)
+    moved, following = (ProducerBatch(TopicPartition("t", 0), 0, 1) for _ in range(2))
+    append_rows(of_another_partition, BatchRows(together, 0, 1, 0))
+    append_rows(moved, BatchRows(together, 1, 3, 0))
+    append_rows(following, BatchRows(together, 3, 5, 0))
+    moved.move_to_own_memory()
+    of_another_partition.base_offset, moved.base_offset, following.base_offset = 0, 0, 2
+    complete_futures(shares_of_calls([of_another_partition, moved, following]))
+    assert seen == [0, 1, 2, 3]
 
 
 def test_ranges_of_one_partition_add_up_from_its_first_record_on() -> None:

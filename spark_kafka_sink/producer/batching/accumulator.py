@@ -333,6 +333,7 @@ class RecordAccumulator:
         children = split_batch(batch, batch.uncompressed_bytes // 2 if batch.is_split else self._config.batch_size)
         for child in children:
             self._filler.close_batch(child)
+            child.move_to_own_memory()  # else the parent's buffer stays until the last of them has gone
         with self._lock:
             for child in children:
                 self._incomplete.add(child)
@@ -431,7 +432,7 @@ class RecordAccumulator:
         aborted: list[ProducerBatch] = []
         for topic in self._filler.topics():
             with self._filler.fill_lock(topic):  # no thread fills this topic now, so none of its batches is pinned
-                aborted += self._filler.fail_rows(topic, error)
+                in_no_batch = self._filler.fail_rows(topic, error)
                 with self._lock:
                     now = self._clock()
                     for batch in self._incomplete:
@@ -441,4 +442,5 @@ class RecordAccumulator:
                             self._queues.remove(batch, now)
                             batch.fail(error)
                             aborted.append(batch)
+                aborted += in_no_batch  # they came after those in batches
         return aborted

@@ -1,9 +1,10 @@
 """ProducerBatch: the records of one partition that travel together, from open to done.
 
-A batch is a 61-byte header and a list of segments: memoryviews into the buffers that the encoder filled. Records are
-appended by adding segments, so nothing is copied; compression replaces them by one compressed segment when the batch is
-closed. The header is stamped as late as possible, because the sequence number is only known when the batch is drained;
-once stamped it stays byte for byte equal for every retry, unless the sequence is set again.
+A batch is a 61-byte header and pieces of the buffers that the encoder filled (pieces.py). To append records is to note
+one more piece, so nothing is copied until the batch is sent; then the pieces of a small one are joined. Compression
+replaces them by one compressed segment when the batch is closed. The header is stamped as late as possible, because the
+sequence number is only known when the batch is drained; once stamped it stays byte for byte equal for every retry,
+unless the sequence is set again.
 
     state       meaning                                          moves to
     OPEN        takes more records                               PINNED, DRAINED, CLOSED, DONE
@@ -204,6 +205,11 @@ class ProducerBatch:
             to[pieces.origins].append((first, last, partition, offset, time))
 
     @property
+    def origins(self) -> list[RowOrigins]:
+        """The groups that its rows come from."""
+        return [*[rows.origins for rows in self._own.rows], *[pieces.origins for pieces in self._pieces]]
+
+    @property
     def leases(self) -> list[MemoryLease]:
         """The memory that it holds."""
         return [*self._own.leases, *[pieces.lease for pieces in self._pieces]]
@@ -243,7 +249,8 @@ class ProducerBatch:
         needed = len(segment) + sum([some.nbytes for some in rows])
         own = shared[0].sibling()
         own.hold(self, needed)
-        self._own, self._pieces, self._numbers = Own((segment,), tuple(rows), (own,)), (), ()
+        alone = tuple([some.alone() for some in rows])
+        self._own, self._pieces, self._numbers = Own((segment,), alone, (own,)), (), ()
         for lease in sorted(shared, key=lambda lease: -lease.bytes):
             lease.move(needed - own.bytes, own)
         for lease in shared:

@@ -25,7 +25,7 @@ first (-1 if it is not known), and the time of the log's append (-1 where record
 Shares: TypeAlias = "Sequence[Share] | NDArray[np.int64]"
 """Few of them as tuples, many as an array with a line for each."""
 _FEW = 16
-_ages = count()
+_groups = count()
 
 
 class Call(Protocol):
@@ -52,14 +52,19 @@ class Call(Protocol):
 class RowOrigins:
     """For each row that was grouped, in the order of the partitions, the call that it came with and its place there."""
 
-    __slots__ = ("_calls", "_has_futures", "_numbers", "_starts", "age", "rows")
+    __slots__ = ("_calls", "_has_futures", "_numbers", "_starts", "group", "rows")
 
     def __init__(
-        self, rows: NDArray[np.int64], calls: Sequence[Call], numbers: NDArray[np.int32] | None = None
+        self,
+        rows: NDArray[np.int64],
+        calls: Sequence[Call],
+        numbers: NDArray[np.int32] | None = None,
+        group: int | None = None,
     ) -> None:
-        """`rows` are places in the calls, `numbers` says for each row which of the calls it is. None: the only one."""
+        """`rows` are places in the calls, which are in the order in which their rows came. `numbers` says for each row
+        which of the calls it is. None: the only one. `group` is that of the rows that these were a part of."""
         self.rows = rows
-        self.age = next(_ages)
+        self.group = next(_groups) if group is None else group
         """Rows of a partition that came later have a higher one."""
         self._calls = calls
         self._has_futures = any(call.bytes_per_row for call in calls)
@@ -99,13 +104,15 @@ class RowOrigins:
         return found
 
     def shares_by_call(self, stored: Sequence[Share]) -> Iterator[tuple[Call, Shares, int]]:
-        """Cut what is stored where calls begin: for each call its shares, and how many rows they are together."""
+        """Cut what is stored where calls begin: for each call its shares, and how many rows they are together. In the
+        order of the calls, which is that of the rows of each partition."""
         if len(stored) < _FEW:
             by_call: defaultdict[Call, list[Share]] = defaultdict(list)
             for start, stop, partition, offset, time in stored:
                 for call, first, last in self.shares(start, stop):
                     by_call[call].append((first, last, partition, offset + first - start if offset >= 0 else -1, time))
-            for call, found in by_call.items():
+            for call in [call for call in self._calls if call in by_call]:
+                found = by_call[call]
                 yield call, found, sum([last - first for first, last, *_ in found])
             return
         numbers, shares = self._cut(np.fromiter(chain.from_iterable(stored), np.int64, 5 * len(stored)).reshape(-1, 5))
@@ -153,6 +160,16 @@ class BatchRows(NamedTuple):
             (call, origins.rows[first:last], first - self.start + self.first_index)
             for call, first, last in origins.shares(self.start, self.stop)
         ]
+
+    def alone(self) -> BatchRows:
+        """These rows as a group of their own, so that the memory of the others can be freed."""
+        shares = self.origins.shares(self.start, self.stop)
+        number_of = {call: number for number, call in enumerate(dict.fromkeys([call for call, _, _ in shares]))}
+        numbers = np.array([number_of[call] for call, _, _ in shares], np.int32)
+        numbers = numbers.repeat([last - first for _, first, last in shares])
+        rows = self.origins.rows[self.start : self.stop].copy()
+        origins = RowOrigins(rows, list(number_of), numbers, self.origins.group)
+        return BatchRows(origins, 0, len(rows), self.first_index)
 
     def between(self, first_record: int, last_record: int) -> BatchRows | None:
         """The rows in [first_record, last_record) of the batch, counted from there; None if there are none."""

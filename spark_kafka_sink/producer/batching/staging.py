@@ -278,7 +278,7 @@ class Stage:
         pieces = [(its, number) for its in self.additions.buffers for number in range(len(its))]
         for batch, (its, number) in zip(self.additions.batches, pieces, strict=True):
             missing = its.rows(number)
-            if missing not in batch.rows:
+            if all(rows.first_index != missing.first_index for rows in batch.rows):
                 batches.append(ProducerBatch.failed(batch.topic_partition, missing, error))
         return batches
 

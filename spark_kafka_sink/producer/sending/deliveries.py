@@ -20,6 +20,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.in_flight import ClientResponse
 from spark_kafka_sink.client.metadata import Metadata
@@ -27,7 +30,7 @@ from spark_kafka_sink.client.metadata_merge import LeaderHint
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
-from spark_kafka_sink.producer.batching.row_origins import RowOrigins, Share
+from spark_kafka_sink.producer.batching.row_origins import Call, RowOrigins, Share, Shares
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import by_itself
 from spark_kafka_sink.producer.metrics import ProducerMetrics
@@ -97,14 +100,23 @@ class Deliveries:
     def report_stored(self) -> None:
         """Complete the futures of what is stored: once for all answers that have come together. A call with many
         partitions has a share in the answer of every broker, and so it gets all of them at once."""
-        batches, self._stored = self._stored, []
+        batches = self._stored
         if not batches:
             return
+        handed = shares_of_calls(batches)  # if there is no memory for it, nothing was handed over (`fail_unreported`)
+        self._stored = []
         try:
             self._metrics.batches_stored(batches, self._stored_ms)  # before their futures: callers see the count
         finally:
-            complete_futures(batches)
+            complete_futures(handed)
             self._accumulator.finish(*batches)  # behind them: a flush returns when futures are complete
+
+    def fail_unreported(self, error: KafkaSinkError) -> None:
+        """The sender has failed before it could report these. They are stored, and their offsets are lost."""
+        batches, self._stored = self._stored, []
+        for batch in batches:
+            fail_futures(batch, with_doubt(error))
+            self._accumulator.finish(batch)
 
     def _carry_out(self, response: ClientResponse, sent: SentBatches, now: float) -> KafkaSinkError | None:
         """Batches that are complete are noted, to be reported; the others are sent again, split or failed."""
@@ -195,6 +207,7 @@ class Deliveries:
         by_record: Mapping[int, KafkaSinkError] | None = None,
     ) -> None:
         """A batch will not be sent again: its records fail, those in `by_record` with errors of their own."""
+        self.report_stored()  # what came before them in their partition
         if self._transactions is not None:
             from spark_kafka_sink.producer.transactions.failures import fail_transaction  # not for others
 
@@ -230,15 +243,37 @@ class Deliveries:
             self._metadata.update_leaders(hints, nodes)
 
 
-def complete_futures(batches: Sequence[ProducerBatch]) -> None:
-    """Hand the rows of acknowledged batches to their calls: those that were grouped together at once, and the groups in
-    the order in which they were made, which is that of the rows of each partition."""
+Handed = tuple[Call, "NDArray[np.int64]", Shares, int]
+"""What is said to a call with `stored`: its rows, which brokers have these shares of, and how many that are."""
+
+
+def shares_of_calls(batches: Sequence[ProducerBatch]) -> list[Handed]:
+    """The rows of acknowledged batches, call by call: those that were grouped together at once, and the groups in the
+    order in which they were made, which is that of the rows of each partition."""
+    handed: list[Handed] = []
     stored: defaultdict[RowOrigins, list[Share]] = defaultdict(list)
+    groups: dict[int, RowOrigins] = {}
     for batch in batches:
+        if any(groups.setdefault(origins.group, origins) is not origins for origins in batch.origins):
+            # A part of a group that was moved, and the rest of it: which of them comes first is the order of batches.
+            handed += _by_call(stored)
+            stored.clear()
+            groups = {origins.group: origins for origins in batch.origins}
         batch.add_shares(stored)
-    for origins in sorted(stored, key=lambda origins: origins.age):
-        for call, shares, count in origins.shares_by_call(stored[origins]):
-            by_itself(call.stored, origins.rows, shares, count)
+    return handed + _by_call(stored)
+
+
+def complete_futures(handed: Sequence[Handed]) -> None:
+    for call, rows, shares, count in handed:
+        by_itself(call.stored, rows, shares, count)
+
+
+def _by_call(stored: Mapping[RowOrigins, Sequence[Share]]) -> list[Handed]:
+    return [
+        (call, origins.rows, shares, count)
+        for origins in sorted(stored, key=lambda origins: origins.group)
+        for call, shares, count in origins.shares_by_call(stored[origins])
+    ]
 
 
 def fail_futures(

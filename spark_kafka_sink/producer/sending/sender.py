@@ -151,6 +151,7 @@ class Sender:
         now = self._system.now()
         if self._transactions is not None:
             self._transactions.close(error)
+        self._deliveries.fail_unreported(error)
         self._deliveries.fail_all(self.accumulator.abort_incomplete(error), error, now)
         self._fail_what_was_not_encoded(now)
         if (loss := self._deliveries.loss) is not None:

@@ -11,7 +11,7 @@ import pytest
 from spark_kafka_sink.errors import DeliveryError, IllegalStateError
 from spark_kafka_sink.producer.batching.batch import MOVES, BatchState, ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
-from spark_kafka_sink.producer.batching.row_origins import rows_of_call
+from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins, rows_of_call
 from spark_kafka_sink.producer.batching.split import split_batch
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.columns import RecordColumns
@@ -121,6 +121,23 @@ def test_a_batch_that_may_still_change_has_no_bytes_for_a_request(state: BatchSt
         step(batch)
     with pytest.raises(IllegalStateError, match="not closed"):
         batch.wire_segments()
+
+
+@pytest.mark.parametrize("by", [ProducerBatch.move_to_own_memory, lambda batch: batch.close(Codec.GZIP)])
+def test_a_batch_in_memory_of_its_own_keeps_nothing_of_the_rows_that_it_was_grouped_with(
+    by: Callable[[ProducerBatch], None],
+) -> None:
+    first, second = NamedCall("first"), NamedCall("second")
+    numbers = np.repeat(np.array([0, 1], np.int32), 500)
+    group = RowOrigins(np.arange(1_000), [first, second], numbers)
+    batch = ProducerBatch(tp(3), created_ms=10, deadline_ms=110)
+    append_rows(batch, BatchRows(group, 495, 505, 0))
+    before = [(call, places.tolist(), number) for call, places, number in batch.rows_by_call()]
+    by(batch)
+    (rows,) = batch.rows
+    assert len(rows.origins.rows) == 10
+    assert rows.origins.rows.base is None
+    assert [(call, places.tolist(), number) for call, places, number in batch.rows_by_call()] == before
 
 
 def test_a_batch_in_memory_of_its_own_has_the_bytes_that_it_had_and_frees_the_buffer() -> None:

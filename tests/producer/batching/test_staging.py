@@ -11,13 +11,17 @@ from hypothesis import strategies as st
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.batching import grouping, staging
+from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
 from spark_kafka_sink.producer.batching.grouping import group
-from spark_kafka_sink.producer.batching.staging import Stage, StagedRecords, StagedRows, chunks
+from spark_kafka_sink.producer.batching.pieces import Pieces
+from spark_kafka_sink.producer.batching.row_origins import RowOrigins
+from spark_kafka_sink.producer.batching.staging import Additions, Stage, StagedRecords, StagedRows, chunks
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, SendFuture
 from spark_kafka_sink.producer.record import RECORD_SIZE_MAX, header_bytes
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.cutting import cut_batches, times_of
-from spark_kafka_sink.records.encoder import encode
+from spark_kafka_sink.records.encoder import EncodedSlices, encode
 from spark_kafka_sink.records.header import HEADER_BYTES
 from tests.producer.batching.named_call import NamedCall
 
@@ -233,3 +237,16 @@ def test_rows_that_are_given_up_become_a_failed_batch_for_each_partition() -> No
     call.failed(rows, 5, error)
     assert [future.done() for future in futures] == [True, False, True]
     assert str(batches[2].topic_partition) == "t"
+
+
+def test_rows_that_are_in_a_batch_do_not_fail_with_their_stage_though_the_batch_was_moved() -> None:
+    stage = Stage("t", 0, MIB)
+    appended, missing = (ProducerBatch(TopicPartition("t", partition), 0, 1) for partition in range(2))
+    group = RowOrigins(np.arange(4), [NamedCall("call")])
+    encoded = EncodedSlices(memoryview(b""), [0, 0], [0, 0], [2, 2], [0, 0], [0, 0])
+    pieces = Pieces(encoded, MemoryLease(BufferPool(0, lambda: 0.0), 0), group, [0, 2], [2, 4], [0, 0])
+    stage.additions = Additions([pieces], [appended, missing], [])
+    appended.append(pieces, 0)
+    appended.move_to_own_memory()
+    (failed,) = stage.failed_batches(DeliveryError("no"))
+    assert [places.tolist() for _, places, _ in failed.rows_by_call()] == [[2, 3]]

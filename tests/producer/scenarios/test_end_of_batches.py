@@ -40,6 +40,7 @@ def test_a_batch_that_is_too_large_is_split_with_its_sequences_and_its_age(compr
         assert (child.producer_id, child.base_sequence) == (batch.producer_id, sequence)
         assert (child.created_ms, child.deadline_ms, child.attempts) == (batch.created_ms, batch.deadline_ms, 0)
         assert child.codec is batch.codec
+        assert [lease.buffer for lease in child.leases] == [None]  # nothing of the parent's memory
         sequence += child.record_count
     sent: list[ProducerBatch] = []
     while h.accumulator.has_undrained():

@@ -132,12 +132,16 @@ def test_a_call_that_is_short_of_memory_leaves_batches_alone_that_the_sender_has
     usual = getattr(ProducerBatch, step)
     moved: list[ProducerBatch] = []
 
+    def ask_for_memory() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(ProducerBatch, "move_to_own_memory", lambda batch: moved.append(batch))
+            be_short_of_memory(h)
+
     def meanwhile(batch: ProducerBatch, *given: Any, **named: Any) -> Any:
-        be_short_of_memory(h)
+        ask_for_memory()
         return usual(batch, *given, **named)
 
-    monkeypatch.setattr(ProducerBatch, "move_to_own_memory", lambda batch: moved.append(batch))
-    be_short_of_memory(h)
+    ask_for_memory()
     assert len(moved) == 1  # while it waits
     monkeypatch.setattr(ProducerBatch, step, meanwhile)
     assert taken_by_the_sender(h)

@@ -1,0 +1,117 @@
+"""Callbacks of one partition run in the order in which its records were given, whatever becomes of the records."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.producer.batching.row_origins import RowOrigins
+from spark_kafka_sink.producer.futures import RecordMetadata
+from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.records.columns import RecordColumns
+from tests.fake_system import FakeSystem
+from tests.producer.virtual_time import loop_of, memory_used, outcome, run_until, simulated_producer
+from tests.simulated_cluster import SimulatedCluster
+
+
+def simulated(partitions: int, **options: object) -> tuple[SimulatedCluster, KafkaProducer]:
+    cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": partitions})
+    return cluster, simulated_producer(cluster, **options)
+
+
+class Seen:
+    """What callbacks have said, in their order."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.offsets: defaultdict[int, list[int]] = defaultdict(list)
+
+    def note(self, number: int) -> Callable[[RecordMetadata, Exception | None], None]:
+        def callback(metadata: RecordMetadata, error: Exception | None) -> None:
+            self.numbers.append(number)
+            self.offsets[metadata.partition].append(metadata.offset)
+
+        return callback
+
+
+def test_where_a_later_call_is_answered_for_another_partition_first() -> None:
+    _, producer = simulated(4, linger_ms=5, batch_size=1_000)
+    seen = Seen()
+    partitions = [*(1 + n % 3 for n in range(12)), *range(4)]  # the first twelve are placed before the others come
+    futures = [
+        producer.send(ProducerRecord("t", b"v" * 100, partition=to), seen.note(n)) for n, to in enumerate(partitions)
+    ]
+    run_until(producer, lambda: all(future.done() for future in futures))
+    assert dict(seen.offsets) == {0: [0], **{partition: [0, 1, 2, 3, 4] for partition in (1, 2, 3)}}
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize("seed", range(12))
+def test_of_records_and_columns_for_many_partitions(seed: int, compression: str) -> None:
+    chance = Random(seed)
+    partitions = chance.choice([1, 2, 4, 40])
+    batch_size = chance.choice([300, 1_000, 16_384])
+    _, producer = simulated(partitions, linger_ms=5, batch_size=batch_size, compression_type=compression)
+    seen = Seen()
+    futures = []
+    for number in range(200):
+        if chance.random() < 0.1:
+            to = pa.array([chance.randrange(partitions) for _ in range(chance.randrange(1, 30))], pa.int32())
+            producer.send_columns("t", RecordColumns(pa.array([b"c" * 50] * len(to))), to)
+        record = ProducerRecord("t", b"v" * chance.randrange(200), partition=chance.randrange(partitions))
+        futures.append(producer.send(record, seen.note(number)))
+        if chance.random() < 0.05:
+            loop_of(producer).run_once()
+    run_until(producer, lambda: all(future.done() for future in futures))
+    assert sum(map(len, seen.offsets.values())) == 200
+    assert {partition: sorted(offsets) for partition, offsets in seen.offsets.items()} == seen.offsets
+
+
+def test_a_record_that_is_stored_comes_before_one_behind_it_that_fails_in_the_same_round() -> None:
+    cluster, producer = simulated(
+        1, linger_ms=0, batch_size=200, retries=0, enable_idempotence=False, request_timeout_ms=1_000
+    )
+    outcome(producer, producer.send(ProducerRecord("t", b"first")))
+    cluster.control.when(api=ApiKey.PRODUCE, nth=1).delay(998)  # its answer comes when the other's time is over
+    cluster.control.when(api=ApiKey.PRODUCE, nth=2).never_answer()
+    seen = Seen()
+    stored, lost = (producer.send(ProducerRecord("t", b"v" * 120), seen.note(n)) for n in range(2))
+    run_until(producer, lambda: stored.done() and lost.done())
+    assert stored.exception(0) is None
+    assert lost.exception(0) is not None
+    assert seen.numbers == [0, 1]
+
+
+def test_records_that_wait_for_their_batch_fail_after_those_that_are_in_one() -> None:
+    cluster, producer = simulated(1, linger_ms=50, batch_size=1_000, max_in_flight_requests_per_connection=1)
+    outcome(producer, producer.send(ProducerRecord("t", b"first")))
+    cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.CLUSTER_AUTHORIZATION_FAILED)
+    seen = Seen()
+    futures = [producer.send(ProducerRecord("t", b"v" * 100), seen.note(n)) for n in range(60)]
+    run_until(producer, lambda: all(future.done() for future in futures))
+    assert seen.numbers == list(range(60))
+
+
+def test_records_that_are_stored_fail_when_there_is_no_memory_to_report_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, producer = simulated(1, linger_ms=5)
+    outcome(producer, producer.send(ProducerRecord("t", b"first")))
+
+    def no_memory(*_: object) -> None:
+        raise MemoryError("at a bad moment")
+
+    monkeypatch.setattr(RowOrigins, "shares_by_call", no_memory)
+    future = producer.send(ProducerRecord("t", b"v"))
+    with pytest.raises(MemoryError):
+        run_until(producer, future.done)
+    sender = loop_of(producer).sender
+    sender.shut_down()
+    assert "may be stored" in str(future.exception(0))
+    assert memory_used(producer) == 0
+    assert not sender.has_incomplete
