@@ -184,6 +184,11 @@ class Driver:
     def _decide(self, start: BatchStart, entry: Entry) -> Held:
         with refusals.fenced_before_the_decision(entry):
             self._ensure_open(start, entry)
+            # In version 1 the state that the start saw would be that of the decision as well: late attempts would take
+            # the batch for an open one. A new epoch is no way out: brokers give one and the same to all who ask under
+            # the epoch of the start, so an abort that stands still may have it too, and would end what is decided here.
+            if start.state != EMPTY and self._query.writes_in_version_1():
+                raise refusals.downgraded(entry)
             return self._query.write(Held(start.driver), entry)
 
     def _carry_out(self, held: Held, entry: Entry) -> tuple[Held, list[TransactionDescription] | None]:

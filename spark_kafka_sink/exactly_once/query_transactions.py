@@ -146,6 +146,11 @@ class QueryTransactions:
         """Durable when this returns. None: nothing needs to be known of the prefix any more."""
         return self._write(held, (None if entry is None else encoded(entry),))
 
+    def writes_in_version_1(self) -> bool:
+        """Would a record that is written now be in a transaction of version 1?"""
+        self.log.partition(self.prefix)  # as a write asks: a connection that is opened for it may bring another version
+        return self.client.transaction_version < 2
+
     def is_newest(self, driver: ProducerIdAndEpoch, state: str = EMPTY) -> bool:
         """Is this the newest epoch, and has nothing been written under it since it was given? `state`: since then."""
         seen = self.look()

@@ -188,6 +188,14 @@ def too_late(entry: Entry, transaction: TransactionDescription, left_ms: float) 
     )
 
 
+def downgraded(entry: Entry) -> ExactlyOnceError:
+    return ExactlyOnceError(
+        f"{entry.batch} was not committed: the cluster's transaction.version was lowered while the batch was written. "
+        "Nothing of the batch is visible, and nothing is lost. Start the query again: it writes the batch again, with "
+        "transactions of version 1."
+    )
+
+
 _LOST = NOT_THE_CALLERS | {error_codes.TRANSACTIONAL_ID_NOT_FOUND}
 
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from spark_kafka_sink.errors import BrokerError, ExactlyOnceError
 from spark_kafka_sink.exactly_once import clients
+from spark_kafka_sink.exactly_once.batch_start import BatchStart
+from spark_kafka_sink.exactly_once.decision_log import DecisionLog
+from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.late_attempts import refuse_if_late
+from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
+from spark_kafka_sink.producer.transactions.transaction_description import COMPLETE_COMMIT, TransactionDescription
+from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.exactly_once.cases import TOPIC, Query, client_of, open_ids, rows, seen
 
@@ -47,6 +56,87 @@ def test_an_attempt_that_is_late_for_the_first_batch_after_a_change_is_refused(v
         query.commit(start, 2, query.write_both(start, 2))
         with client_of(broker) as client, pytest.raises(ExactlyOnceError):
             refuse_if_late(client.describe, start)
+
+
+def goes_on_in_version_2(broker: EmbeddedBroker) -> tuple[Query, BatchStart]:
+    """Two batches are committed, and the third has begun without an epoch of its own."""
+    query = Query(broker)
+    query.run(0)
+    query.run(1)
+    start = query.begin()
+    assert start.state == COMPLETE_COMMIT
+    return query, start
+
+
+@pytest.mark.parametrize("written_before", [False, True])
+def test_a_downgrade_in_the_middle_of_a_batch_fails_it_before_the_decision_and_nothing_is_lost_or_doubled(
+    *, written_before: bool
+) -> None:
+    """If it were decided, an attempt that comes late would take it for a batch that is still open, and begin."""
+    with embedded_broker(topics={TOPIC: 2}, transaction_version=2) as broker:
+        query, start = goes_on_in_version_2(broker)
+        written = query.write_both(start, 2) if written_before else []
+        set_version(broker, 1)
+        reconnect()
+        with pytest.raises(ExactlyOnceError, match=r"transaction\.version was lowered while the batch was written"):
+            query.commit(start, 2, written or query.write_both(start, 2))
+        assert query.abort(start, 2)
+        with client_of(broker) as client, pytest.raises(ExactlyOnceError):
+            refuse_if_late(client.describe, start)
+        assert open_ids(broker) == []
+        query.run(2)
+        query.again().run(3)
+        assert seen(broker) == rows(0, 1, 2, 3)
+
+
+def test_a_downgrade_that_the_look_for_the_log_brings_is_noticed_before_the_decision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its leader may be a broker to which there was no connection."""
+    with embedded_broker(topics={TOPIC: 2}, transaction_version=2) as broker:
+        query, start = goes_on_in_version_2(broker)
+        written = query.write_both(start, 2)
+        partition = DecisionLog.partition
+
+        def lowered(log: DecisionLog, prefix: str) -> int:
+            monkeypatch.setattr(BlockingClient, "feature", lambda client, name: 1)
+            return partition(log, prefix)
+
+        monkeypatch.setattr(DecisionLog, "partition", lowered)
+        with pytest.raises(ExactlyOnceError, match=r"transaction\.version was lowered"):
+            query.commit(start, 2, written)
+        assert seen(broker) == rows(0, 1)
+
+
+def test_after_a_downgrade_an_abort_that_stood_still_ends_nothing_that_is_decided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both begin under one epoch. The commit has seen that all is open; the abort gets the next epoch and sees that
+    nothing is decided; then the commit goes on; then the abort."""
+    with embedded_broker(topics={TOPIC: 2}, transaction_version=2) as broker:
+        query, start = goes_on_in_version_2(broker)
+        written = query.write_both(start, 2)
+        set_version(broker, 1)
+        reconnect()
+        ensure_open, commit_all = Driver._ensure_open, Driver._commit_all
+        end_listed = QueryTransactions.end_listed
+        standing_still: list[Sequence[TransactionDescription]] = []
+
+        def then_the_abort(driver: Driver, *of_commit: Any) -> None:
+            ensure_open(driver, *of_commit)
+            with monkeypatch.context() as patch:
+                patch.setattr(QueryTransactions, "end_listed", lambda query, listed: standing_still.append(listed))
+                assert query.abort(start, 2)
+
+        def go_on(driver: Driver, *of_commit: Any) -> None:
+            end_listed(driver._query, standing_still.pop())
+            commit_all(driver, *of_commit)
+
+        monkeypatch.setattr(Driver, "_ensure_open", then_the_abort)
+        monkeypatch.setattr(Driver, "_commit_all", go_on)
+        with pytest.raises(ExactlyOnceError, match="was not committed"):
+            query.commit(start, 2, written)
+        assert len(standing_still) == 1
 
 
 def test_a_driver_that_keeps_its_connections_goes_on_after_an_upgrade() -> None:
