@@ -57,6 +57,13 @@ JOB_TIMEOUT_MS_MAX = 60 * _MINUTE_MS
 MARGIN_MS_MAX = 10_000
 """So much of the transactions' timeout must be left when the batch is decided, or a quarter of it if that is less."""
 _TURNS_MAX = 5
+_MAY_STAY_OPEN = (
+    "transactions of attempts that lost may still be open. They end by their timeout; until then they hold readers back"
+)
+_NOT_NOTED = (
+    "this could not be noted in the decision log. No reader waits for that, and there is nothing to do; `pykafka "
+    "transactions` may go on showing the job"
+)
 
 
 class Driver:
@@ -201,11 +208,11 @@ class Driver:
         # then, so what is listed is none of a newer driver's.
         with refusals.fenced_after_the_decision(entry):
             self._commit_all(entry, held.driver, lambda: listing.append(self._query.list_ahead()))
-        with _warned_of(entry):
+        with _warned_of(entry, _MAY_STAY_OPEN):
             losers = self._query.leftovers(listing[0], {each.transactional_id for each in entry.transactions})
         is_forgotten = self._delivery.is_forgotten
         if losers or losers is None or not is_forgotten:
-            with _warned_of(entry) if is_forgotten else refusals.fenced_after_the_commit(entry):
+            with _warned_of(entry, _NOT_NOTED) if is_forgotten else refusals.fenced_after_the_commit(entry):
                 held = self._query.write(held, entry.done())
         return held, losers
 
@@ -214,10 +221,11 @@ class Driver:
         what it has left."""
         if losers is None:
             return
-        with _warned_of(entry):
+        with _warned_of(entry, _MAY_STAY_OPEN):
             self._query.end_listed(losers)
             if self._delivery.is_forgotten:
-                self._query.write(held, None)
+                with _warned_of(entry, _NOT_NOTED):
+                    self._query.write(held, None)
 
     def _ensure_open(self, start: BatchStart, entry: Entry) -> None:
         """A transaction that has ended by itself, or is about to, is found before the decision, not after it."""
@@ -314,15 +322,9 @@ class Driver:
 
 
 @contextmanager
-def _warned_of(entry: Entry) -> Iterator[None]:
+def _warned_of(entry: Entry, what: str) -> Iterator[None]:
     """Tidying up after the commit. The rows are visible: a job that failed now would be run again, and double them."""
     try:
         yield
     except KafkaSinkError as error:
-        _log.warning(
-            "%s is committed, but what is left under the prefix %s could not be tidied up: %s. Transactions of "
-            "attempts that lost end by their timeout; until then they hold readers back.",
-            entry.batch,
-            entry.prefix,
-            error,
-        )
+        _log.warning("%s is committed (prefix %s), but %s: %s", entry.batch, entry.prefix, what, error)

@@ -144,8 +144,8 @@ def _opened(options: Mapping[str, str], prefix: str, topic: str) -> Iterator[Que
             yield query
         except ProducerFencedError as error:
             raise ExactlyOnceError(
-                f"A newer driver has taken over the query with the prefix {prefix} at this moment. Nothing of its was "
-                "touched. Look again; stop the query first if it should not run."
+                f"A newer driver has taken over the query with the prefix {prefix} at this moment. Nothing that "
+                "belongs to it was touched. Look again; stop the query first if it should not run."
             ) from error
 
 
@@ -221,8 +221,11 @@ def _entries(client: TransactionsClient, log: DecisionLog, prefix: str | None) -
 
 
 def _producer_ids(client: TransactionsClient, prefixes: Sequence[str]) -> dict[str, int | None]:
-    """What the drivers of these prefixes have now; None of one that brokers do not know. What this user may not see is
-    left out with a warning: others may use the same log."""
+    """What the drivers of these prefixes have now; None of one that brokers do not know.
+
+    Others may use the same log. If this user may not see all of its drivers, there is a warning, and only those are in
+    the answer that brokers list: of one that they do not list it cannot be known whether they have forgotten it.
+    """
     names = {driver_id(prefix): prefix for prefix in prefixes}
     try:
         found = client.describe(names)
@@ -230,7 +233,9 @@ def _producer_ids(client: TransactionsClient, prefixes: Sequence[str]) -> dict[s
         visible = set(client.owners().values())
         names = {name: prefix for name, prefix in names.items() if name in visible}
         _log.warning(
-            "%d of %d prefixes are shown, since this user may not see all: %s", len(names), len(prefixes), error
+            "%d of %d prefixes are shown: of the others this user may not see the driver's transactional id, or the "
+            "brokers have forgotten it: %s",
+            *(len(names), len(prefixes), error),
         )
         found = client.describe(names)
     return {prefix: found[name].id_and_epoch.producer_id if name in found else None for name, prefix in names.items()}

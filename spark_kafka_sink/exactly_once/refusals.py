@@ -169,12 +169,14 @@ def late_attempt(prefix: str, outcome: str) -> ExactlyOnceError:
 def not_open(entry: Entry, faults: Sequence[str]) -> ExactlyOnceError:
     return ExactlyOnceError(
         f"{entry.batch} was not committed, because transactions of its tasks are not open any more:\n"
-        f"{_listed(faults)}\nBrokers end a transaction that lasts too long, and somebody may have aborted them with "
-        "`pykafka transactions`; or two attempts of a task, as when Spark runs a stage again, got one id at the same "
-        "moment, and the second ended what the first had written. "
-        "The time between a task's first row and the end of the batch must stay below the "
-        f"transaction timeout ({entry.timeout_ms / 1000:g} s; the brokers' limit is transaction.max.timeout.ms). "
-        "Nothing of the batch is visible, and the next start writes it again."
+        f"{_listed(faults)}\nNothing of the batch is visible, and the next start writes it again. What may have "
+        "happened, and what to do:\n"
+        "- Brokers have ended them: from the first row of a task to the end of the batch more than the transaction "
+        f"timeout ({entry.timeout_ms / 1000:g} s) has passed. Make batches smaller, or raise the brokers' "
+        "transaction.max.timeout.ms, and kafka.transaction.timeout.ms if it is set; then start again.\n"
+        "- Somebody has ended them with a tool, such as kafka-transactions.sh. Start again.\n"
+        "- Spark has run a stage again, and a second attempt of a task has ended what the first one had written. Start "
+        "again."
     )
 
 

@@ -156,7 +156,7 @@ def test_a_transaction_that_ended_before_the_decision_is_found_before_it(query: 
     start = query.begin()
     written = query.write_both(start, 0)
     time_out(query, start.task_id(1, 0))
-    with pytest.raises(ExactlyOnceError, match=r"(?s)p-1-1-0: .*below the transaction timeout \(900 s"):
+    with pytest.raises(ExactlyOnceError, match=r"(?s)p-1-1-0: .*more than the transaction timeout \(900 s"):
         query.commit(start, 0, written)
     assert query.abort(start, 0)
     assert seen(query.broker) == []

@@ -12,7 +12,7 @@ from spark_kafka_sink.errors import NetworkError
 from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import Batch, Entry
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import LogWriter, Written
 from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
@@ -178,24 +178,35 @@ def test_a_batch_is_committed_though_attempts_that_lost_cannot_be_aborted(
         query.commit(start, 0, written)
     assert seen(query.broker) == rows(0)
     assert "batch 0 of query query-1 is committed" in caplog.text
+    assert "attempts that lost may still be open. They end by their timeout" in caplog.text
     assert "no broker answers" in caplog.text
     query.run(1)
     assert seen(query.broker) == rows(0, 1)
 
 
-def test_a_job_is_committed_though_the_log_cannot_forget_it(query: Query, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("has_losers", [False, True])
+@pytest.mark.parametrize("fails", [EntryState.DONE, None], ids=["done", "forgotten"])
+def test_a_job_is_committed_though_the_log_cannot_be_written_to_and_a_warning_says_that_no_reader_waits(
+    query: Query, fails: EntryState | None, caplog: pytest.LogCaptureFixture, *, has_losers: bool
+) -> None:
     delivery = dataclasses.replace(query.delivery, is_forgotten=True, is_given=False)
     with Driver(delivery) as driver:
         start = driver.begin("job")
         written = query.write_both(start, 0)
+        if has_losers:
+            query.write(start, 1, "of an attempt that lost", attempt=1)
         whole = QueryTransactions.write
 
         def write(held_by: QueryTransactions, held: Held, entry: Entry | None) -> Held:
-            if entry is None:
+            if (None if entry is None else entry.state) is fails:
                 raise NetworkError("it is gone")
             return whole(held_by, held, entry)
 
         with patch.object(QueryTransactions, "write", write):
             driver.commit(start, Batch(), written, BOTH_TASKS)
     assert seen(query.broker) == rows(0)
-    assert "the job is committed" in caplog.text
+    assert open_ids(query.broker) == []
+    is_written = fails is None or has_losers  # where nothing has lost, it is forgotten at once
+    assert caplog.text.count("the job is committed (prefix p), but this could not be noted") == is_written
+    assert caplog.text.count("No reader waits for that, and there is nothing to do") == is_written
+    assert "they hold readers back" not in caplog.text

@@ -55,6 +55,19 @@ def test_a_batch_is_not_decided_when_a_transaction_of_it(broker: EmbeddedBroker,
     assert seen(broker) == []
 
 
+def test_of_transactions_that_are_not_open_each_known_cause_is_a_line_with_what_to_do(broker: EmbeddedBroker) -> None:
+    query = Query(broker)
+    start = query.begin()
+    written = query.write_both(start, 0)
+    is_aborted(broker, start)
+    with pytest.raises(ExactlyOnceError) as refused:
+        query.commit(start, 0, written)
+    causes = str(refused.value).split("what to do:\n")[1].splitlines()
+    assert [line[:2] for line in causes] == ["- ", "- ", "- "]
+    assert "the transaction timeout (900 s) has passed. Make batches smaller" in causes[0]
+    assert all("tart again." in line for line in causes)
+
+
 @pytest.mark.parametrize("what", WORDS)
 def test_without_a_look_it_is_decided_and_lost(
     broker: EmbeddedBroker, what: Happens, monkeypatch: pytest.MonkeyPatch
