@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
 from spark_kafka_sink.producer.batching.pieces import Pieces
-from spark_kafka_sink.producer.batching.row_origins import BatchRows, Call, RowOrigins, Share
+from spark_kafka_sink.producer.batching.row_origins import BatchRows, Call, RowOrigins, Share, alone
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.encoder import EncodedSlice
@@ -205,11 +205,6 @@ class ProducerBatch:
             to[pieces.origins].append((first, last, partition, offset, time))
 
     @property
-    def origins(self) -> list[RowOrigins]:
-        """The groups that its rows come from."""
-        return [*[rows.origins for rows in self._own.rows], *[pieces.origins for pieces in self._pieces]]
-
-    @property
     def leases(self) -> list[MemoryLease]:
         """The memory that it holds."""
         return [*self._own.leases, *[pieces.lease for pieces in self._pieces]]
@@ -249,8 +244,7 @@ class ProducerBatch:
         needed = len(segment) + sum([some.nbytes for some in rows])
         own = shared[0].sibling()
         own.hold(self, needed)
-        alone = tuple([some.alone() for some in rows])
-        self._own, self._pieces, self._numbers = Own((segment,), alone, (own,)), (), ()
+        self._own, self._pieces, self._numbers = Own((segment,), (alone(rows),), (own,)), (), ()
         for lease in sorted(shared, key=lambda lease: -lease.bytes):
             lease.move(needed - own.bytes, own)
         for lease in shared:

@@ -62,10 +62,10 @@ class RowOrigins:
         group: int | None = None,
     ) -> None:
         """`rows` are places in the calls, which are in the order in which their rows came. `numbers` says for each row
-        which of the calls it is. None: the only one. `group` is that of the rows that these were a part of."""
+        which of the calls it is. None: the only one. `group` is the last one that these were a part of before."""
         self.rows = rows
         self.group = next(_groups) if group is None else group
-        """Rows of a partition that came later have a higher one."""
+        """Within a batch, rows that came later have a higher one."""
         self._calls = calls
         self._has_futures = any(call.bytes_per_row for call in calls)
         if numbers is None:
@@ -161,16 +161,6 @@ class BatchRows(NamedTuple):
             for call, first, last in origins.shares(self.start, self.stop)
         ]
 
-    def alone(self) -> BatchRows:
-        """These rows as a group of their own, so that the memory of the others can be freed."""
-        shares = self.origins.shares(self.start, self.stop)
-        number_of = {call: number for number, call in enumerate(dict.fromkeys([call for call, _, _ in shares]))}
-        numbers = np.array([number_of[call] for call, _, _ in shares], np.int32)
-        numbers = numbers.repeat([last - first for _, first, last in shares])
-        rows = self.origins.rows[self.start : self.stop].copy()
-        origins = RowOrigins(rows, list(number_of), numbers, self.origins.group)
-        return BatchRows(origins, 0, len(rows), self.first_index)
-
     def between(self, first_record: int, last_record: int) -> BatchRows | None:
         """The rows in [first_record, last_record) of the batch, counted from there; None if there are none."""
         shift = self.start - self.first_index
@@ -181,3 +171,14 @@ class BatchRows(NamedTuple):
 def rows_of_call(call: Call, rows: NDArray[np.int64], first_index: int = 0) -> BatchRows:
     """Rows that all come from one call."""
     return BatchRows(RowOrigins(rows, [call]), 0, len(rows), first_index)
+
+
+def alone(parts: Sequence[BatchRows]) -> BatchRows:
+    """The rows of a batch as a group of their own: the memory of those that they were grouped with can be freed."""
+    shares = [share for part in parts for share in part.origins.shares(part.start, part.stop)]
+    number_of = {call: number for number, call in enumerate(dict.fromkeys([call for call, _, _ in shares]))}
+    numbers = np.array([number_of[call] for call, _, _ in shares], np.int32)
+    rows = np.concatenate([part.origins.rows[part.start : part.stop] for part in parts])
+    numbers = numbers.repeat([last - first for _, first, last in shares])
+    origins = RowOrigins(rows, list(number_of), numbers, parts[-1].origins.group)
+    return BatchRows(origins, 0, len(rows), parts[0].first_index)

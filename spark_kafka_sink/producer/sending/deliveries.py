@@ -29,7 +29,7 @@ from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.metadata_merge import LeaderHint
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
-from spark_kafka_sink.producer.batching.batch import ProducerBatch
+from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
 from spark_kafka_sink.producer.batching.row_origins import Call, RowOrigins, Share, Shares
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import by_itself
@@ -248,17 +248,20 @@ Handed = tuple[Call, "NDArray[np.int64]", Shares, int]
 
 
 def shares_of_calls(batches: Sequence[ProducerBatch]) -> list[Handed]:
-    """The rows of acknowledged batches, call by call: those that were grouped together at once, and the groups in the
-    order in which they were made, which is that of the rows of each partition."""
+    """The rows of acknowledged batches, call by call, and those of each partition in their order.
+
+    Rows that were grouped together are handed over together: of one batch of each partition, the groups in the order in
+    which they were made. The next batches of these partitions come after them.
+    """
     handed: list[Handed] = []
     stored: defaultdict[RowOrigins, list[Share]] = defaultdict(list)
-    groups: dict[int, RowOrigins] = {}
+    partitions: set[TopicPartition] = set()
     for batch in batches:
-        if any(groups.setdefault(origins.group, origins) is not origins for origins in batch.origins):
-            # A part of a group that was moved, and the rest of it: which of them comes first is the order of batches.
+        if batch.topic_partition in partitions:
             handed += _by_call(stored)
             stored.clear()
-            groups = {origins.group: origins for origins in batch.origins}
+            partitions.clear()
+        partitions.add(batch.topic_partition)
         batch.add_shares(stored)
     return handed + _by_call(stored)
 
