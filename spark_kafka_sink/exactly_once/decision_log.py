@@ -26,12 +26,13 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID
 from spark_kafka_sink.client.options import ClientConfig
-from spark_kafka_sink.errors import DecodeError
+from spark_kafka_sink.errors import BrokerError, DecodeError
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.entries import Entry, decoded
 from spark_kafka_sink.exactly_once.log_topic import DEFAULT_REPLICATION, LogTopic, partition_of
 from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
-from spark_kafka_sink.reader.blocking_client import BlockingClient
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.reader.blocking_client import Asked, BlockingClient
 from spark_kafka_sink.reader.fetched import is_abort_marker
 from spark_kafka_sink.reader.reader import READ_UNCOMMITTED, TopicReader
 from spark_kafka_sink.records.decoder import DecodedBatch
@@ -158,20 +159,42 @@ class DecisionLog:
         place = (self._brokers, self.topic, topic_id, partition, key)
         progress = _progress.pop(place, None)
         ahead = None
-        if progress is not None and place not in self._places_read:
+        is_first = place not in self._places_read
+        if progress is not None and is_first:
             # The batch before was decided a moment ago: it is fetched while the broker says where the end is.
             ahead = self._reader.fetch_ahead(self.topic, partition, progress.next_offset)
         self._places_read.add(place)
-        end = self._reader.end_offsets(self.topic, [partition])[partition]
+        end = self._end(partition)
         if progress is None or progress.next_offset > end or topic_id == NO_TOPIC_ID:
-            progress, ahead = _Progress(self._reader.beginning_offsets(self.topic, [partition])[partition]), None
-        for batch in self._reader.decoded(self.topic, partition, start=progress.next_offset, stop=end, ahead=ahead):
-            progress.take(batch, key)
-        progress.next_offset = end
+            progress, ahead = self._from_beginning(partition), None
+        try:
+            self._read_on(progress, partition, key, end, ahead)
+        except BrokerError as error:
+            if error.code != error_codes.OFFSET_OUT_OF_RANGE:
+                raise
+            # Records that were not read yet were deleted. What was read before them may not be the newest any more, and
+            # what was made of it must not be mixed with what is there now.
+            if not is_first:
+                raise refusals.log_deleted(self.topic, partition) from error
+            progress = self._from_beginning(partition)
+            self._read_on(progress, partition, key, self._end(partition))
         if len(_progress) >= _PLACES_MAX:
             _progress.clear()
         _progress[place] = progress
         return progress
+
+    def _end(self, partition: int) -> int:
+        return self._reader.end_offsets(self.topic, [partition])[partition]
+
+    def _from_beginning(self, partition: int) -> _Progress:
+        return _Progress(self._reader.beginning_offsets(self.topic, [partition])[partition])
+
+    def _read_on(
+        self, progress: _Progress, partition: int, key: bytes | None, end: int, ahead: Asked | None = None
+    ) -> None:
+        for batch in self._reader.decoded(self.topic, partition, start=progress.next_offset, stop=end, ahead=ahead):
+            progress.take(batch, key)
+        progress.next_offset = end
 
     def _believed(
         self,

@@ -91,6 +91,15 @@ def log_lost(prefix: str, topic: str) -> ExactlyOnceError:
     )
 
 
+def log_deleted(topic: str, partition: int) -> ExactlyOnceError:
+    """Between two looks."""
+    return ExactlyOnceError(
+        f"topic {topic}, the log of what is decided: records of partition {partition} were deleted at this moment. "
+        "Nothing new was decided, and nothing was aborted. Start again. Records of this topic must not be deleted: it "
+        "says which batches are committed."
+    )
+
+
 def unreadable_entry(place: str, prefix: str, error: DecodeError) -> DecodeError:
     return DecodeError(
         f"{place}: the newest decision under the prefix {prefix} cannot be read: {error}. A newer version of this "
