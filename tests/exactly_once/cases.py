@@ -137,6 +137,21 @@ def client_of(broker: EmbeddedBroker, topic: str = TOPIC) -> Iterator[Transactio
         yield client
 
 
+@pytest.fixture
+def held(broker: EmbeddedBroker) -> Iterator[QueryTransactions]:
+    with transactions(broker) as held:
+        held.log.create_if_missing()
+        yield held
+
+
+def transactions(broker: EmbeddedBroker, prefix: str = PREFIX) -> QueryTransactions:
+    return QueryTransactions({"bootstrap.servers": broker.bootstrap_servers}, prefix, LOG)
+
+
+def fence(held: QueryTransactions) -> Held:
+    return Held(held.fence(held.look(), (60_000,))[0])
+
+
 def open_ids(broker: EmbeddedBroker, prefix: str = PREFIX, topic: str = TOPIC) -> list[str]:
     with client_of(broker, topic) as client:
         return client.ids(lambda name: task_of(prefix, name) is not None, ONGOING)

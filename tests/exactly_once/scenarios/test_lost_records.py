@@ -1,0 +1,137 @@
+"""The log of what is decided, or records of it, are gone: a driver notices, and does not begin as if it were the first."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from spark_kafka_sink.errors import ExactlyOnceError
+from spark_kafka_sink.exactly_once import decision_log
+from spark_kafka_sink.exactly_once.entries import Entry
+from spark_kafka_sink.exactly_once.log_topic import PARTITIONS, partition_of
+from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
+from spark_kafka_sink.reader.reader import TopicReader
+from spark_kafka_sink.testing import EmbeddedBroker
+from tests.exactly_once.cases import LOG, PREFIX, Query, fence, rows, seen, transactions
+from tests.exactly_once.cases import broker as broker
+from tests.exactly_once.cases import held as held
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_log_that_was_deleted_is_noticed_by_the_query_that_runs_and_by_its_restart(
+    broker: EmbeddedBroker, *, runs: bool
+) -> None:
+    query = Query(broker)
+    query.run(0)
+    broker.control.delete_topic(LOG)
+    for _ in range(2):  # a scheduler may start it again, and again
+        with pytest.raises(ExactlyOnceError, match="the topic was deleted or emptied"):
+            (query if runs else query.again()).begin()
+    query.again(prefix="another").run(1)
+    assert seen(broker) == rows(0, 1)
+
+
+def delete_all(broker: EmbeddedBroker) -> None:
+    """As `kafka-delete-records.sh` does."""
+    where = partition_of(PREFIX, PARTITIONS)
+    broker.control.delete_records(LOG, where, broker.cluster.log(LOG, where).next_offset)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_log_that_begins_later_than_it_did_is_read_from_where_it_begins(
+    broker: EmbeddedBroker, held: QueryTransactions, *, knows: bool
+) -> None:
+    """What the process has not read yet was deleted; or it has read nothing."""
+    mine = held.write(fence(held), Entry(PREFIX, generation=1))
+    assert held.entry(mine.driver.producer_id).generation == 1
+    mine = held.write(mine, Entry(PREFIX, generation=2))
+    delete_all(broker)
+    mine = held.write(mine, Entry(PREFIX, generation=3))
+    if not knows:
+        decision_log._progress.clear()
+    with transactions(broker) as next_start:
+        for _ in range(2):
+            assert next_start.entry(mine.driver.producer_id).generation == 3
+
+
+def test_what_was_read_before_records_that_are_deleted_is_not_believed_any_more(
+    broker: EmbeddedBroker, held: QueryTransactions
+) -> None:
+    """It may be a decision whose batch was done long ago."""
+    mine = held.write(fence(held), Entry(PREFIX, generation=1))
+    assert held.entry(mine.driver.producer_id).generation == 1
+    mine = held.write(mine, Entry(PREFIX, generation=2))
+    delete_all(broker)
+    with transactions(broker) as next_start:
+        assert next_start.entry(mine.driver.producer_id) == Entry(PREFIX)
+
+
+def test_records_that_are_deleted_between_two_looks_of_one_start_are_an_error_that_says_so(
+    broker: EmbeddedBroker, held: QueryTransactions
+) -> None:
+    """What a driver has made of its first look must not be mixed with an empty log: it would begin anew."""
+    mine = held.write(fence(held), Entry(PREFIX, generation=1))
+    assert held.entry(mine.driver.producer_id).generation == 1
+    mine = held.write(mine, Entry(PREFIX, generation=2))
+    delete_all(broker)
+    with pytest.raises(ExactlyOnceError, match=r"records of partition \d+ were deleted at this moment.*Start again"):
+        held.entry(mine.driver.producer_id)
+
+
+def test_a_log_that_ends_before_what_was_read_is_read_from_its_beginning(
+    broker: EmbeddedBroker, held: QueryTransactions
+) -> None:
+    """A replica has become the leader that did not have all."""
+    mine = held.write(fence(held), Entry(PREFIX, generation=1))
+    mine = held.write(mine, Entry(PREFIX, generation=2))
+    assert held.entry(mine.driver.producer_id).generation == 2
+    keep_the_first_two(broker)
+    assert held.entry(mine.driver.producer_id).generation == 1
+
+
+def keep_the_first_two(broker: EmbeddedBroker) -> None:
+    """A record and its marker."""
+    log = broker.cluster.log(LOG, partition_of(PREFIX, PARTITIONS))
+    log._batches, log._base_offsets, log.next_offset = log._batches[:2], log._base_offsets[:2], 2
+
+
+def test_a_log_whose_records_are_deleted_while_it_is_read_is_read_anew_to_its_new_end(
+    broker: EmbeddedBroker, held: QueryTransactions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When beginning and end are known, and before what is there is fetched."""
+    mine = held.write(fence(held), Entry(PREFIX, generation=1))
+    beginning_offsets = TopicReader.beginning_offsets
+
+    def then_deleted(reader: TopicReader, *of_log: Any) -> dict[int, int]:
+        monkeypatch.setattr(TopicReader, "beginning_offsets", beginning_offsets)
+        offsets = reader.beginning_offsets(*of_log)
+        delete_all(broker)
+        held.write(mine, Entry(PREFIX, generation=2))
+        return offsets
+
+    monkeypatch.setattr(TopicReader, "beginning_offsets", then_deleted)
+    with transactions(broker) as next_start:
+        assert next_start.entry(mine.driver.producer_id).generation == 2
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_that_all_records_were_deleted_behind_a_query_is_an_error_that_says_what_to_do(
+    broker: EmbeddedBroker, *, runs: bool
+) -> None:
+    query = Query(broker)
+    query.run(0)
+    delete_all(broker)
+    with pytest.raises(ExactlyOnceError, match=r"(?s)the topic was deleted or emptied.*another transactionalIdPrefix"):
+        (query if runs else query.again()).begin()
+    query.again(prefix="another").run(1)
+    assert seen(broker) == rows(0, 1)
+
+
+def test_a_query_whose_first_start_died_before_it_wrote_is_no_lost_log(broker: EmbeddedBroker) -> None:
+    for attempt in range(5):
+        with patch.object(QueryTransactions, "claim", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+            Query(broker, name=f"driver-{attempt}").begin()
+    Query(broker).run(0)
+    assert seen(broker) == rows(0)
