@@ -1,4 +1,4 @@
-"""The log of what is decided, or records of it, are gone: a driver notices, and does not begin as if it were the first."""
+"""The decision log, or records of it, are gone: a driver notices, and does not begin as if it were the first."""
 
 from __future__ import annotations
 
