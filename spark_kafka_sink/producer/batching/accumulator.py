@@ -10,14 +10,14 @@ Rows are filled into batches on the caller's thread when a topic's stage is full
 (Arrow and numpy release the interpreter's lock), and on the sender's thread when linger.ms has passed, memory is short,
 or a flush or the close is under way.
 
-Memory. What is reserved when rows are staged covers both of their forms: their Arrow bytes, and the upper bound of what
-they are encoded to. After encoding the first part is given back; with compression it is kept until the batches are
-closed, as room for the compressed form. So no thread waits for memory while it holds rows that others wait for, and
-neither encoding nor compressing can run out of it. The encoded rows of one buffer share a lease (buffer_pool.py); when
-memory is short, the last few batches of a buffer are copied out of it. A call that is larger than the memory is taken
-in chunks; max.block.ms is for each chunk, so that a large call to slow brokers does not fail while it makes progress. A
-single record that needs more than half of the memory gets all of it. A record of send() is charged for its future as
-well. On top of buffer.memory comes, for a moment, the working copy of one stage per thread: a quarter of it at most.
+Memory. What is reserved when rows are staged is enough for their Arrow bytes, and for what they become: the upper bound
+of what they are encoded to, and with compression as much again, as room for the compressed form until the batches are
+closed. So no thread waits for memory while it holds rows that others wait for, and neither encoding nor compressing can
+run out of it. On top of buffer.memory comes, while a thread encodes a stage, the other form of its rows: a third of it
+at most. The encoded rows of one buffer share a lease (buffer_pool.py); when memory is short, the last few batches of a
+buffer are copied out of it. A call that is larger than the memory is taken in chunks; max.block.ms is for each chunk, so
+that a large call to slow brokers does not fail while it makes progress. A record of send() is charged for its future as
+well.
 
 Locks. _lock guards stages, queues and batches that are not in flight; it is held for moments, never while encoding,
 compressing or waiting. A topic's fill lock is taken before _lock, never after. Under _lock that of the transaction is
@@ -52,6 +52,7 @@ from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, Callback, SendFuture
 from spark_kafka_sink.producer.partitioner import Partitioner, PartitionLoads
 from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.compression import Codec
 
 _CHUNK_ROWS_MAX = 16_384
 _CHUNK_SHARE = 16
@@ -157,7 +158,7 @@ class RecordAccumulator:
 
         BufferExhaustedError when no memory came within `block_ms` (max.block.ms), which is asked if there is none.
         """
-        wanted = self._wanted(size, size + FUTURE_BYTES)
+        wanted = self._wanted(size, size, FUTURE_BYTES)
         if not self.pool.try_reserve(wanted):
             self._await_memory(wanted, None if block_ms is None else block_ms())
         with self._lock:
@@ -204,8 +205,8 @@ class RecordAccumulator:
         block_ms: float | None,
         still: Callable[[], None] | None,
     ) -> None:
-        """Reserve memory for both forms of some rows, and add them to their topic's stage."""
-        wanted = self._wanted(encoded, staged)
+        """Reserve memory for some rows, and add them to their topic's stage."""
+        wanted = self._wanted(encoded, staged, rows.rows.nbytes)
         if not self.pool.try_reserve(wanted):
             self._await_memory(wanted, block_ms)
         with self._lock:
@@ -236,9 +237,9 @@ class RecordAccumulator:
         if (full and self._filler.fill(topic, only_full=True)) or first:
             self._wakeup()
 
-    def _wanted(self, encoded: int, staged: int) -> int:
-        """Bytes for both forms, and with compression for the compressed one in the place of the staged one."""
-        wanted = encoded + (staged if staged > encoded else encoded)
+    def _wanted(self, encoded: int, staged: int, kept: int) -> int:
+        """Bytes to reserve: for the larger form of the rows, and for what is `kept` beside them until their result."""
+        wanted = kept + max(staged, 2 * encoded if self._config.codec is not Codec.NONE else encoded)
         if wanted <= self.pool.bytes_max:
             return wanted
         if encoded > self.pool.bytes_max:
