@@ -15,9 +15,9 @@ of what they are encoded to, and with compression as much again, as room for the
 closed. So no thread waits for memory while it holds rows that others wait for, and neither encoding nor compressing can
 run out of it. On top of buffer.memory comes, while a thread encodes a stage, the other form of its rows: a third of it
 at most. The encoded rows of one buffer share a lease (buffer_pool.py); when memory is short, the last few batches of a
-buffer are copied out of it. A call that is larger than the memory is taken in chunks; max.block.ms is for each chunk, so
-that a large call to slow brokers does not fail while it makes progress. A record of send() is charged for its future as
-well.
+buffer are copied out of it. A call that is larger than the memory is taken in chunks; max.block.ms is for each chunk,
+so that a large call to slow brokers does not fail while it makes progress. A record of send() is charged for its future
+as well.
 
 Locks. _lock guards stages, queues and batches that are not in flight; it is held for moments, never while encoding,
 compressing or waiting. A topic's fill lock is taken before _lock, never after. Under _lock that of the transaction is

@@ -48,8 +48,8 @@ from spark_kafka_sink.records.header import HEADER_BYTES
 _log = logging.getLogger(__name__)
 _STAGE_SHARE = 3
 """A stage is full when its rows, encoded, fill this part of the memory, even if no batch is full. With a thousand
-partitions this limit decides: with a quarter a row costs a tenth more, and with half of it the copies no longer fit into
-the memory that the allocator keeps."""
+partitions this limit decides: with a quarter a row costs a tenth more, and with half of it the copies no longer fit
+into the memory that the allocator keeps."""
 _RATIO_SAFETY = 1.05  # an estimate of the compressed size is taken a little too high, as in Java
 
 
