@@ -305,9 +305,8 @@ class Sender:
         self._end_by(fatal)
 
     def _end_by(self, fatal: KafkaSinkError | None) -> None:
-        """Keep the first error that ends the producer; another thread may be setting one (`interrupted`)."""
-        if fatal is not None:
-            self.fatal_error = fatal
+        """Keep the first error that ends the producer; another thread may have set one (`interrupted`)."""
+        self.fatal_error = self.fatal_error or fatal
 
     def _producer_id_answered(self, response: ClientResponse) -> KafkaSinkError | None:
         """Returns the error that ends the producer."""

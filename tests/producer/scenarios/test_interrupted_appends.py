@@ -15,6 +15,7 @@ import pytest
 
 from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
 from spark_kafka_sink.errors import KafkaSinkError, ProducerClosedError
+from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.fake_system import FakeSystem
 from tests.locks import held_locks
@@ -209,6 +210,18 @@ def test_a_close_after_an_interruption_does_not_wait_for_brokers_that_do_not_ans
     assert case.cluster.system.now() - began_ms < 100
     assert all("may be stored" in str(failure.error) for failure in case.columns[0][2].result(0).failures[:1])
     nothing_is_left(case)
+
+
+def test_a_fatal_answer_that_comes_after_an_interruption_does_not_replace_its_error() -> None:
+    case = case_of()
+    case.cluster.control.when(api=ApiKey.PRODUCE).fail(codes.CLUSTER_AUTHORIZATION_FAILED)
+    case.send_columns([0] * 40, b"a")
+    run_until(case.producer, lambda: case.producer.metric("requests-in-flight") > 0)
+    assert case.interrupt(rows_that_fill(case), Interrupting(30))
+    run_until(case.producer, lambda: all(call.done() for _, _, call in case.columns))
+    assert any("CLUSTER_AUTHORIZATION_FAILED" in str(one.error) for one in case.columns[0][2].result(0).failures)
+    refused(case)
+    case.producer.close()
 
 
 def test_a_transaction_whose_append_was_interrupted_cannot_be_committed() -> None:
