@@ -210,6 +210,14 @@ def test_actions_that_make_a_release_are_named_by_their_commit() -> None:
     ] == []
 
 
+def test_types_and_syntax_are_checked_for_the_oldest_python_that_may_install_it() -> None:
+    """mypy then reports a name that its standard library does not have, without such an interpreter."""
+    text = (ROOT / "pyproject.toml").read_text()
+    (oldest,) = re.findall(r'^requires-python = ">=(.*)"', text, re.MULTILINE)
+    assert re.findall(r'^python_version = "(.*)"', text, re.MULTILINE) == [oldest]
+    assert re.findall(r'^target-version = "(.*)"', text, re.MULTILINE) == [f"py{oldest.replace('.', '')}"]
+
+
 def test_the_versions_of_python_that_ci_runs_are_those_that_the_documents_name() -> None:
     ci = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     (matrix,) = re.findall(r"python: \[(.*)\]", ci)

@@ -179,7 +179,8 @@ def _first_bytes(words: NDArray[np.uint64], widths: NDArray[np.int64]) -> NDArra
     shift = ((8 - widths) << 3).astype(np.uint64)
     # A shift by 64 bits is undefined, and means nothing is left.
     shifted = np.where(widths > 0, words << np.minimum(shift, np.uint64(63)), np.uint64(0))
-    return shifted.byteswap()
+    first: NDArray[np.uint64] = shifted.byteswap()
+    return first
 
 
 _CHOICES: dict[str, Callable[[Any, str | None, pa.DataType, str], Writer | None]] = {

@@ -154,7 +154,8 @@ def _pairs_of_words(data: pa.Buffer, first: int, stop: int) -> NDArray[np.uint64
     size = stop - first
     padded = np.zeros(size + 8, np.uint8)
     padded[:size] = np.frombuffer(data, np.uint8, size, first)
-    return np.ndarray((size // 4 + 1,), "<u8", padded, 0, (4,)).copy()
+    pairs: NDArray[np.uint64] = np.ndarray((size // 4 + 1,), "<u8", padded, 0, (4,)).copy()
+    return pairs
 
 
 def _words(pairs: NDArray[np.uint64], at: NDArray[np.intp], shifts: NDArray[np.uint64]) -> NDArray[np.uint32]:

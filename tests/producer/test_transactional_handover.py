@@ -83,7 +83,7 @@ def test_offsets_that_cannot_be_written_are_refused_at_the_call_and_the_producer
     cluster, producer = begun(2)
     with pytest.raises(InvalidRecordError):
         producer.send_offsets_to_transaction(offsets, group)
-    producer.send_offsets_to_transaction({("t", np.int64(0)): np.int64(7)}, "g")  # type: ignore[dict-item]
+    producer.send_offsets_to_transaction({("t", np.int64(0)): np.int64(7)}, "g")
     producer.commit_transaction()
     assert group_offset(cluster) == 7
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.errors import BrokerError
@@ -82,7 +82,7 @@ class TransactionRequest(ABC, Generic[AnswerT]):
         """What the answer says of each id that was asked about."""
         return {self.coordinator.key: self.judged(answer)}
 
-    def about(self, names: Sequence[str]) -> Self:
+    def about(self, names: Sequence[str]) -> TransactionRequest[AnswerT]:
         """The request about some of its ids. Most are about one id only."""
         return self
 
