@@ -67,7 +67,7 @@ GUARDS = [
     Guard(
         BufferPool,
         "_lock",
-        _names("_free _waiters"),
+        _names("_free _waiters _written_off"),
         _names("_closed wait_ms_total exhausted_total"),
         _names("__repr__ free_bytes waiters"),
     ),
@@ -94,14 +94,17 @@ GUARDS = [
         "_lock",
         _names("_averages _meters _nanoseconds _network _sent _requests_sent _stored _topics _sent_since_ms"),
     ),
-    Guard(ColumnsFuture, "_lock", _names("_pending _stored _failures"), exempt=_names("_resolve")),
+    Guard(ColumnsFuture, "_lock", _names("_pending _stored _written _failures"), exempt=_names("_resolve")),
     Guard(Partitioner, "_lock", _names("_topics")),
     Guard(
         TransactionManager,
         "_lock",
-        _names("_calls _transaction _coordinators _version _wants_producer_id _expected _begun _may_come_late"),
+        _names(
+            "_calls _transaction _coordinators _descriptions _version _wants_producer_id _expected _begun "
+            "_may_come_late"
+        ),
         _names("id_and_epoch"),
-        _names("state error transactional_id"),
+        _names("state error trouble transactional_id"),
     ),
 ]
 

@@ -56,13 +56,14 @@ Request = TransactionRequest[Any]
 
 
 class TransactionManager:
-    """All fields are guarded by `_lock`. `state`, `error` and `transactional_id`, a moment old, are read without it."""
+    """All fields are guarded by `_lock`. `state`, `error`, `trouble` and `transactional_id`, a moment old, are read without
+    it."""
 
     def __init__(self, transactional_id: str, timeout_ms: int, backoff: ExponentialBackoff) -> None:
         self.id_and_epoch = NO_PRODUCER_ID
         self._calls = TransactionCalls(transactional_id)
         self._timeout_ms = timeout_ms
-        self.coordinators = Coordinators(backoff)
+        self._coordinators = Coordinators(backoff)
         self._version = 0  # of the last transaction under this epoch; 0: there was none
         self._lock = threading.RLock()
         self._transaction: OpenTransaction | None = None
@@ -84,6 +85,11 @@ class TransactionManager:
     def error(self) -> KafkaSinkError | None:
         """The reason for the state, in the two error states, and while a transaction is aborted for it."""
         return self._calls.error
+
+    @property
+    def trouble(self) -> str:
+        """Why the last request has failed; empty if it has not."""
+        return self._coordinators.trouble
 
     def __repr__(self) -> str:
         return f"TransactionManager({self.transactional_id}, {self.state.value})"
@@ -243,27 +249,32 @@ class TransactionManager:
     def next_request(self, now: float, *, quiet: bool) -> Request | None:
         """What to ask now. It is the same until it was `sent`. `quiet`: no record is on its way."""
         with self._lock:
-            if self.coordinators.pauses(now):
+            if self._coordinators.pauses(now):
                 return None
-            if self._descriptions.under_way or (self._descriptions.pending and not self.coordinators.in_flight):
-                return self._descriptions.next_request(self.coordinators.known)
-            if self.coordinators.in_flight:
+            if self._descriptions.under_way or (self._descriptions.pending and not self._coordinators.in_flight):
+                return self._descriptions.next_request(self._coordinators.known)
+            if self._coordinators.in_flight:
                 return None
             if self.state in ENDING and quiet and not self._wants_producer_id and self._is_empty():
                 self._complete()
             wanted = self._wanted(quiet)
-            if wanted is None or wanted.coordinator in self.coordinators.known:
+            if wanted is None or wanted.coordinator in self._coordinators.known:
                 return wanted
             return FindCoordinator([wanted.coordinator.key], wanted.coordinator.key_type)
+
+    def node_for(self, request: Request) -> Node | None:
+        """Which node to ask. None: any broker can answer, or the coordinator is not known."""
+        with self._lock:
+            return self._coordinators.node(request)
 
     def next_delay_ms(self, now: float) -> float:
         """How long until a pause is over."""
         with self._lock:
-            return self.coordinators.pause_left_ms(now)
+            return self._coordinators.pause_left_ms(now)
 
     def sent(self, request: Request) -> None:
         with self._lock:
-            self.coordinators.sent(request)
+            self._coordinators.sent(request)
             self._descriptions.sent(request)
             transaction = self._transaction
             if transaction is not None:
@@ -274,13 +285,13 @@ class TransactionManager:
     def lost(self, request: Request, now: float, why: str) -> None:
         """The connection ended before the answer; the request may have been carried out, or may be yet."""
         with self._lock:
-            self._may_come_late |= self.coordinators.in_flight and request.harms_late
+            self._may_come_late |= self._coordinators.in_flight and request.harms_late
             self._descriptions.ended(request)
-            self.coordinators.lost(request, now, why)
+            self._coordinators.lost(request, now, why)
 
     def answered(self, request: Request, message: Message, now: float) -> None:
         with self._lock:
-            self.coordinators.answered(request)
+            self._coordinators.answered(request)
             only_asked = self._descriptions.owns(request)
             self._descriptions.ended(request)
             if isinstance(request, DescribeTransactions) and not only_asked:
@@ -292,12 +303,12 @@ class TransactionManager:
             if verdict < Verdict.ABORTABLE:
                 request.progress(message, self)
             if verdict is Verdict.DONE:
-                self.coordinators.succeeded(request)
+                self._coordinators.succeeded(request)
                 request.follow(message, self)
             elif verdict in (Verdict.RETRY, Verdict.LOOK_UP):
                 if verdict is Verdict.LOOK_UP:
-                    self.coordinators.forget(request)
-                self.coordinators.pause(now, judgement.code)
+                    self._coordinators.forget(request)
+                self._coordinators.pause(now, judgement.code)
             elif only_asked:
                 name = judgement.where or request.ids[0]
                 self._descriptions.operation.finish(request.refusal(name, judgement._replace(where="")))
@@ -360,7 +371,7 @@ class TransactionManager:
     # --- what follows from answers (requests.Follower)
 
     def coordinator_found(self, key: CoordinatorKey, node: Node) -> None:
-        self.coordinators.known[key] = node
+        self._coordinators.known[key] = node
 
     def initialized(self, id_and_epoch: ProducerIdAndEpoch) -> None:
         self.id_and_epoch = id_and_epoch

@@ -76,7 +76,7 @@ class TransactionTalk:
         return not any(state.on_wire for state in self._idempotence)
 
     def _ready_node(self, request: TransactionRequest[Any], now: float) -> Node | None:
-        coordinator = self._manager.coordinators.node(request)
+        coordinator = self._manager.node_for(request)
         node = coordinator or self._client.least_loaded_node(now)
         if node is None or self._client.ready(node, now):
             return node

@@ -156,7 +156,7 @@ class ProducerTransactions:
 
     def _take_result(self, operation: Operation, done: bool) -> None:
         if not done:
-            trouble = self.manager.coordinators.trouble
+            trouble = self.manager.trouble
             raise TransactionTimeoutError(
                 f"transactional id {self.manager.transactional_id}: {operation.name}() was not answered within "
                 f"max.block.ms ({self._max_block_ms:.0f} ms). Call {operation.name}() again to learn how it ended."

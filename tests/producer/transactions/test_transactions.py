@@ -39,11 +39,11 @@ def test_init_looks_the_coordinator_up_and_asks_it_for_a_producer_id() -> None:
     talk = Talk()
     operation = talk.manager.init()
     lookup = talk.send(FindCoordinator)
-    assert talk.manager.coordinators.node(lookup) is None
+    assert talk.manager.node_for(lookup) is None
     assert lookup.coordinator == CoordinatorKey(1, "x")
     talk.reply(lookup)
     ask = talk.send(InitProducerId)
-    node = talk.manager.coordinators.node(ask)
+    node = talk.manager.node_for(ask)
     assert node is not None
     assert node.host == "b1"
     assert not operation.done.is_set()
