@@ -15,8 +15,8 @@ from integration.support.librdkafka import create_topic, read_topic
 from spark_kafka_sink.errors import ProducerFencedError
 from spark_kafka_sink.exactly_once.log_writer import Written
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
-from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.producer.transactions.requests import AddPartitions, InitProducerId
 from spark_kafka_sink.producer.transactions.transaction_description import ONGOING

@@ -30,8 +30,8 @@ from spark_kafka_sink.records.cutting import (
 )
 from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.records.encoder import encode, encode_slices
+from spark_kafka_sink.records.freed_memory import reuse_freed_memory
 from spark_kafka_sink.records.header import HEADER_BYTES, BatchHeader, stamp_header
-from spark_kafka_sink.records.joined_rows import reuse_freed_memory
 from spark_kafka_sink.records.sizes import record_size_bounds
 
 ROWS = 10_000

@@ -12,9 +12,9 @@ from typing import TypeVar
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.options import ClientConfig
-from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.producer.transactions.requests import (
     SEVERAL_KEYS_FROM,

@@ -13,6 +13,7 @@ from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.transactions.requests import InitProducerId
 from spark_kafka_sink.producer.transactions.transaction_request import TRANSACTION, CoordinatorKey
 from tests.waiting import PATIENCE_SECONDS
 
@@ -110,7 +111,7 @@ def coordinator_of(cluster: KafkaCluster, transactional_id: str) -> int:
 def known_coordinator(producer: KafkaProducer) -> int:
     assert producer._transactions is not None
     manager = producer._transactions.manager
-    node = manager.coordinators.known.get(CoordinatorKey(TRANSACTION, manager.transactional_id))
+    node = manager.node_for(InitProducerId(manager.transactional_id, timeout_ms=0))
     assert node is not None
     return node.id
 

@@ -11,15 +11,13 @@ at INFO, as in the Java client: brokers close idle ones, and restart.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from random import Random
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
 from spark_kafka_sink.client.connection_states import ConnectionStates
-from spark_kafka_sink.client.in_flight import InFlightRequests, Loss
 from spark_kafka_sink.client.options import ClientConfig
+from spark_kafka_sink.client.request import Loss
 from spark_kafka_sink.client.versions import (
     FinalizedFeatures,
     NodeVersions,
@@ -214,43 +212,3 @@ class Connections:
     def close(self, node_id: int) -> None:
         """Close the channel, if there is one; `lost` must follow."""
         self._selector.close_channel(str(node_id))
-
-
-# Which broker to ask what any can answer: the least loaded node.
-
-SUSPICIOUS_MS = 1_000.0
-"""After so much silence of a node another one is asked; the cluster may have elected another leader."""
-
-
-@dataclass(frozen=True)
-class NodeChoice:
-    node: Node | None
-    any_connected: bool
-    """Some connection stands, although it may be too busy, or throttled, to be chosen."""
-
-
-def choose_node(
-    nodes: Sequence[Node],
-    connections: Connections,
-    in_flight: InFlightRequests,
-    is_lively: Callable[[int], bool],
-    random: Random,
-    now: float,
-) -> NodeChoice:
-    """Ready with the fewest requests; else one on its way to being ready, so that no second connection is begun while
-    the first is made; else the one that was tried least recently. Equals are shuffled.
-
-    A node that is not lively, since it has owed a sign of life for SUSPICIOUS_MS, comes after all others: a process
-    that stands still accepts each connection, and while it was waited for no other broker would be asked who leads its
-    partitions now.
-    """
-    nodes = random.sample(nodes, len(nodes))
-    states = connections.states
-    any_connected = any(states.is_connected(node.id) for node in nodes)
-    sendable = [node for node in nodes if connections.is_ready(node.id, now) and in_flight.can_send_more(node.id)]
-    sendable.sort(key=lambda node: in_flight.count(node.id))
-    begun = sendable + [node for node in nodes if states.is_preparing(node.id)]
-    connectable = [node for node in nodes if states.can_connect(node.id, now)]
-    connectable.sort(key=lambda node: states.last_attempt_ms(node.id))
-    lively = [node for node in begun if is_lively(node.id)]
-    return NodeChoice(next(iter(lively + connectable + begun), None), any_connected)

@@ -15,8 +15,8 @@ import logging
 import math
 from collections.abc import Mapping
 
-from spark_kafka_sink.client.connections import SUSPICIOUS_MS
 from spark_kafka_sink.client.metadata import Metadata, MetadataQuery
+from spark_kafka_sink.client.node_choice import SUSPICIOUS_MS
 from spark_kafka_sink.client.options import REBOOTSTRAP, ClientConfig
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.protocol import error_codes

@@ -30,7 +30,7 @@ from spark_kafka_sink.errors import BrokerError, DecodeError
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.entries import Entry, decoded
 from spark_kafka_sink.exactly_once.log_topic import DEFAULT_REPLICATION, LogTopic, partition_of
-from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
+from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.reader.blocking_client import Asked, BlockingClient
 from spark_kafka_sink.reader.fetched import is_abort_marker

@@ -34,7 +34,7 @@ from spark_kafka_sink.exactly_once.query_transactions import (
 )
 from spark_kafka_sink.exactly_once.transactions_client import Listing
 from spark_kafka_sink.network.system import System
-from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
+from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.producer.transactions.transaction_description import (
     COMPLETE_ABORT,

@@ -21,7 +21,7 @@ from typing import Any
 from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.names import PREFIX_CHARACTERS_MAX, TASK_NUMBER_MAX, TaskName, task_id, task_of
-from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 
 FORMAT = 2

@@ -23,8 +23,8 @@ import pyarrow as pa
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, NetworkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.coordinator_questions import PAUSE_MS_MAX, CoordinatorQuestions
-from spark_kafka_sink.producer.batching.batch import TopicPartition
-from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
+from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.producer.transactions.coordinators import COMPLETING_PAUSE_MS
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.producer.transactions.requests import (

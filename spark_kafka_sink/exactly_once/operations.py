@@ -38,7 +38,7 @@ from spark_kafka_sink.exactly_once.names import (
 from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
+from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.transaction_description import ONGOING, TransactionDescription
 
 _log = logging.getLogger(__name__)

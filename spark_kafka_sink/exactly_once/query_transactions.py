@@ -35,7 +35,7 @@ from spark_kafka_sink.exactly_once.names import driver_id, task_of
 from spark_kafka_sink.exactly_once.transactions_client import Listing, TransactionsClient
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
+from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.coordinators import COMPLETING_PAUSE_MS
 from spark_kafka_sink.producer.transactions.transaction_description import (
     COMPLETE_COMMIT,

@@ -58,15 +58,16 @@ from spark_kafka_sink.producer.rows import (
     without_their_partition,
     wrong_in_themselves,
 )
+from spark_kafka_sink.producer.sender_loop import SenderLoop
 from spark_kafka_sink.producer.sending.sender import Sender
-from spark_kafka_sink.producer.sending.sender_thread import SenderLoop, SenderThread, abandon
+from spark_kafka_sink.producer.sending.sender_thread import SenderThread, abandon
 from spark_kafka_sink.producer.serializers import HeaderSerializer, Serializer, Serializers
 from spark_kafka_sink.producer.table_calls import TableCalls
 from spark_kafka_sink.producer.topics import Topics
 from spark_kafka_sink.producer.transactional import StillOpen, TransactionalProducer
 from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.freed_memory import reuse_freed_memory
 from spark_kafka_sink.records.header import HEADER_BYTES
-from spark_kafka_sink.records.joined_rows import reuse_freed_memory
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)

@@ -16,7 +16,7 @@ from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.errors import InvalidRecordError, KafkaSinkError, MetadataTimeoutError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.metrics import ProducerMetrics
-from spark_kafka_sink.producer.sending.sender_thread import SenderLoop
+from spark_kafka_sink.producer.sender_loop import SenderLoop
 
 _ADDED_MS = 1_000.0
 """After this time every broker knows of partitions that were added."""

@@ -15,8 +15,8 @@ from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.metrics import ProducerMetrics
+from spark_kafka_sink.producer.sender_loop import SenderLoop
 from spark_kafka_sink.producer.sending.sender import Sender
-from spark_kafka_sink.producer.sending.sender_thread import SenderLoop
 
 if TYPE_CHECKING:  # a producer without a transactional.id does not load it
     from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata

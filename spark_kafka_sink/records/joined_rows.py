@@ -54,16 +54,6 @@ allocator, keeps memory apart for each thread: it held 20 to 30 MB more. The sys
 moment only, and held 15 MB more."""
 
 
-def reuse_freed_memory() -> None:
-    """Let glibc keep up to 8 MB of freed memory for the next allocations, from now on in this process.
-
-    By default it gives everything above 128 kB back to the system, so that the columns of each chunk would be mapped
-    page by page again: 200 page faults for 10,000 records, half as much again as encoding them costs. The limit becomes
-    twice the size of the largest block that was ever freed, so one block is allocated and freed.
-    """
-    np.empty(4 << 20, np.uint8)
-
-
 class JoinedRows:
     """One row or more. What is added stands behind what was added before, in every row.
 

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.client.connections import SUSPICIOUS_MS
+from spark_kafka_sink.client.node_choice import SUSPICIOUS_MS
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest, ProduceResponse

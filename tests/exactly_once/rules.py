@@ -12,7 +12,7 @@ from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, encoded
 from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
-from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.transaction_description import COMPLETE_COMMIT, TransactionDescription
 from tests.exactly_once import lives
 

@@ -10,7 +10,7 @@ from spark_kafka_sink.errors import ExactlyOnceError
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
-from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
+from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 
 CONTENT, OTHER = Content.of({"t": 3}, 30), Content.of({"t": 4}, 40)
 

@@ -10,13 +10,13 @@ from functools import partial
 
 import pytest
 
-from spark_kafka_sink.client.connections import SUSPICIOUS_MS
+from spark_kafka_sink.client.node_choice import SUSPICIOUS_MS
 from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.errors import AuthorizationError, KafkaSinkError, MetadataTimeoutError
 from spark_kafka_sink.exactly_once.coordinator_questions import CoordinatorQuestions
 from spark_kafka_sink.exactly_once.transactions_client import SILENCE_MS, Listing, TransactionsClient
-from spark_kafka_sink.producer.batching.batch import TopicPartition
-from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
+from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.producer.transactions.requests import AddPartitions
 from spark_kafka_sink.producer.transactions.transaction_description import EMPTY, ONGOING

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from spark_kafka_sink.errors import DeliveryError, KafkaSinkError
-from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
 from spark_kafka_sink.producer.futures import ColumnsFuture, OffsetRange, RecordFutures, RecordMetadata, SendFuture
 from spark_kafka_sink.producer.sending.deliveries import complete_futures, shares_of_calls
+from spark_kafka_sink.producer.topic_partition import TopicPartition
 from tests.producer.batching.one_piece import append_rows
 from tests.waiting import PATIENCE_SECONDS, wait_until
 

@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.client.backoff import ExponentialBackoff, SharedBackoff
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.errors import KafkaSinkError, ProducerClosedError, RecordTooLargeError
-from spark_kafka_sink.producer.batching.batch import DRAINED, IN_FLIGHT, ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.batching.batch import DRAINED, IN_FLIGHT, ProducerBatch
 from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.batching.incomplete import IncompleteBatches
@@ -51,6 +51,7 @@ from spark_kafka_sink.producer.batching.stuck_nodes import StuckNodes
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, Callback, SendFuture
 from spark_kafka_sink.producer.partitioner import Partitioner, PartitionLoads
+from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec
 

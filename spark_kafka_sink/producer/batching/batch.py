@@ -35,6 +35,7 @@ from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
 from spark_kafka_sink.producer.batching.pieces import Pieces
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, Call, RowOrigins, Share, alone
+from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.encoder import EncodedSlice
@@ -43,16 +44,6 @@ from spark_kafka_sink.records.header import HEADER_BYTES, TRANSACTIONAL, BatchHe
 Segment = bytes | bytearray | memoryview
 _JOINED_BYTES_MAX = 16 << 10
 """The pieces of a batch that is smaller are copied into one: that costs less than to go over each of them."""
-
-
-class TopicPartition(NamedTuple):
-    """One partition of one topic."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}" if self.partition >= 0 else self.topic  # none was found yet
 
 
 class BatchState(Enum):

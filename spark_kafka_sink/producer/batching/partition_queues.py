@@ -24,7 +24,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
-from spark_kafka_sink.producer.batching.batch import OPEN, PINNED, ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.batching.batch import OPEN, PINNED, ProducerBatch
+from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.header import HEADER_BYTES
 

@@ -31,12 +31,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
-from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue
 from spark_kafka_sink.producer.batching.pieces import Pieces
 from spark_kafka_sink.producer.batching.row_origins import Call, rows_of_call
 from spark_kafka_sink.producer.futures import Callback, RecordFutures, SendFuture
+from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.joined_rows import JOINED_BYTES_MAX
 

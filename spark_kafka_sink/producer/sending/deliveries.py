@@ -24,12 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.client.in_flight import ClientResponse
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.metadata_merge import LeaderHint
+from spark_kafka_sink.client.request import ClientResponse
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
-from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.row_origins import Call, RowOrigins, Share, Shares
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import by_itself
@@ -44,6 +44,7 @@ from spark_kafka_sink.producer.sending.delivery_errors import (
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.sending.outcome import SUCCESSES, BatchFacts, Done, Fail, Outcome, Retry, Split, decide
 from spark_kafka_sink.producer.sending.produce_exchange import Answer, SentBatches, answers_of
+from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.protocol.error_codes import error_code
 from spark_kafka_sink.protocol.messages.produce import ProduceResponse
 

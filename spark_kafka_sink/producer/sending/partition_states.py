@@ -29,25 +29,13 @@ from __future__ import annotations
 
 from enum import Enum
 from itertools import pairwise
-from typing import NamedTuple
 
 from spark_kafka_sink.errors import IllegalStateError
-from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.batching.batch import ProducerBatch
+from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.sequences import follows
-
-# By what a broker knows a producer.
-
-
-EPOCH_MAX = 32_767
-
-
-class ProducerIdAndEpoch(NamedTuple):
-    producer_id: int
-    epoch: int
-
-
-NO_PRODUCER_ID = ProducerIdAndEpoch(-1, -1)
 
 
 class Phase(Enum):

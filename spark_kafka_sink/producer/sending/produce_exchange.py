@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID, ClusterSnapshot
-from spark_kafka_sink.client.in_flight import ClientResponse
+from spark_kafka_sink.client.request import ClientResponse
 from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.config import ProducerConfig

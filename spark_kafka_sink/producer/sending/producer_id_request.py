@@ -9,12 +9,12 @@ from random import Random
 from typing import NamedTuple
 
 from spark_kafka_sink.client.backoff import ExponentialBackoff
-from spark_kafka_sink.client.in_flight import ClientResponse
 from spark_kafka_sink.client.network_client import NetworkClient
+from spark_kafka_sink.client.request import ClientResponse
 from spark_kafka_sink.errors import AuthorizationError, DecodeError, KafkaSinkError
 from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
-from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import broker_error, error_code
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse

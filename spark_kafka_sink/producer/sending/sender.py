@@ -15,9 +15,9 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
-from spark_kafka_sink.client.in_flight import ClientResponse
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
+from spark_kafka_sink.client.request import ClientResponse
 from spark_kafka_sink.errors import DeliveryError, KafkaSinkError, ProducerClosedError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
@@ -37,8 +37,8 @@ from spark_kafka_sink.producer.sending.producer_id_request import ProducerIdRequ
 from spark_kafka_sink.words import counted
 
 if TYPE_CHECKING:  # loaded for producers with a transactional.id only
+    from spark_kafka_sink.producer.sending.transaction_talk import TransactionTalk
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
-    from spark_kafka_sink.producer.transactions.talk import TransactionTalk
 
 _log = logging.getLogger(__name__)
 
@@ -236,7 +236,7 @@ class Sender:
     def _new_transaction_talk(self) -> TransactionTalk | None:
         if self._transactions is None:
             return None
-        from spark_kafka_sink.producer.transactions.talk import TransactionTalk  # not for other producers
+        from spark_kafka_sink.producer.sending.transaction_talk import TransactionTalk  # not for other producers
 
         return TransactionTalk(self._transactions, self.client, self.accumulator, self.idempotence)
 

@@ -3,7 +3,7 @@
 The thread knows the sender, not the producer: a producer without references is collected, and its finalizer lets the
 thread deliver what was accepted and end. The thread is a daemon, so that a program that forgets close() can end. At the
 interpreter's normal end `_deliver_at_exit` waits for what is left, at most `flush_at_exit` seconds. Tests run the
-sender without a thread, by an object with the same methods (tests/producer/virtual_time.py).
+sender without a thread, by another SenderLoop (tests/producer/virtual_time.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from typing import Protocol
 
 from spark_kafka_sink.client.backoff import wait_seconds
 from spark_kafka_sink.client.metadata import Metadata
@@ -21,26 +20,6 @@ from spark_kafka_sink.producer.sending.sender import Sender
 
 _END_MS = 5_000.0
 """At the program's end, what is too late is failed; the callbacks of its futures have this time."""
-
-
-class SenderLoop(Protocol):
-    """Who makes the sender run."""
-
-    def start(self, sender: Sender, name: str) -> None: ...
-
-    def wakeup(self) -> None:
-        """Called when there may be something to send, or when the caller is about to wait for memory."""
-
-    def await_metadata(self, metadata: Metadata, last_version: int, timeout_ms: float) -> None:
-        """Wait like Metadata.await_update."""
-
-    def wait(self, event: threading.Event, timeout_ms: float | None) -> bool: ...
-
-    def join(self, timeout_ms: float | None) -> bool:
-        """Wait for the sender's end; False if it has not come in time."""
-
-    def is_current(self) -> bool:
-        """Is the caller the sender itself, in a callback?"""
 
 
 class SenderThread:

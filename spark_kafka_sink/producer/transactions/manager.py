@@ -26,8 +26,8 @@ from typing import Any
 from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.errors import KafkaSinkError, TransactionAbortableError
-from spark_kafka_sink.producer.batching.batch import TopicPartition
-from spark_kafka_sink.producer.sending.partition_states import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.producer.transactions import states as calls
 from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.transactions.coordinators import Coordinators
@@ -56,8 +56,8 @@ Request = TransactionRequest[Any]
 
 
 class TransactionManager:
-    """All fields are guarded by `_lock`. `state`, `error`, `trouble` and `transactional_id`, a moment old, are read without
-    it."""
+    """All fields are guarded by `_lock`. `state`, `error`, `trouble` and `transactional_id` are read without it,
+    and may be a moment old."""
 
     def __init__(self, transactional_id: str, timeout_ms: int, backoff: ExponentialBackoff) -> None:
         self.id_and_epoch = NO_PRODUCER_ID

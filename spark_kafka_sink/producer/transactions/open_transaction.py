@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.errors import KafkaSinkError
-from spark_kafka_sink.producer.batching.batch import TopicPartition
+from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.transactions.states import Operation
 

@@ -8,8 +8,8 @@ from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.errors import BrokerError
-from spark_kafka_sink.producer.batching.batch import TopicPartition
-from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
+from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
 from spark_kafka_sink.producer.transactions.verdicts import OF_A_COORDINATOR, Judgement, Table, Verdict
 from spark_kafka_sink.protocol import error_codes as codes

@@ -23,11 +23,11 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
-from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.record import check_topic
-from spark_kafka_sink.producer.sending.sender_thread import SenderLoop
+from spark_kafka_sink.producer.sender_loop import SenderLoop
+from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata, OffsetAndMetadata, ensure_number
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction

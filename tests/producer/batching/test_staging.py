@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.batching import grouping, staging
-from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
 from spark_kafka_sink.producer.batching.grouping import group
 from spark_kafka_sink.producer.batching.pieces import Pieces
@@ -19,6 +19,7 @@ from spark_kafka_sink.producer.batching.row_origins import RowOrigins
 from spark_kafka_sink.producer.batching.staging import Additions, Stage, StagedRecords, StagedRows, chunks
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, SendFuture
 from spark_kafka_sink.producer.record import RECORD_SIZE_MAX, header_bytes
+from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.cutting import cut_batches, times_of
 from spark_kafka_sink.records.encoder import EncodedSlices, encode

@@ -14,12 +14,13 @@ from spark_kafka_sink.errors import (
     InvalidRecordError,
     KafkaSinkError,
 )
-from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.sending import deliveries, idempotence
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
-from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
+from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns

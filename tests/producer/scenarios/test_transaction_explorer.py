@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from spark_kafka_sink.producer.sending.transaction_talk import TransactionTalk
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.producer.transactions.requests import CommitOffsets, EndTransaction
-from spark_kafka_sink.producer.transactions.talk import TransactionTalk
 from tests.producer.transaction_explorer import TransactionRun, explore
 
 

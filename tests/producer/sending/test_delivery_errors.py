@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
-from spark_kafka_sink.client.in_flight import ClientRequest, ClientResponse
+from spark_kafka_sink.client.request import ClientRequest, ClientResponse
 from spark_kafka_sink.errors import (
     BrokerError,
     DataError,
@@ -18,13 +18,14 @@ from spark_kafka_sink.errors import (
     RecordTooLargeError,
     UnsupportedVersionError,
 )
-from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.row_origins import rows_of_call
 from spark_kafka_sink.producer.futures import ColumnsFuture
 from spark_kafka_sink.producer.sending.deliveries import fail_futures
 from spark_kafka_sink.producer.sending.delivery_errors import attempt_error, final_error, record_errors
 from spark_kafka_sink.producer.sending.outcome import Fail
 from spark_kafka_sink.producer.sending.produce_exchange import Answer, SentBatches, answers_of
+from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.messages.produce import (
     PartitionProduceResponse,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
-from spark_kafka_sink.producer.sending.partition_states import Phase, ProducerIdAndEpoch
+from spark_kafka_sink.producer.sending.partition_states import Phase
 from tests.producer.sending.checked_idempotence import CheckedIdempotence
 from tests.producer.sending.test_idempotence import CONNECTION, T0, admitted, batch_of, stamp, store
 from tests.producer.transactions.transaction_cases import Talk

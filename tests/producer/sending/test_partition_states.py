@@ -11,20 +11,20 @@ from random import Random
 import pytest
 
 from spark_kafka_sink.errors import IllegalStateError
-from spark_kafka_sink.producer.batching.batch import ProducerBatch, TopicPartition
+from spark_kafka_sink.producer.batching.batch import ProducerBatch
+from spark_kafka_sink.producer.producer_ids import EPOCH_MAX, ProducerIdAndEpoch
 from spark_kafka_sink.producer.sending import partition_states
 from spark_kafka_sink.producer.sending.partition_states import (
     AWAITING_EPOCH,
     DRAINING,
-    EPOCH_MAX,
     PIPELINED,
     PROBING,
     REPAIRING,
     PartitionState,
     Phase,
-    ProducerIdAndEpoch,
     violations,
 )
+from spark_kafka_sink.producer.topic_partition import TopicPartition
 from tests.producer.sending.checked_idempotence import CheckedIdempotence
 
 TP = TopicPartition("t", 0)

@@ -13,10 +13,10 @@ from spark_kafka_sink.errors import (
     ProducerClosedError,
     RecordTooLargeError,
 )
-from spark_kafka_sink.producer.batching.batch import TopicPartition
 from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.producer_ids import EPOCH_MAX, ProducerIdAndEpoch
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.sending.partition_states import EPOCH_MAX, ProducerIdAndEpoch
+from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange

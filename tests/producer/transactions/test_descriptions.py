@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.errors import AuthorizationError, KafkaSinkError
-from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
+from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.descriptions import Descriptions
 from spark_kafka_sink.producer.transactions.requests import DescribeTransactions, FindCoordinator, InitProducerId
 from spark_kafka_sink.producer.transactions.transaction_description import EMPTY, TransactionDescription

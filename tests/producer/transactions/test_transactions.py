@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafka_sink.errors import IllegalStateError
-from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
+from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.producer.transactions.requests import (
     AddPartitions,

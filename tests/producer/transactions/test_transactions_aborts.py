@@ -10,7 +10,7 @@ from spark_kafka_sink.errors import (
     KafkaSinkError,
     TransactionAbortableError,
 )
-from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
+from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.requests import (
     AddOffsets,
     AddPartitions,

@@ -14,8 +14,8 @@ from typing import Any
 
 from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.errors import KafkaSinkError
-from spark_kafka_sink.producer.batching.batch import TopicPartition
-from spark_kafka_sink.producer.sending.partition_states import ProducerIdAndEpoch
+from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.producer.transactions.requests import (

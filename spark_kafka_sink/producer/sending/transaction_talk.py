@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.client.in_flight import ClientResponse
 from spark_kafka_sink.client.network_client import NetworkClient
+from spark_kafka_sink.client.request import ClientResponse
 from spark_kafka_sink.errors import KafkaSinkError, UnsupportedVersionError
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.sending.idempotence import Idempotence

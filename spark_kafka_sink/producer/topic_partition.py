@@ -1,0 +1,13 @@
+"""TopicPartition: one partition of one topic."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}" if self.partition >= 0 else self.topic  # none was found yet
