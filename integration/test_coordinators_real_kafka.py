@@ -17,9 +17,9 @@ from spark_kafka_sink.exactly_once.log_writer import Written
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.topic_partition import TopicPartition
-from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.producer.transactions.requests import AddPartitions, InitProducerId
 from spark_kafka_sink.producer.transactions.transaction_description import ONGOING
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.protocol import error_codes
 
 pytestmark = pytest.mark.needs("kafka")
@@ -32,11 +32,11 @@ def client_of(cluster: KafkaCluster) -> TransactionsClient:
     return TransactionsClient(ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap()}).client_config())
 
 
-def prepared(client: TransactionsClient, topic: str) -> list[PreparedTransaction]:
+def prepared(client: TransactionsClient, topic: str) -> list[TransactionIdentity]:
     """An open transaction for each task, without a producer for each."""
     ids = [f"{topic}-{number}" for number in range(TASKS)]
     answers = client._coordinated.answers(InitProducerId(name, TIMEOUT_MS) for name in ids)
-    begun = [PreparedTransaction(name, each.producer_id, each.producer_epoch, 1) for name, each in answers.items()]
+    begun = [TransactionIdentity(name, each.producer_id, each.producer_epoch, 1) for name, each in answers.items()]
     client._coordinated.answers(AddPartitions(each, frozenset([TopicPartition(topic, 0)])) for each in begun)
     assert all(each.state == ONGOING for each in client.describe(ids).values())
     return begun

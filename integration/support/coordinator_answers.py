@@ -15,7 +15,6 @@ from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.producer.topic_partition import TopicPartition
-from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.producer.transactions.requests import (
     SEVERAL_KEYS_FROM,
     AddPartitions,
@@ -24,6 +23,7 @@ from spark_kafka_sink.producer.transactions.requests import (
     FindCoordinator,
     InitProducerId,
 )
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.producer.transactions.transaction_request import TransactionRequest
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import error_code
@@ -81,7 +81,7 @@ class CoordinatorAnswers:
         return self.given
 
     def end(self, identity: ProducerIdAndEpoch, *, commit: bool = True) -> ProducerIdAndEpoch:
-        answer = self._ask(EndTransaction(PreparedTransaction(self._id, *identity, self._version), commit))
+        answer = self._ask(EndTransaction(TransactionIdentity(self._id, *identity, self._version), commit))
         what = f"{'commit' if commit else 'abort'} by {self._named(identity)}"
         self._note(what, answer.error_code, getattr(answer, "producer_id", -1), getattr(answer, "producer_epoch", -1))
         return self.given
@@ -89,7 +89,7 @@ class CoordinatorAnswers:
     def write(self, identity: ProducerIdAndEpoch, sequence: int = 0) -> None:
         """Write one record into the transaction, which begins with it."""
         if self._version == 1:
-            whole = PreparedTransaction(self._id, *identity, 1)
+            whole = TransactionIdentity(self._id, *identity, 1)
             added = self._ask(AddPartitions(whole, frozenset([TopicPartition(self._topic, 0)])))
             code = added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
             if code:

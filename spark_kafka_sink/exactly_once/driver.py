@@ -35,13 +35,13 @@ from spark_kafka_sink.exactly_once.query_transactions import (
 from spark_kafka_sink.exactly_once.transactions_client import Listing
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.producer.transactions.transaction_description import (
     COMPLETE_ABORT,
     EMPTY,
     ONGOING,
     TransactionDescription,
 )
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.protocol import error_codes
 
 _log = logging.getLogger(__name__)
@@ -178,7 +178,7 @@ class Driver:
     # --- commit
 
     def commit(
-        self, start: BatchStart, batch: Batch, transactions: Sequence[PreparedTransaction], content: Content
+        self, start: BatchStart, batch: Batch, transactions: Sequence[TransactionIdentity], content: Content
     ) -> None:
         """Decide that the batch is committed, and commit it. Without transactions there is nothing to decide."""
         if not transactions:
@@ -288,7 +288,7 @@ class Driver:
         if known is None or known.id_and_epoch != start.driver:
             return False
         if known.state == ONGOING:
-            deciding = PreparedTransaction(start.driver_id, *start.driver, self._client.transaction_version)
+            deciding = TransactionIdentity(start.driver_id, *start.driver, self._client.transaction_version)
             return not self._client.end([deciding], commit=False)
         return known.state in (start.state, COMPLETE_ABORT)
 

@@ -22,7 +22,7 @@ from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.names import PREFIX_CHARACTERS_MAX, TASK_NUMBER_MAX, TaskName, task_id, task_of
 from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 
 FORMAT = 2
 _READ_TOO = 1
@@ -79,7 +79,7 @@ class Entry:
     batch: Batch = Batch()
     content: Content | None = None
     """Of the batch; None if an earlier version has decided it."""
-    transactions: tuple[PreparedTransaction, ...] = ()
+    transactions: tuple[TransactionIdentity, ...] = ()
     """Of tasks, which have filled them and left them open for the driver to end."""
     generation: int = 0
     """How many drivers there were."""
@@ -118,7 +118,7 @@ class Entry:
             is_claim=True,
         )
 
-    def decided(self, batch: Batch, content: Content, transactions: tuple[PreparedTransaction, ...]) -> Entry:
+    def decided(self, batch: Batch, content: Content, transactions: tuple[TransactionIdentity, ...]) -> Entry:
         return dataclasses.replace(
             self,
             state=EntryState.DECIDED,
@@ -222,16 +222,16 @@ def _entry(prefix: str, plain: Mapping[str, Any]) -> Entry:
     )
 
 
-def _plain_transaction(prefix: str, transaction: PreparedTransaction) -> Sequence[int]:
+def _plain_transaction(prefix: str, transaction: TransactionIdentity) -> Sequence[int]:
     task = task_of(prefix, transaction.transactional_id)
     assert task is not None
     return (*task, transaction.producer_id, transaction.epoch, transaction.version)
 
 
-def _transaction(prefix: str, row: object) -> PreparedTransaction:
+def _transaction(prefix: str, row: object) -> TransactionIdentity:
     name, numbers = _list(row, 6)[:3], _list(row, 6)[3:]
     task = TaskName(*(_whole(each, TASK_NUMBER_MAX) for each in name))
-    return PreparedTransaction(task_id(prefix, task), *(_whole(each) for each in numbers))
+    return TransactionIdentity(task_id(prefix, task), *(_whole(each) for each in numbers))
 
 
 def _claimed(plain: object) -> tuple[int, int]:

@@ -26,13 +26,13 @@ from spark_kafka_sink.exactly_once.coordinator_questions import PAUSE_MS_MAX, Co
 from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.producer.transactions.coordinators import COMPLETING_PAUSE_MS
-from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.producer.transactions.requests import (
     AddPartitions,
     DescribeTransactions,
     EndTransaction,
     InitProducerId,
 )
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.producer.transactions.transaction_request import TransactionRequest
 from spark_kafka_sink.producer.transactions.verdicts import NOT_THE_CALLERS, Verdict, may_pass
 from spark_kafka_sink.protocol import error_codes as codes
@@ -96,7 +96,7 @@ class LogWriter:
         now = self._next_epoch(transactional_id, before, version)
         self._versions = {now.id_and_epoch: version}
         if version < 2:
-            whole = PreparedTransaction(transactional_id, *now.id_and_epoch, version)
+            whole = TransactionIdentity(transactional_id, *now.id_and_epoch, version)
             self._answered(AddPartitions(whole, frozenset([place])))
         self._produce(transactional_id, now, place, records, version)
         return self._commit(transactional_id, now, len(records), version)
@@ -171,7 +171,7 @@ class LogWriter:
         )
 
     def _commit(self, transactional_id: str, now: Written, records: int, version: int) -> Written:
-        whole = PreparedTransaction(transactional_id, *now.id_and_epoch, version)
+        whole = TransactionIdentity(transactional_id, *now.id_and_epoch, version)
         self._coordinated.in_doubt.discard(transactional_id)
         try:
             answer = self._answered(EndTransaction(whole, commit=True))

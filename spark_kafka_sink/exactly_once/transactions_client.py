@@ -21,7 +21,6 @@ from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.producer.transactions.coordinators import COMPLETING_PAUSE_MS
-from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.producer.transactions.requests import (
     DescribeTransactions,
     EndTransaction,
@@ -29,6 +28,7 @@ from spark_kafka_sink.producer.transactions.requests import (
     InitProducerId,
 )
 from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.producer.transactions.verdicts import Verdict, may_pass
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import broker_error
@@ -86,7 +86,7 @@ class TransactionsClient:
         return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 
     def end(
-        self, prepared: Sequence[PreparedTransaction], *, commit: bool, meanwhile: Callable[[], None] = lambda: None
+        self, prepared: Sequence[TransactionIdentity], *, commit: bool, meanwhile: Callable[[], None] = lambda: None
     ) -> dict[str, BrokerError]:
         """Commit or abort all of them. Returns what was refused, by transactional id.
 
@@ -111,7 +111,7 @@ class TransactionsClient:
         """
         version = self.transaction_version
         open_ones = [
-            PreparedTransaction(each.transactional_id, *each.id_and_epoch, version) for each in listed if each.is_open
+            TransactionIdentity(each.transactional_id, *each.id_and_epoch, version) for each in listed if each.is_open
         ]
         refused_ones = self.end(open_ones, commit=False)
         # Of an id that was unused "concurrent" says that something has begun, and is aborted now under the next epoch.

@@ -21,8 +21,8 @@ from spark_kafka_sink.producer.sending.sender import Sender
 if TYPE_CHECKING:  # a producer without a transactional.id does not load it
     from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
-    from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
     from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
+    from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
     from spark_kafka_sink.producer.transactions.waits import Offsets, ProducerTransactions
 
 
@@ -86,7 +86,7 @@ class TransactionalProducer:
         """
         self._in_transactions().send_offsets(offsets, group)
 
-    def prepare_transaction(self) -> PreparedTransaction | None:
+    def prepare_transaction(self) -> TransactionIdentity | None:
         """Wait for all acknowledgements and leave the transaction open. Another process may end it with the result.
 
         Brokers abort it transaction.timeout.ms after its begin. None, and it is over, if nothing was sent in it.
@@ -97,7 +97,7 @@ class TransactionalProducer:
         """What brokers know of these transactional ids, of any producer. Ids that they do not know are missing."""
         return self._in_transactions().describe(transactional_ids)
 
-    def take_over_transaction(self, prepared: PreparedTransaction) -> None:
+    def take_over_transaction(self, prepared: TransactionIdentity) -> None:
         """Hold a transaction that another process has prepared, to commit or abort it."""
         self._in_transactions().manager.take_over(prepared)
 

@@ -16,7 +16,7 @@ from spark_kafka_sink.producer.windows import Latencies
 
 if TYPE_CHECKING:
     from spark_kafka_sink.exactly_once.batch_start import BatchStart
-    from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+    from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
     from spark_kafka_sink.reports.write_report import WriteReport
 
 
@@ -72,7 +72,7 @@ class TaskReport(WriterCommitMessage):
     passed_over: dict[str, int] = field(default_factory=dict)
     """Exactly once: the rows that were not written for this reason, by topic."""
     passed_over_bytes: int = 0
-    transaction: PreparedTransaction | None = None
+    transaction: TransactionIdentity | None = None
     """Exactly once: where the rows are, until the driver commits it."""
     start: BatchStart | None = None
     """Exactly once: what the driver that commits must know of the one that began."""

@@ -20,8 +20,8 @@ from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.producer.transactions.transaction_description import ONGOING
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 
 TOPIC, LOG, PREFIX, QUERY = "t", "decisions", "p", "query-1"
@@ -72,7 +72,7 @@ class Query:
             start: BatchStart = pickle.loads(pickle.dumps(driver.begin(self.name)))
         return start
 
-    def write(self, start: BatchStart, partition: int, *values: str, attempt: int = 0) -> PreparedTransaction:
+    def write(self, start: BatchStart, partition: int, *values: str, attempt: int = 0) -> TransactionIdentity:
         """Run a task of the query that ends well."""
         producer = self.attempt(start, partition, attempt)
         producer.begin_transaction()
@@ -90,11 +90,11 @@ class Query:
         producer.init_transactions(start.task_id(partition, attempt))
         return producer
 
-    def write_both(self, start: BatchStart, number: int) -> list[PreparedTransaction]:
+    def write_both(self, start: BatchStart, number: int) -> list[TransactionIdentity]:
         return [self.write(start, partition, f"{number}/{partition}") for partition in range(2)]
 
     def commit(
-        self, start: BatchStart, number: int, transactions: list[PreparedTransaction], content: Content = BOTH_TASKS
+        self, start: BatchStart, number: int, transactions: list[TransactionIdentity], content: Content = BOTH_TASKS
     ) -> None:
         with Driver(self.delivery) as driver:
             driver.commit(start, self.batch(number), transactions, content)

@@ -27,7 +27,7 @@ from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_lat
 from spark_kafka_sink.exactly_once.names import driver_id, task_id
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.reader import blocking_client
 from tests.exactly_once.interleaving import Actor, Stage
 from tests.exactly_once.lateness import Lateness
@@ -69,7 +69,7 @@ class Attempt:
     attempt: int
     values: list[tuple[int, bytes]]
     identity: Identity | None = None
-    transaction: PreparedTransaction | None = None
+    transaction: TransactionIdentity | None = None
     passed_over: bool = False
     ended: bool = False
     error: KafkaSinkError | None = None

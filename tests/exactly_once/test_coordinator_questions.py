@@ -17,9 +17,9 @@ from spark_kafka_sink.exactly_once.coordinator_questions import CoordinatorQuest
 from spark_kafka_sink.exactly_once.transactions_client import SILENCE_MS, Listing, TransactionsClient
 from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.topic_partition import TopicPartition
-from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.producer.transactions.requests import AddPartitions
 from spark_kafka_sink.producer.transactions.transaction_description import EMPTY, ONGOING
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange
@@ -92,10 +92,10 @@ def client(cluster: Cluster) -> Iterator[TransactionsClient]:
 
 
 @pytest.fixture
-def prepared(cluster: Cluster, client: TransactionsClient) -> list[PreparedTransaction]:
+def prepared(cluster: Cluster, client: TransactionsClient) -> list[TransactionIdentity]:
     """An open transaction under each id. After it the client knows all coordinators, and nothing is counted yet."""
     made = {name: client.init_producer_id(name, 900_000) for name in IDS}
-    begun = [PreparedTransaction(name, *made[name], 1) for name in IDS]
+    begun = [TransactionIdentity(name, *made[name], 1) for name in IDS]
     questions = CoordinatorQuestions(client.blocking)
     questions.answers(AddPartitions(each, frozenset([TopicPartition("t", 0)])) for each in begun)
     cluster.requests.clear()
@@ -107,7 +107,7 @@ def elapsed_ms(cluster: Cluster, since: float) -> float:
 
 
 def test_all_that_is_asked_goes_out_in_one_stream_for_each_node(
-    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+    cluster: Cluster, client: TransactionsClient, prepared: list[TransactionIdentity]
 ) -> None:
     begun = cluster.system.now()
     assert client.end(prepared, commit=True) == {}
@@ -117,7 +117,7 @@ def test_all_that_is_asked_goes_out_in_one_stream_for_each_node(
 
 
 def test_what_is_asked_meanwhile_follows_the_first_requests(
-    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+    cluster: Cluster, client: TransactionsClient, prepared: list[TransactionIdentity]
 ) -> None:
     """A list that comes after the commit of transactions does not have them any more."""
     asked: list[Listing] = []
@@ -127,7 +127,7 @@ def test_what_is_asked_meanwhile_follows_the_first_requests(
 
 
 def test_coordinators_that_are_not_known_are_looked_up_in_one_request(
-    cluster: Cluster, prepared: list[PreparedTransaction]
+    cluster: Cluster, prepared: list[TransactionIdentity]
 ) -> None:
     with cluster.client() as stranger:
         assert stranger.end(prepared, commit=True) == {}
@@ -136,7 +136,7 @@ def test_coordinators_that_are_not_known_are_looked_up_in_one_request(
 
 
 def test_each_coordinator_describes_all_its_ids_in_one_answer(
-    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+    cluster: Cluster, client: TransactionsClient, prepared: list[TransactionIdentity]
 ) -> None:
     found = client.describe([*IDS, "unknown"])
     assert {name: each.id_and_epoch for name, each in found.items()} == {
@@ -147,7 +147,7 @@ def test_each_coordinator_describes_all_its_ids_in_one_answer(
 
 
 def test_what_is_listed_comes_with_its_epochs(
-    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+    cluster: Cluster, client: TransactionsClient, prepared: list[TransactionIdentity]
 ) -> None:
     client.end(prepared[:100], commit=True)
     client.init_producer_id("another", 60_000)
@@ -158,7 +158,7 @@ def test_what_is_listed_comes_with_its_epochs(
 
 
 def test_a_dead_node_costs_one_attempt_for_all_its_questions_and_delays_no_other(
-    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+    cluster: Cluster, client: TransactionsClient, prepared: list[TransactionIdentity]
 ) -> None:
     cluster.kill(DEAD)
     begun = cluster.system.now()
@@ -173,7 +173,7 @@ def test_a_dead_node_costs_one_attempt_for_all_its_questions_and_delays_no_other
 
 
 def test_a_silent_node_is_left_when_the_cluster_has_elected_another(
-    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+    cluster: Cluster, client: TransactionsClient, prepared: list[TransactionIdentity]
 ) -> None:
     cluster.suspend(DEAD)
     begun = cluster.system.now()
@@ -184,7 +184,7 @@ def test_a_silent_node_is_left_when_the_cluster_has_elected_another(
     assert client.describe(IDS)[OF_THE_DEAD[0]].state == "CompleteCommit"
 
 
-def test_a_silent_node_gets_more_time_each_time(cluster: Cluster, prepared: list[PreparedTransaction]) -> None:
+def test_a_silent_node_gets_more_time_each_time(cluster: Cluster, prepared: list[TransactionIdentity]) -> None:
     """Perhaps it has much to do, or the network is slow."""
     with cluster.client() as client:
         client.describe(IDS)
@@ -200,7 +200,7 @@ def test_a_silent_node_gets_more_time_each_time(cluster: Cluster, prepared: list
 
 
 def test_a_node_that_answers_slowly_but_answers_is_not_left(
-    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+    cluster: Cluster, client: TransactionsClient, prepared: list[TransactionIdentity]
 ) -> None:
     cluster.control.when(api=ApiKey.END_TXN, node=DEAD, times=None).delay(1_500)
     begun = cluster.system.now()
@@ -210,7 +210,7 @@ def test_a_node_that_answers_slowly_but_answers_is_not_left(
 
 
 def test_coordinators_that_have_moved_are_looked_up_together(
-    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+    cluster: Cluster, client: TransactionsClient, prepared: list[TransactionIdentity]
 ) -> None:
     for name in OF_THE_DEAD:
         cluster.control.move_coordinator(name, 0)
@@ -223,7 +223,7 @@ def test_coordinators_that_have_moved_are_looked_up_together(
 
 
 def test_a_silent_node_is_not_the_one_that_is_asked_for_coordinators(
-    cluster: Cluster, prepared: list[PreparedTransaction]
+    cluster: Cluster, prepared: list[TransactionIdentity]
 ) -> None:
     for seed in range(5):
         with cluster.client() as client:
@@ -237,7 +237,7 @@ def test_a_silent_node_is_not_the_one_that_is_asked_for_coordinators(
 
 
 def test_a_failure_without_a_name_is_no_refusal(
-    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+    cluster: Cluster, client: TransactionsClient, prepared: list[TransactionIdentity]
 ) -> None:
     for api in (ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID, ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS):
         cluster.control.when(api=api, times=2).fail(error_codes.UNKNOWN_SERVER_ERROR)
@@ -248,13 +248,13 @@ def test_a_failure_without_a_name_is_no_refusal(
     assert client.init_producer_id("new", 60_000).epoch == 0
 
 
-def test_a_failure_that_stays_ends_with_the_patience(cluster: Cluster, prepared: list[PreparedTransaction]) -> None:
+def test_a_failure_that_stays_ends_with_the_patience(cluster: Cluster, prepared: list[TransactionIdentity]) -> None:
     cluster.control.when(api=ApiKey.END_TXN, times=None).fail(error_codes.UNKNOWN_SERVER_ERROR)
     with cluster.client(timeout_ms=10_000) as client, pytest.raises(MetadataTimeoutError, match="UNKNOWN_SERVER_ERROR"):
         client.end(prepared[:3], commit=True)
 
 
-def test_what_was_given_up_is_not_sent_later(cluster: Cluster, prepared: list[PreparedTransaction]) -> None:
+def test_what_was_given_up_is_not_sent_later(cluster: Cluster, prepared: list[TransactionIdentity]) -> None:
     with cluster.client(timeout_ms=2_000) as client:
         client.describe(IDS)
         cluster.suspend(DEAD, elects=False)
@@ -267,7 +267,7 @@ def test_what_was_given_up_is_not_sent_later(cluster: Cluster, prepared: list[Pr
 
 
 def test_when_a_call_has_failed_nothing_of_it_that_still_waits_is_sent(
-    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+    cluster: Cluster, client: TransactionsClient, prepared: list[TransactionIdentity]
 ) -> None:
     """A driver that could not end what attempts have left goes on with the same client."""
     cluster.control.when(api=ApiKey.FIND_COORDINATOR).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -275,7 +275,7 @@ def test_when_a_call_has_failed_nothing_of_it_that_still_waits_is_sent(
         connection.stall()
     of_the_dead = [each for each in prepared if each.transactional_id in OF_THE_DEAD]
     with pytest.raises(AuthorizationError):
-        client.end([*of_the_dead, PreparedTransaction("not looked up", 0, 0, 1)], commit=False)
+        client.end([*of_the_dead, TransactionIdentity("not looked up", 0, 0, 1)], commit=False)
     for connection in cluster.connections_to(DEAD):
         connection.resume()
     client.describe(IDS)
@@ -289,7 +289,7 @@ def test_a_right_that_is_missing_is_no_reason_to_wait(cluster: Cluster, client: 
 
 
 def test_a_task_that_was_fenced_is_named_so_by_old_brokers_too(
-    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+    cluster: Cluster, client: TransactionsClient, prepared: list[TransactionIdentity]
 ) -> None:
     cluster.control.when(api=ApiKey.END_TXN).fail(error_codes.INVALID_PRODUCER_EPOCH)
     assert [error.code for error in client.end(prepared[:1], commit=True).values()] == [error_codes.PRODUCER_FENCED]
@@ -325,7 +325,7 @@ def test_a_look_up_that_fails_is_put_again_after_pauses_that_grow(cluster: Clust
 
 
 def test_while_no_broker_can_be_reached_all_that_is_asked_waits_in_pauses(
-    cluster: Cluster, prepared: list[PreparedTransaction]
+    cluster: Cluster, prepared: list[TransactionIdentity]
 ) -> None:
     with cluster.client() as client:
         client.owners()  # now it knows the brokers, and no coordinator
@@ -349,7 +349,7 @@ def test_a_list_that_a_broker_refuses_for_good_is_no_reason_to_wait(
 
 
 def test_what_a_dead_broker_has_coordinated_is_listed_by_its_successors_that_had_listed_their_own(
-    cluster: Cluster, client: TransactionsClient, prepared: list[PreparedTransaction]
+    cluster: Cluster, client: TransactionsClient, prepared: list[TransactionIdentity]
 ) -> None:
     cluster.kill(DEAD)
     begun = cluster.system.now()
@@ -359,7 +359,7 @@ def test_what_a_dead_broker_has_coordinated_is_listed_by_its_successors_that_had
 
 
 def test_a_broker_that_has_come_since_is_asked_for_its_list(
-    cluster: Cluster, prepared: list[PreparedTransaction]
+    cluster: Cluster, prepared: list[TransactionIdentity]
 ) -> None:
     """As while brokers are started anew, one after the other. What it coordinates would stay open till its timeout."""
     cluster.elect(DEAD)

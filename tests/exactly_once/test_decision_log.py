@@ -19,7 +19,7 @@ from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.reader import fetched, reader
@@ -319,7 +319,7 @@ def test_ten_thousand_batches_of_five_hundred_prefixes_are_a_start_of_less_than_
         log = broker.cluster.log(LOG, partition_of(prefix, PARTITIONS))
         entry = Entry(prefix).begun("a.host.of.a.cluster/" + "0" * 32, "hdfs://name/checkpoints/of/a/query", 900_000)
         names = (task_id(prefix, TaskName(1, part, 0)) for part in range(8))
-        tasks = tuple(PreparedTransaction(name, 4711 + part, 12, 2) for part, name in enumerate(names))
+        tasks = tuple(TransactionIdentity(name, 4711 + part, 12, 2) for part, name in enumerate(names))
         for number in range(20):
             decided = entry.decided(Batch(QUERY, number), Content.of({"t": 1_000}, 100_000), tasks)
             for epoch, each in enumerate((decided, decided.done())):

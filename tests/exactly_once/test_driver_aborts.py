@@ -15,8 +15,8 @@ from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import LogWriter, Written
 from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
-from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker
@@ -84,7 +84,7 @@ def test_without_reports_too_an_older_driver_aborts_nothing(query: Query) -> Non
 def test_a_driver_that_takes_over_during_an_abort_without_reports_keeps_its_transactions(query: Query) -> None:
     query.write_both(query.begin(), 0)
     newer = query.again()
-    of_newer: list[tuple[BatchStart, list[PreparedTransaction]]] = []
+    of_newer: list[tuple[BatchStart, list[TransactionIdentity]]] = []
     whole = QueryTransactions.leftovers
 
     def leftovers(prefix: QueryTransactions) -> list[TransactionDescription]:

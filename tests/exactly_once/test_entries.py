@@ -18,10 +18,10 @@ from spark_kafka_sink.exactly_once.entries import (
     encoded,
 )
 from spark_kafka_sink.exactly_once.names import TaskName, task_id
-from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 
 CONTENT = Content.of({"t": 3, "u": 1}, 40)
-TRANSACTION = PreparedTransaction(task_id("p", TaskName(1, 2, 0)), 17, 3, 2)
+TRANSACTION = TransactionIdentity(task_id("p", TaskName(1, 2, 0)), 17, 3, 2)
 
 
 def test_an_entry_is_read_as_it_was_written() -> None:

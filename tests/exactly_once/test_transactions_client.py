@@ -17,8 +17,8 @@ from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.producer.transactions.transaction_description import ONGOING
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.describe_transactions import TopicData
@@ -31,20 +31,20 @@ from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
-def written(broker: EmbeddedBroker) -> list[PreparedTransaction]:
+def written(broker: EmbeddedBroker) -> list[TransactionIdentity]:
     """The open transactions of two tasks."""
     query = Query(broker)
     start = query.begin()
     return query.write_both(start, 0)
 
 
-def ids(written: list[PreparedTransaction]) -> list[str]:
+def ids(written: list[TransactionIdentity]) -> list[str]:
     return [each.transactional_id for each in written]
 
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_transactions_are_ended_together_and_once_more_is_no_refusal(
-    broker: EmbeddedBroker, written: list[PreparedTransaction], commit: bool
+    broker: EmbeddedBroker, written: list[TransactionIdentity], commit: bool
 ) -> None:
     with client_of(broker) as client:
         assert client.end(written, commit=commit) == {}
@@ -54,7 +54,7 @@ def test_transactions_are_ended_together_and_once_more_is_no_refusal(
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_an_end_whose_answer_is_lost_is_asked_for_again(
-    broker: EmbeddedBroker, written: list[PreparedTransaction], applied: bool
+    broker: EmbeddedBroker, written: list[TransactionIdentity], applied: bool
 ) -> None:
     broker.control.when(api=ApiKey.END_TXN).drop(applied=applied)
     with client_of(broker) as client:
@@ -73,7 +73,7 @@ def test_an_end_whose_answer_is_lost_is_asked_for_again(
 )
 @pytest.mark.parametrize("api", [ApiKey.END_TXN, ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.INIT_PRODUCER_ID])
 def test_a_coordinator_that_is_busy_or_has_moved_is_asked_again(
-    broker: EmbeddedBroker, written: list[PreparedTransaction], api: ApiKey, code: int
+    broker: EmbeddedBroker, written: list[TransactionIdentity], api: ApiKey, code: int
 ) -> None:
     broker.control.when(api=api, times=3).fail(code)
     with client_of(broker) as client:
@@ -85,7 +85,7 @@ def test_a_coordinator_that_is_busy_or_has_moved_is_asked_again(
 
 @pytest.mark.parametrize("code", [error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.COORDINATOR_NOT_AVAILABLE])
 def test_open_transactions_are_listed_by_all_brokers_when_each_has_answered(
-    broker: EmbeddedBroker, written: list[PreparedTransaction], code: int
+    broker: EmbeddedBroker, written: list[TransactionIdentity], code: int
 ) -> None:
     broker.control.when(api=ApiKey.LIST_TRANSACTIONS, times=3).fail(code)
     broker.control.when(api=ApiKey.FIND_COORDINATOR).fail(error_codes.COORDINATOR_NOT_AVAILABLE)
@@ -93,7 +93,7 @@ def test_open_transactions_are_listed_by_all_brokers_when_each_has_answered(
 
 
 def test_open_transactions_that_move_to_a_broker_that_has_answered_are_listed(
-    broker: EmbeddedBroker, written: list[PreparedTransaction], monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedBroker, written: list[TransactionIdentity], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def move(pause_ms: float) -> None:
         for name in ids(written):
@@ -110,7 +110,7 @@ def test_open_transactions_that_move_to_a_broker_that_has_answered_are_listed(
 
 
 def test_coordinators_that_move_between_two_questions_are_found_again(
-    broker: EmbeddedBroker, written: list[PreparedTransaction]
+    broker: EmbeddedBroker, written: list[TransactionIdentity]
 ) -> None:
     with client_of(broker) as client:
         client.describe(ids(written))
@@ -123,7 +123,7 @@ def test_coordinators_that_move_between_two_questions_are_found_again(
 
 
 def test_a_broker_that_goes_away_is_left_for_another(
-    broker: EmbeddedBroker, written: list[PreparedTransaction]
+    broker: EmbeddedBroker, written: list[TransactionIdentity]
 ) -> None:
     with client_of(broker) as client:
         client.describe(ids(written))
@@ -136,7 +136,7 @@ def test_a_broker_that_goes_away_is_left_for_another(
 
 
 def test_what_has_begun_under_a_newer_epoch_is_left_alone(
-    broker: EmbeddedBroker, written: list[PreparedTransaction]
+    broker: EmbeddedBroker, written: list[TransactionIdentity]
 ) -> None:
     with client_of(broker) as client:
         newer = client.init_producer_id(written[0].transactional_id, 60_000)
@@ -161,7 +161,7 @@ def test_an_id_that_may_not_be_described_is_an_error_and_not_an_unknown_one(brok
 
 
 def test_a_question_without_an_answer_ends_with_what_is_known_of_why(
-    broker: EmbeddedBroker, written: list[PreparedTransaction]
+    broker: EmbeddedBroker, written: list[TransactionIdentity]
 ) -> None:
     broker.control.when(api=ApiKey.END_TXN, times=None).drop()
     config = ProducerConfig.parse({"bootstrap.servers": broker.bootstrap_servers}).client_config()
@@ -173,7 +173,7 @@ def test_a_question_without_an_answer_ends_with_what_is_known_of_why(
 
 
 def test_what_is_aborted_cannot_be_written_to_any_more(
-    broker: EmbeddedBroker, written: list[PreparedTransaction]
+    broker: EmbeddedBroker, written: list[TransactionIdentity]
 ) -> None:
     """A task that lost may be alive still. In version 1 the end of its transaction alone would not stop it."""
     alive = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "alive", "linger.ms": 0})
@@ -212,7 +212,7 @@ def test_what_is_aborted_is_fenced_though_its_markers_are_written_later(version:
 
 
 def test_a_state_and_topics_that_a_broker_names_are_shown_on_one_line(
-    broker: EmbeddedBroker, written: list[PreparedTransaction], monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedBroker, written: list[TransactionIdentity], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = HANDLERS[ApiKey.DESCRIBE_TRANSACTIONS]
 

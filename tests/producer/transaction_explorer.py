@@ -23,7 +23,7 @@ from random import Random
 
 from spark_kafka_sink.broker.transactions import ProducerIdentity
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from tests.fake_system import FakeSystem
 from tests.history import History, Outcome, Place, Write, offsets_anomalies
 from tests.producer.explorer import check_partitions_of, command, threads_and_descriptors
@@ -156,7 +156,7 @@ class TransactionRun:
     def drivers_of(self, written: Written) -> list[Committer]:
         return [driver for driver in self.committers if driver.written is written]
 
-    def drive(self, prepared: PreparedTransaction, written: Written, *, commit: bool) -> None:
+    def drive(self, prepared: TransactionIdentity, written: Written, *, commit: bool) -> None:
         producer = self.producer_of(written.transactional_id)
         self.committers.append(Committer(producer, prepared, written, commit=commit))
 

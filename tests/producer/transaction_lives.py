@@ -22,7 +22,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.producer.futures import RecordMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from tests.fake_system import WALL_MS
 from tests.producer.schedules import TOPIC
 from tests.producer.virtual_time import loop_of
@@ -78,7 +78,7 @@ class Life:
         self.transactional_id = transactional_id
         self.partitions = partitions
         self.written: list[Written] = []
-        self.prepared: PreparedTransaction | None = None
+        self.prepared: TransactionIdentity | None = None
         self.reason: KafkaSinkError | None = None
         self.succeeded = False
         """Another producer with the transactional id was made."""
@@ -240,7 +240,7 @@ class Committer:
     """Ends a transaction that a life has prepared, as Spark's driver does. It may die, and another one repeats it."""
 
     def __init__(
-        self, producer: KafkaProducer, prepared: PreparedTransaction, written: Written, *, commit: bool
+        self, producer: KafkaProducer, prepared: TransactionIdentity, written: Written, *, commit: bool
     ) -> None:
         self.producer = producer
         self.prepared = prepared

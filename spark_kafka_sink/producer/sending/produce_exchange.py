@@ -26,7 +26,7 @@ from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.words import cleaned
 
 if TYPE_CHECKING:  # a producer without a transactional.id does not load it
-    from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+    from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 
 _NAMES_ONLY_TO = 12
 """The last version in which topics have names. Later versions have their ids alone."""
@@ -49,7 +49,7 @@ def produce_request(
     batches: Sequence[ProducerBatch],
     snapshot: ClusterSnapshot,
     config: ProducerConfig,
-    transaction: PreparedTransaction | None = None,
+    transaction: TransactionIdentity | None = None,
 ) -> tuple[ProduceRequest, SentBatches, VersionRange]:
     """The message, what is to be kept until the answer, and the versions that will do."""
     by_topic: defaultdict[str, dict[int, ProducerBatch]] = defaultdict(dict)
@@ -71,7 +71,7 @@ def produce_request(
     return message, SentBatches(by_topic, snapshot), _versions(transaction, by_name_only=by_name_only)
 
 
-def _versions(transaction: PreparedTransaction | None, *, by_name_only: bool) -> VersionRange:
+def _versions(transaction: TransactionIdentity | None, *, by_name_only: bool) -> VersionRange:
     least, most = ProduceRequest.VERSIONS.min, ProduceRequest.VERSIONS.max
     if by_name_only:
         most = _NAMES_ONLY_TO

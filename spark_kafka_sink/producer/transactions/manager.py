@@ -33,7 +33,6 @@ from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata
 from spark_kafka_sink.producer.transactions.coordinators import Coordinators
 from spark_kafka_sink.producer.transactions.descriptions import Descriptions
 from spark_kafka_sink.producer.transactions.open_transaction import GroupOffsets, OpenTransaction
-from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.producer.transactions.requests import (
     AddOffsets,
     AddPartitions,
@@ -45,6 +44,7 @@ from spark_kafka_sink.producer.transactions.requests import (
 )
 from spark_kafka_sink.producer.transactions.states import ENDING, WRITING, Operation, TransactionCalls, TransactionState
 from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.producer.transactions.transaction_request import CoordinatorKey, TransactionRequest
 from spark_kafka_sink.producer.transactions.verdicts import Judgement, Verdict
 from spark_kafka_sink.protocol.message import Message
@@ -104,7 +104,7 @@ class TransactionManager:
         with self._lock:
             return self._calls.operate(calls.INIT, lambda: self._begin_init(transactional_id or self.transactional_id))
 
-    def take_over(self, prepared: PreparedTransaction) -> None:
+    def take_over(self, prepared: TransactionIdentity) -> None:
         """Hold a transaction that another process has prepared, to commit or abort it."""
         with self._lock:
             self._calls.move(_S.INITIALIZING)
@@ -143,7 +143,7 @@ class TransactionManager:
             self._calls.ensure_in_transaction(calls.PREPARE)
             self._open().takes_records = False
 
-    def prepare(self) -> PreparedTransaction | None:
+    def prepare(self) -> TransactionIdentity | None:
         """Leave it open for another process to end, if all records are acknowledged. None: it was empty."""
         with self._lock:
             self._calls.ensure_in_transaction(calls.PREPARE)
@@ -153,7 +153,7 @@ class TransactionManager:
                 self._complete()
                 return None
             self._calls.move(_S.PREPARED)
-            return PreparedTransaction(self.transactional_id, *self.id_and_epoch, transaction.version)
+            return TransactionIdentity(self.transactional_id, *self.id_and_epoch, transaction.version)
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> Operation:
         with self._lock:
@@ -228,10 +228,10 @@ class TransactionManager:
             return True
 
     @property
-    def in_use(self) -> PreparedTransaction:
+    def in_use(self) -> TransactionIdentity:
         """What a request of batches must say of the transaction that they belong to."""
         with self._lock:
-            return PreparedTransaction(self.transactional_id, *self.id_and_epoch, self._open().version)
+            return TransactionIdentity(self.transactional_id, *self.id_and_epoch, self._open().version)
 
     def not_taken(self, number: int, error: KafkaSinkError) -> None:
         """A record of this transaction could not be taken. Of one that has ended meanwhile it says nothing."""

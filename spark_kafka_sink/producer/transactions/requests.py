@@ -26,8 +26,8 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata, OffsetAndMetadata
-from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription, description_of
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.producer.transactions.transaction_request import (
     GROUP,
     TRANSACTION,
@@ -182,7 +182,7 @@ class AddPartitions(TransactionRequest[AddPartitionsToTxnResponse]):
     }
     unlisted = Verdict.ABORTABLE
     versions = VersionRange(0, 3)  # later ones are for brokers
-    transaction: PreparedTransaction
+    transaction: TransactionIdentity
     partitions: frozenset[TopicPartition]
 
     @property
@@ -221,7 +221,7 @@ class AddOffsets(TransactionRequest[AddOffsetsToTxnResponse]):
     action = "add a consumer group to the transaction"
     answer_type = AddOffsetsToTxnResponse
     joins = True
-    transaction: PreparedTransaction
+    transaction: TransactionIdentity
     group_id: str
 
     @property
@@ -256,7 +256,7 @@ class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
         codes.ILLEGAL_GENERATION: Verdict.ABORTABLE,
         codes.TOPIC_AUTHORIZATION_FAILED: Verdict.ABORTABLE,
     }
-    transaction: PreparedTransaction
+    transaction: TransactionIdentity
     group: GroupMetadata
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
 
@@ -314,7 +314,7 @@ class EndTransaction(TransactionRequest[EndTxnResponse]):
     action = "end the transaction"
     answer_type = EndTxnResponse
     harms_late = True
-    transaction: PreparedTransaction
+    transaction: TransactionIdentity
     commit: bool
 
     @property

@@ -30,9 +30,9 @@ from spark_kafka_sink.producer.sender_loop import SenderLoop
 from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata, OffsetAndMetadata, ensure_number
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
-from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.producer.transactions.states import Operation, advise_no_abort
 from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 
 _log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class ProducerTransactions:
         self._take_result(asked.operation, self._loop.wait(asked.operation.done, self._max_block_ms))
         return asked.found
 
-    def prepare(self) -> PreparedTransaction | None:
+    def prepare(self) -> TransactionIdentity | None:
         self._refuse_in_callback()
         self.manager.take_no_more()
         # Each record has an outcome after delivery.timeout.ms at the latest.

@@ -17,7 +17,7 @@ from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_lat
 from spark_kafka_sink.exactly_once.names import task_id
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import simulated_producer
 from tests.simulated_cluster import SimulatedCluster
@@ -51,7 +51,7 @@ class Kept:
         with Driver(self.delivery, system=self.system) as driver:
             return driver.begin(NAME)
 
-    def write(self, start: BatchStart) -> PreparedTransaction:
+    def write(self, start: BatchStart) -> TransactionIdentity:
         wanted = start.task(0, 0)
         name = free_name(self.producer.describe_transactions, start, wanted, 1)
         self.producer.init_transactions(task_id(start.prefix, name))
@@ -62,7 +62,7 @@ class Kept:
         assert prepared is not None
         return prepared
 
-    def commit(self, start: BatchStart, number: int, prepared: PreparedTransaction) -> None:
+    def commit(self, start: BatchStart, number: int, prepared: TransactionIdentity) -> None:
         with Driver(self.delivery, system=self.system) as driver:
             driver.commit(start, Batch("q", number), [prepared], Content.of({"t": 1}, 1))
 
@@ -97,7 +97,7 @@ def test_a_micro_batch_waits_for_brokers_no_more_often_than_the_rules_need(
     commit: look, decide (2), commit, note (2).
     """
     started: list[BatchStart] = []
-    written: list[PreparedTransaction] = []
+    written: list[TransactionIdentity] = []
     assert query.round_trips(lambda: started.append(query.begin())) == begin
     assert query.round_trips(lambda: written.append(query.write(started[0]))) == write
     assert query.round_trips(lambda: query.commit(started[0], WARM_UP, written[0])) == commit

@@ -8,7 +8,6 @@ import pytest
 
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.prepared_transaction import PreparedTransaction
 from spark_kafka_sink.producer.transactions.requests import (
     AddPartitions,
     EndTransaction,
@@ -16,6 +15,7 @@ from spark_kafka_sink.producer.transactions.requests import (
     InitProducerId,
 )
 from spark_kafka_sink.producer.transactions.states import Operation
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.producer.transactions.transaction_request import CoordinatorKey
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from spark_kafka_sink.protocol.messages.find_coordinator import (
@@ -263,7 +263,7 @@ def test_a_version_that_is_not_known_leaves_the_one_before() -> None:
 def test_a_prepared_transaction_stays_open_and_says_how_to_end_it(version: int) -> None:
     talk = Talk(version).started()
     prepared = talk.manager.prepare()
-    assert prepared == PreparedTransaction("x", *initial(talk), version)
+    assert prepared == TransactionIdentity("x", *initial(talk), version)
     assert talk.state() is S.PREPARED
     assert not talk.manager.is_open
     assert talk.next() is None

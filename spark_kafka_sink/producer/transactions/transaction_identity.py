@@ -1,4 +1,4 @@
-"""PreparedTransaction: whose a transaction is, in the words that brokers know it by."""
+"""TransactionIdentity: whose a transaction is, in the words that brokers know it by."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 
 
 @dataclass(frozen=True)
-class PreparedTransaction:
+class TransactionIdentity:
     """All that is needed to write into a transaction, or to end it, also from another process."""
 
     transactional_id: str
