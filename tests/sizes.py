@@ -20,7 +20,7 @@ EXCEPTIONS: Mapping[str, str] = {
     "spark_kafka_sink/producer/batching/accumulator.py": "one lock guards all of it: who holds it must be seen",
     "spark_kafka_sink/client/network_client.py": "poll() is the table of contents of what stands below it",
     "spark_kafka_sink/producer/producer.py: __init__": "the parts of a producer are put together here, each once",
-    "spark_kafka_sink/producer/transactions/manager.py": "one state machine: a cut would part its moves from its table",
+    "spark_kafka_sink/producer/transactions/manager.py": "one lock guards all of it: who holds it must be seen",
 }
 
 

@@ -25,6 +25,8 @@ from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, 
 from spark_kafka_sink.protocol.schema import VERSION_LIMIT, VersionRange
 
 DISTRIBUTION = "spark-kafka-sink"
+TRANSACTION_VERSION = "transaction.version"
+"""The finalized feature that says which version of transactions the cluster has agreed on."""
 
 # From these versions on, a broker answers at once and leaves it to the client to be quiet for throttle_time_ms
 # (KIP-219). Before, it kept the answer back for so long; to wait again would be to wait twice.

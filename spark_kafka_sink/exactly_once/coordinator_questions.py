@@ -106,7 +106,7 @@ class _Round(Generic[AnswerT]):
                 del self._due[name]
         for (node, request), names in together.items():
             part = request.about(names)
-            self._under_way[self._start(node, part)] = part
+            self._under_way[self._start(node, part, part.versions)] = part
         if not self._looked_up and any(name in self._due for name in due):
             self._look_up([name for name in self._due if self._coordinator(name) is None])
 
@@ -118,15 +118,13 @@ class _Round(Generic[AnswerT]):
             return
         for part in [[name] for name in names] if self._owner.one_by_one else [names]:
             request = FindCoordinator(part)
-            self._looked_up[self._start(node, request, one_key=self._owner.one_by_one)] = request
+            versions = _OF_ONE_KEY if self._owner.one_by_one else _OF_SEVERAL_KEYS
+            self._looked_up[self._start(node, request, versions)] = request
 
     def _coordinator(self, name: str) -> Node | None:
         return self._owner.coordinators.get(CoordinatorKey(TRANSACTION, name))
 
-    def _start(self, node: Node, request: TransactionRequest[Any], *, one_key: bool = False) -> Asked:
-        versions = request.versions
-        if isinstance(request, FindCoordinator):
-            versions = _OF_ONE_KEY if one_key else _OF_SEVERAL_KEYS
+    def _start(self, node: Node, request: TransactionRequest[Any], versions: VersionRange | None) -> Asked:
         # Only the versions of a look-up differ in their message.
         message = request.message(versions.max if versions is not None else VERSION_LIMIT)
         return self._client.start(Question(node, message, versions))

@@ -21,8 +21,10 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID
+from spark_kafka_sink.client.versions import TRANSACTION_VERSION
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, NetworkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.coordinator_questions import PAUSE_MS_MAX, CoordinatorQuestions
+from spark_kafka_sink.producer.produce_versions import produce_versions
 from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.producer.transactions.coordinators import COMPLETING_PAUSE_MS
@@ -44,7 +46,6 @@ from spark_kafka_sink.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.columns import RecordColumns
@@ -53,12 +54,9 @@ from spark_kafka_sink.records.cutting import BatchSlice, batch_slices
 from spark_kafka_sink.records.encoder import encode_slices
 from spark_kafka_sink.records.header import TRANSACTIONAL, BatchHeader, stamp_header
 
-TRANSACTION_VERSION = "transaction.version"
 REPLICATION_MS_MAX = 2_000
 """How long a leader waits for its followers before it says that they are late. Less than the silence that is borne."""
 
-_NAMES_ONLY_TO = 12
-_ADDS_PARTITIONS_FROM = 12
 _ALL_IN_SYNC = -1
 _LOST = NOT_THE_CALLERS | {codes.OUT_OF_ORDER_SEQUENCE_NUMBER}
 """Refusals of a batch which say that the id, the epoch or the next sequence is not the caller's any more."""
@@ -160,10 +158,7 @@ class LogWriter:
             timeout_ms=REPLICATION_MS_MAX,
             topic_data=[TopicProduceData(name=place.topic, topic_id=topic_id or NO_TOPIC_ID, partition_data=data)],
         )
-        newest = _NAMES_ONLY_TO if topic_id is None else ProduceRequest.VERSIONS.max
-        versions = VersionRange(_ADDS_PARTITIONS_FROM, newest)
-        if version < 2:
-            versions = VersionRange(ProduceRequest.VERSIONS.min, _ADDS_PARTITIONS_FROM - 1)
+        versions = produce_versions(version, by_name_only=topic_id is None)
         answer = self._client.ask(leader, ProduceResponse, message, versions=versions)
         return next(
             (row.error_code for topic in answer.responses for row in topic.partition_responses),

@@ -14,9 +14,10 @@ from types import TracebackType
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.options import ClientConfig
+from spark_kafka_sink.client.versions import TRANSACTION_VERSION
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, NetworkError
 from spark_kafka_sink.exactly_once.coordinator_questions import PAUSE_MS_MAX, CoordinatorQuestions
-from spark_kafka_sink.exactly_once.log_writer import TRANSACTION_VERSION, KeyValue, LogWriter, Written
+from spark_kafka_sink.exactly_once.log_writer import KeyValue, LogWriter, Written
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.producer.topic_partition import TopicPartition

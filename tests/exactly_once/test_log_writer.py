@@ -11,8 +11,9 @@ import pytest
 
 from spark_kafka_sink.broker.control import FaultFor
 from spark_kafka_sink.client.options import ClientConfig
+from spark_kafka_sink.client.versions import TRANSACTION_VERSION
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
-from spark_kafka_sink.exactly_once.log_writer import TRANSACTION_VERSION, Written
+from spark_kafka_sink.exactly_once.log_writer import Written
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.transactions.transaction_description import ONGOING
 from spark_kafka_sink.protocol import error_codes as codes

@@ -21,7 +21,7 @@ from spark_kafka_sink.client.preflight.checks import (
     topic_name,
 )
 from spark_kafka_sink.client.preflight.probe import Probe
-from spark_kafka_sink.client.versions import NodeVersions
+from spark_kafka_sink.client.versions import TRANSACTION_VERSION, NodeVersions
 from spark_kafka_sink.errors import (
     AuthenticationError,
     ListenerMismatchError,
@@ -42,7 +42,7 @@ VERSIONS = "versions"
 DOES_NOT_EXIST = "does not exist"
 _NO_ADDRESS = "has no address"
 _ADDRESS_IN_FRONT = r"^{}( \([^)]*\))?: "
-_FEATURES_SHOWN = frozenset({"metadata.version", "transaction.version"})
+_FEATURES_SHOWN = frozenset({"metadata.version", TRANSACTION_VERSION})
 
 _OF_EXACTLY_ONCE = (
     ApiKey.LIST_TRANSACTIONS,

@@ -13,6 +13,7 @@ from spark_kafka_sink.client.request import ClientResponse
 from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.produce_versions import produce_versions
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.messages.produce import (
     PartitionProduceData,
@@ -27,11 +28,6 @@ from spark_kafka_sink.words import cleaned
 
 if TYPE_CHECKING:  # a producer without a transactional.id does not load it
     from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
-
-_NAMES_ONLY_TO = 12
-"""The last version in which topics have names. Later versions have their ids alone."""
-_ADDS_PARTITIONS_FROM = 12
-"""In a transaction, what is written adds its partition from this version on (KIP-890), and must not before."""
 
 
 class SentBatches(NamedTuple):
@@ -68,18 +64,9 @@ def produce_request(
         timeout_ms=config.request_timeout_ms,
         topic_data=topics,
     )
-    return message, SentBatches(by_topic, snapshot), _versions(transaction, by_name_only=by_name_only)
-
-
-def _versions(transaction: TransactionIdentity | None, *, by_name_only: bool) -> VersionRange:
-    least, most = ProduceRequest.VERSIONS.min, ProduceRequest.VERSIONS.max
-    if by_name_only:
-        most = _NAMES_ONLY_TO
-    if transaction is not None and transaction.version >= 2:
-        least = _ADDS_PARTITIONS_FROM
-    elif transaction is not None:
-        most = min(most, _ADDS_PARTITIONS_FROM - 1)
-    return VersionRange(least, most)
+    transaction_version = None if transaction is None else transaction.version
+    versions = produce_versions(transaction_version, by_name_only=by_name_only)
+    return message, SentBatches(by_topic, snapshot), versions
 
 
 _NONE_NAMED: Mapping[int, str] = {}

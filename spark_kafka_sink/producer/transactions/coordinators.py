@@ -10,7 +10,6 @@ from typing import Any
 
 from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.producer.transactions.requests import FindCoordinator
 from spark_kafka_sink.producer.transactions.transaction_request import CoordinatorKey, TransactionRequest
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import error_code
@@ -54,11 +53,11 @@ class Coordinators:
 
     def node(self, request: TransactionRequest[Any]) -> Node | None:
         """Which node to ask. None: any broker can answer, or the coordinator is not known."""
-        return None if isinstance(request, FindCoordinator) else self.known.get(request.coordinator)
+        return None if request.any_broker_answers else self.known.get(request.coordinator)
 
     def forget(self, request: TransactionRequest[Any]) -> None:
         """The node that was asked is not the coordinator any more, or cannot be reached."""
-        if not isinstance(request, FindCoordinator):
+        if not request.any_broker_answers:
             for name in request.ids:
                 self.known.pop(request.coordinator._replace(key=name), None)
 
@@ -70,7 +69,7 @@ class Coordinators:
 
     def succeeded(self, request: TransactionRequest[Any]) -> None:
         self._failures = 0
-        if not isinstance(request, FindCoordinator):  # to have found it again is no success yet
+        if not request.any_broker_answers:  # to have found it again is no success yet
             self.trouble = ""
 
     def lost(self, request: TransactionRequest[Any], now: float, why: str) -> None:

@@ -37,7 +37,6 @@ from spark_kafka_sink.producer.transactions.requests import (
     AddOffsets,
     AddPartitions,
     CommitOffsets,
-    DescribeTransactions,
     EndTransaction,
     FindCoordinator,
     InitProducerId,
@@ -278,9 +277,9 @@ class TransactionManager:
             self._descriptions.sent(request)
             transaction = self._transaction
             if transaction is not None:
-                transaction.end_sent |= isinstance(request, EndTransaction)
+                transaction.end_sent |= request.ends
                 transaction.in_doubt |= request.joins
-                transaction.started |= isinstance(request, CommitOffsets) and transaction.version >= 2
+                transaction.started |= request.begins_version_2 and transaction.version >= 2
 
     def lost(self, request: Request, now: float, why: str) -> None:
         """The connection ended before the answer; the request may have been carried out, or may be yet."""
@@ -292,9 +291,9 @@ class TransactionManager:
     def answered(self, request: Request, message: Message, now: float) -> None:
         with self._lock:
             self._coordinators.answered(request)
-            only_asked = self._descriptions.owns(request)
+            is_for_describe = self._descriptions.owns(request)
             self._descriptions.ended(request)
-            if isinstance(request, DescribeTransactions) and not only_asked:
+            if request.only_asks and not is_for_describe:
                 return  # of a call whose time was up: what it says may be older than the call that waits now
             judgement = request.judged(message)
             verdict = judgement.verdict
@@ -309,7 +308,7 @@ class TransactionManager:
                 if verdict is Verdict.LOOK_UP:
                     self._coordinators.forget(request)
                 self._coordinators.pause(now, judgement.code)
-            elif only_asked:
+            elif is_for_describe:
                 name = judgement.where or request.ids[0]
                 self._descriptions.operation.finish(request.refusal(name, judgement._replace(where="")))
             else:
@@ -415,7 +414,7 @@ class TransactionManager:
             self._wants_producer_id = False
             self._calls.move(_S.UNINITIALIZED)
             self._calls.finish(error)
-        elif verdict is Verdict.ABORTABLE and not (isinstance(request, EndTransaction) and self.state is _S.ABORTING):
+        elif verdict is Verdict.ABORTABLE and not (request.ends and self.state is _S.ABORTING):
             if self._transaction is not None:
                 self._transaction.needs_new_epoch = True
             self._abortable(error)

@@ -77,6 +77,7 @@ class FindCoordinator(TransactionRequest[FindCoordinatorResponse]):
     api_key = ApiKey.FIND_COORDINATOR
     action = "look up a coordinator"
     answer_type = FindCoordinatorResponse
+    any_broker_answers = True
     verdicts = OF_A_COORDINATOR | {
         codes.COORDINATOR_NOT_AVAILABLE: Verdict.RETRY,
         codes.NOT_COORDINATOR: Verdict.RETRY,
@@ -248,6 +249,7 @@ class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
     api_key = ApiKey.TXN_OFFSET_COMMIT
     action = "write offsets into the transaction"
     answer_type = TxnOffsetCommitResponse
+    begins_version_2 = True
     harms_late = True
     verdicts = OF_A_COORDINATOR | {
         codes.REQUEST_TIMED_OUT: Verdict.LOOK_UP,
@@ -313,6 +315,7 @@ class EndTransaction(TransactionRequest[EndTxnResponse]):
     api_key = ApiKey.END_TXN
     action = "end the transaction"
     answer_type = EndTxnResponse
+    ends = True
     harms_late = True
     transaction: TransactionIdentity
     commit: bool
@@ -350,6 +353,7 @@ class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
     api_key = ApiKey.DESCRIBE_TRANSACTIONS
     action = "describe the transaction"
     answer_type = DescribeTransactionsResponse
+    only_asks = True
     verdicts = OF_A_COORDINATOR | {
         codes.TRANSACTIONAL_ID_NOT_FOUND: Verdict.DONE,
         codes.UNKNOWN_SERVER_ERROR: Verdict.RETRY,  # to ask changes nothing

@@ -54,6 +54,14 @@ class TransactionRequest(ABC, Generic[AnswerT]):
     """It adds to the transaction. If the answer is lost, brokers may know of the transaction."""
     harms_late: ClassVar[bool] = False
     """Carried out late, it would change the next transaction of the same epoch."""
+    ends: ClassVar[bool] = False
+    """It ends the transaction; nothing may join it afterwards."""
+    begins_version_2: ClassVar[bool] = False
+    """By it brokers know of a transaction of version 2, as by a batch; in version 1 other requests add to it."""
+    any_broker_answers: ClassVar[bool] = False
+    """It is sent to any broker, and its answer says nothing of whether a coordinator can be reached."""
+    only_asks: ClassVar[bool] = False
+    """It changes nothing. Its answer is for the call that asked, and for no later one."""
     answer_type: type[AnswerT]
 
     @property

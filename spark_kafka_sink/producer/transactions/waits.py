@@ -14,6 +14,7 @@ from typing import NamedTuple
 from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.client.option_parsing import INT_MAX, sent_name
+from spark_kafka_sink.client.versions import TRANSACTION_VERSION
 from spark_kafka_sink.errors import (
     ConfigurationError,
     IllegalStateError,
@@ -38,8 +39,6 @@ _log = logging.getLogger(__name__)
 
 Offsets = Mapping[tuple[str, int], OffsetAndMetadata | int]
 """(topic, partition) -> the offset of the next record to read"""
-TRANSACTION_VERSION = "transaction.version"
-"""The finalized feature that says which version of transactions the cluster has agreed on."""
 
 
 class Calls(NamedTuple):
