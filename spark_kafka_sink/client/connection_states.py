@@ -6,8 +6,8 @@
     CHECKING_API_VERSIONS   the broker is asked what it takes   READY, CHECKING_API_VERSIONS or without connection
     READY                   requests may be sent                THROTTLED or without connection
     THROTTLED               quiet, as the broker has asked      READY or without connection
-    AUTHENTICATION_FAILED   as DISCONNECTED, with the reason,   CONNECTING
-                            which is reported to who waits
+    AUTHENTICATION_FAILED   as DISCONNECTED; the reason is      CONNECTING
+                            raised in calls that wait
 
 `MOVES` is this table; without connection is DISCONNECTED or AUTHENTICATION_FAILED.
 

@@ -123,7 +123,7 @@ class InFlightRequests:
             in_flight.deadline_ms += throttle_ms
 
     def next_deadline(self) -> float:
-        """No request ends before, and perhaps none then: it may have been answered, or got more time, meanwhile."""
+        """No request times out before this. The one that set it may be answered by then, or have more time."""
         return self._earliest_ms
 
     def nodes_with_timed_out_requests(self, now: float) -> list[int]:

@@ -191,7 +191,7 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
         return condition
 
     def _take_outcome(self, condition: threading.Condition, outcome: RecordMetadata | Exception) -> None:
-        """A look finds the outcome. Where others wait for it already, the sender is about to hand it to them."""
+        """Store the outcome here, unless threads wait on this future: then the sender notifies them."""
         with condition:
             if self._state != PENDING or self._waiters or self._done_callbacks:
                 return
@@ -219,7 +219,7 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
 
 
 class _Ended(NamedTuple):
-    """Rows that have their outcome: the first of them is stored at `offset`, or all have failed with `error`."""
+    """Rows with one result: stored from `offset` on, or failed with `error`."""
 
     rows: NDArray[np.int64]
     partition: int
@@ -232,7 +232,7 @@ class _Ended(NamedTuple):
 class RecordFutures:
     """The outcomes of single records of one topic that waited together, as a Call whose rows are numbered from 0 on.
 
-    What the sender says of many rows is kept as it is. It is looked through when a user looks at a future.
+    Results are stored unread, and indexed when a future is first read.
     """
 
     bytes_per_row = FUTURE_BYTES
@@ -277,7 +277,7 @@ class RecordFutures:
         return SendFuture(self, 0)
 
     def outcome(self, row: int) -> RecordMetadata | Exception | None:
-        """Any thread. What two threads look through at once, both find."""
+        """Return the row's outcome, or None. Safe from any thread: two that index the same results write the same."""
         if row not in self._places:
             known, ended = self._known, self._ended[self._known :]
             for one in ended:
@@ -302,8 +302,7 @@ class RecordFutures:
         )
 
     def _end(self, ended: _Ended) -> BaseException | None:
-        """Callbacks come before the futures are done. Returns what one of them has raised that is more than an
-        Exception."""
+        """Call callbacks, then complete futures. Return a raised BaseException that is no Exception."""
         try:
             return self._call_back(ended) if self.callbacks else None
         finally:

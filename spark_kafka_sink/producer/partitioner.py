@@ -1,6 +1,6 @@
 """Partitioner: which row goes to which partition, a column at a time.
 
-    the row names its partition     that one; rows that name one which the topic does not have fail before (row_checks)
+    the row names its partition     that one; rows that name one which the topic does not have fail before (rows.py)
     it has a key                    murmur2 of the key over all partitions, as every Kafka client in Java does it
     neither                         the sticky partition of the topic
 

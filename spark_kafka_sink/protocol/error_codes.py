@@ -3,7 +3,8 @@
 Codes, names, and which errors are retriable or ask for new metadata are Kafka's own, up to Kafka 4.3. `fatal` errors
 end a producer that has written records. After an error that is `in_doubt` the records may be stored nevertheless. What
 depends on the request and its history is decided where those are known: sending/outcome.py for records,
-transactions/answers.py for transactions. `advice` is for the user, where there is something that a user can do.
+transactions/requests.py and transactions/verdicts.py for transactions. `advice` is for the user, where there is
+something that a user can do.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def group(staged: Sequence[StagedRows]) -> GroupedRows:
 
 
 def _order_of(partitions: NDArray[np.int32], stop: int) -> NDArray[np.intp] | None:
-    """The rows by their partitions, all of which are below `stop`. None: they came so."""
+    """Return the permutation that sorts, or None if already sorted. All partitions are below `stop`."""
     return None if _in_order(partitions) else _narrow(partitions, stop).argsort(kind="stable")
 
 
@@ -103,7 +103,7 @@ def _ordered(values: NDArray[Any], order: NDArray[np.intp] | None) -> NDArray[An
 
 
 def _origins(staged: Sequence[StagedRows], order: NDArray[np.intp] | None) -> RowOrigins:
-    """Of each row in this order, the call that it came with and its place there."""
+    """Return each row's call and its index in that call, in this order."""
     places = _ordered(_joined([rows.rows for rows in staged]), order)
     calls = list(dict.fromkeys([rows.call for rows in staged]))
     if len(calls) == 1:
@@ -150,7 +150,7 @@ def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _in_order(partitions: NDArray[np.int32]) -> bool:
-    """A look at the first few rows mostly shows that they are not."""
+    """Are the partitions ascending? Check the first rows first: that mostly decides it."""
     return not any((rows[1:] < rows[:-1]).any() for rows in (partitions[:_FEW_ROWS], partitions))
 
 

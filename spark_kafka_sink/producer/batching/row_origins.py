@@ -62,7 +62,8 @@ class RowOrigins:
         group: int | None = None,
     ) -> None:
         """`rows` are places in the calls, which are in the order in which their rows came. `numbers` says for each row
-        which of the calls it is. None: the only one. `group` is the last one that these were a part of before."""
+        which of the calls it is. None: the only one. `group`: the group number of the batch's last part. None: a new
+        one."""
         self.rows = rows
         self.group = next(_groups) if group is None else group
         """Within a batch, rows that came later have a higher one."""
@@ -84,7 +85,7 @@ class RowOrigins:
         return places + sum([call.bytes_per_row * (end - first) for call, first, end in self.shares(start, stop)])
 
     def charges(self, starts: Sequence[int], stops: Sequence[int], sizes: Sequence[int]) -> list[int]:
-        """For each of many ranges of rows: the size of their records, and what `nbytes` says of them."""
+        """Return record bytes + `nbytes` for each range."""
         if self._has_futures:
             return [size + self.nbytes(*rows) for *rows, size in zip(starts, stops, sizes, strict=True)]
         place_bytes = self.rows.itemsize
@@ -125,7 +126,7 @@ class RowOrigins:
                 yield self._calls[number], shares[order[begin:end]], rows[number]
 
     def _cut(self, stored: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """What `shares` finds, of many ranges at once: the number of the call of each share, and the shares."""
+        """`shares` for many ranges at once, as arrays: the number of the call of each share, and the shares."""
         begins, ends = stored.T[:2]
         at = self._starts.searchsorted(begins, "right") - 1
         counts = self._starts.searchsorted(ends, "left") - at

@@ -117,8 +117,7 @@ Entry = StagedRecords | StagedRows
 
 
 class Additions(NamedTuple):
-    """Encoded records, buffer by buffer, and for each piece the batch that it is for, and the queue that the batch is
-    in, or will be in."""
+    """Encoded records, buffer by buffer; and for each piece of them its batch, and the queue of that batch."""
 
     buffers: Sequence[Pieces] = ()
     batches: Sequence[ProducerBatch] = ()
@@ -225,7 +224,7 @@ class Stage:
         return size >= self._bytes_max or size >= _BYTES_PER_PARTITION * int(np.count_nonzero(self._staged_bytes))
 
     def leaving(self, batch_bytes: int) -> NDArray[np.bool_] | None:
-        """By partition, whether its rows fill a batch, if no others should leave. None: all should."""
+        """Mask of the partitions whose rows leave; None: all leave."""
         full = self._staged_bytes >= batch_bytes
         if not self.is_full(batch_bytes):
             return full

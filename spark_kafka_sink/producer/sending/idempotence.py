@@ -178,7 +178,7 @@ class Idempotence:
         return iter(self._partitions.values())
 
     def off_wire(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
-        """A batch's request has ended without a success. One of the methods below `stored` must follow."""
+        """A batch's request has ended without a success. Call retried, split, failed or answered_late next."""
         state = self._partitions[batch.topic_partition]
         state.on_wire.pop(batch, None)
         if in_doubt and (batch in state.pending or not self.enabled):

@@ -46,8 +46,8 @@ _POLL_MS_MAX = 3_600_000.0
 
 
 class Sender:
-    """Its own thread only, except initiate_close, abandon, interrupted and fatal_error. What it is given has its own
-    rules, and a loop that runs the sender may use it."""
+    """Sender thread only, except initiate_close, abandon, interrupted and fatal_error. Each part that it is given says
+    itself which threads may use it."""
 
     def __init__(  # noqa: PLR0913 - what it drives, each made and shared by the producer
         self,

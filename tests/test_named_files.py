@@ -1,0 +1,47 @@
+"""Files that docstrings and comments name exist: a file that moves takes the words about it along."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "spark_kafka_sink"
+FILES = sorted(path for folder in (PACKAGE, ROOT / "tests", ROOT / "integration") for path in folder.rglob("*.py"))
+PATHS = [f"/{path.relative_to(ROOT).as_posix()}" for path in (*FILES, *ROOT.glob("*.py"))]
+NAMED = re.compile(r"(?<![\w/.])[\w/]+\.py\b")
+
+
+def texts_of(source: str) -> Iterator[tuple[int, str]]:
+    """Line and text of each docstring, those below constants and fields included, and of each comment."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def unknown_in(source: str) -> list[str]:
+    """Names of no file, with the line; a path may leave out the folders above that go without saying."""
+    return [
+        f"{line}: {name}"
+        for line, text in texts_of(source)
+        for name in NAMED.findall(text)
+        if not any(path.endswith(f"/{name}") for path in PATHS)
+    ]
+
+
+def test_files_that_docstrings_and_comments_name_exist() -> None:
+    texts = {path.relative_to(ROOT).as_posix(): path.read_text() for path in FILES}
+    found = {name: unknown_in(text) for name, text in texts.items() if NAMED.search(text)}
+    assert {name: unknown for name, unknown in found.items() if unknown} == {}
+
+
+def test_a_file_that_is_gone_is_found() -> None:
+    source = '"""See rows.py, client/gone.py."""\n\nX = "sent.py"  # as in lost.py\n"""Like producer/rows.py."""\n'
+    assert unknown_in(source) == ["1: client/gone.py", "3: lost.py"]
