@@ -178,47 +178,46 @@ CLIENT_OPTIONS: dict[str, Option] = {option.name: option for option in (*CONNECT
 def client_config(options: Mapping[str, object]) -> ClientConfig:
     """Read client and security options; ConfigurationError with everything that is wrong with them."""
     reading = read_options(CLIENT_OPTIONS, options, SECURITY_OPTIONS, "client")
-    settle_connections(reading)
-    if reading.faults:
-        raise ConfigurationError(reading.faults)
-    known: dict[str, Any] = {one.name: reading.values[one.name] for one in fields(ClientConfig)}
+    connections, faults = settled_connections(reading)
+    if reading.faults or faults:
+        raise ConfigurationError([*reading.faults, *faults])
+    values = reading.values | connections
+    known: dict[str, Any] = {one.name: values[one.name] for one in fields(ClientConfig)}
     return ClientConfig(**known)
 
 
-def settle_connections(reading: Reading) -> None:
-    """What is checked together, and the security options."""
-    reading.values["security"] = _security(reading)
-    if "bootstrap_servers" not in reading.wrong:
-        _check_servers(reading)
-    _settle_backoffs(reading)
+def settled_connections(reading: Reading) -> tuple[dict[str, Any], list[str]]:
+    """The values that take the place of those that were read, security among them; and the faults."""
+    security, of_security = _security(reading.given)
+    return {"security": security, **_settled_backoffs(reading)}, [*of_security, *_faults_of_servers(reading)]
 
 
-def _security(reading: Reading) -> SecurityConfig | None:
+def _security(given: Mapping[str, object]) -> tuple[SecurityConfig | None, list[str]]:
     try:
-        return security_config({name: value for name, value in reading.given.items() if name in SECURITY_OPTIONS})
+        return security_config({name: value for name, value in given.items() if name in SECURITY_OPTIONS}), []
     except ConfigurationError as error:
-        reading.faults.extend(error.faults)
-        return None
+        return None, list(error.faults)
 
 
-def _check_servers(reading: Reading) -> None:
+def _faults_of_servers(reading: Reading) -> list[str]:
+    if "bootstrap_servers" in reading.wrong:
+        return []
     servers = reading.values["bootstrap_servers"]
     if not servers:
-        reading.faults.append("bootstrap.servers is not set: give host:port of at least one broker.")
-        return
+        return ["bootstrap.servers is not set: give host:port of at least one broker."]
     try:
         parse_bootstrap_servers(servers)
     except ConfigurationError as error:
-        reading.faults.extend(error.faults)
+        return list(error.faults)
+    return []
 
 
-def _settle_backoffs(reading: Reading) -> None:
+def _settled_backoffs(reading: Reading) -> dict[str, int]:
     """A first wait above the longest one: the Java client lowers it, or raises the other if only the first was set."""
-    values = reading.values
+    settled: dict[str, int] = {}
     for name in ("reconnect_backoff", "retry_backoff"):
         first, longest = f"{name}_ms", f"{name}_max_ms"
-        if values[first] > values[longest]:
-            if longest.replace("_", ".") in reading.given:
-                values[first] = values[longest]
-            else:
-                values[longest] = values[first]
+        if reading.values[first] > reading.values[longest]:
+            lowers = longest.replace("_", ".") in reading.given
+            settled |= {first: reading.values[longest]} if lowers else {longest: reading.values[first]}
+    return settled

@@ -13,12 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from spark_kafka_sink.client.option_parsing import (
-    INT_MAX,
-    Reading,
-    read_options,
-)
-from spark_kafka_sink.client.options import ClientConfig, settle_connections
+from spark_kafka_sink.client.option_parsing import INT_MAX, Reading, read_options
+from spark_kafka_sink.client.options import ClientConfig, settled_connections
 from spark_kafka_sink.errors import ConfigurationError, MissingDependencyError
 from spark_kafka_sink.network.security_config import SecurityConfig
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
@@ -27,6 +23,7 @@ from spark_kafka_sink.records.compression import Codec, require
 
 _log = logging.getLogger(__name__)
 _IN_FLIGHT_MAX_WITH_IDEMPOTENCE = 5
+_TOO_MANY_IN_FLIGHT = f"max.in.flight.requests.per.connection must be at most {_IN_FLIGHT_MAX_WITH_IDEMPOTENCE}"
 _OF_IDEMPOTENCE = {"enable_idempotence", "acks", "retries", "max_in_flight_requests_per_connection"}
 
 
@@ -76,17 +73,26 @@ class ProducerConfig:
     @classmethod
     def parse(cls, options: Mapping[str, object]) -> ProducerConfig:
         """Check everything that the user gave; raises ConfigurationError with all faults."""
-        reading = read_options(PRODUCER_OPTIONS, options, SECURITY_OPTIONS, "producer")
-        settle_connections(reading)
-        values = reading.values
-        values["compression_level"] = _compression_level(reading)
-        _check_codec(reading)
-        _check_delivery_timeout(reading)
-        _check_idempotence(reading)
+        return cls.of(read_producer_options(options))
+
+    @classmethod
+    def of(cls, reading: Reading) -> ProducerConfig:
+        """Check together what was read; raises ConfigurationError with all faults."""
+        connections, of_connections = settled_connections(reading)
+        timeout_ms, of_timeout = _delivery_timeout(reading)
+        is_idempotent, of_idempotence = _idempotence(reading)
+        faults = [*reading.faults, *of_connections, *_faults_of_codec(reading), *of_timeout, *of_idempotence]
+        if faults:
+            raise ConfigurationError(faults)
+        values = {
+            **reading.values,
+            **connections,
+            "compression_level": _compression_level(reading),
+            "delivery_timeout_ms": timeout_ms,
+            "enable_idempotence": is_idempotent,
+        }
         if values["partitioner_class"] == "UniformStickyPartitioner":
             values["partitioner_ignore_keys"] = True
-        if reading.faults:
-            raise ConfigurationError(reading.faults)
         known: dict[str, Any] = {one.name: values[one.name] for one in fields(cls)}
         return cls(**known)
 
@@ -101,6 +107,11 @@ class ProducerConfig:
     def codec(self) -> Codec:
         """compression.type as the record format's number."""
         return Codec[self.compression_type.upper()]
+
+
+def read_producer_options(options: Mapping[str, object]) -> Reading:
+    """Each option by itself. Those of TLS and SASL are among what is given; ProducerConfig.of reads them."""
+    return read_options(PRODUCER_OPTIONS, options, SECURITY_OPTIONS, "producer")
 
 
 def with_keywords(options: Mapping[str, object] | None, keywords: Mapping[str, object]) -> Mapping[str, object]:
@@ -130,57 +141,58 @@ def _compression_level(reading: Reading) -> int | None:
     return reading.values[option.field] if option is not None and option.name in reading.given else None
 
 
-def _check_codec(reading: Reading) -> None:
+def _faults_of_codec(reading: Reading) -> list[str]:
     if "compression_type" in reading.wrong:
-        return
+        return []
     try:
         require(Codec[reading.values["compression_type"].upper()])
     except MissingDependencyError as error:
-        reading.faults.append(f"compression.type: {error}")
+        return [f"compression.type: {error}"]
+    return []
 
 
-def _check_delivery_timeout(reading: Reading) -> None:
+def _delivery_timeout(reading: Reading) -> tuple[int, list[str]]:
+    """The time used, raised to the least where the user said nothing; and what is wrong with the user's."""
     values = reading.values
+    timeout_ms: int = values["delivery_timeout_ms"]
     least = min(values["linger_ms"] + values["request_timeout_ms"], INT_MAX)
-    if values["delivery_timeout_ms"] >= least or reading.wrong & {
-        "delivery_timeout_ms",
-        "linger_ms",
-        "request_timeout_ms",
-    }:
-        return
+    if timeout_ms >= least or reading.wrong & {"delivery_timeout_ms", "linger_ms", "request_timeout_ms"}:
+        return timeout_ms, []
     if "delivery.timeout.ms" in reading.given:
-        reading.faults.append(
-            f"delivery.timeout.ms ({values['delivery_timeout_ms']}) must be at least linger.ms + request.timeout.ms, "
-            f"which is {least}."
-        )
-    else:
-        _log.warning("delivery.timeout.ms is raised to linger.ms + request.timeout.ms, which is %d.", least)
-        values["delivery_timeout_ms"] = least
+        fault = f"delivery.timeout.ms ({timeout_ms}) must be at least linger.ms + request.timeout.ms, which is {least}."
+        return timeout_ms, [fault]
+    _log.warning("delivery.timeout.ms is raised to linger.ms + request.timeout.ms, which is %d.", least)
+    return least, []
 
 
-def _check_idempotence(reading: Reading) -> None:
-    values = reading.values
-    transactional = values["transactional_id"] is not None
-    asked = transactional or "enable.idempotence" in reading.given
+def _idempotence(reading: Reading) -> tuple[bool, list[str]]:
+    """Is the producer idempotent? And what speaks against it where it was asked for."""
+    is_idempotent: bool = reading.values["enable_idempotence"]
+    is_transactional = reading.values["transactional_id"] is not None
     if reading.wrong & _OF_IDEMPOTENCE:
-        return
-    if not values["enable_idempotence"]:
-        if transactional:
-            reading.faults.append("enable.idempotence must not be false, because transactional.id is set.")
-        return
-    conflicts: list[str] = []
+        return is_idempotent, []
+    if not is_idempotent:
+        words = "enable.idempotence must not be false, because transactional.id is set."
+        return False, [words] if is_transactional else []
+    conflicts = conflicts_with_idempotence(reading)
+    if is_transactional or "enable.idempotence" in reading.given:
+        why = "transactional.id is set" if is_transactional else "enable.idempotence is true"
+        return True, [f"{why}: {conflict}." for conflict in conflicts]
+    if not conflicts:
+        return True, []
+    _log.warning("Idempotence is off, because %s for it: a retry may double records.", " and ".join(conflicts))
+    words = f"{_TOO_MANY_IN_FLIGHT}, or enable.idempotence must be set to false."
+    return False, [words] if _TOO_MANY_IN_FLIGHT in conflicts else []
+
+
+def conflicts_with_idempotence(reading: Reading) -> list[str]:
+    """Each is a sentence without its end: "acks must be all"."""
+    values = reading.values
+    conflicts = []
     if values["acks"] != -1:
         conflicts.append("acks must be all")
     if values["retries"] == 0:
         conflicts.append("retries must not be 0")
     if values["max_in_flight_requests_per_connection"] > _IN_FLIGHT_MAX_WITH_IDEMPOTENCE:
-        words = f"max.in.flight.requests.per.connection must be at most {_IN_FLIGHT_MAX_WITH_IDEMPOTENCE}"
-        if not asked:
-            reading.faults.append(f"{words}, or enable.idempotence must be set to false.")
-        conflicts.append(words)
-    if asked:
-        why = "transactional.id is set" if transactional else "enable.idempotence is true"
-        reading.faults.extend(f"{why}: {conflict}." for conflict in conflicts)
-    elif conflicts:
-        _log.warning("Idempotence is off, because %s for it: a retry may double records.", " and ".join(conflicts))
-        values["enable_idempotence"] = False
+        conflicts.append(_TOO_MANY_IN_FLIGHT)
+    return conflicts

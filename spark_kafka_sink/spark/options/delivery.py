@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_kafka_sink.client.new_topic import BROKERS_CHOOSE
 from spark_kafka_sink.client.option_parsing import Option, Reading, one_of, text, words
 from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC, prefix_fault
+from spark_kafka_sink.producer.config import conflicts_with_idempotence
+from spark_kafka_sink.spark.options.names import as_in_spark
 from spark_kafka_sink.spark.options.values import replication, topic_name, without_fault
 
 AT_LEAST_ONCE, EXACTLY_ONCE = "at-least-once", "exactly-once"
@@ -72,10 +73,10 @@ class DeliveryOptions:
     tolerates_mismatch: bool = False
 
 
-def delivery_of(reading: Reading, producer: Mapping[str, str]) -> tuple[DeliveryOptions | None, list[str]]:
+def delivery_of(reading: Reading, producer: Reading) -> tuple[DeliveryOptions | None, list[str]]:
     """What exactly once needs to know, None for at least once; and the faults.
 
-    `producer`: its options, lower-cased and without their prefix.
+    `reading` is of the sink's own options, `producer` of those of the producer.
     """
     values = reading.values
     if values["deliveryGuarantee"] != EXACTLY_ONCE:
@@ -86,20 +87,20 @@ def delivery_of(reading: Reading, producer: Mapping[str, str]) -> tuple[Delivery
             for option in DELIVERY_OPTIONS[1:]
             if option.name in reading.given
         ]
-    timeout = producer.get(TIMEOUT, "").strip()
+    has_timeout = TIMEOUT in producer.given and "transaction_timeout_ms" not in producer.wrong
     options = DeliveryOptions(
         prefix=values["transactionalIdPrefix"],
         key=values["idempotencyKey"],
         topic=values["decisionLogTopic"],
         replication=values["decisionLogReplication"],
-        timeout_ms=int(timeout) if timeout.isdecimal() else None,  # the producer's own table has the words for others
+        timeout_ms=producer.values["transaction_timeout_ms"] if has_timeout else None,
         checkpoint=values["checkpointLocation"],
         tolerates_mismatch=values["onReplayMismatch"] == MISMATCH_WARNS,
     )
     return options, _conflicts(values["onRecordError"], producer)
 
 
-def _conflicts(reaction: str, producer: Mapping[str, str]) -> list[str]:
+def _conflicts(reaction: str, producer: Reading) -> list[str]:
     asked = f"Option 'deliveryGuarantee' is '{EXACTLY_ONCE}'"
     faults = []
     if reaction == "deadLetter":
@@ -107,13 +108,6 @@ def _conflicts(reaction: str, producer: Mapping[str, str]) -> list[str]:
             f"{asked}, so 'onRecordError' must be 'fail': a record that is refused makes its transaction one that can "
             "only be aborted, so that no other row of the task could be committed."
         )
-    if producer.get("acks", "all").strip().lower() not in ("all", "-1"):
-        faults.append(f"{asked}, so 'kafka.acks' must be 'all'.")
-    if producer.get("enable.idempotence", "true").strip().lower() == "false":
-        faults.append(f"{asked}, so 'kafka.enable.idempotence' must not be 'false'.")
-    if producer.get("retries", "1").strip() == "0":
-        faults.append(f"{asked}, so 'kafka.retries' must not be 0.")
-    in_flight = producer.get("max.in.flight.requests.per.connection", "5").strip()
-    if in_flight.isdecimal() and int(in_flight) > 5:
-        faults.append(f"{asked}, so 'kafka.max.in.flight.requests.per.connection' must be at most 5.")
-    return faults
+    if not producer.values["enable_idempotence"]:
+        faults.append(f"{asked}, so kafka.enable.idempotence must not be false.")
+    return [*faults, *(f"{asked}, so {as_in_spark(words)}." for words in conflicts_with_idempotence(producer))]

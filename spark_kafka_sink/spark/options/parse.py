@@ -27,7 +27,7 @@ from spark_kafka_sink.formats.planning import WITH_REGISTRY
 from spark_kafka_sink.formats.registry_options import PREFIX as REGISTRY_PREFIX
 from spark_kafka_sink.formats.registry_options import registry_of
 from spark_kafka_sink.held_log import warn_once
-from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.config import ProducerConfig, read_producer_options
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 from spark_kafka_sink.spark.options.delivery import delivery_of
 from spark_kafka_sink.spark.options.distribution import distribution_of
@@ -79,10 +79,10 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     dead_letter_topic, of_dead_letters = _dead_letter_topic(reading)
     formats, of_formats = formats_of(reading)
     registry, of_registry = registry_of(reading, formats, topic)
-    delivery, of_delivery = delivery_of(reading, kafka)
+    producer, producer_reading, of_producer = _producer_options(kafka)
+    delivery, of_delivery = delivery_of(reading, producer_reading)
     log_topic = None if delivery is None else delivery.topic
     bytes_per_second, of_pace = _bytes_per_second(reading, lowered.get(TASKS_AT_ONCE))
-    producer, of_producer = _producer_options(kafka)
     faults = [
         *_faults_of_names(own),
         *(fault + _value_of(fault, reading.given, _VALUES_TO_SHOW) for fault in reading.faults),
@@ -198,8 +198,8 @@ def _dead_letter_topic(reading: Reading) -> tuple[str | None, list[str]]:
     return topic, [words] if topic is None else []
 
 
-def _producer_options(given: dict[str, str]) -> tuple[dict[str, str], list[str]]:
-    """What the producer gets, and its faults in the words of a job."""
+def _producer_options(given: dict[str, str]) -> tuple[dict[str, str], Reading, list[str]]:
+    """What the producer gets, what it reads there, and its faults in the words of a job."""
     faults = [words for name, words in _REFUSED.items() if name in given]
     unknown = [name for name in given if name not in PRODUCER_NAMES]
     faults.extend(unknown_option(name, PRODUCER_NAMES, "producer", KAFKA_PREFIX) for name in unknown)
@@ -208,11 +208,12 @@ def _producer_options(given: dict[str, str]) -> tuple[dict[str, str], list[str]]
         faults.append("Kafka option bootstrap.servers is not set. Please make sure it is set and retry.")
         # Stands in for the missing one, so that the other options are looked at as well.
         producer["bootstrap.servers"] = "localhost:9092"
+    reading = read_producer_options(producer)
     try:
-        ProducerConfig.parse(producer)
+        ProducerConfig.of(reading)
     except ConfigurationError as error:
         faults.extend(_with_prefix(fault, producer) for fault in error.faults)
-    return producer, faults
+    return producer, reading, faults
 
 
 def _with_prefix(fault: str, producer: Mapping[str, str]) -> str:

@@ -43,14 +43,22 @@ def test_options_that_are_given_are_used() -> None:
     assert parse(**ONCE, **said).exactly_once == DeliveryOptions("orders", "today", "log", 3, 70_000, "/checkpoint")
 
 
+@pytest.mark.parametrize("given", ["5000", "+5000", " 5000 ", "05000"])
+def test_the_tasks_timeout_is_the_users_however_the_number_is_written(given: str) -> None:
+    delivery = parse(**ONCE, **{"kafka.transaction.timeout.ms": given}).exactly_once
+    assert delivery is not None
+    assert delivery.timeout_ms == 5000
+
+
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
         ("deliveryGuarantee", "exactly once", "must be one of at-least-once, exactly-once. It is 'exactly once'."),
         ("onRecordError", "deadLetter", "so 'onRecordError' must be 'fail': a record that is refused"),
-        ("kafka.acks", "1", "so 'kafka.acks' must be 'all'"),
-        ("kafka.enable.idempotence", "false", "so 'kafka.enable.idempotence' must not be 'false'"),
-        ("kafka.retries", "0", "so 'kafka.retries' must not be 0"),
+        ("kafka.acks", "1", "so kafka.acks must be all"),
+        ("kafka.enable.idempotence", "false", "so kafka.enable.idempotence must not be false"),
+        ("kafka.retries", "0", "so kafka.retries must not be 0"),
+        ("kafka.retries", "00", "so kafka.retries must not be 0"),
         ("kafka.max.in.flight.requests.per.connection", "6", "must be at most 5"),
         (
             "transactionalIdPrefix",
