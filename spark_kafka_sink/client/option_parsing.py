@@ -1,4 +1,4 @@
-"""How an option is read: one row of a table, the parsers of values, and the reading of all that a user gave.
+"""How options are read: the parsers of values, and the reading of all that a user gave by the rows of a table.
 
 Every value may come as text, as Spark and the command line give it, or as what it means. A parser raises ValueError
 with the end of a sentence that begins with the option's name: "must be ...".
@@ -7,39 +7,17 @@ with the end of a sentence that begins with the option's name: "must be ...".
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from spark_kafka_sink.client.other_names import unknown_option
+from spark_kafka_sink.option import Option, Parser
 from spark_kafka_sink.protocol.codecs import STRING_BYTES_MAX, is_writable
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 _NUMBER = re.compile("[+-]?[0-9]+")
-
-Parser = Callable[[object], object]
-"""From what the user gave to the value used."""
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option of the Java client, or one of the sink itself."""
-
-    name: str
-    default: object
-    parse: Parser
-    meaning: str
-    """The sentence that a user reads; docs/options.md is compared with it."""
-    refused: str = ""
-    """Why another value than the default is refused; empty for an option that is honoured."""
-    secret: bool = False
-    """Its value is in no error, no log and no repr."""
-
-    @property
-    def field(self) -> str:
-        """The name of the field of ClientConfig or ProducerConfig."""
-        return self.name.replace(".", "_")
 
 
 @dataclass

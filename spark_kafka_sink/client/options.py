@@ -14,7 +14,6 @@ from spark_kafka_sink.client.bootstrap import RESOLVE_CANONICAL, USE_ALL_DNS_IPS
 from spark_kafka_sink.client.option_parsing import (
     INT_MAX,
     LONG_MAX,
-    Option,
     Reading,
     names,
     natural_int,
@@ -28,6 +27,7 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.frame import FRAME_BYTES_MAX
 from spark_kafka_sink.network.security_config import SecurityConfig, security_config
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
+from spark_kafka_sink.option import Option
 
 # ClientConfig: how a client connects, asks and waits.
 #

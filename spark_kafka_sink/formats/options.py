@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spark_kafka_sink.client.option_parsing import Option, Reading, one_of, text, words
+from spark_kafka_sink.client.option_parsing import Reading, one_of, text, words
 from spark_kafka_sink.formats.planning import (
     FORMATS,
     NO_SCHEMA,
@@ -17,6 +17,7 @@ from spark_kafka_sink.formats.planning import (
     SchemaChoice,
 )
 from spark_kafka_sink.named_file import named_file
+from spark_kafka_sink.option import Option
 
 SIDES = ("value", "key")
 _COLUMN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^,`]+?))\s*(?:,|$)")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_kafka_sink.client.option_parsing import INT_MAX, Option, Reading, boolean, one_of, text, whole, words
+from spark_kafka_sink.client.option_parsing import INT_MAX, Reading, boolean, one_of, text, whole, words
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.formats.options import FormatOptions
 from spark_kafka_sink.formats.schema_registry import RegistryConfig, check_urls
 from spark_kafka_sink.network.security.tls_options import parse_tls
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
+from spark_kafka_sink.option import Option
 
 PREFIX = "schema.registry."
 SOURCES = ("register", "lookup", "latest")
@@ -42,7 +43,7 @@ _TLS = tuple(
         f"{PREFIX}{option.name}",
         option.default or "",
         text,
-        option.doc.replace("the broker's", "the registry's"),
+        option.meaning.replace("the broker's", "the registry's"),
         secret=option.secret,
     )
     for option in SECURITY_OPTIONS.values()

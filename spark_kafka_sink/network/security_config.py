@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.held_log import warn_once
-from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
+from spark_kafka_sink.network.security_options import SECURITY_OPTIONS, default_of, security_text, text_of
 
 if TYPE_CHECKING:
     import ssl
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 class SecurityConfig:
     """`tls` and `login` are there if the protocol uses them."""
 
-    protocol: str = PROTOCOLS[0]
+    protocol: str = default_of("security.protocol")
     tls: TlsConfig | None = None
     login: Login | None = None
 
@@ -57,7 +57,7 @@ class SecurityConfig:
 def security_config(options: Mapping[str, object]) -> SecurityConfig:
     """ConfigurationError with all faults; names that are no security options are passed over."""
     given, faults = _texts(options)
-    protocol = given.get("security.protocol", PROTOCOLS[0]).upper()
+    protocol = text_of(given, "security.protocol").upper()
     if protocol not in PROTOCOLS:
         faults.append(f"security.protocol must be one of {', '.join(PROTOCOLS)}.")
     # As in Java, what the protocol has no use for may be there, and is not looked at.
@@ -93,10 +93,8 @@ def _texts(options: Mapping[str, object]) -> tuple[dict[str, str], list[str]]:
             continue
         if option.refused:
             faults.append(f"{name} cannot be set: {option.refused}.")
-        elif isinstance(value, list | tuple):
-            texts[name] = ",".join(str(part) for part in value)
         else:
-            texts[name] = (str(value).lower() if isinstance(value, bool) else str(value)).strip()
+            texts[name] = security_text(value)
     return texts, faults
 
 

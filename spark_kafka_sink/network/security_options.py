@@ -6,141 +6,200 @@ is), unless it would load a class: such an option promises behaviour that we cou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-if TYPE_CHECKING:
-    pass
+from spark_kafka_sink.option import Option
 
 
-@dataclass(frozen=True)
-class SecurityOption:
-    name: str
-    default: str | None
-    doc: str
-    secret: bool = False
-    refused: str = ""
-    """Why it cannot be set, if it cannot."""
-    ignored: bool = False
+def security_text(value: object) -> str:
+    """Text, as the parsers of TLS and SASL take all values."""
+    if isinstance(value, list | tuple):
+        return ",".join(str(part) for part in value)
+    return (str(value).lower() if isinstance(value, bool) else str(value)).strip()
 
 
 _LOADS_A_CLASS = "it would load a Java class. "
 _FOR_JVM = "Of a JVM only: accepted, without effect."
 
 _USED = (
-    SecurityOption("security.protocol", "PLAINTEXT", "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."),
-    SecurityOption("ssl.truststore.location", None, "File with the certificates of the authorities that are trusted."),
-    SecurityOption("ssl.truststore.password", None, "Password of that file.", secret=True),
-    SecurityOption("ssl.truststore.type", "JKS", "PEM, PKCS12 or JKS; without it the file's content decides."),
-    SecurityOption("ssl.truststore.certificates", None, "The trusted certificates themselves, as PEM."),
-    SecurityOption("ssl.keystore.location", None, "File with the client's private key and certificate chain."),
-    SecurityOption("ssl.keystore.password", None, "Password of that file.", secret=True),
-    SecurityOption("ssl.keystore.type", "JKS", "PEM, PKCS12 or JKS; without it the file's content decides."),
-    SecurityOption("ssl.keystore.certificate.chain", None, "The client's certificate chain itself, as PEM."),
-    SecurityOption("ssl.keystore.key", None, "The client's private key itself, as PEM.", secret=True),
-    SecurityOption("ssl.key.password", None, "Password of the private key.", secret=True),
-    SecurityOption(
+    Option("security.protocol", "PLAINTEXT", security_text, "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."),
+    Option(
+        "ssl.truststore.location",
+        None,
+        security_text,
+        "File with the certificates of the authorities that are trusted.",
+    ),
+    Option("ssl.truststore.password", None, security_text, "Password of that file.", secret=True),
+    Option("ssl.truststore.type", None, security_text, "PEM, PKCS12 or JKS; without it the file's content decides."),
+    Option("ssl.truststore.certificates", None, security_text, "The trusted certificates themselves, as PEM."),
+    Option("ssl.keystore.location", None, security_text, "File with the client's private key and certificate chain."),
+    Option("ssl.keystore.password", None, security_text, "Password of that file.", secret=True),
+    Option("ssl.keystore.type", None, security_text, "PEM, PKCS12 or JKS; without it the file's content decides."),
+    Option("ssl.keystore.certificate.chain", None, security_text, "The client's certificate chain itself, as PEM."),
+    Option("ssl.keystore.key", None, security_text, "The client's private key itself, as PEM.", secret=True),
+    Option("ssl.key.password", None, security_text, "Password of the private key.", secret=True),
+    Option(
         "ssl.endpoint.identification.algorithm",
         "https",
+        security_text,
         "https: the broker's certificate must be for the host that was connected to. Empty: it may be for any host.",
     ),
-    SecurityOption("ssl.cipher.suites", None, "The cipher suites allowed, by their IANA or OpenSSL names."),
-    SecurityOption("ssl.enabled.protocols", "TLSv1.2,TLSv1.3", "The TLS versions allowed."),
-    SecurityOption("ssl.protocol", "TLSv1.3", "The newest TLS version, where ssl.enabled.protocols is not set."),
-    SecurityOption("sasl.mechanism", "GSSAPI", "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI."),
-    SecurityOption("sasl.jaas.config", None, "Login module with the credentials, as for the Java client.", secret=True),
-    SecurityOption("sasl.kerberos.service.name", None, "GSSAPI: the name of the brokers' service, usually kafka."),
-    SecurityOption("sasl.oauthbearer.token", None, "OAUTHBEARER: a token as it is. Ours.", secret=True),
-    SecurityOption(
+    Option("ssl.cipher.suites", None, security_text, "The cipher suites allowed, by their IANA or OpenSSL names."),
+    Option("ssl.enabled.protocols", "TLSv1.2,TLSv1.3", security_text, "The TLS versions allowed."),
+    Option("ssl.protocol", "TLSv1.3", security_text, "The newest TLS version, where ssl.enabled.protocols is not set."),
+    Option("sasl.mechanism", "GSSAPI", security_text, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI."),
+    Option(
+        "sasl.jaas.config",
+        None,
+        security_text,
+        "Login module with the credentials, as for the Java client.",
+        secret=True,
+    ),
+    Option(
+        "sasl.kerberos.service.name", None, security_text, "GSSAPI: the name of the brokers' service, usually kafka."
+    ),
+    Option("sasl.oauthbearer.token", None, security_text, "OAUTHBEARER: a token as it is. Ours.", secret=True),
+    Option(
         "sasl.oauthbearer.token.callback",
         None,
+        security_text,
         "OAUTHBEARER: a Python callable without arguments that returns a token, or its name, `package.module:function`,"
         " which is imported where the connection is, and "
         "[runs there](security.md#who-may-set-a-jobs-options): on Spark's workers. Ours.",
         secret=True,
     ),
-    SecurityOption(
+    Option(
         "sasl.oauthbearer.token.endpoint.url",
         None,
+        security_text,
         "OAUTHBEARER: where tokens are obtained (OIDC): https, or loopback; or `file:///path` of a token that another "
         "program keeps fresh: it is read for each connection, on Spark's workers.",
     ),
-    SecurityOption(
-        "sasl.oauthbearer.client.credentials.client.id", None, "OAUTHBEARER: the client's id at the endpoint."
+    Option(
+        "sasl.oauthbearer.client.credentials.client.id",
+        None,
+        security_text,
+        "OAUTHBEARER: the client's id at the endpoint.",
     ),
-    SecurityOption(
-        "sasl.oauthbearer.client.credentials.client.secret", None, "OAUTHBEARER: the client's secret.", secret=True
+    Option(
+        "sasl.oauthbearer.client.credentials.client.secret",
+        None,
+        security_text,
+        "OAUTHBEARER: the client's secret.",
+        secret=True,
     ),
-    SecurityOption(
+    Option(
         "sasl.oauthbearer.jwt.retriever.class",
         "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",
+        security_text,
         "OAUTHBEARER: one of Kafka's own names. JwtBearerJwtRetriever: an assertion is exchanged for a token (the "
         "grant jwt-bearer), as Google's service accounts do it.",
     ),
-    SecurityOption(
+    Option(
         "sasl.oauthbearer.assertion.file",
         None,
+        security_text,
         "OAUTHBEARER: a file with an assertion that another program signs and keeps fresh, in place of the client's "
         "secret; read for each request, on Spark's workers.",
     ),
-    SecurityOption(
+    Option(
         "sasl.oauthbearer.assertion.private.key.file",
         None,
+        security_text,
         "OAUTHBEARER: a private key in PEM that signs assertions, in place of the client's secret; read for each "
         "request, on Spark's workers. Needs the extra `oauth`.",
     ),
-    SecurityOption(
-        "sasl.oauthbearer.assertion.private.key.passphrase", None, "OAUTHBEARER: the password of that key.", secret=True
+    Option(
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+        None,
+        security_text,
+        "OAUTHBEARER: the password of that key.",
+        secret=True,
     ),
-    SecurityOption(
-        "sasl.oauthbearer.assertion.algorithm", "RS256", "OAUTHBEARER: how assertions are signed; or ES256."
+    Option(
+        "sasl.oauthbearer.assertion.algorithm",
+        "RS256",
+        security_text,
+        "OAUTHBEARER: how assertions are signed; or ES256.",
     ),
-    SecurityOption(
+    Option(
         "sasl.oauthbearer.assertion.template.file",
         None,
+        security_text,
         'OAUTHBEARER: JSON with more of an assertion, `{"header": {"kid": ...}, "payload": {...}}`; it wins over the '
         "options of claims.",
     ),
-    SecurityOption(
+    Option(
         "sasl.oauthbearer.assertion.claim.aud",
         None,
+        security_text,
         "OAUTHBEARER: who is to take an assertion; without it the address of the endpoint.",
     ),
-    SecurityOption(
-        "sasl.oauthbearer.assertion.claim.iss", None, "OAUTHBEARER: who signs an assertion; without it the client's id."
+    Option(
+        "sasl.oauthbearer.assertion.claim.iss",
+        None,
+        security_text,
+        "OAUTHBEARER: who signs an assertion; without it the client's id.",
     ),
-    SecurityOption(
+    Option(
         "sasl.oauthbearer.assertion.claim.sub",
         None,
+        security_text,
         "OAUTHBEARER: who an assertion is about; without it the one that signs it.",
     ),
-    SecurityOption(
-        "sasl.oauthbearer.assertion.claim.exp.seconds", "300", "OAUTHBEARER: how long an assertion is valid."
+    Option(
+        "sasl.oauthbearer.assertion.claim.exp.seconds",
+        "300",
+        security_text,
+        "OAUTHBEARER: how long an assertion is valid.",
     ),
-    SecurityOption(
-        "sasl.oauthbearer.assertion.claim.nbf.seconds", "60", "OAUTHBEARER: how long before now it is valid already."
+    Option(
+        "sasl.oauthbearer.assertion.claim.nbf.seconds",
+        "60",
+        security_text,
+        "OAUTHBEARER: how long before now it is valid already.",
     ),
-    SecurityOption(
+    Option(
         "sasl.oauthbearer.assertion.claim.jti.include",
         "false",
+        security_text,
         "OAUTHBEARER: true: each assertion has an id of its own (`jti`), for providers that take each one once.",
     ),
-    SecurityOption("sasl.oauthbearer.scope", None, "OAUTHBEARER: the scope to ask for."),
-    SecurityOption("sasl.oauthbearer.header.urlencode", "false", "OAUTHBEARER: id and secret are URL-encoded first."),
-    SecurityOption(
-        "sasl.login.connect.timeout.ms", "10000", "OAUTHBEARER: the longest wait for the endpoint to connect."
+    Option("sasl.oauthbearer.scope", None, security_text, "OAUTHBEARER: the scope to ask for."),
+    Option(
+        "sasl.oauthbearer.header.urlencode", "false", security_text, "OAUTHBEARER: id and secret are URL-encoded first."
     ),
-    SecurityOption("sasl.login.read.timeout.ms", "10000", "OAUTHBEARER: the longest wait for the endpoint's answer."),
-    SecurityOption(
-        "sasl.login.refresh.window.factor", "0.8", "OAUTHBEARER: share of its life after which a token is renewed."
+    Option(
+        "sasl.login.connect.timeout.ms",
+        "10000",
+        security_text,
+        "OAUTHBEARER: the longest wait for the endpoint to connect.",
     ),
-    SecurityOption("sasl.login.retry.backoff.ms", "100", "OAUTHBEARER: first wait before a token is requested again."),
-    SecurityOption(
-        "sasl.login.retry.backoff.max.ms", "10000", "OAUTHBEARER: longest wait before a token is requested again."
+    Option(
+        "sasl.login.read.timeout.ms", "10000", security_text, "OAUTHBEARER: the longest wait for the endpoint's answer."
     ),
-    SecurityOption(
+    Option(
+        "sasl.login.refresh.window.factor",
+        "0.8",
+        security_text,
+        "OAUTHBEARER: share of its life after which a token is renewed.",
+    ),
+    Option(
+        "sasl.login.retry.backoff.ms",
+        "100",
+        security_text,
+        "OAUTHBEARER: first wait before a token is requested again.",
+    ),
+    Option(
+        "sasl.login.retry.backoff.max.ms",
+        "10000",
+        security_text,
+        "OAUTHBEARER: longest wait before a token is requested again.",
+    ),
+    Option(
         "sasl.login.callback.handler.class",
         None,
+        security_text,
         "Accepted for Kafka's own OAuthBearerLoginCallbackHandler, which is what we do anyway; else refused.",
     ),
 )
@@ -179,14 +238,26 @@ _IGNORED = (
     "ssl.trustmanager.algorithm",
 )
 
-SECURITY_OPTIONS: dict[str, SecurityOption] = {
+SECURITY_OPTIONS: dict[str, Option] = {
     option.name: option
     for option in (
         *_USED,
         *(
-            SecurityOption(name, None, "Cannot be set.", refused=_LOADS_A_CLASS + instead)
+            Option(name, None, security_text, "Cannot be set.", refused=_LOADS_A_CLASS + instead)
             for name, instead in _REFUSED.items()
         ),
-        *(SecurityOption(name, None, _FOR_JVM, ignored=True) for name in _IGNORED),
+        *(Option(name, None, security_text, _FOR_JVM, ignored=True) for name in _IGNORED),
     )
 }
+
+
+def default_of(name: str) -> str:
+    """The text that stands for an option that is not given, and has a default."""
+    default = SECURITY_OPTIONS[name].default
+    assert isinstance(default, str)
+    return default
+
+
+def text_of(given: Mapping[str, str], name: str) -> str:
+    """What the user gave, else the default."""
+    return given[name] if name in given else default_of(name)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from spark_kafka_sink.client.option_parsing import (
     INT_MAX,
-    Option,
     boolean,
     names,
     natural_int,
@@ -20,6 +19,7 @@ from spark_kafka_sink.client.option_parsing import (
     whole,
 )
 from spark_kafka_sink.client.options import CLIENT_OPTIONS, CONNECTION_OPTIONS
+from spark_kafka_sink.option import Option
 
 KAFKA_CLASSES = "org.apache.kafka.clients.producer."
 

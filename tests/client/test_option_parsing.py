@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.client.option_parsing import (
-    Option,
-    Parser,
     boolean,
     names,
     one_of,
@@ -16,6 +14,7 @@ from spark_kafka_sink.client.option_parsing import (
     text,
     whole,
 )
+from spark_kafka_sink.option import Option, Parser
 
 
 @pytest.mark.parametrize(

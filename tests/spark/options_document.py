@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
-from spark_kafka_sink.client.option_parsing import Option
 from spark_kafka_sink.client.other_names import KAFKA_PYTHON, LIBRDKAFKA
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
+from spark_kafka_sink.option import Option
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 from spark_kafka_sink.spark.options.names import IN_PLACE_OF_CLASSES, as_in_spark
 from spark_kafka_sink.spark.options.others import CONSUMER_OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
@@ -53,7 +53,7 @@ def sections() -> dict[str, str]:
             if option.name not in _refused()
         ),
         "security": _table(
-            (f"kafka.{option.name}", _shown(option.default), option.doc + (" **Secret.**" if option.secret else ""))
+            (f"kafka.{option.name}", _shown(option.default), option.meaning + (" **Secret.**" if option.secret else ""))
             for option in SECURITY_OPTIONS.values()
             if not option.refused and not option.ignored
         ),
@@ -93,7 +93,7 @@ def _row(name: str) -> tuple[str, str, str]:
     of_kafka = name.removeprefix("kafka.")
     if of_kafka in SECURITY_OPTIONS:
         security = SECURITY_OPTIONS[of_kafka]
-        return name, _shown(security.default), security.doc + (" **Secret.**" if security.secret else "")
+        return name, _shown(security.default), security.meaning + (" **Secret.**" if security.secret else "")
     return name, _default(PRODUCER_OPTIONS[of_kafka]), PRODUCER_OPTIONS[of_kafka].meaning
 
 

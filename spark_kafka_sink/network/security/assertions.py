@@ -18,6 +18,7 @@ from typing import Any
 
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.named_file import named_file
+from spark_kafka_sink.network.security_options import default_of
 from spark_kafka_sink.sasl.oauthbearer import token_expiry_s, token_part
 from spark_kafka_sink.words import cleaned
 
@@ -35,13 +36,13 @@ class AssertionConfig:
     file: str | None = None
     key_file: str | None = None
     passphrase: str | None = field(default=None, repr=False)
-    algorithm: str = ALGORITHMS[0]
+    algorithm: str = default_of(f"{_PREFIX}.algorithm")
     template_file: str | None = None
     issuer: str | None = None
     subject: str | None = None
     audience: str | None = None
-    exp_seconds: int = 300
-    nbf_seconds: int = 60
+    exp_seconds: int = int(default_of(f"{_PREFIX}.claim.exp.seconds"))
+    nbf_seconds: int = int(default_of(f"{_PREFIX}.claim.nbf.seconds"))
     jti_include: bool = False
 
 

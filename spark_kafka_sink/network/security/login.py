@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.security.assertions import ALGORITHMS, NEEDS, AssertionConfig, can_sign
 from spark_kafka_sink.network.security.oidc import OidcConfig, check_endpoint_url
+from spark_kafka_sink.network.security_options import default_of, text_of
 from spark_kafka_sink.sasl.gssapi import load_gssapi
 from spark_kafka_sink.sasl.jaas import parse_jaas
 from spark_kafka_sink.sasl.oauthbearer import extension_fault
@@ -36,13 +37,13 @@ _ONE_SOURCE = (
     "sasl.oauthbearer.token, sasl.oauthbearer.token.callback, or unsecuredLoginStringClaim_sub in "
     "sasl.jaas.config (for tests)."
 )
-_NUMBERS_OF_OIDC = {
-    "sasl.login.connect.timeout.ms": OidcConfig.connect_timeout_ms,
-    "sasl.login.read.timeout.ms": OidcConfig.read_timeout_ms,
-    "sasl.login.retry.backoff.ms": OidcConfig.retry_backoff_ms,
-    "sasl.login.retry.backoff.max.ms": OidcConfig.retry_backoff_max_ms,
-    "sasl.login.refresh.window.factor": OidcConfig.refresh_window_factor,
-}
+_NUMBERS_OF_OIDC = (
+    "sasl.login.connect.timeout.ms",
+    "sasl.login.read.timeout.ms",
+    "sasl.login.retry.backoff.ms",
+    "sasl.login.retry.backoff.max.ms",
+    "sasl.login.refresh.window.factor",
+)
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _OAUTH_CALLBACK_HANDLERS = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
@@ -54,7 +55,7 @@ _OAUTH_CALLBACK_HANDLERS = (
 class Login:
     """Empty where the mechanism has no use for it."""
 
-    mechanism: str = "GSSAPI"
+    mechanism: str = default_of("sasl.mechanism")
     username: str = ""
     password: str = field(default="", repr=False)
     token_auth: bool = False
@@ -72,7 +73,7 @@ class Login:
 
 def parse_login(given: Mapping[str, str], token_callback: object) -> tuple[Login, list[str]]:
     """The login, and what is wrong with its options."""
-    mechanism = given.get("sasl.mechanism", Login.mechanism).upper()
+    mechanism = text_of(given, "sasl.mechanism").upper()
     if mechanism == "AWS_MSK_IAM":
         return Login(), [_IAM]
     if mechanism not in SASL_MECHANISMS:
@@ -163,8 +164,8 @@ def _oauth(given: Mapping[str, str], token_callback: object) -> tuple[Login, lis
 
 def _faults_of_callbacks(given: Mapping[str, str], token_callback: object) -> list[str]:
     faults = []
-    handler = given.get("sasl.login.callback.handler.class", _OAUTH_CALLBACK_HANDLERS[0])
-    if handler not in _OAUTH_CALLBACK_HANDLERS:
+    handler = given.get("sasl.login.callback.handler.class")
+    if handler is not None and handler not in _OAUTH_CALLBACK_HANDLERS:
         faults.append("sasl.login.callback.handler.class cannot be set: use sasl.oauthbearer.token.callback.")
     named = isinstance(token_callback, str) and _FUNCTION.fullmatch(token_callback) is not None
     if token_callback is not None and not named and not callable(token_callback):
@@ -182,7 +183,7 @@ def _extensions(options: Mapping[str, str]) -> tuple[tuple[tuple[str, str], ...]
 
 def _retriever(given: Mapping[str, str], url: str) -> tuple[str, list[str]]:
     """Which of Kafka's own classes is meant; by default the address and the other options say what to do."""
-    name = given.get(_RETRIEVER, _RETRIEVERS[0])
+    name = text_of(given, _RETRIEVER)
     retriever = name.rpartition(".")[2]
     if name.removeprefix(_RETRIEVER_PACKAGE) not in _RETRIEVERS:
         return retriever, [
@@ -224,7 +225,7 @@ def _assertion(given: Mapping[str, str], url: str, client_id: str) -> tuple[Asse
             f"{prefix}{name} has no effect without {prefix}private.key.file or {prefix}file." for name in own
         ][:1]
     faults = []
-    algorithm = own.get("algorithm", AssertionConfig.algorithm).upper()
+    algorithm = text_of(given, f"{prefix}algorithm").upper()
     if algorithm not in ALGORITHMS:
         faults.append(f"{prefix}algorithm must be one of {', '.join(ALGORITHMS)}.")
     jti_include, of_jti = _switch(given, f"{prefix}claim.jti.include")
@@ -232,7 +233,7 @@ def _assertion(given: Mapping[str, str], url: str, client_id: str) -> tuple[Asse
     if not can_sign():
         faults.append(f"{prefix}private.key.file {NEEDS}.")
     exp, nbf = f"{prefix}claim.exp.seconds", f"{prefix}claim.nbf.seconds"
-    numbers, of_numbers = _numbers(given, {exp: AssertionConfig.exp_seconds, nbf: AssertionConfig.nbf_seconds})
+    numbers, of_numbers = _numbers(given, _defaults(exp, nbf))
     faults += of_numbers
     config = AssertionConfig(
         key_file=own["private.key.file"],
@@ -278,7 +279,7 @@ def _oidc(
             f"{own}private.key.file or {own}file."
         )
     header_urlencode, of_switch = _switch(given, "sasl.oauthbearer.header.urlencode")
-    numbers, of_numbers = _numbers(given, _NUMBERS_OF_OIDC)
+    numbers, of_numbers = _numbers(given, _defaults(*_NUMBERS_OF_OIDC))
     config = OidcConfig(
         url,
         client_id,
@@ -297,8 +298,12 @@ def _oidc(
 
 
 def _switch(given: Mapping[str, str], name: str) -> tuple[bool, list[str]]:
-    text = given.get(name, "false").lower()
+    text = text_of(given, name).lower()
     return text == "true", [] if text in ("true", "false") else [f"{name} must be true or false."]
+
+
+def _defaults(*names: str) -> dict[str, float]:
+    return {name: float(default_of(name)) for name in names}
 
 
 def _numbers(given: Mapping[str, str], defaults: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:

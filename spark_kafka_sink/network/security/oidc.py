@@ -32,6 +32,7 @@ from spark_kafka_sink.network.http_exchange import (
     url_fault,
 )
 from spark_kafka_sink.network.security.assertions import AssertionConfig, assertion_of, shown
+from spark_kafka_sink.network.security_options import default_of
 from spark_kafka_sink.sasl.oauthbearer import token_expiry_s, token_part
 
 ANSWER_BYTES_MAX = 1024 * 1024
@@ -52,11 +53,11 @@ class OidcConfig:
     client_secret: str = field(repr=False)
     scope: str | None = None
     header_urlencode: bool = False
-    connect_timeout_ms: int = 10_000
-    read_timeout_ms: int = 10_000
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 10_000
-    refresh_window_factor: float = 0.8
+    connect_timeout_ms: int = int(default_of("sasl.login.connect.timeout.ms"))
+    read_timeout_ms: int = int(default_of("sasl.login.read.timeout.ms"))
+    retry_backoff_ms: int = int(default_of("sasl.login.retry.backoff.ms"))
+    retry_backoff_max_ms: int = int(default_of("sasl.login.retry.backoff.max.ms"))
+    refresh_window_factor: float = float(default_of("sasl.login.refresh.window.factor"))
     assertion: AssertionConfig | None = None
     """In place of the secret."""
     is_jwt_bearer: bool = False

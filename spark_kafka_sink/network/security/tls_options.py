@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from spark_kafka_sink.network.security.tls_context import TLS13_SUITES, VERSIONS, StoreConfig, TlsConfig, openssl_suite
+from spark_kafka_sink.network.security_options import default_of, text_of
 
 _STORE_TYPES = ("PEM", "PKCS12", "JKS")
 _PROTOCOLS = (*VERSIONS, "TLS")  # what ssl.protocol may be; TLS is the newest
@@ -72,7 +73,7 @@ def _faults_of_store(given: Mapping[str, str], store: str, is_there: bool) -> li
 
 def _check_hostname(given: Mapping[str, str]) -> tuple[bool, list[str]]:
     name = "ssl.endpoint.identification.algorithm"
-    algorithm = given.get(name, "https").lower()
+    algorithm = text_of(given, name).lower()
     faults = [] if algorithm in ("", "https") else [f"{name} must be https, or empty to switch the check off."]
     return algorithm != "", faults
 
@@ -88,11 +89,11 @@ def _cipher_suites(given: Mapping[str, str]) -> tuple[tuple[str, ...], list[str]
 
 def _versions(given: Mapping[str, str]) -> tuple[tuple[str, ...], list[str]]:
     faults = []
-    newest = given.get("ssl.protocol", "TLSv1.3")
+    newest = text_of(given, "ssl.protocol")
     if newest not in _PROTOCOLS:
         faults.append(f"ssl.protocol must be one of {', '.join(_PROTOCOLS)}; older versions are broken.")
-    default = ("TLSv1.2",) if newest == "TLSv1.2" else tuple(VERSIONS)
-    versions = tuple(_list(given.get("ssl.enabled.protocols", ""))) or default
+    default = newest if newest == "TLSv1.2" else default_of("ssl.enabled.protocols")
+    versions = tuple(_list(given.get("ssl.enabled.protocols", "")) or _list(default))
     if not set(versions) <= set(VERSIONS):
         faults.append(f"ssl.enabled.protocols must be of {', '.join(VERSIONS)}; older versions are broken.")
     return versions, faults

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_kafka_sink.client.new_topic import BROKERS_CHOOSE
-from spark_kafka_sink.client.option_parsing import Option, Reading, one_of, text, words
+from spark_kafka_sink.client.option_parsing import Reading, one_of, text, words
 from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC, prefix_fault
+from spark_kafka_sink.option import Option
 from spark_kafka_sink.producer.config import conflicts_with_idempotence
 from spark_kafka_sink.spark.options.names import as_in_spark
 from spark_kafka_sink.spark.options.values import replication, topic_name, without_fault

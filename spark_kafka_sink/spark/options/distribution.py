@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from spark_kafka_sink.client.option_parsing import Option, Reading, one_of, text, whole
+from spark_kafka_sink.client.option_parsing import Reading, one_of, text, whole
+from spark_kafka_sink.option import Option
 
 NONE, BY_PARTITION, BY_KEY = "none", "partition", "key"
 NUMBER_OF_TASKS_MAX = 1_000_000

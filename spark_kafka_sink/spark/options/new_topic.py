@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 
 from spark_kafka_sink.client.new_topic import NewTopic
-from spark_kafka_sink.client.option_parsing import Option, Reading, boolean, words
+from spark_kafka_sink.client.option_parsing import Reading, boolean, words
+from spark_kafka_sink.option import Option
 from spark_kafka_sink.spark.options.values import partitions, replication
 
 CONFIG = "createTopic.config."

@@ -6,9 +6,10 @@ rows of distribution, new topics, formats, schema registries and delivery stand 
 
 from __future__ import annotations
 
-from spark_kafka_sink.client.option_parsing import Option, boolean, one_of, whole, words
+from spark_kafka_sink.client.option_parsing import boolean, one_of, whole, words
 from spark_kafka_sink.formats.options import FORMAT_OPTIONS
 from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS
+from spark_kafka_sink.option import Option
 from spark_kafka_sink.reports.store import fault_of
 from spark_kafka_sink.spark.options.delivery import CHECKPOINT_LOCATION, DELIVERY_OPTIONS
 from spark_kafka_sink.spark.options.distribution import DISTRIBUTION_OPTIONS, NUMBER_OF_TASKS_MAX

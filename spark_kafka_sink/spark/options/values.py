@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spark_kafka_sink.client.new_topic import BROKERS_CHOOSE
-from spark_kafka_sink.client.option_parsing import INT_MAX, Parser, text, whole
+from spark_kafka_sink.client.option_parsing import INT_MAX, text, whole
+from spark_kafka_sink.option import Parser
 from spark_kafka_sink.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 _REPLICAS_MAX = 32_767

@@ -239,7 +239,7 @@ def test_options_of_a_jvm_are_passed_by_and_secrets_are_marked() -> None:
     assert security_config({"ssl.provider": "SunJSSE", "ssl.trustmanager.algorithm": "PKIX"}) == SecurityConfig()
     secret = {name for name, option in SECURITY_OPTIONS.items() if option.secret}
     assert secret >= {"sasl.jaas.config", "ssl.key.password", "ssl.keystore.key", "sasl.oauthbearer.token"}
-    assert all(name == option.name and option.doc for name, option in SECURITY_OPTIONS.items())
+    assert all(name == option.name and option.meaning for name, option in SECURITY_OPTIONS.items())
 
 
 @pytest.mark.parametrize("options", [SECRETS, OIDC, OAUTH | {"sasl.oauthbearer.token": "hush.6"}])
