@@ -24,7 +24,6 @@ from spark_kafka_sink.network.security import assertions, conversations
 from spark_kafka_sink.network.security.assertions import assertion_of, token_of_file
 from spark_kafka_sink.network.security.oidc import TokenSource
 from spark_kafka_sink.network.security_config import SecurityConfig, security_config
-from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.sasl.oauthbearer import token_part, unsecured_token
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.network.security.oidc_provider import CLIENT, Provider, oidc_provider
@@ -297,13 +296,6 @@ def test_each_fault_of_the_options_has_a_sentence(options: dict[str, Any], words
     with pytest.raises(ConfigurationError) as caught:
         security_config(OAUTH | {PREFIX + name: value for name, value in given.items()})
     assert any(words in fault for fault in caught.value.faults), caught.value.faults
-
-
-def test_the_defaults_of_the_documents_are_those_of_a_configuration_without_them() -> None:
-    written = {name: option.default for name, option in SECURITY_OPTIONS.items() if option.default is not None}
-    given = OAUTH | {PREFIX + "token.endpoint.url": "https://idp/token", PREFIX + "assertion.private.key.file": "k.pem"}
-    given[PREFIX + "client.credentials.client.id"] = CLIENT
-    assert security_config(written | given) == security_config(given)
 
 
 def test_a_token_in_a_file_is_read_for_each_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,49 @@
+"""The default of each option of TLS and SASL stands in the table, and is the one that is used."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spark_kafka_sink.network.security_config import security_config
+from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
+from tests.network.security.oidc_provider import CLIENT
+
+OAUTH = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+PREFIX = "sasl.oauthbearer."
+KAFKAS = "org.apache.kafka.common.security.oauthbearer."
+OTHERS = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "ssl.endpoint.identification.algorithm": "",
+    "ssl.enabled.protocols": "TLSv1.3",
+    "ssl.protocol": "TLSv1.2",
+    "sasl.mechanism": "OAUTHBEARER",
+    PREFIX + "jwt.retriever.class": KAFKAS + "JwtBearerJwtRetriever",
+    PREFIX + "assertion.algorithm": "ES256",
+    PREFIX + "assertion.claim.jti.include": "true",
+    PREFIX + "header.urlencode": "true",
+    "sasl.login.refresh.window.factor": "0.5",
+}
+"""Of each option whose default is no number another value."""
+
+
+@pytest.mark.parametrize("name", [name for name, option in SECURITY_OPTIONS.items() if option.default is not None])
+def test_the_default_of_the_table_is_the_one_that_is_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = OAUTH | {PREFIX + "token.endpoint.url": "https://idp/token", PREFIX + "assertion.private.key.file": "k.pem"}
+    given[PREFIX + "client.credentials.client.id"] = CLIENT
+    given.pop(name, None)
+    other = OTHERS.get(name, "7")
+    monkeypatch.setitem(SECURITY_OPTIONS, name, replace(SECURITY_OPTIONS[name], default=other))
+    with_default, with_other = security_config(given), security_config(given | {name: other})
+    assert with_default == with_other
+    monkeypatch.undo()
+    if name != "sasl.mechanism":  # the default one, GSSAPI, needs a service
+        assert security_config(given) != with_other
+
+
+def test_the_defaults_of_the_documents_are_those_of_a_configuration_without_them() -> None:
+    written = {name: option.default for name, option in SECURITY_OPTIONS.items() if option.default is not None}
+    given = OAUTH | {PREFIX + "token.endpoint.url": "https://idp/token", PREFIX + "assertion.private.key.file": "k.pem"}
+    given[PREFIX + "client.credentials.client.id"] = CLIENT
+    assert security_config(written | given) == security_config(given)
