@@ -29,7 +29,7 @@ def masked(words: str, secrets: Iterable[str]) -> str:
 
 
 def placed(topic: str, partition: int | None = None) -> str:
-    """topic orders, partition 3: in these words every error and log says where."""
+    """The words for a place, `topic orders, partition 3`, where its name may have come from a broker."""
     name = f"topic {cleaned(topic)}"
     return name if partition is None else f"{name}, partition {partition}"
 

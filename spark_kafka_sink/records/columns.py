@@ -1,8 +1,9 @@
 """The rows of one write, as Arrow columns: what the producer takes and the encoder reads.
 
 Columns are checked once, when they come in, and changed only where a later step could not work with them: view types
-become offset types (Arrow cannot take rows from views), timestamps become int64 milliseconds. Slices and chunks are
-free of copies. `take` copies the rows that it takes, and the encoder copies each value once, into its record.
+become offset types (Arrow cannot take rows from views), timestamps become int64 milliseconds. Slices are free
+of copies. `chunks` joins pieces, `take` copies the rows that it takes, and the encoder copies each value once, into its
+record.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SinkOptions: what the options of a write come to. Tasks import this, and not how options are parsed (options.py)."""
+"""SinkOptions: what the options of a write come to. Tasks import this, and not how options are parsed (parse.py)."""
 
 from __future__ import annotations
 
