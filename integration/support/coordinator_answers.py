@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.client.options import ClientConfig
+from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.producer.topic_partition import TopicPartition

@@ -6,7 +6,7 @@ cluster's own log. Until then a client that asks one of them may see no partitio
 
 from __future__ import annotations
 
-from spark_kafka_sink.client.options import ClientConfig
+from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.errors import NetworkError
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from spark_kafka_sink.reader.blocking_client import BlockingClient

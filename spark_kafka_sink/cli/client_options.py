@@ -16,7 +16,7 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.named_file import named_file
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.client.options import ClientConfig
+    from spark_kafka_sink.client.config import ClientConfig
     from spark_kafka_sink.producer.config import ProducerConfig
 
 SERVERS = "bootstrap.servers"

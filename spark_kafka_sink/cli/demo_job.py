@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_kafka_sink.client.options import ClientConfig, client_config
+from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.errors import KafkaSinkError, NetworkError
 from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from spark_kafka_sink.reader.blocking_client import BlockingClient

@@ -13,7 +13,7 @@ from spark_kafka_sink.cli.tables import print_table
 from spark_kafka_sink.errors import NetworkError
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.client.options import ClientConfig
+    from spark_kafka_sink.client.config import ClientConfig
     from spark_kafka_sink.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 
 HELP = "list topics, or describe those that are named: leaders, replicas, offsets"

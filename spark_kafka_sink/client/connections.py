@@ -15,8 +15,8 @@ from functools import partial
 from random import Random
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
+from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.connection_states import ConnectionStates
-from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.client.request import Loss
 from spark_kafka_sink.client.versions import (
     FinalizedFeatures,

@@ -25,8 +25,8 @@ from random import Random
 from spark_kafka_sink.client.backoff import ExponentialBackoff, wait_seconds
 from spark_kafka_sink.client.bootstrap import bootstrap_nodes
 from spark_kafka_sink.client.cluster import ClusterSnapshot, Node, PartitionInfo, bootstrap_snapshot, with_partitions
+from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.metadata_merge import Epochs, LeaderHint, SeenEpoch, merge_answer
-from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.errors import (
     IllegalStateError,
     InvalidRecordError,

@@ -15,9 +15,9 @@ import logging
 import math
 from collections.abc import Mapping
 
+from spark_kafka_sink.client.config import REBOOTSTRAP, ClientConfig
 from spark_kafka_sink.client.metadata import Metadata, MetadataQuery
 from spark_kafka_sink.client.node_choice import SUSPICIOUS_MS
-from spark_kafka_sink.client.options import REBOOTSTRAP, ClientConfig
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import error_code

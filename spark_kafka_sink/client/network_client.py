@@ -17,12 +17,12 @@ from enum import Enum
 from random import Random
 
 from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.connections import Connections
 from spark_kafka_sink.client.in_flight import InFlightRequest, InFlightRequests
 from spark_kafka_sink.client.metadata import Metadata, MetadataQuery
 from spark_kafka_sink.client.metadata_fetch import MetadataFetch
 from spark_kafka_sink.client.node_choice import SUSPICIOUS_MS, NodeChoice, choose_node
-from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.client.request import ClientRequest, ClientResponse, Loss
 from spark_kafka_sink.client.versions import FinalizedFeatures, NodeVersions, api_versions_request, throttle_ms
 from spark_kafka_sink.errors import (

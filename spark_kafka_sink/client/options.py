@@ -7,10 +7,11 @@ are in network/security. The defaults are those of ClientConfig.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from typing import Any
 
 from spark_kafka_sink.client.bootstrap import RESOLVE_CANONICAL, USE_ALL_DNS_IPS, parse_bootstrap_servers
+from spark_kafka_sink.client.config import NO_RECOVERY, REBOOTSTRAP, ClientConfig
 from spark_kafka_sink.client.option_parsing import (
     INT_MAX,
     LONG_MAX,
@@ -24,46 +25,9 @@ from spark_kafka_sink.client.option_parsing import (
     whole,
 )
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.network.frame import FRAME_BYTES_MAX
 from spark_kafka_sink.network.security_config import SecurityConfig, security_config
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.option import Option
-
-# ClientConfig: how a client connects, asks and waits.
-#
-# The default of each option stands here and nowhere else. What a user gives is read by client/options.py; a producer
-# has more options and makes its ClientConfig from them.
-
-
-REBOOTSTRAP = "rebootstrap"
-NO_RECOVERY = "none"
-
-
-@dataclass(frozen=True)
-class ClientConfig:
-    """Times in milliseconds, sizes in bytes."""
-
-    bootstrap_servers: tuple[str, ...]
-    client_id: str = ""
-    client_dns_lookup: str = USE_ALL_DNS_IPS
-    security: SecurityConfig = field(default_factory=SecurityConfig)
-    request_timeout_ms: int = 30_000
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1_000
-    reconnect_backoff_ms: int = 50
-    reconnect_backoff_max_ms: int = 1_000
-    socket_connection_setup_timeout_ms: int = 10_000
-    socket_connection_setup_timeout_max_ms: int = 30_000
-    connections_max_idle_ms: int = 540_000
-    send_buffer_bytes: int = 131_072
-    receive_buffer_bytes: int = 32_768
-    receive_message_max_bytes: int = FRAME_BYTES_MAX
-    max_in_flight_requests_per_connection: int = 5
-    metadata_max_age_ms: int = 300_000
-    metadata_max_idle_ms: int = 300_000
-    metadata_recovery_strategy: str = REBOOTSTRAP
-    metadata_recovery_rebootstrap_trigger_ms: int = 300_000
-
 
 CONNECTION_OPTIONS = (
     Option("bootstrap.servers", (), names, "host:port of a few brokers; the others are learnt from them"),

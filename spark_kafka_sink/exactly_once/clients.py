@@ -11,7 +11,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from spark_kafka_sink.client.options import ClientConfig
+from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.network.system import System
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow.compute as pc
 
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID
-from spark_kafka_sink.client.options import ClientConfig
+from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.errors import BrokerError, DecodeError
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.entries import Entry, decoded

@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import TracebackType
 
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.client.options import ClientConfig
+from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.versions import TRANSACTION_VERSION
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, NetworkError
 from spark_kafka_sink.exactly_once.coordinator_questions import PAUSE_MS_MAX, CoordinatorQuestions

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.option_parsing import INT_MAX, Reading, read_options
-from spark_kafka_sink.client.options import ClientConfig, settled_connections
+from spark_kafka_sink.client.options import settled_connections
 from spark_kafka_sink.errors import ConfigurationError, MissingDependencyError
 from spark_kafka_sink.network.security_config import SecurityConfig
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS

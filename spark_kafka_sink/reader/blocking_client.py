@@ -19,10 +19,10 @@ from types import TracebackType
 from typing import NamedTuple, TypeVar
 
 from spark_kafka_sink.client.cluster import Node, TopicInfo
+from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.metadata import new_metadata
 from spark_kafka_sink.client.network_client import new_network_client
 from spark_kafka_sink.client.node_choice import SUSPICIOUS_MS
-from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.client.request import ClientResponse
 from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError, MetadataTimeoutError, NetworkError
 from spark_kafka_sink.network.system import OperatingSystem, System

@@ -15,8 +15,9 @@ from uuid import UUID
 import pyarrow as pa
 
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID, Node
+from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.option_parsing import LONG_MAX
-from spark_kafka_sink.client.options import ClientConfig, client_config
+from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.errors import ConfigurationError, DataError, InvalidRecordError, KafkaSinkError, NetworkError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes

@@ -11,6 +11,7 @@ writer.py           what Spark calls: a batch and a stream writer over one write
 exactly_once.py     what these writers do besides if the delivery guarantee is exactly once
 write_task.py       one task: Arrow batches in, acknowledged offsets out
 pool.py             producers that outlive a task
+cache_timeout.py    for how long: Spark's own setting
 pace.py             the pace of a task: its share of maxBytesPerSecond
 failures.py         the error of a failed task
 dead_letters.py     where records go that no broker takes
@@ -19,7 +20,7 @@ publish.py          where the report of a write goes: a file, a topic, a functio
 progress.py         these reports beside Spark's own progress of a stream
 worker_process.py   settings of the Python processes that Spark starts
 worker_log.py       log lines of these processes
-words.py            refusals that more than one file has to say
+words.py            the name, internal options, and refusals that more than one file has to say
 options/            option strings -> SinkOptions, all faults in one error
 patches/            register(): methods of pyspark's writers that it replaces
 

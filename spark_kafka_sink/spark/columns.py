@@ -16,8 +16,9 @@ too. The schema is checked on the driver, without a broker. Tasks then pick colu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -35,10 +36,11 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
+from spark_kafka_sink.column_names import NAME_CHARACTERS_MAX, listed
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.topic_rows import TopicRows, by_topic
-from spark_kafka_sink.spark.words import cast_of, no_value_column
+from spark_kafka_sink.words import cleaned
 
 if TYPE_CHECKING:
     from spark_kafka_sink.formats.encoder import ColumnsEncoder
@@ -56,6 +58,8 @@ _REMEDY = {
     # Spark's own sink passes over this column, so that a job may bring one of any type.
     "timestamp": "; CAST(timestamp AS TIMESTAMP) if it is the record's time, else drop or rename the column",
 }
+_CASTS = {"key": "STRING", "value": "STRING", "topic": "STRING", "partition": "INT"}
+_CASTABLE = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN", "DATE", "STRING")
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ def plan_columns(
         )
     if "value" not in names and "value" not in encoders:
         faults.append(
-            "Required attribute 'value' not found" + _in_another_case("value", names) + no_value_column(names)
+            "Required attribute 'value' not found" + _in_another_case("value", names) + _no_value_column(names)
         )
     for name in relevant:
         if names.count(name) > 1:
@@ -109,7 +113,7 @@ def plan_columns(
         if not _is_allowed(name, kind):
             faults.append(
                 f"{name} attribute unsupported type {kind.simpleString()}. {name} must be a(n) {_EXPECTED[name]}"
-                + (_REMEDY.get(name) or cast_of(name, kind.simpleString()))
+                + (_REMEDY.get(name) or _cast_of(name, kind.simpleString()))
             )
     if faults:
         raise SchemaError("\n".join(faults))
@@ -170,3 +174,20 @@ def _bytes(batch: pa.RecordBatch, source: int | ColumnsEncoder) -> pa.Array | pa
 
 def _column(batch: pa.RecordBatch, position: int | None) -> pa.Array | None:
     return None if position is None else batch.column(position)
+
+
+def _no_value_column(names: Sequence[str]) -> str:
+    """Which columns there are, which one may be meant, and what to write where there is none."""
+    shown = [cleaned(name, NAME_CHARACTERS_MAX) for name in names]
+    there = listed(names)
+    meant = next(iter(get_close_matches("value", [name.lower() for name in names], 1)), None)
+    for name in (name for name in shown if name.lower() == meant):
+        return f'. {there} Is \'{name}\' meant? Then: .withColumnRenamed("{name}", "value")'
+    return f'. {there} Make one, for instance of all of them: .selectExpr("to_json(struct(*)) AS value")'
+
+
+def _cast_of(name: str, kind: str) -> str:
+    """The expression that mends a column of a simple type, where there is one."""
+    if name not in _CASTS or kind.upper() not in _CASTABLE:
+        return ""
+    return f"; CAST({name} AS {_CASTS[name]}) makes it one"

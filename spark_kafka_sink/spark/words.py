@@ -1,12 +1,6 @@
-"""The name of the data source, what more than one file has to say, and help with columns."""
+"""The name of the data source, its internal options, and refusals that more than one file has to say."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from difflib import get_close_matches
-
-from spark_kafka_sink.column_names import NAME_CHARACTERS_MAX, listed
-from spark_kafka_sink.words import cleaned
 
 NAME = "pykafka"
 MODE_NOT_ALLOWED = "Save mode {} not allowed for Kafka. Allowed save modes are Append and ErrorIfExists (default)."
@@ -41,23 +35,3 @@ START = "pykafka.start"
 TASKS_AT_ONCE = "pykafka.tasksatonce"
 """An option by which `register` says how many tasks may write at once; no user's."""
 OWN_OPTIONS = (MICRO_BATCH, CHECKED, DISTRIBUTED, START, TASKS_AT_ONCE)
-
-_CASTS = {"key": "STRING", "value": "STRING", "topic": "STRING", "partition": "INT"}
-_CASTABLE = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN", "DATE", "STRING")
-
-
-def no_value_column(names: Sequence[str]) -> str:
-    """Which columns there are, which one may be meant, and what to write where there is none."""
-    shown = [cleaned(name, NAME_CHARACTERS_MAX) for name in names]
-    there = listed(names)
-    meant = next(iter(get_close_matches("value", [name.lower() for name in names], 1)), None)
-    for name in (name for name in shown if name.lower() == meant):
-        return f'. {there} Is \'{name}\' meant? Then: .withColumnRenamed("{name}", "value")'
-    return f'. {there} Make one, for instance of all of them: .selectExpr("to_json(struct(*)) AS value")'
-
-
-def cast_of(name: str, kind: str) -> str:
-    """The expression that mends a column of a simple type, where there is one."""
-    if name not in _CASTS or kind.upper() not in _CASTABLE:
-        return ""
-    return f"; CAST({name} AS {_CASTS[name]}) makes it one"

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import platform
-import re
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -29,7 +28,6 @@ from pyspark import TaskContext
 from spark_kafka_sink.client.backoff import wait_seconds
 from spark_kafka_sink.errors import (
     BatchRefusedError,
-    ConfigurationError,
     DeadLetterError,
     InvalidRecordError,
     KafkaSinkError,
@@ -40,6 +38,7 @@ from spark_kafka_sink.producer.futures import ColumnsResult, RowFailures, writte
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.topic_rows import TopicRows
+from spark_kafka_sink.spark.cache_timeout import idle_seconds
 from spark_kafka_sink.spark.columns import ColumnPlan, split_by_topic
 from spark_kafka_sink.spark.dead_letters import cut, dead_letters
 from spark_kafka_sink.spark.failures import Failures, is_about_the_record
@@ -59,15 +58,9 @@ NULL_TOPIC = "null topic present in the data. Use the topic option for setting a
 NO_TOPIC = "no topic"
 """Rows without one are counted under this, which no topic can be called."""
 
-IDLE_TIMEOUT = "spark.kafka.producer.cache.timeout"
-IDLE_TIMEOUT_DEFAULT = "10m"
-
 _SHARES_MAX = 1 << 16
 """This number is added up at once. With thousands of partitions a call has about one row in each: to add up the ranges
 of each call by itself costs as much as to send its rows."""
-
-_DURATION = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
-_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def write_rows(
@@ -95,7 +88,7 @@ def write_rows(
         for batch in batches:
             if batch.num_rows and writing is None:
                 # Not before there is a row: an empty partition needs no broker.
-                producer = stack.enter_context(pool.lease(producer_options, _idle_seconds(context)))
+                producer = stack.enter_context(pool.lease(producer_options, idle_seconds(context)))
                 if once is not None:
                     stack.enter_context(once.transaction(producer, report))
                 writing = _Writing(producer, options, report)
@@ -293,15 +286,3 @@ def _identity(context: TaskContext | None) -> TaskIdentity:
         query_id=context.getLocalProperty("sql.streaming.queryId"),
         batch_id=context.getLocalProperty("streaming.sql.batchId"),
     )
-
-
-def _idle_seconds(context: TaskContext | None) -> float:
-    """Spark's own setting for its cache of Kafka producers. It reaches the task among its local properties."""
-    return seconds_of((context and context.getLocalProperty(IDLE_TIMEOUT)) or IDLE_TIMEOUT_DEFAULT)
-
-
-def seconds_of(text: str) -> float:
-    match = _DURATION.fullmatch(text.strip().lower())
-    if match is None:
-        raise ConfigurationError(f"{IDLE_TIMEOUT} is {text!r}; it must be a time such as 30s, 10m or 1h")
-    return int(match[1]) * _SECONDS[match[2] or "ms"]

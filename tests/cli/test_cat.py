@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink.cli import main
-from spark_kafka_sink.client.options import ClientConfig
+from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,

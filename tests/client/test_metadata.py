@@ -6,9 +6,9 @@ from random import Random
 import pytest
 
 from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.metadata import ADDRESSES_REMEMBERED, Metadata, new_metadata
 from spark_kafka_sink.client.metadata_merge import LeaderHint
-from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.errors import (
     AuthenticationError,
     AuthorizationError,

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from spark_kafka_sink.client.options import CLIENT_OPTIONS, ClientConfig, client_config
+from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.options import CLIENT_OPTIONS, client_config
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS

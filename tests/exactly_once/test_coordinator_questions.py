@@ -10,8 +10,8 @@ from functools import partial
 
 import pytest
 
+from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.node_choice import SUSPICIOUS_MS
-from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.errors import AuthorizationError, KafkaSinkError, MetadataTimeoutError
 from spark_kafka_sink.exactly_once.coordinator_questions import CoordinatorQuestions
 from spark_kafka_sink.exactly_once.transactions_client import SILENCE_MS, Listing, TransactionsClient

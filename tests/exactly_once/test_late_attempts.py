@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from spark_kafka_sink.client.options import ClientConfig
+from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.errors import (
     BrokerError,
     ExactlyOnceError,

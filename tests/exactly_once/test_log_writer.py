@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from spark_kafka_sink.broker.control import FaultFor
-from spark_kafka_sink.client.options import ClientConfig
+from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.versions import TRANSACTION_VERSION
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.log_writer import Written

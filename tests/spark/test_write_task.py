@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.errors import ConfigurationError, DeliveryError
+from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.batching.row_origins import Shares
 from spark_kafka_sink.producer.futures import OffsetRange, written_ranges
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -388,13 +388,3 @@ def test_what_waits_for_its_answer_is_bounded(broker: EmbeddedBroker, pool: Prod
         write_rows(options(broker, **more), PLAN, (batch(n * 1000, 1000) for n in range(60)), pool)
     assert max(waiting) <= 300_000
     assert len(values(broker)) == 60_000
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("10m", 600), ("30s", 30), ("1h", 3600), ("2 min", 120), ("500", 0.5)])
-def test_the_time_of_sparks_producer_cache_is_read_as_spark_reads_it(text: str, seconds: float) -> None:
-    assert write_task.seconds_of(text) == seconds
-
-
-def test_a_time_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"spark\.kafka\.producer\.cache\.timeout is 'soon'"):
-        write_task.seconds_of("soon")

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import new_network_client
-from spark_kafka_sink.client.options import ClientConfig
 from spark_kafka_sink.client.preflight.checks import Patience, Target
 from spark_kafka_sink.client.request import ClientResponse
 from spark_kafka_sink.network.system import System

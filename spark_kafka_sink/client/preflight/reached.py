@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.client.options import ClientConfig
+from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.preflight.checks import (
     BOOTSTRAP,
     FAULTS_SHOWN_MAX,

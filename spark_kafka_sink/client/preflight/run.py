@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from spark_kafka_sink.client.bootstrap import bootstrap_nodes
-from spark_kafka_sink.client.options import ClientConfig
+from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.preflight.certificates import certificate_checks
 from spark_kafka_sink.client.preflight.checks import (
     BOOTSTRAP,

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from spark_kafka_sink.broker.control import FaultFor
-from spark_kafka_sink.client.options import ClientConfig
+from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.errors import BrokerError, DisconnectedError
 from spark_kafka_sink.protocol.error_codes import KAFKA_STORAGE_ERROR, LEADER_NOT_AVAILABLE
 from spark_kafka_sink.protocol.message import ApiKey
