@@ -49,6 +49,7 @@ class Link:
         addresses = [found for found in system.resolve(host, int(port)) if _accepts(found.sockaddr, found.family)]
         self.selector.connect("broker", addresses[0])
         self._correlation_id = 0
+        self._is_sending = False
         self._unanswered: deque[int] = deque()
         self.answers = 0
 
@@ -89,11 +90,13 @@ class Link:
         self._correlation_id += 1
         self._unanswered.append(self._correlation_id)
         request = ApiVersionsRequest(client_software_name="link", client_software_version="1")
+        self._is_sending = True
         self.selector.send(NetworkSend("broker", encode_request(request, 3, self._correlation_id, "link")))
 
     def poll(self) -> ChannelState | None:
         """One poll; how the channel has ended, if it has. Answers must come in the order of their requests."""
         self.selector.poll(50)
+        self._is_sending = self._is_sending and not self.selector.completed_sends
         for receive in self.selector.completed_receives:
             correlation_id, answer = decode_response(receive.payload, ApiVersionsResponse, 3)
             assert correlation_id == self._unanswered.popleft()
@@ -105,8 +108,7 @@ class Link:
         """Requests without a pause, several of them unanswered at any time."""
 
         def ask_if_possible() -> bool:
-            channel = self.selector.channel("broker")
-            if channel is not None and not channel.has_send and self.ready and len(self._unanswered) < in_flight:
+            if self.ready and not self._is_sending and len(self._unanswered) < in_flight:
                 self.ask()
             return enough()
 

@@ -156,26 +156,32 @@ class TransactionCoordinator:
         *,
         version: int = 1,
     ) -> int:
-        transaction, error = self._find(transactional_id, identity)
+        transaction, error = self._begun(transactional_id, identity, now, wall_ms, version)
         if transaction is None:
             return error
-        if transaction.is_ending:
-            return error_codes.CONCURRENT_TRANSACTIONS
-        self._begin(transaction, now, wall_ms, version)
         transaction.partitions.update(partitions)
         return 0
 
     def add_group(
         self, transactional_id: str, identity: ProducerIdentity, group: str, now: float, wall_ms: int, version: int = 1
     ) -> int:
-        transaction, error = self._find(transactional_id, identity)
+        transaction, error = self._begun(transactional_id, identity, now, wall_ms, version)
         if transaction is None:
             return error
-        if transaction.is_ending:
-            return error_codes.CONCURRENT_TRANSACTIONS
-        self._begin(transaction, now, wall_ms, version)
         transaction.groups.add(group)
         return 0
+
+    def _begun(
+        self, transactional_id: str, identity: ProducerIdentity, now: float, wall_ms: int, version: int
+    ) -> tuple[Transaction | None, int]:
+        """The transaction, begun if it was not yet; or why nothing can be added to it."""
+        transaction, error = self._find(transactional_id, identity)
+        if transaction is None:
+            return None, error
+        if transaction.is_ending:
+            return None, error_codes.CONCURRENT_TRANSACTIONS
+        self._begin(transaction, now, wall_ms, version)
+        return transaction, 0
 
     def verify(self, transactional_id: str, identity: ProducerIdentity, partition: TopicPartition) -> int:
         """May this batch be appended, in transactions of version 1?"""

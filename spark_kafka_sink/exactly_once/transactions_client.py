@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from types import TracebackType
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.versions import TRANSACTION_VERSION
+from spark_kafka_sink.closing import Closing
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, NetworkError
 from spark_kafka_sink.exactly_once.coordinator_questions import PAUSE_MS_MAX, CoordinatorQuestions
 from spark_kafka_sink.exactly_once.log_writer import KeyValue, LogWriter, Written
@@ -51,7 +51,7 @@ Listing = dict[Node, Asked]
 """Brokers that were asked what transactions they know of."""
 
 
-class TransactionsClient:
+class TransactionsClient(Closing):
     """A context manager. Used by one thread. `blocking` may be used for other questions in between."""
 
     def __init__(self, config: ClientConfig, *, timeout_ms: float = TIMEOUT_MS, system: System | None = None) -> None:
@@ -59,14 +59,6 @@ class TransactionsClient:
         self.blocking = BlockingClient(config, timeout_ms=timeout_ms, silence_ms=SILENCE_MS, system=system)
         self._coordinated = CoordinatorQuestions(self.blocking)
         self._writer = LogWriter(self.blocking, self._coordinated)
-
-    def __enter__(self) -> TransactionsClient:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self.blocking.close()

@@ -25,6 +25,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from spark_kafka_sink.errors import ConfigurationError, SchemaRegistryError
+from spark_kafka_sink.held_log import warn_once
 from spark_kafka_sink.network.http_exchange import (
     Answer,
     AnswerTooLong,
@@ -76,7 +77,7 @@ class RegistryConfig:
 
     def __post_init__(self) -> None:
         if (self.user_info or self.token) and any(not (is_encrypted(url) or is_loopback(url)) for url in self.urls):
-            _warn_once("schema.registry.url is http: the credentials travel in clear. Use https.")
+            warn_once(_log, "schema.registry.url is http: the credentials travel in clear. Use https.")
 
 
 class _Unanswered(NamedTuple):
@@ -271,8 +272,3 @@ def _body(schema: Schema | None) -> bytes | None:
 def _seconds(retry_after: str | None) -> float:
     """How long a registry asks to wait; 0 if it does not say, or says it as a date."""
     return float(retry_after) if retry_after and retry_after.isascii() and retry_after.isdecimal() else 0.0
-
-
-@lru_cache(maxsize=16)
-def _warn_once(message: str) -> None:
-    _log.warning("%s", message)

@@ -97,10 +97,6 @@ class KafkaChannel:
         return self.authenticator.principal
 
     @property
-    def has_send(self) -> bool:
-        return self._send is not None
-
-    @property
     def has_output(self) -> bool:
         """There is something that could be written now if the socket took it."""
         return (

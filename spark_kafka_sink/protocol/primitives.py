@@ -6,7 +6,8 @@ that come from a peer: it checks each length against the bytes that remain befor
 time stay proportional to the input, and DecodeError is all that it raises.
 
     unsigned varint   7 bits a byte, least significant group first, the high bit says that another byte follows
-    varint, varlong   the same after zigzag: 0, -1, 1, -2, ... become 0, 1, 2, 3, ...
+
+Signed ones stand in records alone: records/fields.py.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from spark_kafka_sink.errors import DecodeError
 Buffer = bytes | bytearray | memoryview
 
 VARINT_BYTES_MAX = 5
-VARLONG_BYTES_MAX = 10
+_VARINT_BITS = 32
 
 # An array element can take one byte on the wire and two hundred in memory, so a frame's length alone is a loose bound.
 # The metadata of a cluster with 200,000 partitions, three replicas each, has 1.4 million elements.
@@ -58,16 +59,6 @@ def compact_length(length: int) -> bytes:
     if value < 0x20_0000:  # the lengths of most record batches
         return _THREE_BYTES(value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14)
     return unsigned_varint(value)
-
-
-def varint(value: int) -> bytes:
-    """A zigzag varint or varlong."""
-    return unsigned_varint(zigzag(value))
-
-
-def zigzag(value: int) -> int:
-    """Spreads the sign into the lowest bit: correct for any width, since Python's integers have none."""
-    return value << 1 if value >= 0 else ((-value) << 1) - 1
 
 
 class Writer:
@@ -133,19 +124,20 @@ class Reader:
         self.position = after
         return self.buffer[position:after]
 
-    def _varint(self, bytes_max: int, bits: int) -> int:
+    def _long_varint(self) -> int:
         buffer, position, end = self.buffer, self.position, self.end
         value = shift = 0
-        for index in range(position, min(end, position + bytes_max)):
+        for index in range(position, min(end, position + VARINT_BYTES_MAX)):
             byte = buffer[index]
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
-                if value >> bits:
-                    raise DecodeError(f"varint at byte {position} exceeds {bits} bits")
+                if value >> _VARINT_BITS:
+                    raise DecodeError(f"varint at byte {position} exceeds {_VARINT_BITS} bits")
                 self.position = index + 1
                 return value
             shift += 7
-        raise DecodeError(f"varint at byte {position} has no end within {min(bytes_max, end - position)} bytes")
+        bytes_there = min(VARINT_BYTES_MAX, end - position)
+        raise DecodeError(f"varint at byte {position} has no end within {bytes_there} bytes")
 
     def unsigned_varint(self) -> int:
         position = self.position
@@ -154,7 +146,7 @@ class Reader:
             if byte < 0x80:
                 self.position = position + 1
                 return byte
-        return self._varint(VARINT_BYTES_MAX, 32)
+        return self._long_varint()
 
     def int16_length(self) -> int:
         length: int = self.fixed(_INT16)[0]
@@ -172,14 +164,6 @@ class Reader:
                 self.position = position + 1
                 return byte - 1
         return self.unsigned_varint() - 1
-
-    def varint(self) -> int:
-        value = self._varint(VARINT_BYTES_MAX, 32)
-        return (value >> 1) ^ -(value & 1)
-
-    def varlong(self) -> int:
-        value = self._varint(VARLONG_BYTES_MAX, 64)
-        return (value >> 1) ^ -(value & 1)
 
     def count(self, count: int, element_bytes_min: int) -> int:
         """Checks an array's count before anything is allocated for it."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import NamedTuple, TypeVar
 
 from spark_kafka_sink.client.cluster import Node, TopicInfo
@@ -24,6 +23,7 @@ from spark_kafka_sink.client.metadata import new_metadata
 from spark_kafka_sink.client.network_client import new_network_client
 from spark_kafka_sink.client.node_choice import SUSPICIOUS_MS
 from spark_kafka_sink.client.request import ClientResponse
+from spark_kafka_sink.closing import Closing
 from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError, MetadataTimeoutError, NetworkError
 from spark_kafka_sink.network.system import OperatingSystem, System
 from spark_kafka_sink.protocol.error_codes import broker_error
@@ -79,7 +79,7 @@ class _Line:
     heard_ms: float = 0.0
 
 
-class BlockingClient:
+class BlockingClient(Closing):
     """A context manager. Used by one thread. `silence_ms`: request.timeout.ms if it is not given."""
 
     def __init__(
@@ -100,14 +100,6 @@ class BlockingClient:
         self._times_silent: dict[int, int] = {}  # how often in a row a node was given up because it said nothing
         self.metadata = new_metadata(config, system=self._system, allow_auto_topic_creation=False)
         self._client = new_network_client(config, self.metadata, system=self._system)
-
-    def __enter__(self) -> BlockingClient:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self._client.close()

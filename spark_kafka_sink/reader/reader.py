@@ -8,7 +8,6 @@ It is no consumer: no group, no position that is remembered. It is for looking a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import TracebackType
 from typing import Generic, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -18,6 +17,7 @@ from spark_kafka_sink.client.cluster import NO_TOPIC_ID, Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.option_parsing import LONG_MAX
 from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.closing import Closing
 from spark_kafka_sink.errors import ConfigurationError, DataError, InvalidRecordError, KafkaSinkError, NetworkError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
@@ -61,7 +61,7 @@ _Unpack: TypeAlias = "Callable[[str, PartitionData, int, int], Iterator[tuple[Pa
 """Of a topic, what was fetched, from an offset, below another one."""
 
 
-class TopicReader:
+class TopicReader(Closing):
     """A context manager. `timeout_ms`: an error if nothing at all comes forward for so long.
 
     `client`: one that the caller has, and closes.
@@ -82,14 +82,6 @@ class TopicReader:
         self._backoff_ms = config.retry_backoff_ms
         self._closes = client is None
         self._client = client or BlockingClient(config, timeout_ms=timeout_ms, system=system)
-
-    def __enter__(self) -> TopicReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         if self._closes:

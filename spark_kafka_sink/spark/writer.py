@@ -31,8 +31,8 @@ CONTINUOUS = (
 )
 
 
-class KafkaBatchWriter(DataSourceArrowWriter):
-    """`once`: what the driver has begun, if it is exactly once."""
+class _TaskWriter:
+    """What is alike in both. `once`: what the driver has begun, if it is exactly once."""
 
     def __init__(self, options: SinkOptions, plan: ColumnPlan, once: ExactlyOnce | None = None) -> None:
         self._options = options
@@ -42,6 +42,10 @@ class KafkaBatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return write_rows(self._options, self._plan, iterator, once=self._once)
 
+
+class KafkaBatchWriter(_TaskWriter, DataSourceArrowWriter):
+    """Of a batch job: the writer that began is the one that commits."""
+
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         look_at_less()
         commit(self._options, checked(messages), BATCH_JOB, self._once)
@@ -50,8 +54,8 @@ class KafkaBatchWriter(DataSourceArrowWriter):
         abort(self._options, messages, BATCH_JOB, self._once)
 
 
-class KafkaStreamWriter(DataSourceStreamArrowWriter):
-    """`once`: what the driver has begun, if it is exactly once; not in the process that commits.
+class KafkaStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
+    """Of a stream. There is no `once` in the process that commits.
 
     `run`: which start of the query it is, if `register` has noted that.
     """
@@ -59,13 +63,8 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
     def __init__(
         self, options: SinkOptions, plan: ColumnPlan, run: str | None, once: ExactlyOnce | None = None
     ) -> None:
-        self._options = options
-        self._plan = plan
+        super().__init__(options, plan, once)
         self._run = run
-        self._once = once
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return write_rows(self._options, self._plan, iterator, once=self._once)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         if messages and not reports_of(messages):

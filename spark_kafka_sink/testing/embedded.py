@@ -14,6 +14,7 @@ from spark_kafka_sink.broker.listening import Listening
 from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.broker.socket_server import SocketServer
 from spark_kafka_sink.broker.storage import ClusterFiles, sole_use_of
+from spark_kafka_sink.closing import Closing
 from spark_kafka_sink.errors import ConfigurationError, IllegalStateError
 from spark_kafka_sink.network.system import PORT_MAX
 from spark_kafka_sink.testing.faults import Faults
@@ -21,7 +22,7 @@ from spark_kafka_sink.testing.secured import MUTUAL, SCRAM, secured
 from spark_kafka_sink.testing.topic import KafkaTopic, spark_options
 
 
-class EmbeddedBroker:
+class EmbeddedBroker(Closing):
     """Listens from its construction on. `close` it, or use it in a `with`."""
 
     def __init__(
@@ -47,12 +48,6 @@ class EmbeddedBroker:
 
     def __repr__(self) -> str:
         return f"<EmbeddedBroker {self.bootstrap_servers} {len(self.cluster.topics)} topics>"
-
-    def __enter__(self) -> EmbeddedBroker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def bootstrap_servers(self) -> str:

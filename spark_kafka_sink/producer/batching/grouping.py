@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.row_origins import RowOrigins
-from spark_kafka_sink.producer.batching.staging import GROUPED_BYTES_MAX, Headers, StagedRecords, StagedRows
+from spark_kafka_sink.producer.batching.staging import GROUPED_BYTES_MAX, StagedRecords, StagedRows
 from spark_kafka_sink.producer.partitioner import NOT_NAMED
+from spark_kafka_sink.producer.record import Headers
 from spark_kafka_sink.records.arrays import bytes_array, number_array
 from spark_kafka_sink.records.byte_column import byte_column
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, one_array

@@ -37,11 +37,10 @@ from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue
 from spark_kafka_sink.producer.batching.pieces import Pieces
 from spark_kafka_sink.producer.batching.row_origins import Call, rows_of_call
 from spark_kafka_sink.producer.futures import Callback, RecordFutures, SendFuture
+from spark_kafka_sink.producer.record import Headers
 from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.joined_rows import JOINED_BYTES_MAX
-
-Headers = Sequence[tuple[str, "bytes | None"]]
 
 _ROW_BYTES_OVER = 8
 """By how much the size of a row of columns may exceed what it is encoded to (records/cutting.py)."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
-from collections.abc import Callable
 from uuid import UUID
 
 import pytest
@@ -110,17 +109,13 @@ def test_minus_two_is_not_null() -> None:
         MetadataRequest.decode(b"\xff\xff\xff\xfe", 1)
 
 
-@pytest.mark.parametrize(
-    ("read", "bytes_max"), [(Reader.unsigned_varint, 5), (Reader.varint, 5), (Reader.varlong, 10)], ids=["u", "s", "l"]
-)
-def test_a_varint_without_an_end_is_refused_at_its_bound(read: Callable[[Reader], int], bytes_max: int) -> None:
-    reader = Reader(b"\x80" * 1_000_000)
-    with pytest.raises(DecodeError, match=f"within {bytes_max} bytes"):
-        read(reader)
+def test_a_varint_without_an_end_is_refused_at_its_bound() -> None:
+    with pytest.raises(DecodeError, match="within 5 bytes"):
+        Reader(b"\x80" * 1_000_000).unsigned_varint()
+    with pytest.raises(DecodeError, match="exceeds 32 bits"):
+        Reader(b"\xff" * 4 + b"\x7f").unsigned_varint()
     with pytest.raises(DecodeError):
-        read(Reader(b"\xff" * (bytes_max - 1) + b"\x7f"))  # more bits than the type has
-    with pytest.raises(DecodeError):
-        read(Reader(b""))
+        Reader(b"").unsigned_varint()
 
 
 def test_a_string_that_is_not_utf8_is_refused() -> None:

@@ -1,0 +1,21 @@
+"""Closing: the base of what is closed when its `with` block ends."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TypeVar
+
+_Self = TypeVar("_Self", bound="Closing")
+
+
+class Closing:
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        raise NotImplementedError
