@@ -28,21 +28,40 @@ def modules(root: Path = ROOT, package: str = PACKAGE) -> dict[str, Path]:
 
 
 def imports(files: Mapping[str, Path]) -> list[Import]:
-    """Every import, with what a file imports for types alone; of a name in a module, the module."""
+    """Every import, with what a file imports for types alone; of a name in a module, the module.
+
+    Calls of `import_module` are among them, with `*` for each part of the name that is known only when they run.
+    """
     found = []
     for importer, path in files.items():
         tree = ast.parse(path.read_text())
         inside = {id(node) for each in _functions(tree) for node in ast.walk(each)}
         for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                inner = [f"{node.module}.{alias.name}" for alias in node.names]
-                names = [name if name in files else node.module for name in inner]
-            else:
-                continue
-            found += [Import(importer, name, node.lineno, id(node) in inside) for name in dict.fromkeys(names)]
+            if isinstance(node, ast.Import | ast.ImportFrom | ast.Call):
+                names = dict.fromkeys(_names(node, importer, files))
+                found += [Import(importer, name, node.lineno, id(node) in inside) for name in names]
     return found
+
+
+def _names(node: ast.Import | ast.ImportFrom | ast.Call, importer: str, files: Mapping[str, Path]) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        inner = [f"{node.module}.{alias.name}" for alias in node.names]
+        return [name if name in files else node.module for name in inner] if node.module else []
+    if ast.unparse(node.func) in ("import_module", "importlib.import_module", "__import__"):
+        return [_text(node.args[0], importer)]
+    return []
+
+
+def _text(name: ast.expr, importer: str) -> str:
+    if isinstance(name, ast.Constant):
+        return str(name.value)
+    if isinstance(name, ast.JoinedStr):
+        return "".join(_text(part, importer) for part in name.values)
+    if isinstance(name, ast.FormattedValue) and ast.unparse(name.value) == "__name__":
+        return importer
+    return "*"
 
 
 def _functions(tree: ast.AST) -> Iterator[ast.AST]:
@@ -74,14 +93,22 @@ def _reachable(start: str, below: Mapping[str, set[str]]) -> set[str]:
 
 
 def second_beginnings(path: Path) -> list[int]:
-    """Lines where a block comment stands by itself below the first definition, as if another file began there."""
-    found, began, defined = [], 0, False
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        if line.startswith("#"):
+    """Lines where a comment stands by itself at the top level, as if another file began there.
+
+    A heading in one line, `# --- in a task`, divides what is one thing. A comment above a statement belongs to it.
+    """
+    lines = path.read_text().splitlines()
+    of_statements = {
+        number
+        for node in ast.parse("\n".join(lines)).body
+        for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    found, began = [], 0
+    for number, line in enumerate([*lines, ""], 1):
+        if line.startswith("#") and number not in of_statements:
             began = began or number
             continue
-        if defined and began and not line and number - began >= 3:
+        if began and not line and not (began == number - 1 and lines[began - 1].startswith("# --- ")):
             found.append(began)
         began = 0
-        defined = defined or line.startswith(("def ", "class ", "async def "))
     return found

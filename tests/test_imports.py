@@ -22,12 +22,32 @@ class Door(NamedTuple):
     reason: str
 
 
+_COMMANDS = "a command loads what it needs when it runs: `pykafka --help` is there at once"
+
 DOORS = (
-    Door("*", ("cli.*",), "a command loads what it needs when it runs: `pykafka --help` is there at once"),
+    Door("client.*", ("cli.client_options", "cli.doctor"), _COMMANDS),
+    Door("producer.*", ("cli.client_options", "cli.bench", "cli.doctor", "cli.produce", "cli.transactions"), _COMMANDS),
+    Door("network.system", ("cli.bench",), _COMMANDS),
+    Door("protocol.messages.metadata", ("cli.topics",), _COMMANDS),
+    Door("reader.*", ("cli.cat", "cli.topics"), _COMMANDS),
+    Door("reports.*", ("cli.doctor", "cli.report"), _COMMANDS),
+    Door("spark.*", ("cli.doctor",), _COMMANDS),
+    Door("exactly_once.*", ("cli.transactions",), _COMMANDS),
+    Door("broker.*", ("cli.broker",), _COMMANDS),
+    Door("testing", ("cli.broker",), _COMMANDS),
+    Door("signal_wait", ("cli.broker",), _COMMANDS),
+    Door("cli.*", ("cli.bench", "cli.demo", "cli.produce"), _COMMANDS),
+    Door("pyarrow", ("cli.produced_rows",), _COMMANDS),
+    Door("shtab", ("cli.completion",), "optional dependency"),
+    Door("*", ("spark_kafka_sink",), "the names that users import: each is loaded when it is first used"),
+    Door("*", ("named_function",), "a function of the user's own, by its name"),
+    Door("protocol.messages.*", ("protocol.messages",), "the file of one message, by its key, when it is first used"),
+    Door("lz4.frame", ("records.compression",), "optional dependency"),
+    Door("gssapi", ("sasl.gssapi",), "optional dependency"),
     Door("chispa", ("testing.frames",), "optional dependency"),
     Door("google.protobuf*", ("formats.protobuf_descriptor",), "optional dependency"),
     Door("tqdm", ("producer.progress",), "optional dependency"),
-    Door("cryptography.*", ("network.security.assertions",), "optional dependency"),
+    Door("cryptography.*", ("network.security.assertions", "network.security.keystores"), "optional dependency"),
     Door("trustme", ("testing.secured",), "optional dependency"),
     Door("pyspark.*", ("testing.*",), "the broker for tests is of use without Spark"),
     Door("testing", ("pytest_plugin",), "pytest loads the plugin in every project of this environment"),
@@ -135,6 +155,19 @@ def test_a_circle_is_found_and_where_an_import_stands(tmp_path: Path) -> None:
     assert circles((each.importer, each.imported) for each in found if not each.in_function) == []
 
 
+def test_a_module_that_is_imported_by_its_name_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(
+        "import importlib\ndef f(x):\n    importlib.import_module('b.c')\n"
+        "    import_module(f'{__name__}.{x}')\n    __import__(x)\n"
+    )
+    assert [(each.imported, each.line) for each in imports({"p.a": path}) if each.in_function] == [
+        ("b.c", 3),
+        ("p.a.*", 4),
+        ("*", 5),
+    ]
+
+
 def test_no_file_begins_another_one_in_its_middle() -> None:
     assert {short(name): lines for name, path in FILES.items() if (lines := second_beginnings(path))} == {}
 
@@ -142,9 +175,10 @@ def test_no_file_begins_another_one_in_its_middle() -> None:
 def test_the_beginning_of_another_file_is_found(tmp_path: Path) -> None:
     glued = tmp_path / "glued.py"
     glued.write_text(
-        "# One.\n#\n# Two.\n\ndef f(): ...\n\n# Why.\nX = 1\n\n# Another\n# thing\n# begins.\n\n\ndef g(): ...\n"
+        "# One begins.\n\nA = [\n# in it\n]\n\n# Why.\nX = 1\n\n# Another one.\n\ndef f(): ...\n\n\n# --- in a task\n\n"
+        "# And\n# one more.\n\n\ndef g(): ...\n"
     )
-    assert second_beginnings(glued) == [10]
+    assert second_beginnings(glued) == [1, 10, 17]
 
 
 def test_a_spark_worker_loads_no_room_that_a_plain_write_does_not_need() -> None:

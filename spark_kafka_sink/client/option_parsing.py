@@ -66,7 +66,7 @@ def _read_one(option: Option, value: object, reading: Reading) -> None:
     reading.faults.append(f"{option.name} {f'cannot be set: {option.refused}' if option.refused else fault}.")
 
 
-# -- parsers ----------------------------------------------------------------------------------------------------------
+# --- parsers
 
 
 def text(value: object) -> str:

@@ -91,7 +91,7 @@ _SIMPLE: tuple[tuple[Any, Any], ...] = (
 )
 
 
-# What a schema must have, by its type. JSON may have anything in its place, and what is made of it must find this.
+# --- what a schema must have, by its type: JSON may have anything in its place
 
 
 def _is_name(value: Any) -> bool:

@@ -278,7 +278,7 @@ def _role_fault(role: str, field: pa.Field, column: pa.Array) -> str | None:
     return None
 
 
-# -- Arrow types of others ---------------------------------------------------------------------------------------------
+# --- Arrow types of others
 
 _SIMPLE: tuple[tuple[Any, pa.DataType], ...] = (
     (pa.types.is_large_string, pa.string()),

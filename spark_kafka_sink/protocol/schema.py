@@ -98,7 +98,7 @@ def _field(  # noqa: PLR0913 - what Kafka's schemas say of a field, each by its 
     return dataclasses.field(default=default, metadata={_SPEC: spec})
 
 
-# Each returns what `dataclass` takes for a field, typed as the field's value: that is what a type checker must see.
+# --- each returns what `dataclass` takes for a field, typed as the field's value, which a type checker must see
 
 
 def boolean(versions: str, *, default: bool = False, tag: int | None = None, ignorable: bool = False) -> bool:

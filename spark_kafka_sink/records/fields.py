@@ -60,7 +60,7 @@ def masked_field(field: Field, mask: NDArray[np.bool_]) -> Field:
     return Field(word, np.where(mask, field.width, 0).astype(np.uint8), field.width_max)
 
 
-# Varints.
+# --- varints
 
 
 def zigzag(value: int) -> int:
@@ -126,7 +126,7 @@ def _varint_field(codes: NDArray[Any], groups: int) -> Field:
     return Field(word, width, groups)
 
 
-# Fields side by side.
+# --- fields side by side
 
 
 def merged_fields(columns: Sequence[Any]) -> list[Any]:
