@@ -43,6 +43,11 @@ _reachable: set[tuple[object, ...]] = set()
 """What has passed, by its options: a stream must not fail because a broker restarts when a micro-batch begins."""
 
 
+def forget() -> None:
+    """For tests: as in a new process."""
+    _reachable.clear()
+
+
 def check_all(
     options: Mapping[str, str], schema: StructType, start: str | None = None, *, ask: bool = True
 ) -> tuple[SinkOptions, ColumnPlan]:

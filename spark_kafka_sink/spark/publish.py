@@ -25,6 +25,11 @@ _prepared: set[tuple[str | None, str | None]] = set()
 """What has passed is not looked at again by this process: a stream comes here for each micro-batch."""
 
 
+def forget() -> None:
+    """For tests: as in a new process."""
+    _prepared.clear()
+
+
 def check_report_options(options: SinkOptions) -> None:
     """ConfigurationError if the report will not reach its file or function. The topic is looked at with the others."""
     wanted = (options.report_path, options.report_callback)

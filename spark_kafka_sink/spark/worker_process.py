@@ -33,6 +33,12 @@ _HAS_UNIX_SOCKET = "PYTHON_UNIX_DOMAIN_ENABLED"
 _times = 0
 
 
+def forget() -> None:
+    """For tests: as in a new process."""
+    global _times
+    _times = 0
+
+
 def look_at_less() -> None:
     """Called when Spark begins to use this process again: what was garbage then has just been collected."""
     global _times

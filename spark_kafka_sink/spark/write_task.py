@@ -84,14 +84,14 @@ def write_rows(
             return report
     producer_options = options.producer if once is None else once.producer_options()
     with contextlib.ExitStack() as stack:
-        writing: _Writing | None = None
+        writing: Writing | None = None
         for batch in batches:
             if batch.num_rows and writing is None:
                 # Not before there is a row: an empty partition needs no broker.
                 producer = stack.enter_context(pool.lease(producer_options, idle_seconds(context)))
                 if once is not None:
                     stack.enter_context(once.transaction(producer, report))
-                writing = _Writing(producer, options, report)
+                writing = Writing(producer, options, report)
             if writing is not None:
                 for rows in split_by_topic(batch, plan):
                     writing.send(rows)
@@ -123,14 +123,14 @@ class _Waiting:
 
 
 @dataclass
-class _Writing:
+class Writing:
     """The state of one task; its own thread alone uses it."""
 
     producer: KafkaProducer
     options: SinkOptions
     report: TaskReport
     _waiting: deque[_Waiting] = field(default_factory=deque)
-    _waiting_bytes: int = 0
+    waiting_bytes: int = 0
     _stored: dict[str, list[Shares]] = field(default_factory=dict)  # by topic, not in the report yet
     _stored_shares: int = 0
 
@@ -150,7 +150,7 @@ class _Writing:
     def _settle_what_is_done(self) -> None:
         while self._waiting and self._waiting[0].future.done():
             self._settle(self._waiting.popleft())
-        if self._waiting_bytes > self._waiting_bytes_max:
+        if self.waiting_bytes > self._waiting_bytes_max:
             self._await_memory()
         if self._failures:
             self._settle_all()
@@ -167,7 +167,7 @@ class _Writing:
     def _await_memory(self) -> None:
         """Wait for the oldest answers, until few enough rows are on their way."""
         started = time.monotonic()
-        while self._waiting and self._waiting_bytes > self._waiting_bytes_max:
+        while self._waiting and self.waiting_bytes > self._waiting_bytes_max:
             self._settle(self._waiting.popleft())
         self.report.blocked_ms += (time.monotonic() - started) * 1000
 
@@ -201,7 +201,7 @@ class _Writing:
             future.set_exception(error)
         nbytes = rows.columns.nbytes
         self._waiting.append(_Waiting(rows, future, nbytes, is_dead_letter, was_cut))
-        self._waiting_bytes += nbytes
+        self.waiting_bytes += nbytes
 
     def _settle_all(self) -> None:
         while self._waiting:
@@ -209,7 +209,7 @@ class _Writing:
             self._settle(self._waiting.popleft())
 
     def _settle(self, waiting: _Waiting) -> None:
-        self._waiting_bytes -= waiting.nbytes
+        self.waiting_bytes -= waiting.nbytes
         rows = waiting.rows
         try:
             result = waiting.future.result(self._answer_seconds_max)

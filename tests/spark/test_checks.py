@@ -36,11 +36,12 @@ class Preflights:
 
 
 @pytest.fixture
-def preflights(monkeypatch: pytest.MonkeyPatch) -> Preflights:
+def preflights(monkeypatch: pytest.MonkeyPatch) -> Iterator[Preflights]:
     preflights = Preflights()
     monkeypatch.setattr(checks, "preflight", preflights)
-    monkeypatch.setattr(checks, "_reachable", set())
-    return preflights
+    checks.forget()
+    yield preflights
+    checks.forget()
 
 
 def test_what_has_passed_is_not_looked_at_again_and_what_has_failed_is(preflights: Preflights) -> None:

@@ -43,7 +43,7 @@ def leave(report: WriteReport) -> None:
 @pytest.fixture(autouse=True)
 def anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     SEEN.clear()
-    publish._prepared.clear()
+    publish.forget()
     monkeypatch.setitem(sys.modules, "callbacks_of_a_job", sys.modules[__name__])
     yield
     POOL.close()

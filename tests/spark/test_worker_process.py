@@ -36,10 +36,11 @@ class Node:
 @pytest.fixture
 def reused_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
-    monkeypatch.setattr(worker_process, "_times", 0)
+    worker_process.forget()
     gc.collect()
     yield
     gc.unfreeze()
+    worker_process.forget()
 
 
 def test_what_is_there_when_a_task_begins_is_not_looked_at_after_it(reused_worker: None) -> None:

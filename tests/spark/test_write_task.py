@@ -377,13 +377,13 @@ def test_what_waits_for_its_answer_is_bounded(broker: EmbeddedBroker, pool: Prod
     broker.control.when(api=ApiKey.PRODUCE, times=None).delay(20)
     waiting: list[int] = []
 
-    def watched(writing: write_task._Writing, rows: object) -> None:
+    def watched(writing: write_task.Writing, rows: object) -> None:
         send(writing, rows)  # type: ignore[arg-type]
-        waiting.append(writing._waiting_bytes)
+        waiting.append(writing.waiting_bytes)
 
-    send = write_task._Writing.send
+    send = write_task.Writing.send
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(write_task._Writing, "send", watched)
+        patch.setattr(write_task.Writing, "send", watched)
         more = {"kafka__buffer__memory": "300000", "kafka__batch__size": "20000", "kafka__compression__type": codec}
         write_rows(options(broker, **more), PLAN, (batch(n * 1000, 1000) for n in range(60)), pool)
     assert max(waiting) <= 300_000

@@ -70,6 +70,11 @@ os.register_at_fork(after_in_child=_token_sources.clear)  # another thread may h
 _TOKEN_SOURCES_MAX = 64
 
 
+def forget() -> None:
+    """For tests: as in a new process."""
+    _token_sources.clear()
+
+
 def _token_source(login: Login) -> TokenSource:
     """One for each endpoint and client of this process: connections share their token."""
     assert login.oidc is not None

@@ -40,7 +40,7 @@ from spark_kafka_sink.spark.patches.save_and_start import (
 # Parts of names: options that are passed over or misspelt have secrets, too. In the text of a request to Connect names
 # and values stand together.
 _SECRET_NAMES = "sasl|ssl|auth|password|secret|token"
-_REDACTION = {
+REDACTION = {
     "spark.sql.redaction.options.regex": f"(?i){_SECRET_NAMES}",
     "spark.sql.redaction.string.regex": r'(?i)key: "[^"]*(?:'
     + _SECRET_NAMES
@@ -108,7 +108,7 @@ def _warn_of_another_python(master: str, worker_python: str) -> None:
 
 
 def _redact_secrets(spark: SparkSession) -> None:
-    for setting, secrets in _REDACTION.items():
+    for setting, secrets in REDACTION.items():
         known = spark.conf.get(setting, None) or ""
         if secrets not in known:
             spark.conf.set(setting, f"{known}|{secrets}" if known else secrets)

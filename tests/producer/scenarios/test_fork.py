@@ -125,13 +125,13 @@ def test_a_child_has_an_empty_pool_of_its_own_though_the_parent_s_was_locked() -
 
 def test_a_child_asks_for_tokens_of_its_own_though_a_thread_of_the_parent_was_asking() -> None:
     """The source of a token has a lock, which its thread holds while it waits for the identity provider."""
-    conversations._token_sources.clear()  # of tests before
+    conversations.forget()  # of tests before
     conversations._token_sources["endpoint"] = TokenSource(OidcConfig("https://localhost/token", "id", "secret"))
     try:
         assert in_child(lambda: not conversations._token_sources)
         assert len(conversations._token_sources) == 1
     finally:
-        conversations._token_sources.clear()
+        conversations.forget()
 
 
 def test_a_child_s_own_producer_writes_over_the_network() -> None:

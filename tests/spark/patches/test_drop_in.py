@@ -9,7 +9,7 @@ import pytest
 
 from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
-from spark_kafka_sink.spark.patches.drop_in import _REDACTION, _warn_of_another_python
+from spark_kafka_sink.spark.patches.drop_in import REDACTION, _warn_of_another_python
 
 
 def test_a_local_spark_whose_workers_run_another_python_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
@@ -43,8 +43,8 @@ def test_spark_hides_what_may_be_a_secret_also_of_options_that_are_passed_over_o
     name: str, prefix: str
 ) -> None:
     """They are in the request that Spark Connect writes down before the driver looks at them."""
-    assert re.search(_REDACTION["spark.sql.redaction.options.regex"], prefix + name)
-    of_java = _REDACTION["spark.sql.redaction.string.regex"].replace("++", "+").replace("*+", "*")
+    assert re.search(REDACTION["spark.sql.redaction.options.regex"], prefix + name)
+    of_java = REDACTION["spark.sql.redaction.string.regex"].replace("++", "+").replace("*+", "*")
     request = (
         f'options {{\n key: "{prefix}{name}"\n value: "hush \\" hush"\n}}\noptions {{ key: "topic" value: "orders" }}'
     )

@@ -15,7 +15,7 @@ from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.topic_rows import TopicRows
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
-from spark_kafka_sink.spark.write_task import _Writing
+from spark_kafka_sink.spark.write_task import Writing
 
 OPTIONS = parse_options({"kafka.bootstrap.servers": "host:1", "topic": "t"})
 ROWS = TopicRows("t", RecordColumns(pa.array([b"v" * 100] * 10)), None)
@@ -52,13 +52,13 @@ class FirstIsSlow:
 
 def test_rows_behind_a_stalled_partition_do_not_pile_up_in_the_task() -> None:
     producer: Any = FirstIsSlow()
-    writing = _Writing(producer, OPTIONS, TaskReport(TaskIdentity(0, 0, 0, 0)))
+    writing = Writing(producer, OPTIONS, TaskReport(TaskIdentity(0, 0, 0, 0)))
     for _ in range(4):
         writing.send(ROWS)
     assert not producer.first.done()
     writing.send(ROWS)
     assert producer.first.done()
-    assert writing._waiting_bytes <= producer.config.buffer_memory
+    assert writing.waiting_bytes <= producer.config.buffer_memory
 
 
 class Refusing(FirstIsSlow):
@@ -68,6 +68,6 @@ class Refusing(FirstIsSlow):
 
 def test_a_record_that_failed_ends_the_task_at_once_and_not_after_all_of_its_rows() -> None:
     producer: Any = Refusing()
-    writing = _Writing(producer, OPTIONS, TaskReport(TaskIdentity(0, 0, 0, 0)))
+    writing = Writing(producer, OPTIONS, TaskReport(TaskIdentity(0, 0, 0, 0)))
     with pytest.raises(DeliveryError, match=r"10 records.*refused"):
         writing.send(ROWS)
