@@ -3,6 +3,9 @@
 Bytes are those of keys, values and headers before compression, which the report calls `bytes`. Rows are handed to the
 producer in pieces of a second at most, and each piece waits until what went before it has had its time. Nothing is
 saved up while a task waits for Spark: a pause is not made good by a burst after it.
+
+A task ends when its last piece has had its time too: the next task begins with a pace of its own, and many short tasks
+would write one piece each without any wait.
 """
 
 from __future__ import annotations
@@ -35,10 +38,18 @@ class Pace:
             self._await_turn(piece.columns.payload_nbytes)
             yield piece
 
+    def end(self) -> None:
+        """Wait until the last piece has had its time."""
+        self._await_free()
+
     def _await_turn(self, nbytes: int) -> None:
+        self._free_at = self._await_free() + nbytes / self.bytes_per_second
+
+    def _await_free(self) -> float:
+        """Wait until what was handed over has had its time. Returns what the time is then."""
         now = self.now()
-        if now < self._free_at:
-            self.sleep(self._free_at - now)
-            self.waited += self._free_at - now
-            now = self._free_at
-        self._free_at = now + nbytes / self.bytes_per_second
+        if now >= self._free_at:
+            return now
+        self.sleep(self._free_at - now)
+        self.waited += self._free_at - now
+        return self._free_at

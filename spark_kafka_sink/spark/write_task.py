@@ -159,6 +159,8 @@ class Writing:
     def finish(self) -> None:
         self.producer.flush()
         self._settle_all()
+        if self._pace is not None:
+            self._pace.end()
         self._report_ranges()
         self._report_totals()
         if self._failures:

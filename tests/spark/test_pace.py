@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pyarrow as pa
+import pytest
 
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.topic_rows import TopicRows
@@ -77,3 +78,25 @@ def test_who_writes_less_than_the_share_never_waits() -> None:
         handed_over(pace, clock, [rows(1, 100)])
         clock.time += 0.2
     assert pace.waited == 0
+
+
+def test_many_short_tasks_one_after_the_other_write_no_faster_than_the_share() -> None:
+    clock = Clock()
+    written = 0
+    for _ in range(20):
+        began, pace = clock.time, Pace(1_000, clock.now, clock.sleep)
+        written += sum(nbytes for _, nbytes in handed_over(pace, clock, [rows(9, 100)]))
+        clock.time += 0.1  # until brokers have answered
+        pace.end()
+        assert pace.waited == pytest.approx(clock.time - began - 0.1)
+    assert written == 18_000
+    assert clock.time - 100 == pytest.approx(18)
+
+
+def test_a_task_that_took_longer_than_its_bytes_need_does_not_wait_at_its_end() -> None:
+    clock = Clock()
+    pace = Pace(1_000, clock.now, clock.sleep)
+    handed_over(pace, clock, [rows(9, 100)])
+    clock.time += 1
+    pace.end()
+    assert (pace.waited, clock.time) == (0, 101)

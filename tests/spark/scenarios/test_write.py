@@ -262,14 +262,18 @@ def test_no_more_tasks_write_than_the_option_says_and_they_share_the_limit(
 ) -> None:
     path = tmp_path / "report.jsonl"
     frame = spark.range(0, 4000, 1, 8).selectExpr("CAST(id AS STRING) AS key", "repeat('v', 100) AS value")
-    write(frame, broker, topic, maxTasks="2", maxBytesPerSecond="10000000", reportPath=str(path))
+    write(frame, broker, topic, maxTasks="2", maxBytesPerSecond="1000000", reportPath=str(path))
     frame.write.format("pykafka").options(**broker.topic(topic).spark_options).option(
         "maxBytesPerSecond", "1000000000"
     ).option("reportPath", str(path)).save()
     few, many = read_reports(str(path))
     assert (few.tasks, many.tasks) == (2, 8)
     assert few.rows == many.rows == 4000
-    assert few.paced_ms + few.blocked_ms >= many.paced_ms == 0
+    assert few.paced_ms > 0
+    assert many.paced_ms < few.paced_ms
+    for task in few.task_list:
+        assert task.bytes > 0
+        assert task.duration_ms >= task.bytes / 500, "half a million a second for each of two tasks"
     assert stored(spark, broker, topic).count() == 8000
 
 
