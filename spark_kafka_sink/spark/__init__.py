@@ -13,6 +13,7 @@ write_task.py       one task: Arrow batches in, acknowledged offsets out
 pool.py             producers that outlive a task
 cache_timeout.py    for how long: Spark's own setting
 pace.py             the pace of a task: its share of maxBytesPerSecond
+tasks_at_once.py    how many tasks share it
 failures.py         the error of a failed task
 dead_letters.py     where records go that no broker takes
 report.py           what a task has written, as its commit message, and the sum of them

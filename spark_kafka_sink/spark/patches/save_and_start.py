@@ -31,6 +31,7 @@ from spark_kafka_sink.spark.checks import ask_driver, check_all
 from spark_kafka_sink.spark.distribution import Distribution, distributed, planned
 from spark_kafka_sink.spark.options.delivery import EXACTLY_ONCE
 from spark_kafka_sink.spark.patches.recorded_writer import Record, frame_of, made_anew, record_of
+from spark_kafka_sink.spark.tasks_at_once import tasks_at_once
 from spark_kafka_sink.spark.words import (
     CHECKED,
     DISTRIBUTED,
@@ -52,10 +53,10 @@ _OF_THE_STREAM = ("checkpointlocation", "queryname")
 _OF_TABLES = ("partitionBy", "clusterBy")
 _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 _MAX_TASKS, _MAX_BYTES, _DISTRIBUTION = "maxtasks", "maxbytespersecond", "distribution"
-_DYNAMIC = "spark.dynamicAllocation.enabled"
+_DISTRIBUTION_TASKS = "distributiontasks"
 _HOW_MANY = (
-    "Option 'maxBytesPerSecond' needs 'maxTasks' here: with Spark Connect, and where Spark adds executors as it goes "
-    "(spark.dynamicAllocation.enabled), it is not known how many tasks will share it."
+    "Option 'maxBytesPerSecond' needs 'maxTasks' here, since it is not known how many tasks will share it: with Spark "
+    "Connect, where Spark adds executors as it goes (spark.dynamicAllocation.enabled), and before there is an executor."
 )
 _UPDATE_OF_A_TABLE = (
     "outputMode('update') cannot be written by toTable(), since Spark refuses it for sinks in Python. Write "
@@ -318,15 +319,19 @@ def _checked_columns(writer: Any, said: Record) -> tuple[list[int], Distribution
 def _say_tasks_at_once(writer: Any, said: Record) -> None:
     """Set the option by which each task knows its share of maxBytesPerSecond."""
     given = said.options()
-    if _MAX_TASKS in given:
-        number = given[_MAX_TASKS].strip()
-        # What is no number of tasks is refused with the other options.
-        writer.option(TASKS_AT_ONCE, str(max(int(number), 1)) if number.isdecimal() else "1")
-    elif _MAX_BYTES in given:
-        session = frame_of(writer).sparkSession
-        if _is_connect(writer) or session.conf.get(_DYNAMIC, "false").lower() == "true":
+    at_most = [_number(given[name]) for name in (_MAX_TASKS, _DISTRIBUTION_TASKS) if name in given]
+    if _MAX_BYTES in given:
+        slots = tasks_at_once(frame_of(writer).sparkSession)
+        if slots is None and not at_most:
             raise ConfigurationError(_HOW_MANY)
-        writer.option(TASKS_AT_ONCE, str(session.sparkContext.defaultParallelism))
+        at_most += [] if slots is None else [slots]
+    if at_most:
+        writer.option(TASKS_AT_ONCE, str(min(at_most)))
+
+
+def _number(text: str) -> int:
+    """What is no number of tasks is refused with the other options."""
+    return max(int(text), 1) if text.strip().isdecimal() else 1
 
 
 def _in_few_tasks(frame: Any, said: Record) -> Any:

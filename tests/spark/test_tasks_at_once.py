@@ -1,0 +1,111 @@
+"""How many tasks share maxBytesPerSecond is what runs at one time, whatever the session's other settings say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.sql import SparkSession
+
+from spark_kafka_sink import register
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.spark.options.parse import parse_options
+from spark_kafka_sink.spark.patches.recorded_writer import record_of
+from spark_kafka_sink.spark.patches.save_and_start import saving
+from spark_kafka_sink.spark.tasks_at_once import tasks_at_once
+
+LIMIT = 1_000_000
+JOB = """
+from spark_kafka_sink.spark.tasks_at_once import tasks_at_once
+from tests.spark_session import start_spark
+session = start_spark({"spark.default.parallelism": "200", "spark.task.cpus": "2"}, "local[6]")
+print("tasks at once:", tasks_at_once(session), "of", session.sparkContext.defaultParallelism)
+"""
+
+
+def session(slots: int | None, master: str = "yarn", **settings: str) -> Any:
+    """One whose executors have so many slots; None: the JVM does not let us ask."""
+
+    def ask(profile: object) -> int:
+        if slots is None:
+            raise Py4JError("is not whitelisted")
+        return slots
+
+    context = SimpleNamespace(
+        resourceProfileManager=lambda: SimpleNamespace(defaultResourceProfile=object), maxNumConcurrentTasks=ask
+    )
+    conf = {name.replace("__", "."): value for name, value in settings.items()}
+    return SimpleNamespace(
+        conf=SimpleNamespace(get=conf.get),
+        sparkContext=SimpleNamespace(master=master, _jsc=SimpleNamespace(sc=lambda: context)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "number"),
+    [
+        (session(7), 7),
+        (session(7, spark__default__parallelism="200"), 7),
+        (session(2, spark__executor__instances="10", spark__executor__cores="4", spark__task__cpus="3"), 10),
+        (session(64, spark__executor__instances="10", spark__executor__cores="4"), 64),
+        (session(4, "local[4]", spark__executor__instances="10"), 4),
+        (session(None, spark__executor__instances="3"), 3),
+        (session(None), None),
+        (session(0), None),
+        (session(8, spark__dynamicAllocation__enabled="true"), None),
+    ],
+)
+def test_those_are_counted_that_have_come_and_those_that_were_asked_for(given: Any, number: int | None) -> None:
+    assert tasks_at_once(given) == number
+
+
+@pytest.mark.needs("java")
+def test_spark_says_how_many_tasks_run_at_once_with_its_own_settings_of_cores() -> None:
+    job = subprocess.run([sys.executable, "-c", JOB], capture_output=True, text=True, check=False)
+    assert "tasks at once: 3 of 200" in job.stdout, job.stdout + job.stderr
+
+
+def share(spark: SparkSession, **options: str) -> float | None:
+    """What a task gets of LIMIT, as Spark would hand it over."""
+    register(spark)
+    handed_over: list[dict[str, str]] = []
+
+    def original(writer: Any, *_: Any) -> None:
+        record = record_of(writer)
+        assert record is not None
+        handed_over.append(record.options())
+
+    frame = spark.range(4).selectExpr("CAST(id AS STRING) AS key", "'v' AS value")
+    given = {
+        "kafka.bootstrap.servers": "a:1",
+        "topic": "t",
+        "checkConnection": "false",
+        "maxBytesPerSecond": str(LIMIT),
+    }
+    saving(original)(frame.write.format("pykafka").options(**given, **options))
+    (one,) = handed_over
+    return parse_options(one).bytes_per_second
+
+
+@pytest.mark.needs("java")
+def test_the_limit_is_shared_by_as_many_tasks_as_can_run_at_once(spark: SparkSession) -> None:
+    """The session of the tests has two cores."""
+    assert share(spark) == LIMIT / 2
+    assert share(spark, maxTasks="200") == LIMIT / 2, "no more of them run at once"
+    assert share(spark, maxTasks="1") == LIMIT
+    assert share(spark, distribution="key", distributionTasks="1") == LIMIT
+    assert share(spark, distribution="key", distributionTasks="50", maxTasks="50") == LIMIT / 2
+
+
+@pytest.mark.needs("java")
+def test_where_the_number_is_not_known_max_tasks_is_asked_for(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_kafka_sink.spark.patches.save_and_start.tasks_at_once", lambda _: None)
+    with pytest.raises(ConfigurationError, match="'maxBytesPerSecond' needs 'maxTasks' here"):
+        share(spark)
+    assert share(spark, maxTasks="8") == LIMIT / 8
