@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users call it
 from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.types import ArrayType, DataType, IntegerType, MapType, StructType
+from pyspark.sql.types import ArrayType, DataType, IntegerType, MapType, StructType, UserDefinedType
 
 from spark_kafka_sink.column_names import NAME_CHARACTERS_MAX, no_such_column
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
@@ -41,7 +41,7 @@ _ROUND_ROBIN = "RoundRobinPartitioner"
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _CONNECT = "SPARK_CONNECT_MODE_ENABLED"
 _TARGET = "_pykafka_partition"
-_WITHOUT_ORDER = ("map", "variant")
+_WITHOUT_ORDER = ("map", "variant", "interval", "geometry", "geography")
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,8 @@ def faults_of_distribution(options: SinkOptions, plan: ColumnPlan, schema: Struc
     asked = options.distribution
     if asked is None:
         return
-    names = schema.fieldNames()
     for each in asked.order:
-        if each.column not in names:
-            yield f"orderBy: there is no column '{each.column}'. {no_such_column(each.column, names)}"
-        elif not _has_values_to_compare(schema[each.column].dataType):
-            kind = cleaned(schema[each.column].dataType.simpleString(), NAME_CHARACTERS_MAX)
-            yield f"orderBy: Spark cannot sort by the column '{each.column}', which is a {kind}."
+        yield from _faults_of_order(each.column, schema)
     if asked.by == BY_PARTITION and options.topic is None:
         yield (
             "Option 'distribution' is 'partition', which needs the option topic: how many partitions the topics of a "
@@ -98,9 +93,24 @@ def faults_of_distribution(options: SinkOptions, plan: ColumnPlan, schema: Struc
         )
     if asked.by == BY_KEY and plan.key is None:
         yield "Option 'distribution' is 'key', and there is no column 'key' and no option keyFormat."
+    names = schema.fieldNames()
     unhashable = [names[each] for each in _key_columns(plan) if not _has_values_to_compare(schema[each].dataType)]
     if asked.by == BY_KEY and unhashable:
         yield f"Option 'distribution' is 'key', and Spark cannot hash the column '{unhashable[0]}' of the key."
+
+
+def _faults_of_order(column: str, schema: StructType) -> Iterator[str]:
+    names = schema.fieldNames()
+    if column not in names:
+        yield f"orderBy: there is no column '{column}'. {no_such_column(column, names)}"
+    elif names.count(column) > 1:
+        yield (
+            f"orderBy: the column '{column}' is there {names.count(column)} times; one of them must be renamed or "
+            "dropped."
+        )
+    elif not _has_values_to_compare(schema[column].dataType):
+        kind = cleaned(schema[column].dataType.simpleString(), NAME_CHARACTERS_MAX)
+        yield f"orderBy: Spark cannot sort by the column '{column}', which is a {kind}."
 
 
 def planned(options: SinkOptions, plan: ColumnPlan, schema: StructType) -> Distribution | None:
@@ -217,6 +227,8 @@ def _sorted(position: int, descends: bool) -> Any:
 
 def _fewer(tasks: int | None, tasks_max: int | None) -> int | None:
     return min((each for each in (tasks, tasks_max) if each is not None), default=None)
+    if isinstance(kind, UserDefinedType):
+        return _has_values_to_compare(kind.sqlType())
 
 
 def _column(position: int) -> str:

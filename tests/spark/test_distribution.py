@@ -11,7 +11,19 @@ import pytest
 from kafka.partitioner.default import murmur2 as reference
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users call it
-from pyspark.sql.types import BinaryType, IntegerType, LongType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    CalendarIntervalType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    UserDefinedType,
+)
 
 from spark_kafka_sink import register
 from spark_kafka_sink.errors import ConfigurationError
@@ -37,6 +49,14 @@ SCHEMA = StructType(
 GIVEN = {"kafka.bootstrap.servers": "a:1", "topic": "t"}
 
 
+class PointOfMap(UserDefinedType):
+    """A type of a user's, which Spark compares as the type that it is stored as."""
+
+    @classmethod
+    def sqlType(cls) -> DataType:  # noqa: N802
+        return MapType(StringType(), LongType())
+
+
 def faults(options: dict[str, str], schema: StructType = SCHEMA) -> str:
     with pytest.raises(ConfigurationError) as refused:
         check_write(GIVEN | options, schema)
@@ -50,6 +70,19 @@ def test_columns_that_are_not_there_are_refused_with_those_that_are() -> None:
 def test_columns_by_which_spark_cannot_sort_are_refused() -> None:
     said = faults({"distribution": "key", "orderBy": "seq, headers DESC"})
     assert said == "orderBy: Spark cannot sort by the column 'headers', which is a map<string,binary>."
+
+
+@pytest.mark.parametrize("kind", [CalendarIntervalType(), ArrayType(CalendarIntervalType()), PointOfMap()])
+def test_types_that_have_no_order_are_refused_wherever_they_are(kind: DataType) -> None:
+    schema = StructType([*SCHEMA.fields, StructField("at", kind)])
+    said = faults({"distribution": "key", "orderBy": "at"}, schema)
+    assert said.startswith("orderBy: Spark cannot sort by the column 'at', which is a ")
+
+
+def test_a_column_to_order_by_that_is_there_twice_is_refused() -> None:
+    schema = StructType([*SCHEMA.fields, StructField("seq", StringType())])
+    said = faults({"distribution": "key", "orderBy": "seq"}, schema)
+    assert said == "orderBy: the column 'seq' is there 2 times; one of them must be renamed or dropped."
 
 
 def test_topics_of_a_column_cannot_be_distributed_by_partition() -> None:
