@@ -24,14 +24,14 @@ from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.options import encoded_sides
 from spark_kafka_sink.held_log import held_log
 from spark_kafka_sink.spark.columns import ColumnPlan, plan_columns
-from spark_kafka_sink.spark.distribution import Distribution, faults_of_distribution, planned
+from spark_kafka_sink.spark.distribution import Distribution, faults_of_distribution, planned, without_target
 from spark_kafka_sink.spark.new_topic import made, warn_of_differences
 from spark_kafka_sink.spark.options.names import as_in_spark
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.publish import check_report_options
 from spark_kafka_sink.spark.value_formats import SparkColumns, with_schema_ids
-from spark_kafka_sink.spark.words import NAME, START
+from spark_kafka_sink.spark.words import DISTRIBUTED, NAME, START
 
 CHECK = "pykafka.check"
 """An option for reading: the schema of the rows that are to be written, as JSON."""
@@ -62,6 +62,7 @@ def check_write(options: Mapping[str, str], schema: StructType) -> tuple[SinkOpt
     # Where the options are faulty, the schema is looked at with those of them that concern it.
     fixed_topic = next((value for name, value in options.items() if name.lower() == "topic"), None)
     encoders: dict[str, ColumnsEncoder | None] = {**encoded_sides(options)}
+    schema, target = without_target(schema, options.get(DISTRIBUTED))
     try:
         parsed = parse_options(options)
         fixed_topic = parsed.topic
@@ -78,7 +79,7 @@ def check_write(options: Mapping[str, str], schema: StructType) -> tuple[SinkOpt
         faults += faults_of_distribution(parsed, plan, schema)
     if faults:
         raise ConfigurationError(faults)
-    return parsed, plan
+    return parsed, plan if target is None else replace(plan, partition=target)
 
 
 def ask_servers(options: SinkOptions, plan: ColumnPlan, start: str | None = None) -> ColumnPlan:

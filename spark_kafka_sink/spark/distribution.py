@@ -6,7 +6,7 @@ shuffle each task has all rows of a few partitions.
     partition  a row's partition is what it would be without the option: the one that it names, else by murmur2 of its
                key as in the Java client. One without a key goes to a partition by the hash of its content, as Spark
                runs a task again that is lost, and the row must go where it went. What was found travels with the row,
-               in the column `partition`.
+               in a last column of its own: the column `partition` may be part of the value, as it is.
     key        the JVM hashes the key, and no Python is run. Rows without a key are spread by their content.
 
 With `orderBy` the rows of a task are sorted by partition or key, and then by these columns. Without it the rows of a
@@ -53,7 +53,7 @@ class Distribution:
     key: tuple[int, ...]
     """The columns that decide; none where keys decide about nothing."""
     content: tuple[int, ...]
-    """What is hashed of a row without a key."""
+    """What is hashed of a row without a key; nothing for BY_KEY where each row has one."""
     order: tuple[tuple[int, bool], ...]
     """Positions, and whether the order descends."""
     tasks: int | None
@@ -126,7 +126,7 @@ def planned(options: SinkOptions, plan: ColumnPlan, schema: StructType) -> Distr
         by=asked.by,
         partition=plan.partition if asked.by == BY_PARTITION else None,
         key=_key_columns(plan) if keys_decide else (),
-        content=tuple(content),
+        content=() if asked.by == BY_KEY and not _may_be_without_key(plan) else tuple(content),
         order=tuple((names.index(each.column), each.descends) for each in asked.order),
         tasks=asked.tasks,
         partitions=_partitions(options) if asked.by == BY_PARTITION else 0,
@@ -134,7 +134,10 @@ def planned(options: SinkOptions, plan: ColumnPlan, schema: StructType) -> Distr
 
 
 def distributed(frame: Any, how: Distribution, positions: Sequence[int], tasks_max: int | None = None) -> Any:
-    """The columns at these positions, each row in the task that writes it. `tasks_max`: no more tasks than that."""
+    """The columns at these positions, each row in the task that writes it. `tasks_max`: no more tasks than that.
+
+    BY_PARTITION: and the partition of the row as the last column (`without_target`).
+    """
     if type(frame).__module__.startswith("pyspark.sql.connect"):
         # Functions of columns ask for this. A client has it; the process in which Connect runs foreachBatch has not.
         os.environ.setdefault(_CONNECT, "1")
@@ -145,7 +148,7 @@ def distributed(frame: Any, how: Distribution, positions: Sequence[int], tasks_m
     if how.by == BY_PARTITION:
         return _by_partition(renamed, how, order, names, positions, tasks_max)
     keys = [F.col(_column(position)) for position in how.key]
-    placed = [*keys, F.when(_all_null(keys), F.xxhash64(*_content(how)))]
+    placed = [*keys, F.when(_all_null(keys), F.xxhash64(*_content(how)))] if how.content else keys
     tasks = _fewer(how.tasks, tasks_max)
     moved = renamed.repartition(*([] if tasks is None else [tasks]), *placed)
     if order:
@@ -167,10 +170,7 @@ def _by_partition(
     moved = moved.repartitionById(_fewer(tasks, tasks_max), _TARGET)
     if order:
         moved = moved.sortWithinPartitions(_TARGET, *order)
-    others = [each for each in positions if each != how.partition]
-    return moved.select(
-        *(F.col(_column(each)).alias(names[each]) for each in others), F.col(_TARGET).alias("partition")
-    )
+    return moved.select(*(F.col(_column(each)).alias(names[each]) for each in positions), F.col(_TARGET))
 
 
 def _partition_of_key(partitions: int) -> Callable[[Any], Any]:
@@ -193,6 +193,18 @@ def _partitions(options: SinkOptions) -> int:
         return len(client.topic(options.topic).partitions)
 
 
+def without_target(schema: StructType, distributed_by: str | None) -> tuple[StructType, int | None]:
+    """The columns as the user has them, and the position of the one that says where a row goes, if there is one."""
+    if distributed_by != BY_PARTITION:
+        return schema, None
+    return StructType(schema.fields[:-1]), len(schema.fields) - 1
+
+
+def _may_be_without_key(plan: ColumnPlan) -> bool:
+    """Columns that are all null are a key too, such as {}; a column or a struct that is null is none."""
+    return isinstance(plan.key, int) or (plan.key is not None and plan.key.parent is not None)
+
+
 def _key_columns(plan: ColumnPlan) -> tuple[int, ...]:
     if plan.key is None or isinstance(plan.key, int):
         return () if plan.key is None else (plan.key,)
@@ -205,6 +217,8 @@ def _has_values_to_compare(kind: DataType) -> bool:
         return _has_values_to_compare(kind.elementType)
     if isinstance(kind, StructType):
         return all(_has_values_to_compare(field.dataType) for field in kind.fields)
+    if isinstance(kind, UserDefinedType):
+        return _has_values_to_compare(kind.sqlType())
     return not isinstance(kind, MapType) and kind.typeName() not in _WITHOUT_ORDER
 
 
@@ -227,8 +241,6 @@ def _sorted(position: int, descends: bool) -> Any:
 
 def _fewer(tasks: int | None, tasks_max: int | None) -> int | None:
     return min((each for each in (tasks, tasks_max) if each is not None), default=None)
-    if isinstance(kind, UserDefinedType):
-        return _has_values_to_compare(kind.sqlType())
 
 
 def _column(position: int) -> str:

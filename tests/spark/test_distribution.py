@@ -85,6 +85,26 @@ def test_a_column_to_order_by_that_is_there_twice_is_refused() -> None:
     assert said == "orderBy: the column 'seq' is there 2 times; one of them must be renamed or dropped."
 
 
+@pytest.mark.parametrize(
+    ("formats", "content"),
+    [
+        ({}, (0, 1, 4)),
+        ({"keyFormat": "json", "keyColumns": "seq"}, ()),
+        ({"keyFormat": "json", "keyColumns": "who.*"}, (1, 4, 5)),
+    ],
+)
+def test_the_content_is_hashed_where_there_may_be_no_key_and_nowhere_else(
+    formats: dict[str, str], content: tuple[int, ...]
+) -> None:
+    """A key of columns that are all null is one: {}. A struct that is null makes none."""
+    who = StructField("who", StructType([StructField("id", LongType())]))
+    schema = StructType([*SCHEMA.fields, who])
+    options, plan = check_write(GIVEN | formats | {"distribution": "key"}, schema)
+    how = planned(options, plan, schema)
+    assert how is not None
+    assert how.content == content
+
+
 def test_topics_of_a_column_cannot_be_distributed_by_partition() -> None:
     schema = StructType([*SCHEMA.fields, StructField("topic", StringType())])
     with pytest.raises(ConfigurationError, match="Write topic by topic, or distribute by 'key'"):

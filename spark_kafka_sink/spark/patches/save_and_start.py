@@ -217,7 +217,7 @@ class WriteChanges:
             how = planned(parsed, plan, frame.schema)
             if how is not None:
                 frame = distributed(frame, how, plan.positions(), _tasks_max(options))
-                options = {**options, DISTRIBUTED: "true"}
+                options = {**options, DISTRIBUTED: how.by}
         frame.write.format(NAME).options(**options).mode("append").save()
 
 
@@ -296,7 +296,7 @@ def _to_their_tasks(
     """The rows to be written, without the columns that are none of the sink's, in the tasks that write them."""
     if how is None:
         return _in_few_tasks(_only(frame, columns), said), {}
-    return distributed(frame, how, columns, _tasks_max(said.options())), {DISTRIBUTED: "true"}
+    return distributed(frame, how, columns, _tasks_max(said.options())), {DISTRIBUTED: how.by}
 
 
 def _check_table(writer: Any, said: Record) -> None:

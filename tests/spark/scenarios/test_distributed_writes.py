@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users call it
 
 from spark_kafka_sink import register
 from spark_kafka_sink.errors import ConfigurationError
@@ -171,3 +173,45 @@ def test_no_more_tasks_write_than_there_are_partitions(
     rows.write.format("pykafka").options(**given).save()
     (report,) = read_reports(given["reportPath"])
     assert report.tasks == PARTITIONS
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_column_partition_is_part_of_the_value_as_it_is_and_not_as_the_row_was_placed(
+    spark: SparkSession, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path, named: bool
+) -> None:
+    given = options(broker, topic, tmp_path, valueFormat="json", **({"valueColumns": "n,partition"} if named else {}))
+    del given["checkpointLocation"], given["orderBy"]
+    key = "concat('key-', id % 7) AS key"
+    rows = spark.range(40).selectExpr(key, "id AS n", "CAST(IF(id < 20, id % 5, NULL) AS INT) AS partition")
+    rows.write.format("pykafka").options(**given).save()
+    stored = {json.loads(row["value"])["n"]: row for row in topic.read().to_pylist()}
+    assert sorted(stored) == [*range(40)]
+    for n, row in stored.items():
+        at = {"partition": n % 5} if named and n < 20 else {}
+        assert json.loads(row["value"]) == {"n": n, **at}
+        assert n >= 20 or row["partition"] == n % 5
+
+
+def test_a_micro_batch_keeps_the_column_partition_in_its_values(
+    spark: SparkSession, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
+) -> None:
+    given = options(broker, topic, tmp_path, valueFormat="json", valueColumns="seq,partition")
+    rows = spark.range(10).selectExpr("CAST(id AS STRING) AS key", "id AS seq", "CAST(NULL AS INT) AS partition")
+    run_stream(stream_of([rows], tmp_path / "rows").writeStream.format("pykafka").options(**given))
+    assert sorted(json.loads(row["value"])["seq"] for row in topic.read().to_pylist()) == [*range(10)]
+    assert {row["value"] for row in topic.read().to_pylist()} == {b'{"seq":%d}' % n for n in range(10)}
+
+
+def test_rows_whose_key_columns_are_all_null_have_a_key_and_are_in_order_too(
+    spark: SparkSession, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
+) -> None:
+    """Their key is {}."""
+    given = options(broker, topic, tmp_path, distribution="key", keyFormat="json", keyColumns="who")
+    del given["checkpointLocation"]
+    rows = spark.range(0, 200, 1, 4).selectExpr(
+        "CAST(NULL AS STRING) AS who", "CAST(id AS STRING) AS value", "id AS seq"
+    )
+    rows.orderBy(F.rand(1)).write.format("pykafka").options(**given).save()
+    assert numbers_by_key(topic) == {b"{}": [*range(200)]}
+    (report,) = read_reports(given["reportPath"])
+    assert [task.rows for task in report.task_list if task.rows] == [200]
