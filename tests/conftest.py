@@ -12,6 +12,7 @@ from tests.interrupts import heed_interrupts
 ROOT = Path(__file__).resolve().parent
 GUARDED = (
     "client/",
+    "exactly_once/test_clients.py",
     "exporters/test_prometheus.py",
     "network/security/test_security_oidc.py",
     "producer/batching/test_accumulator.py",

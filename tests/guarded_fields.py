@@ -32,6 +32,7 @@ from spark_kafka_sink.producer.futures import ColumnsFuture
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.partitioner import Partitioner
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
+from spark_kafka_sink.reader.kept_clients import KeptClients
 from spark_kafka_sink.spark.pool import ProducerPool
 
 PACKAGE = str(Path(spark_kafka_sink.__file__).parent) + "/"
@@ -88,6 +89,7 @@ GUARDS = [
     Guard(TokenSource, "_lock", _names("_token _renew_s _renewing")),
     Guard(WriteCollector, "_lock", _names("_jobs")),
     Guard(NetworkClient, "_life_lock", _names(""), _names("_life")),
+    Guard(KeptClients, "_lock", _names("_idle"), exempt=_names("begin_anew")),
     Guard(ProducerPool, "_changed", _names("_idle"), _names("_evictor"), _names("begin_anew")),
     Guard(
         ProducerMetrics,

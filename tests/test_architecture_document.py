@@ -88,8 +88,8 @@ CACHES = {
 def memories(path: Path) -> list[str]:
     """Names at the top of a module that change while the process lives.
 
-    Collections in lower case, `global` names, counters, functions with a cache, and instances of a class of this file
-    that may change.
+    Collections and instances in lower case, `global` names, counters, functions with a cache, and instances of a class
+    of this file that may change.
     """
     tree = ast.parse(path.read_text())
     changing = {node.name for node in tree.body if isinstance(node, ast.ClassDef) and not _is_frozen(node)}
@@ -108,6 +108,8 @@ def _changes(name: str, value: ast.expr, changing: set[str]) -> bool:
     made_by = ast.unparse(value.func) if isinstance(value, ast.Call) else ""
     if isinstance(value, ast.Dict | ast.List | ast.Set) or made_by in ("set", "dict", "list", "deque", "defaultdict"):
         return not name.isupper() and not name.startswith("__")
+    if name.islower() and made_by.lstrip("_")[:1].isupper():
+        return True
     return made_by in {"count", "itertools.count", *changing}
 
 
@@ -123,11 +125,12 @@ def _is_frozen(node: ast.ClassDef) -> bool:
 def test_each_kind_of_memory_is_found(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text(
-        "class Pool: ...\nclass Row(NamedTuple): ...\n_known = {}\n_said: set[str] = set()\nNUMBERS = count(1)\n"
+        "class Pool: ...\nclass Row(NamedTuple): ...\n_known = {}\n_kept = Clients()\n"
+        "_said: set[str] = set()\nNUMBERS = count(1)\n"
         "POOL = Pool()\nROW = Row()\nTABLE = {}\nX = 1\n@lru_cache(16)\ndef client(): ...\n@cache\ndef codec(): ...\n"
         "def f():\n    global times\n"
     )
-    assert sorted(memories(path)) == ["NUMBERS", "POOL", "_known", "_said", "client", "codec", "times"]
+    assert sorted(memories(path)) == ["NUMBERS", "POOL", "_kept", "_known", "_said", "client", "codec", "times"]
 
 
 def test_the_page_lists_what_a_process_remembers() -> None:

@@ -29,11 +29,14 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import ArrayType, DataType, IntegerType, MapType, StructType, UserDefinedType
 
 from spark_kafka_sink.column_names import NAME_CHARACTERS_MAX, no_such_column
+from spark_kafka_sink.errors import KafkaSinkError, PreflightError
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.producer.partitioner import partitions_by_key
 from spark_kafka_sink.reader.blocking_client import BlockingClient
+from spark_kafka_sink.reader.kept_clients import KeptClients
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.options.distribution import BY_KEY, BY_PARTITION
+from spark_kafka_sink.spark.options.names import as_in_spark
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.words import cleaned
 
@@ -42,6 +45,13 @@ _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _CONNECT = "SPARK_CONNECT_MODE_ENABLED"
 _TARGET = "_pykafka_partition"
 _WITHOUT_ORDER = ("map", "variant", "interval", "geometry", "geography")
+_NOT_ASKED = (
+    "Option 'distribution' is 'partition', for which the driver asks Kafka how many partitions the topic '{}' has. It "
+    "could not: {}\nIf only the executors can reach Kafka, distribute by 'key', for which the driver asks nothing."
+)
+
+_kept: KeptClients[BlockingClient] = KeptClients()
+os.register_at_fork(after_in_child=_kept.begin_anew)
 
 
 @dataclass(frozen=True)
@@ -187,10 +197,18 @@ def _partition_of_key(partitions: int) -> Callable[[Any], Any]:
 
 
 def _partitions(options: SinkOptions) -> int:
+    """Asked anew each time, as a topic may get more of them while a query runs."""
     assert options.topic is not None  # faults_of_distribution
     config = options.producer_config()
-    with BlockingClient(config.client_config(), timeout_ms=config.max_block_ms) as client:
-        return len(client.topic(options.topic).partitions)
+    client_config = config.client_config()
+    try:
+        # One client for all micro-batches: to connect and to log in would take longer than the question.
+        with _kept.lent(client_config, lambda: BlockingClient(client_config, timeout_ms=config.max_block_ms)) as client:
+            return len(client.topic(options.topic, fresh=True).partitions)
+    except KafkaSinkError as error:
+        raise PreflightError(
+            as_in_spark(_NOT_ASKED.format(cleaned(options.topic, NAME_CHARACTERS_MAX), error))
+        ) from error
 
 
 def without_target(schema: StructType, distributed_by: str | None) -> tuple[StructType, int | None]:

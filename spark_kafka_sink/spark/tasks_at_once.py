@@ -1,4 +1,4 @@
-"""How many tasks of this session may run at one time: so many share `maxBytesPerSecond`.
+"""How many tasks of this session may run at one time: these share `maxBytesPerSecond`.
 
 `sparkContext.defaultParallelism` is another number: it is `spark.default.parallelism` where that is set, and it knows
 nothing of `spark.task.cpus`. So Spark's scheduler is asked how many tasks the executors that there are can run. On YARN

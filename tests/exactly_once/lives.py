@@ -40,7 +40,7 @@ TASKS = 2
 TIMEOUT_MS = 900_000
 FIRST, LAST = "driver-1", "driver-9"
 _OF_A_PROCESS: tuple[tuple[Any, str], ...] = (
-    (clients, "_idle"),
+    (clients, "_kept"),
     (decision_log, "_progress"),
     (decision_log, "_checked"),
     (decision_log, "_warned"),

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from kafka.partitioner.default import murmur2 as reference
@@ -26,9 +27,11 @@ from pyspark.sql.types import (
 )
 
 from spark_kafka_sink import register
-from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.errors import ConfigurationError, PreflightError
+from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.reports.write_report import WriteReport
+from spark_kafka_sink.spark import distribution
 from spark_kafka_sink.spark.checks import check_write
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.distribution import Distribution, distributed, planned
@@ -144,6 +147,30 @@ def test_without_register_the_option_is_refused_and_not_passed_over() -> None:
 def broker() -> Iterator[EmbeddedBroker]:
     with embedded_broker() as broker:
         yield broker
+
+
+def partitions_of(topic: str, **options: str) -> int:
+    given = {"topic": topic, "checkConnection": "false", "distribution": "partition", **options}
+    options_and_plan = check_write(given, SCHEMA)
+    how = planned(*options_and_plan, SCHEMA)
+    assert how is not None
+    return how.partitions
+
+
+def test_all_micro_batches_ask_by_one_client_and_see_new_partitions(broker: EmbeddedBroker) -> None:
+    broker.create_topic("asked-each-time", 3)
+    distribution._kept.close_idle()
+    with patch.object(distribution, "BlockingClient", wraps=BlockingClient) as made:
+        assert partitions_of("asked-each-time", **broker.spark_options) == 3
+        broker.control.add_partitions("asked-each-time", 5)
+        assert partitions_of("asked-each-time", **broker.spark_options) == 5
+    assert made.call_count == 1
+
+
+def test_where_the_driver_cannot_ask_the_error_names_the_option_and_the_way_out() -> None:
+    unreachable = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.max.block.ms": "50"}
+    with pytest.raises(PreflightError, match=r"(?s)'distribution' is 'partition'.*topic 'there'.*distribute by 'key'"):
+        partitions_of("there", **unreachable)
 
 
 @pytest.fixture(scope="module")

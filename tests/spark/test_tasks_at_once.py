@@ -28,7 +28,7 @@ print("tasks at once:", tasks_at_once(session), "of", session.sparkContext.defau
 
 
 def session(slots: int | None, master: str = "yarn", **settings: str) -> Any:
-    """One whose executors have so many slots; None: the JVM does not let us ask."""
+    """One whose executors have this number of slots; None: the JVM does not let us ask."""
 
     def ask(profile: object) -> int:
         if slots is None:

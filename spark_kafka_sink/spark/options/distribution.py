@@ -40,7 +40,8 @@ DISTRIBUTION_OPTIONS = (
         "distribution",
         NONE,
         one_of(NONE, BY_PARTITION, BY_KEY),
-        "`partition` brings the rows of each Kafka partition to one task before the write, `key` those of each key: "
+        "`partition` brings the rows of each Kafka partition to one task before the write, for which the driver asks "
+        "Kafka how many there are, `key` those of each key: "
         "see [Many tasks, many partitions](tuning.md#many-tasks-many-partitions)",
     ),
     Option(
