@@ -38,10 +38,13 @@ from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.options.distribution import BY_KEY, BY_PARTITION
 from spark_kafka_sink.spark.options.names import as_in_spark
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
+from spark_kafka_sink.spark.tasks_at_once import tasks_at_once
 from spark_kafka_sink.words import cleaned
 
 _ROUND_ROBIN = "RoundRobinPartitioner"
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+_SHUFFLE_PARTITIONS_DEFAULT = 200
+_ADAPTIVE = "spark.sql.adaptive.enabled"
 _CONNECT = "SPARK_CONNECT_MODE_ENABLED"
 _TARGET = "_pykafka_partition"
 _WITHOUT_ORDER = ("map", "variant", "interval", "geometry", "geography")
@@ -143,6 +146,18 @@ def planned(options: SinkOptions, plan: ColumnPlan, schema: StructType) -> Distr
     )
 
 
+def in_micro_batch(how: Distribution, session: Any) -> Distribution:
+    """With the number of tasks of a micro-batch.
+
+    A query with state has no adaptive execution, which would join the small parts of the shuffle. So there are as many
+    tasks as run at once, where that is known, and not 200 for a few rows.
+    """
+    if how.by != BY_KEY or how.tasks is not None or session.conf.get(_ADAPTIVE, "true").lower() == "true":
+        return how
+    at_once = tasks_at_once(session)
+    return how if at_once is None else dataclasses.replace(how, tasks=min(at_once, _shuffle_partitions(session)))
+
+
 def distributed(frame: Any, how: Distribution, positions: Sequence[int], tasks_max: int | None = None) -> Any:
     """The columns at these positions, each row in the task that writes it. `tasks_max`: no more tasks than that.
 
@@ -175,7 +190,7 @@ def _by_partition(
         choices.append(_partition_of_key(how.partitions)(F.col(_column(key)).cast("binary")))
     choices.append(F.pmod(F.xxhash64(*_content(how)), F.lit(how.partitions)).cast("int"))
     # More tasks than partitions would have no rows.
-    tasks = min(how.tasks or int(frame.sparkSession.conf.get(_SHUFFLE_PARTITIONS)), how.partitions)
+    tasks = min(how.tasks or _shuffle_partitions(frame.sparkSession), how.partitions)
     moved = frame.withColumn(_TARGET, F.coalesce(*choices))
     moved = moved.repartitionById(_fewer(tasks, tasks_max), _TARGET)
     if order:
@@ -194,6 +209,12 @@ def _partition_of_key(partitions: int) -> Callable[[Any], Any]:
 
     made: Callable[[Any], Any] = cast(Any, arrow_udf)(partition_of_key, IntegerType())
     return made
+
+
+def _shuffle_partitions(session: Any) -> int:
+    """Spark's default where it is no number: Databricks has `auto`."""
+    number = session.conf.get(_SHUFFLE_PARTITIONS, "").strip()
+    return int(number) if number.isdecimal() else _SHUFFLE_PARTITIONS_DEFAULT
 
 
 def _partitions(options: SinkOptions) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -265,6 +266,17 @@ def test_by_key_the_jvm_alone_finds_the_task_of_a_row(rows: DataFrame) -> None:
 
     assert "Python" not in plan("key")
     assert "Python" in plan("partition")
+
+
+@pytest.mark.needs("java")
+def test_a_number_of_shuffle_partitions_that_is_none_is_taken_as_sparks_default(
+    rows: DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Databricks has `auto`; Spark itself does not take it."""
+    monkeypatch.setattr(distribution, "_SHUFFLE_PARTITIONS", "spark.shuffle.partitions.of.databricks")
+    rows.sparkSession.conf.set("spark.shuffle.partitions.of.databricks", "auto")
+    how = dataclasses.replace(asked_of(rows, "partition"), tasks=None, partitions=300)
+    assert distributed(rows, how, [0, 1]).rdd.getNumPartitions() == 200
 
 
 @pytest.mark.needs("java")

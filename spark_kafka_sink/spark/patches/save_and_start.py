@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.spark.checks import ask_driver, check_all
-from spark_kafka_sink.spark.distribution import Distribution, distributed, planned
+from spark_kafka_sink.spark.distribution import Distribution, distributed, in_micro_batch, planned
 from spark_kafka_sink.spark.options.delivery import EXACTLY_ONCE
 from spark_kafka_sink.spark.patches.recorded_writer import Record, frame_of, made_anew, record_of
 from spark_kafka_sink.spark.tasks_at_once import tasks_at_once
@@ -216,6 +216,7 @@ class WriteChanges:
             parsed, plan = check_all(options, frame.schema, options.get(START), ask=False)
             how = planned(parsed, plan, frame.schema)
             if how is not None:
+                how = in_micro_batch(how, frame.sparkSession)
                 frame = distributed(frame, how, plan.positions(), _tasks_max(options))
                 options = {**options, DISTRIBUTED: how.by}
         frame.write.format(NAME).options(**options).mode("append").save()

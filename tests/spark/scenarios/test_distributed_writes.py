@@ -15,6 +15,7 @@ from spark_kafka_sink import register
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.testing import EmbeddedBroker, KafkaTopic, embedded_broker, run_stream, stream_of
+from tests.spark_session import SMALL
 
 pytestmark = pytest.mark.needs("java")
 
@@ -173,6 +174,22 @@ def test_no_more_tasks_write_than_there_are_partitions(
     rows.write.format("pykafka").options(**given).save()
     (report,) = read_reports(given["reportPath"])
     assert report.tasks == PARTITIONS
+
+
+def test_a_stream_with_state_is_written_by_key_by_as_many_tasks_as_run_at_once(
+    stream: DataFrame, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
+) -> None:
+    """Spark joins no parts of its shuffle: there would be 20. The session has two cores."""
+    given = options(broker, topic, tmp_path, distribution="key")
+    del given["distributionTasks"]
+    session = stream.sparkSession
+    session.conf.set("spark.sql.shuffle.partitions", "20")
+    try:
+        counts = stream.groupBy("key").count().selectExpr("key", "CAST(count AS STRING) AS value", "count AS seq")
+        run_stream(counts.writeStream.format("pykafka").options(**given).outputMode("update"))
+    finally:
+        session.conf.set("spark.sql.shuffle.partitions", SMALL["spark.sql.shuffle.partitions"])
+    assert [report.tasks for report in read_reports(given["reportPath"])] == [2, 2]
 
 
 @pytest.mark.parametrize("named", [True, False])
