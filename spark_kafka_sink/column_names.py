@@ -1,7 +1,8 @@
-"""The sentence about a column that is not there: which there are, and which one may be meant."""
+"""Names of columns: read from a list, and the sentence about one that is not there."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 
@@ -9,6 +10,27 @@ from spark_kafka_sink.words import cleaned
 
 COLUMNS_NAMED_MAX = 20
 NAME_CHARACTERS_MAX = 60
+_NAME = r"\s*(?:`((?:[^`]|``)+)`|([^,`]+?))"
+_END = r"\s*(?:,|$)"
+
+
+def listed_columns(text: str, example: str, *words: str) -> list[tuple[str, str]]:
+    """Names between commas, each with the one of `words` that stands behind it, in lower case; else with "".
+
+    A name in backticks may have any character, as in Spark. ValueError has the end of a sentence, with the example.
+    """
+    word = rf"(?:\s+({'|'.join(words)}))?" if words else "()"
+    one = re.compile(_NAME + word + _END, re.IGNORECASE)
+    found = []
+    at = 0
+    while at < len(text):
+        match = one.match(text, at)
+        if match is None:
+            raise ValueError(f"must be a list of columns such as {example}")
+        quoted, plain, behind = match.groups()
+        found.append((quoted.replace("``", "`") if quoted else plain, (behind or "").lower()))
+        at = match.end()
+    return found
 
 
 def no_such_column(name: str, names: Sequence[str], kind: str = "columns") -> str:

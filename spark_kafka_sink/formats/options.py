@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_kafka_sink.client.option_parsing import Reading, one_of, text, words
+from spark_kafka_sink.column_names import listed_columns
 from spark_kafka_sink.formats.planning import (
     FORMATS,
     NO_SCHEMA,
@@ -20,21 +20,10 @@ from spark_kafka_sink.named_file import named_file
 from spark_kafka_sink.option import Option
 
 SIDES = ("value", "key")
-_COLUMN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^,`]+?))\s*(?:,|$)")
 
 
 def _columns(value: object) -> tuple[str, ...]:
-    """Names between commas; a name with a comma or a blank at its end stands in backticks, as in Spark."""
-    listed = text(value)
-    names = []
-    at = 0
-    while at < len(listed):
-        match = _COLUMN.match(listed, at)
-        if match is None:
-            raise ValueError("must be a list of columns such as 'id, name' or 'payload.*'")
-        names.append(match[1].replace("``", "`") if match[1] else match[2])
-        at = match.end()
-    return tuple(names)
+    return tuple(name for name, _ in listed_columns(text(value), "'id, name' or 'payload.*'"))
 
 
 _ROWS = (

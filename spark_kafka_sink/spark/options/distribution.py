@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from spark_kafka_sink.client.option_parsing import Reading, one_of, text, whole
+from spark_kafka_sink.column_names import listed_columns
 from spark_kafka_sink.option import Option
 
 NONE, BY_PARTITION, BY_KEY = "none", "partition", "key"
 NUMBER_OF_TASKS_MAX = 1_000_000
-_ORDERED_BY = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^,`]+?))(?:\s+(asc|desc))?\s*(?:,|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -20,19 +19,9 @@ class OrderedBy:
 
 
 def _order(value: object) -> tuple[OrderedBy, ...]:
-    """Names between commas, each with ASC or DESC behind it where that is wanted; any name may stand in backticks."""
-    listed = text(value)
-    order = []
-    at = 0
-    while at < len(listed):
-        match = _ORDERED_BY.match(listed, at)
-        if match is None:
-            raise ValueError("must be a list of columns such as 'time, id DESC'")
-        quoted, plain, direction = match.groups()
-        name = quoted.replace("``", "`") if quoted else plain
-        order.append(OrderedBy(name, (direction or "").lower() == "desc"))
-        at = match.end()
-    return tuple(order)
+    """Names between commas, each with ASC or DESC behind it where that is wanted."""
+    listed = listed_columns(text(value), "'time, id DESC'", "asc", "desc")
+    return tuple(OrderedBy(name, direction == "desc") for name, direction in listed)
 
 
 DISTRIBUTION_OPTIONS = (
