@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType
 
@@ -30,6 +31,19 @@ def test_the_folders_of_the_table_are_those_of_the_package_and_begin_with_files_
     assert [row for row in rows if not (PACKAGE / row[0] / row[1]).exists()] == []
     folders = {path.parent.relative_to(PACKAGE).parts[0] for path in PACKAGE.glob("*/__init__.py")}
     assert {folder.split("/")[0] for folder, _ in rows} == folders
+
+
+def floors() -> str:
+    """The drawing of the rooms, highest floor first, by the contract that import-linter checks."""
+    contract = (ROOT / "pyproject.toml").read_text().split('type = "layers"\nlayers = [\n')[1].split("\n]")[0]
+    rows = [re.findall(r"spark_kafka_sink\.(\w+)", line) for line in contract.splitlines()]
+    widths = [max(len(name) for name in column if name) for column in zip_longest(*rows, fillvalue="")]
+    return "".join("  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in rows)
+
+
+def test_the_drawing_of_the_rooms_is_that_of_the_contract() -> None:
+    drawing = PAGE.split("## Layers\n")[1].split("```text\n")[1].split("```")[0]
+    assert drawing == floors(), f"write:\n{floors()}"
 
 
 def moves_on_the_page(states: Iterable[Enum]) -> dict[str, set[str]]:
