@@ -103,7 +103,14 @@ def _of_spark(chosen: argparse.Namespace) -> tuple[ProducerConfig, Target, str |
 def _rows_of_tasks(report_path: str) -> Check:
     """How the rows of the job's last write were spread over its tasks, if it has written a report."""
     from spark_kafka_sink.client.preflight import Check, Outcome
-    from spark_kafka_sink.reports.skew import SKEWED, fullest_partition, fullness, rows_of_tasks, skew_of
+    from spark_kafka_sink.reports.skew import (
+        SKEWED,
+        fullest_partition,
+        fullness,
+        mean_of_tasks,
+        rows_of_tasks,
+        skew_of_tasks,
+    )
     from spark_kafka_sink.reports.store import read_reports
 
     try:
@@ -112,9 +119,9 @@ def _rows_of_tasks(report_path: str) -> Check:
         return Check(ROWS_OF_TASKS, Outcome.SKIPPED, f"there is no report of a write: {error}")
     if not reports:
         return Check(ROWS_OF_TASKS, Outcome.SKIPPED, "there is no report of a write")
-    rows = rows_of_tasks(reports[-1])
-    detail = f"of the last write: {skew_of('task', rows)} {fullest_partition(reports[-1])}".rstrip()
-    if fullness(rows.values()) < SKEWED:
+    last = reports[-1]
+    detail = f"of the last write: {skew_of_tasks(last)} {fullest_partition(last)}".rstrip()
+    if fullness(rows_of_tasks(last).values(), mean_of_tasks(last)) < SKEWED:
         return Check(ROWS_OF_TASKS, Outcome.PASSED, detail)
     return Check(ROWS_OF_TASKS, Outcome.WARNING, detail, SPREAD)
 

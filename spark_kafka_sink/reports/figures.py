@@ -11,7 +11,7 @@ from html import escape
 from spark_kafka_sink.producer.windows import bucket_end_ms
 from spark_kafka_sink.reports.charts import Bar, Line, Moments, column_chart, line_chart, row_chart
 from spark_kafka_sink.reports.numbers import milliseconds, share, short
-from spark_kafka_sink.reports.skew import longest_write, rows_of_tasks, skew_of
+from spark_kafka_sink.reports.skew import longest_write, mean_of_tasks, skew_of, skew_of_tasks
 from spark_kafka_sink.reports.write_report import FAILED, TaskSummary, WriteReport, errors_of, latencies_of, ranges_of
 from spark_kafka_sink.words import counted
 
@@ -125,7 +125,8 @@ def _partitions(reports: Sequence[WriteReport]) -> Figure:
         for name, number in sorted(rows.items(), key=lambda one: -one[1])
     ]
     sentence = skew_of("partition", rows) + _more(bars)
-    return Figure("Rows by partition", _rows_chart("rows of each partition", bars), sentence)
+    mean = statistics.fmean(rows.values()) if rows else 0.0
+    return Figure("Rows by partition", _rows_chart("rows of each partition", bars, mean), sentence)
 
 
 def _rows_of_tasks(reports: Sequence[WriteReport]) -> Figure:
@@ -133,15 +134,15 @@ def _rows_of_tasks(reports: Sequence[WriteReport]) -> Figure:
     slowest = longest_write(reports)
     tasks = () if slowest is None else sorted(slowest.task_list, key=lambda task: -task.rows)
     bars = [Bar(_name(task), task.rows, f"task {task.partition_id}: {counted(task.rows, 'row')}") for task in tasks]
-    sentence = "No task was reported."
+    sentence, mean = "No task was reported.", 0.0
     if slowest is not None:
-        sentence = skew_of("task", rows_of_tasks(slowest)) + _more(bars)
-    return Figure("Rows by task of the longest write", _rows_chart("rows of each task", bars), sentence)
+        sentence, mean = skew_of_tasks(slowest) + _more(bars), mean_of_tasks(slowest)
+    return Figure("Rows by task of the longest write", _rows_chart("rows of each task", bars, mean), sentence)
 
 
-def _rows_chart(label: str, bars: Sequence[Bar]) -> str:
+def _rows_chart(label: str, bars: Sequence[Bar], mean: float) -> str:
     """Bars of rows, the fullest first."""
-    mark = ("mean", statistics.fmean(bar.value for bar in bars)) if len(bars) > 1 else None
+    mark = ("mean", mean) if len(bars) > 1 else None
     return row_chart(label, bars[:_ROWS_MAX], short, mark)
 
 

@@ -16,27 +16,42 @@ SKEWED = 1.5
 """The fullest has this many times the mean, or more."""
 
 
-def fullness(rows: Collection[int]) -> float:
-    """The fullest, in times of the mean; 1 where there is nothing to compare."""
-    mean = statistics.fmean(rows) if rows else 0.0
-    return max(rows) / mean if mean else 1.0
+def fullness(rows: Collection[int], mean: float | None = None) -> float:
+    """The fullest, in times of the mean; 1 where there is nothing to compare. `mean`: where not all rows are here."""
+    if mean is None:
+        mean = statistics.fmean(rows) if rows else 0.0
+    return max(rows) / mean if mean and rows else 1.0
 
 
 def skew_of(kind: str, rows: Mapping[str, int]) -> str:
-    """A sentence about the rows of each partition, or of each task, by name."""
+    """A sentence about the rows of each partition, by name."""
+    return _sentence(kind, rows, len(rows), None)
+
+
+def skew_of_tasks(report: WriteReport) -> str:
+    """A sentence about the rows of each task. A report lists some of many tasks, and has the rows of all."""
+    return _sentence("task", rows_of_tasks(report), report.tasks, mean_of_tasks(report))
+
+
+def _sentence(kind: str, rows: Mapping[str, int], count: int, mean: float | None) -> str:
     if not rows:
         return f"No {kind} got rows."
-    if len(rows) == 1:
+    if count == 1:
         return f"All rows are in one {kind}."
-    ratio = fullness(rows.values())
+    ratio = fullness(rows.values(), mean)
     fullest = max(rows, key=lambda name: rows[name])
     judged = "which is even" if ratio < SKEWED else "which is skewed"
-    return f"{counted(len(rows), kind)}; the fullest ({cleaned(fullest)}) has {ratio:.1f} times the mean, {judged}."
+    return f"{counted(count, kind)}; the fullest ({cleaned(fullest)}) has {ratio:.1f} times the mean, {judged}."
 
 
 def longest_write(reports: Iterable[WriteReport]) -> WriteReport | None:
     """Of those that list tasks."""
     return max((report for report in reports if report.task_list), key=lambda one: one.duration_ms, default=None)
+
+
+def mean_of_tasks(report: WriteReport) -> float:
+    """Rows of a task, of all that the write had."""
+    return report.rows / report.tasks if report.tasks else 0.0
 
 
 def rows_of_tasks(report: WriteReport) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from spark_kafka_sink.reports.numbers import milliseconds, ratio, short
-from spark_kafka_sink.reports.skew import longest_write, rows_of_tasks, skew_of
+from spark_kafka_sink.reports.skew import longest_write, skew_of_tasks
 from spark_kafka_sink.reports.write_report import FAILED, WriteReport, errors_of, job_of, latencies_of, ranges_of
 from spark_kafka_sink.words import cleaned, counted, sized
 
@@ -89,7 +89,7 @@ def _tasks(reports: Sequence[WriteReport]) -> Iterator[str]:
     """How the rows of the longest write were spread over its tasks."""
     longest = longest_write(reports)
     if longest is not None:
-        yield f"rows by task, {longest.started_at:%Y-%m-%d %H:%M:%S}: {skew_of('task', rows_of_tasks(longest))}"
+        yield f"rows by task, {longest.started_at:%Y-%m-%d %H:%M:%S}: {skew_of_tasks(longest)}"
 
 
 def _requests(reports: Sequence[WriteReport]) -> Iterator[str]:

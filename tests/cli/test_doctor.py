@@ -125,7 +125,7 @@ def test_the_rows_of_the_tasks_of_a_jobs_last_write_are_looked_at(
         first = report()
         if rows:
             tasks = tuple(replace(first.task_list[0], partition_id=task, rows=count) for task, count in enumerate(rows))
-            keep(path, replace(first, task_list=tasks))
+            keep(path, replace(first, task_list=tasks, tasks=len(rows), rows=sum(rows)))
         status, checks = doctor_json(capsys, "--spark-conf", str(conf))
         assert status == 0
         return checks["rows by task"]

@@ -45,7 +45,7 @@ def test_the_rows_of_the_tasks_of_the_longest_write_are_compared(
 ) -> None:
     path, (write,) = str(tmp_path / "reports.jsonl"), job(1)
     tasks = tuple(dataclasses.replace(task, rows=7 if task.partition_id == 5 else 1) for task in write.task_list)
-    keep(path, dataclasses.replace(write, task_list=tasks))
+    keep(path, dataclasses.replace(write, task_list=tasks, rows=14))
     main(["report", path])
     said = "rows by task, 2025-11-22 04:40:00: 8 tasks; the fullest (5) has 4.0 times the mean, which is skewed."
     assert said in capsys.readouterr().out

@@ -7,7 +7,17 @@ import dataclasses
 import pytest
 
 from spark_kafka_sink.producer.futures import OffsetRange
-from spark_kafka_sink.reports.skew import fullest_partition, fullness, longest_write, rows_of_tasks, skew_of
+from spark_kafka_sink.reports.figures import figures
+from spark_kafka_sink.reports.skew import (
+    fullest_partition,
+    fullness,
+    longest_write,
+    rows_of_tasks,
+    skew_of,
+    skew_of_tasks,
+)
+from spark_kafka_sink.reports.table import lines
+from spark_kafka_sink.reports.write_report import TaskSummary
 from tests.reports.some_reports import job, report
 
 
@@ -23,6 +33,17 @@ from tests.reports.some_reports import job, report
 )
 def test_rows_are_even_or_skewed(rows: dict[str, int], sentence: str) -> None:
     assert skew_of("task", rows) == sentence
+
+
+def test_the_tasks_that_a_report_does_not_list_count_for_the_mean() -> None:
+    """It lists the thousand that took longest, which are the fullest as well."""
+    full = TaskSummary(partition_id=7, attempt=0, host="h", rows=1_000, bytes=1, duration_ms=9, retries=0, blocked_ms=0)
+    listed = (full, dataclasses.replace(full, partition_id=8))
+    wide = dataclasses.replace(report(), tasks=2_000, rows=200_000, task_list=listed)
+    words = "2,000 tasks; the fullest (7) has 10.0 times the mean, which is skewed."
+    assert skew_of_tasks(wide) == words
+    assert words in "\n".join(lines([wide]))
+    assert "mean 100<" in str(figures([wide])), "a line in the chart"
 
 
 def test_a_name_does_not_act_on_the_terminal() -> None:
