@@ -11,7 +11,8 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
-from spark_kafka_sink.client.request import ClientRequest, ClientResponse, Loss
+from spark_kafka_sink.client.options import ClientConfig
+from spark_kafka_sink.client.request import ClientRequest, ClientResponse
 from spark_kafka_sink.network.deadlines import Deadlines
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.protocol.message import ApiKey, Message
@@ -78,9 +79,7 @@ class Rig:
 
     def end_connection(self, node_id: int) -> None:
         """End the connection, if there is one, without a fault: it was idle. Time would end all idle ones."""
-        channel = self.selector.channel(str(node_id))
-        if channel is not None:
-            self.client._abandon(self.responses, node_id, Loss("it was idle", expected=True), self.now)
+        self.client.disconnect(node_id, "it was idle", self.now)
 
     def send(self, node_id: int = 0, *, message: Message | None = None, **options: Any) -> ClientRequest:
         """Send a request that the broker holds until the test answers it."""

@@ -157,7 +157,7 @@ def check_partitions_of(producer: KafkaProducer) -> None:
     assert not idempotence.violations(), idempotence.violations()
     for state in idempotence:
         waiting = [batch for batch in state.pending if batch not in state.on_wire]
-        queue = accumulator._queues.get(state.topic_partition).batches
+        queue = accumulator.queued(state.topic_partition)
         queued = [batch for batch in queue if batch.has_sequence and batch not in idempotence._abandoned]
         assert queued == waiting, f"{state!r}: {queued} in the queue, not {waiting}"
         for batch in (*state.pending, *state.on_wire):

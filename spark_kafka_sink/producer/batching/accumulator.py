@@ -412,6 +412,11 @@ class RecordAccumulator:
         with self._lock:
             return self._filler.has_rows or any(queue.batches for queue in self._queues)
 
+    def queued(self, topic_partition: TopicPartition) -> list[ProducerBatch]:
+        """The batches that wait in the partition's queue, in the order in which they will leave."""
+        with self._lock:
+            return list(self._queues.get(topic_partition).batches)
+
     def close(self) -> None:
         """No more appends: blocked ones end with ProducerClosedError; everything queued becomes sendable. Sender
         thread: the thread that closes the producer may be in a signal handler, and hold the lock."""

@@ -7,12 +7,12 @@ from concurrent.futures import Future
 
 import pytest
 
+from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.errors import DeliveryTimeoutError, KafkaSinkError
 from spark_kafka_sink.producer.futures import RecordMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.sending import idempotence
-from spark_kafka_sink.producer.sending.deliveries import Deliveries
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.fake_system import FakeSystem
@@ -176,7 +176,7 @@ def test_what_the_old_leader_hints_at_is_used_without_new_metadata(
 
 
 def test_without_the_hints_new_metadata_would_be_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Deliveries, "_take_leader_hints", lambda deliveries, message, sent: None)
+    monkeypatch.setattr(Metadata, "update_leaders", lambda metadata, hints, nodes: set())
     assert outcome_without_new_metadata(monkeypatch) == (False, [b"0"])
 
 

@@ -265,7 +265,8 @@ def topic_that_vanishes_for_a_while(*, forget: bool) -> list[bytes | None]:
     cluster.control.hide_topic("t")
     loop_of(producer).run_until(lambda: False, 500)
     if forget:
-        sender_of(producer).idempotence._partitions.clear()
+        made = sender_of(producer).idempotence
+        made.state(TP).begin(made.id_and_epoch)
     cluster.control.show_topic("t")
     loop_of(producer).run_until(lambda: False, 500)
     outcome(producer, producer.send(ProducerRecord("t", b"2")))
@@ -301,13 +302,13 @@ def test_rule_5_memory_is_kept_until_the_request_has_left_the_socket_layer() -> 
 
 
 def test_without_rule_5_memory_is_free_while_the_request_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    let_go_if_off_wire = ProducerBatch._let_go_if_off_wire
+    fail = ProducerBatch.fail
 
-    def let_go(batch: ProducerBatch) -> None:
+    def fail_as_if_off_wire(batch: ProducerBatch, error: Exception) -> None:
         batch.on_wire = False
-        let_go_if_off_wire(batch)
+        fail(batch, error)
 
-    monkeypatch.setattr(ProducerBatch, "_let_go_if_off_wire", let_go)
+    monkeypatch.setattr(ProducerBatch, "fail", fail_as_if_off_wire)
     assert free_bytes_while_an_expired_batch_is_in_flight()[0]
 
 
