@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -44,4 +45,12 @@ class SinkOptions:
 
     def producer_config(self) -> ProducerConfig:
         """The parsed configuration; cannot fail after parse_options."""
+        return self._config
+
+    @cached_property
+    def _config(self) -> ProducerConfig:
         return ProducerConfig.parse(self.producer)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without the parsed configuration: a task's producer parses what was given itself."""
+        return {name: value for name, value in self.__dict__.items() if name != "_config"}

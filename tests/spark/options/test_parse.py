@@ -271,3 +271,11 @@ def test_no_secret_is_in_an_error_about_the_options() -> None:
 def test_options_can_be_pickled_to_the_tasks() -> None:
     options = parse_options(NEEDED | SECRETS)
     assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_the_producers_configuration_is_parsed_once_and_is_not_sent_to_tasks() -> None:
+    options = parse()
+    bare = pickle.dumps(options)
+    assert options.producer_config() is options.producer_config()
+    assert pickle.dumps(options) == bare
+    assert pickle.loads(bare) == options
