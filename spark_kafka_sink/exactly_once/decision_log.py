@@ -11,6 +11,11 @@ those who have the right to that transactional id, and take a transactional batc
     nothing under the producer id that it has now            another transactional id: brokers forget an id after a
                                                              week, and give a new one when the epochs are used up
 
+A transaction of two records is one of a driver that was not sure to have the last word (query_transactions.py). The
+first says what it had found, the second what is to come after that. It counts only if what it had found is what stands
+before it in the log. So a driver that has read too little, from a leader that did not know yet that it was none any
+more, changes nothing, whoever reads the log next.
+
 The topic is read to its very end, also past transactions of others that are open: which of the transactions of a
 producer were committed is seen by their markers. A driver that has fenced all others of its id finds none of its own
 open.
@@ -19,7 +24,7 @@ open.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow.compute as pc
@@ -77,9 +82,30 @@ class _Progress:
                 self.plain[row_key] = record
 
     def _end(self, producer_id: int, *, aborted: bool) -> None:
+        written: dict[bytes, list[Record]] = {}
         for key, record in self.open.pop(producer_id, ()):
-            if not aborted:
-                self.newest.setdefault(key, {})[producer_id] = record
+            written.setdefault(key, []).append(record)
+        for key, records in written.items() if not aborted else ():
+            newest = self.newest.setdefault(key, {})
+            if _follows(key, records, newest.get(producer_id)):
+                newest[producer_id] = records[-1]
+
+
+def _follows(key: bytes, records: Sequence[Record], before: Record | None) -> bool:
+    """Do the records of one transaction count, where its producer has written `before` as the last one?
+
+    What cannot be read is not compared: a newer version has written it, and the newest record says so.
+    """
+    if len(records) == 1 or before is None or records[0].value == before.value:
+        return True
+    try:
+        return _said(key, records[0]) == _said(key, before)  # another version may have written the same in other bytes
+    except DecodeError:
+        return True
+
+
+def _said(key: bytes, record: Record) -> Entry:
+    return Entry(key.decode("utf-8", "replace")) if record.value is None else decoded(key, record.value)
 
 
 _progress: dict[tuple[object, ...], _Progress] = {}

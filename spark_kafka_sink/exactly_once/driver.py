@@ -1,15 +1,15 @@
 """What the driver of a query does for each batch: begin, then commit or abort. See docs/exactly-once.md.
 
-    begin    fences older drivers, reads the decision log, finishes what is decided and not done, aborts what is left;
-             if it drives already, it reads only
+    begin    fences older drivers, reads the decision log, finishes what is decided and not done, writes down who drives
+             now, aborts what is left; if it drives already, it reads only
     commit   makes sure that each task's transaction is open, decides, commits them all, and notes that this is done
-    abort    aborts the tasks' transactions, unless it is decided that they are to be committed
+    abort    writes down that the batch is not decided any more, and aborts the tasks' transactions
 
 The decision is one record in the log, written in a transaction of the driver. Before it nothing of the batch is ever
 seen; after it everything is going to be, whatever process has to see to that.
 
 A driver may stand still between any two requests, while others act. So what it read before it had its epoch is a hint,
-and what it does under the epoch names that epoch (query_transactions.py).
+what it does under the epoch names that epoch, and who drives is what the log says (query_transactions.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
-from spark_kafka_sink.exactly_once.names import GENERATIONS, task_of
 from spark_kafka_sink.exactly_once.query_transactions import (
     Held,
     QueryTransactions,
@@ -35,12 +34,7 @@ from spark_kafka_sink.exactly_once.query_transactions import (
 from spark_kafka_sink.exactly_once.transactions_client import Listing
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.transaction_description import (
-    COMPLETE_ABORT,
-    EMPTY,
-    ONGOING,
-    TransactionDescription,
-)
+from spark_kafka_sink.producer.transactions.transaction_description import EMPTY, ONGOING, TransactionDescription
 from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.protocol import error_codes
 
@@ -56,7 +50,6 @@ JOB_TIMEOUT_MS_MAX = 60 * _MINUTE_MS
 """Of a job without a name: if its driver dies, no later one knows its transactions, and readers wait so long."""
 MARGIN_MS_MAX = 10_000
 """So much of the transactions' timeout must be left when the batch is decided, or a quarter of it if that is less."""
-_TURNS_MAX = 5
 _MAY_STAY_OPEN = (
     "transactions of attempts that lost may still be open. They end by their timeout; until then they hold readers back"
 )
@@ -92,46 +85,51 @@ class Driver:
             return self._begin(name, seen)
 
     def _begin(self, name: str, seen: TransactionDescription | None) -> BatchStart:
-        """Begin in turns: one that another driver has spoiled is followed by another, as long as none has won."""
-        present: str | None = None
-        for _ in range(_TURNS_MAX):
-            hint = self._query.entry(None if seen is None else seen.id_and_epoch.producer_id)
-            if present is None:
-                self._refuse_newer(hint, name, seen)
-                present = hint.driver
-            self._refuse(hint, name, present)
-            if not hint.generation and seen is not None and has_claimed(seen):
-                # Before it has an epoch: the id must say so to whatever is started after this.
-                raise refusals.log_lost(self._delivery.prefix, self._query.log.topic)
-            if hint.driver == name and seen is not None and self._may_go_on(seen, hint):
-                return BatchStart(hint, seen.id_and_epoch, self._delivery.is_given, seen.state)
-            try:
-                return self._turn(name, seen, hint, present)
-            except ProducerFencedError as error:
-                _log.info("prefix %s: another driver begins at the same time (%s)", self._delivery.prefix, error)
-                seen = self._query.look_when_ended()
-        raise refusals.contested(self._delivery.prefix, name)
+        hint = self._hint(seen)
+        self._refuse_newer(hint, name, seen)
+        present = hint.driver
+        hints = [hint]  # for the first turn; each other one reads anew
 
-    def _may_go_on(self, seen: TransactionDescription, entry: Entry) -> bool:
-        """In version 1 late attempts could not tell a decision under the epoch that is seen from what was before it."""
-        return self._client.transaction_version >= 2 and is_left_unused(seen, entry)
+        def turn(seen: TransactionDescription | None) -> BatchStart:
+            return self._turn(name, seen, hints.pop() if hints else self._hint(seen), present)
+
+        try:
+            return self._query.in_turns(turn, seen)
+        except ProducerFencedError as error:
+            raise refusals.contested(self._delivery.prefix, name) from error
+
+    def _hint(self, seen: TransactionDescription | None) -> Entry:
+        return self._query.entry(None if seen is None else seen.id_and_epoch.producer_id)
 
     def _turn(self, name: str, seen: TransactionDescription | None, hint: Entry, present: str) -> BatchStart:
-        goes_on = hint.driver == name and hint.timeout_ms > 0
-        timeouts_ms = (claimed_timeout_ms(hint.timeout_ms),) if goes_on else self._timeouts_ms()
+        self._refuse(hint, name, present)
+        if not hint.generation and seen is not None and has_claimed(seen):
+            # Before it has an epoch: the id must say so to whatever is started after this.
+            raise refusals.log_lost(self._delivery.prefix, self._query.log.topic)
+        version = self._client.transaction_version
+        goes_on = hint.driver == name and seen is not None and is_left_unused(seen, hint, version)
+        if goes_on and seen is not None and version >= 2:
+            # In version 1 late attempts could not tell a decision under this epoch from what was before it.
+            return BatchStart(hint, seen.id_and_epoch, self._delivery.is_given, seen.state)
+        if not goes_on:
+            self._query.look_again(seen)
+        driver, granted_ms = self._fence(name, seen, hint)
+        entry = self._query.entry(driver.producer_id)  # all that an older driver has written; it writes no more
+        self._refuse(entry, name, present)
+        if goes_on and entry == hint:
+            return BatchStart(entry, driver, self._delivery.is_given)
+        return self._take_over(entry, name, driver, granted_ms)
+
+    def _fence(self, name: str, seen: TransactionDescription | None, hint: Entry) -> tuple[ProducerIdAndEpoch, int]:
+        """The epoch, and how long its tasks' transactions may last. What a start was granted holds for all of it."""
         try:
-            driver, granted_ms = self._query.fence(seen, timeouts_ms)
+            if hint.is_of_start(name) and hint.timeout_ms > 0:
+                return self._query.fence(seen, (claimed_timeout_ms(hint.timeout_ms),))[0], hint.timeout_ms
+            return self._query.fence(seen, self._timeouts_ms())
         except BrokerError as error:
             if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
                 raise refusals.timeout_refused(error) from error
             raise
-        entry = self._query.entry(driver.producer_id)  # all that an older driver has written; it writes no more
-        self._refuse(entry, name, present)
-        if entry.driver == name and entry.state is not EntryState.DECIDED:
-            if entry.is_claim:  # by which it took over, and perhaps came no further
-                self._query.abort(self._query.leftovers(), driver)
-            return BatchStart(entry, driver, self._delivery.is_given)
-        return self._take_over(entry, name, driver, hint.timeout_ms if goes_on else granted_ms)
 
     def _refuse_newer(self, hint: Entry, name: str, seen: TransactionDescription | None) -> None:
         """Has another driver claimed the prefix between the look at its id and the look into the log?"""
@@ -157,15 +155,17 @@ class Driver:
             raise refusals.other_checkpoint(entry, checkpoint)
 
     def _take_over(self, entry: Entry, name: str, driver: ProducerIdAndEpoch, granted_ms: int) -> BatchStart:
-        """Of a driver before: finish what it had decided, write down who drives now, abort what it had not decided."""
+        """Of a driver before: finish what it had decided, write down who drives now, abort what it had not decided.
+
+        So it is with one's own, if anything has happened since one's last record.
+        """
         found = entry
         if entry.state is EntryState.DECIDED:
             _log.info("prefix %s: %s is decided and not done; it is finished now", entry.prefix, entry.batch)
             self._commit_all(entry, driver)
             entry = entry.done()
         claim = entry.begun(name, self._delivery.checkpoint, granted_ms, (driver.producer_id, driver.epoch))
-        driver = self._query.claim(driver, found, claim)
-        self._query.abort(self._query.leftovers(), driver)
+        driver, _ = self._query.take_over(driver, found, claim)
         return BatchStart(claim, driver, self._delivery.is_given)
 
     def _timeouts_ms(self) -> Sequence[int]:
@@ -196,7 +196,7 @@ class Driver:
             # the epoch of the start, so an abort that stands still may have it too, and would end what is decided here.
             if start.state != EMPTY and self._query.writes_in_version_1():
                 raise refusals.downgraded(entry)
-            return self._query.write(Held(start.driver), entry)
+            return self._query.write_after(Held(start.driver), start.entry, entry)
 
     def _carry_out(self, held: Held, entry: Entry) -> tuple[Held, list[TransactionDescription] | None]:
         """Commit all, and note that this is done. Returns transactions of attempts that lost, which are left to end;
@@ -213,7 +213,7 @@ class Driver:
         is_forgotten = self._delivery.is_forgotten
         if losers or losers is None or not is_forgotten:
             with _warned_of(entry, _NOT_NOTED) if is_forgotten else refusals.fenced_after_the_commit(entry):
-                held = self._query.write(held, entry.done())
+                held = self._query.write_after(held, entry, entry.done())
         return held, losers
 
     def _end_losers(self, held: Held, entry: Entry, losers: Sequence[TransactionDescription] | None) -> None:
@@ -264,61 +264,41 @@ class Driver:
     # --- abort
 
     def abort(self, start: BatchStart, batch: Batch) -> bool:
-        """Was the batch aborted? Not if it is decided already, or if a newer driver has taken over."""
+        """Was the batch aborted? Not if it is decided or committed already, or if a newer driver has taken over."""
+        if start.entry.has_committed(batch):
+            return False
+        return self._abort_if(lambda entry: entry == start.entry, self._query.look_when_ended())
+
+    def abort_unreported(self, name: str) -> bool:
+        """Abort what the tasks of this start of the query have left open, of a batch of which none has reported.
+
+        False if something is decided, or being decided, or a newer driver has taken over.
+        """
+        seen = self._query.look_when_ended()
+        if seen is not None and seen.state == ONGOING:
+            return False
+        return self._abort_if(lambda entry: entry.is_of_start(name) and entry.state is not EntryState.DECIDED, seen)
+
+    def _abort_if(self, is_ours: Callable[[Entry], bool], seen: TransactionDescription | None) -> bool:
+        """It is the claim that makes sure that the batch is not decided any more: a commit that stands still finds an
+        entry after its own."""
         try:
-            return self._abort(start, batch)
+            return self._query.in_turns(lambda seen: self._aborted(is_ours, seen), seen)
         except ProducerFencedError:
             return False
 
-    def _abort(self, start: BatchStart, batch: Batch) -> bool:
-        if not self._take_back_decision(start):
+    def _aborted(self, is_ours: Callable[[Entry], bool], seen: TransactionDescription | None) -> bool:
+        if seen is None or not is_ours(self._hint(seen)):
             return False
-        driver = self._query.renew(start.driver, start.entry.timeout_ms)  # from now on no attempt of the batch begins
+        driver, _ = self._query.fence(seen, (seen.timeout_ms,))  # from now on no attempt of the batch begins
         entry = self._query.entry(driver.producer_id)
-        if entry.state is EntryState.DECIDED or entry.has_committed(batch):
+        if not is_ours(entry):
             return False
-        self._query.abort(self._of_generation(start.entry), driver)
+        claim = entry.begun(entry.driver, "", entry.timeout_ms, (driver.producer_id, driver.epoch))
+        driver, _ = self._query.take_over(driver, entry, claim)
         if self._delivery.is_forgotten:
             self._query.write(Held(driver), None)
         return True
-
-    def _take_back_decision(self, start: BatchStart) -> bool:
-        """False if the decision has been made, or may not be made any more."""
-        known = self._query.look()
-        if known is None or known.id_and_epoch != start.driver:
-            return False
-        if known.state == ONGOING:
-            deciding = TransactionIdentity(start.driver_id, *start.driver, self._client.transaction_version)
-            return not self._client.end([deciding], commit=False)
-        return known.state in (start.state, COMPLETE_ABORT)
-
-    def abort_unreported(self, name: str) -> bool:
-        """Abort what the tasks of this driver have left open, of a batch of which none has reported.
-
-        False if something is decided, or a newer driver has taken over.
-        """
-        try:
-            return self._abort_unreported(name)
-        except ProducerFencedError:
-            return False
-
-    def _abort_unreported(self, name: str) -> bool:
-        seen = self._query.look()
-        if seen is None:
-            return False
-        entry = self._query.entry(seen.id_and_epoch.producer_id)
-        if entry.driver != name or entry.state is EntryState.DECIDED:
-            return False
-        if seen.state != EMPTY and not is_left_unused(seen, entry):
-            return False
-        self._query.abort(self._of_generation(entry), seen.id_and_epoch, seen.state)
-        return True
-
-    def _of_generation(self, entry: Entry) -> list[TransactionDescription]:
-        """What this driver's tasks have left. A newer driver's have ids of the next generation."""
-        ours = entry.generation % GENERATIONS
-        found = ((task_of(entry.prefix, each.transactional_id), each) for each in self._query.leftovers())
-        return [each for task, each in found if task is not None and task.generation == ours]
 
 
 @contextmanager

@@ -33,6 +33,7 @@ DRIVERS_MAX = 100
 VALUE_BYTES_MAX = 8 << 20
 NOT_CLAIMED = (-1, -1)
 _DIGEST_MARK, _DIGEST_CHARACTERS = "#", 8
+_BEGINNING_MARK = "+"
 _TEXT_CHARACTERS_MAX = 4_096
 _LONG_MAX = 2**63 - 1
 _INT_MAX = 2**31 - 1
@@ -92,8 +93,6 @@ class Entry:
     """Jobs that are committed, the newest at the end."""
     claimed: tuple[int, int] = NOT_CLAIMED
     """Producer id and epoch under which the newest driver took over."""
-    is_claim: bool = False
-    """Its driver has taken over and decided nothing yet: what older drivers have left open may be so still."""
     written_by: ProducerIdAndEpoch = field(default=NO_PRODUCER_ID, compare=False)
     """As the batch in the log says; for one that was read."""
 
@@ -108,14 +107,14 @@ class Entry:
 
     def begun(self, driver: str, checkpoint: str, timeout_ms: int, claimed: tuple[int, int] = NOT_CLAIMED) -> Entry:
         """A new driver has the prefix."""
+        others = [each for each in map(_digest, self.drivers) if each != _digest(driver)]
         return dataclasses.replace(
             self,
             generation=self.generation + 1,
-            drivers=(*map(_digest, self.drivers), driver)[-DRIVERS_MAX:],
+            drivers=(*others, driver)[-DRIVERS_MAX:],
             checkpoint=checkpoint or self.checkpoint,
             timeout_ms=timeout_ms,
             claimed=claimed,
-            is_claim=True,
         )
 
     def decided(self, batch: Batch, content: Content, transactions: tuple[TransactionIdentity, ...]) -> Entry:
@@ -125,7 +124,6 @@ class Entry:
             batch=batch,
             content=content,
             transactions=transactions,
-            is_claim=False,
         )
 
     def done(self) -> Entry:
@@ -148,8 +146,12 @@ class Entry:
         return None if job is None else job.content
 
     def has_superseded(self, driver: str) -> bool:
-        """A newer driver has the prefix."""
-        return driver != self.driver and _digest(driver) in map(_digest, self.drivers)
+        """A newer driver has the prefix, of another start."""
+        return _digest(driver) in map(_digest, self.drivers) and not self.is_of_start(driver)
+
+    def is_of_start(self, driver: str) -> bool:
+        """Is the newest driver of the same start of the query as this one?"""
+        return bool(self.driver) and _start(self.driver) == _start(driver)
 
     def _keyed(self, batch: Batch) -> KeyedJob | None:
         return next((job for job in self.keys if job.is_of(batch)), None)
@@ -158,10 +160,20 @@ class Entry:
         return self.state is not EntryState.OPEN and (batch.key, batch.scope) == (self.batch.key, self.batch.scope)
 
 
+def beginning_of(start: str, number: str) -> str:
+    """The name of a driver that is of one batch alone. Those of the same start succeed each other."""
+    return f"{start}{_BEGINNING_MARK}{number}"
+
+
+def _start(driver: str) -> str:
+    return driver.partition(_BEGINNING_MARK)[0]
+
+
 def _digest(driver: str) -> str:
-    """What is kept of the name of a driver that has a successor. Of a digest: itself."""
-    is_one = driver.startswith(_DIGEST_MARK)
-    return driver if is_one else _DIGEST_MARK + hashlib.sha256(driver.encode()).hexdigest()[:_DIGEST_CHARACTERS]
+    """What is kept of the name of a driver that has a successor: of its start. Of a digest: itself."""
+    if driver.startswith(_DIGEST_MARK):
+        return driver
+    return _DIGEST_MARK + hashlib.sha256(_start(driver).encode()).hexdigest()[:_DIGEST_CHARACTERS]
 
 
 def encoded(entry: Entry) -> bytes:
@@ -179,7 +191,6 @@ def encoded(entry: Entry) -> bytes:
         "checkpoint": entry.checkpoint,
         "timeoutMs": entry.timeout_ms,
         "claimed": None if entry.claimed == NOT_CLAIMED else entry.claimed,
-        "claim": entry.is_claim,
         "keys": [{"key": job.key, "scope": job.scope, "content": _plain(job.content)} for job in entry.keys],
     }
     return json.dumps(plain, separators=(",", ":")).encode()
@@ -218,7 +229,6 @@ def _entry(prefix: str, plain: Mapping[str, Any]) -> Entry:
         timeout_ms=_whole(plain["timeoutMs"], _INT_MAX),
         keys=tuple(_keyed_job(each) for each in _list(plain["keys"])),
         claimed=_claimed(plain.get("claimed")),
-        is_claim=plain.get("claim") is True,
     )
 
 

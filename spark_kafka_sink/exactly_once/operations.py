@@ -2,8 +2,8 @@
 
 For `pykafka transactions`. Looking changes nothing. To finish or to give up is to commit what is decided, and to note
 it. To abort is to take over from the driver, as another driver would: it is fenced first, then the open transactions
-are listed, and then exactly these are ended. A query that runs fails at its next commit with an error that names the
-reason, and goes on when it is started again.
+are listed, then the log says who has taken over, and then exactly what was listed is ended. A query that runs fails at
+its next commit with an error that names the reason, and goes on when it is started again.
 """
 
 from __future__ import annotations
@@ -112,10 +112,8 @@ def abort(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOP
     """Abort the open transactions of tasks under the prefix, and return them. ExactlyOnceError if they are decided."""
     with _opened(options, prefix, topic) as query:
         driver, entry = _fenced(query, _refuse_decided)
-        driver = query.claim(
-            driver, entry, entry.begun(_person(), "", entry.timeout_ms, (driver.producer_id, driver.epoch))
-        )
-        return [each for each in _end_leftovers(query, driver) if each.is_open]
+        claim = entry.begun(_person(), "", entry.timeout_ms, (driver.producer_id, driver.epoch))
+        return [each for each in _end_leftovers(query, driver, entry, claim) if each.is_open]
 
 
 def free_abandoned_jobs(options: Mapping[str, str], topic: str) -> None:
@@ -157,6 +155,7 @@ def _fenced(query: QueryTransactions, check: Callable[[Entry], None]) -> tuple[P
     if not hint.generation:
         raise refusals.unknown_prefix(query.log.topic, query.prefix, exists=True)
     check(hint)
+    query.look_again(seen)
     driver, _ = query.fence(seen, TIMEOUTS_MS)
     entry = query.entry(driver.producer_id)
     check(entry)
@@ -190,22 +189,23 @@ def _finished(options: Mapping[str, str], prefix: str, topic: str, *, give_up: b
         if not all(refusals.is_lost(error) for error in refused.values()):
             raise refusals.not_yet_committed(entry, refused)
         if give_up or not refused:
-            driver = query.claim(
-                driver, entry, entry.done().begun(_person(), "", entry.timeout_ms, (driver.producer_id, driver.epoch))
-            )
+            claim = entry.done().begun(_person(), "", entry.timeout_ms, (driver.producer_id, driver.epoch))
             if is_job_prefix(query.prefix):
-                _end_leftovers(query, driver)
+                _end_leftovers(query, driver, entry, claim)
+            else:
+                query.claim(driver, entry, claim)
         ids = [each.transactional_id for each in entry.transactions]
         return Finished(entry, tuple(name for name in ids if name not in refused), refused)
 
 
-def _end_leftovers(query: QueryTransactions, driver: ProducerIdAndEpoch) -> list[TransactionDescription]:
+def _end_leftovers(
+    query: QueryTransactions, driver: ProducerIdAndEpoch, found: Entry, claim: Entry
+) -> list[TransactionDescription]:
     """Abort what tasks have open. A job without a name is forgotten then, and not before: the log leads to it."""
-    listed = query.leftovers()
-    query.abort(listed, driver)
+    driver, ended = query.take_over(driver, found, claim)
     if is_job_prefix(query.prefix):
         query.write(Held(driver), None)
-    return listed
+    return ended
 
 
 def _person() -> str:

@@ -3,29 +3,41 @@
 A driver acts under an identity, the producer id and epoch that it holds of `<prefix>-driver`, and so does a person.
 Each step names the identity that it was taken under, and is refused if a newer one exists:
 
-    look      who holds the id now, and has no transaction that is just ending; a hint, no step relies on it
-    fence     get the next epoch, unless it was given to another since the look
-    claim     write down who drives now, in the log; of several that hold one epoch one succeeds
-    write     write an entry
-    list      the open transactions of tasks; then
-    abort     look whether the identity is still the newest, and end exactly what was listed
+    look         who holds the id now, and has no transaction that is just ending; a hint, no step relies on it
+    fence        get the next epoch, unless it was given to another since the look
+    claim        write an entry in place of the one that was found, and read it back: it counts only if nothing was
+                 written in between, and of several that hold one epoch one succeeds
+    take over    list the open transactions of tasks, claim the prefix, end exactly what was listed
+    write        write an entry under an epoch that no other can decide under
+    write after  the same after an entry of one's own; who is refused, and finds that entry still the newest, claims
 
-Why is a claim needed, when there are epochs? Kafka takes a request for the next epoch that names the epoch before the
-present one for the repetition of a lost request, and answers with the present epoch. So two drivers that both saw
-epoch 5 and both ask for the next one both hold 6. But sequence numbers are used once: a decision is a batch of one
-record, a claim one of two, so of two such batches with sequence 0 the second is refused, and of two claims the second
-is dropped as a repetition: its writer reads back another's name.
+Epochs stop writers. Who drives is what the log says, since an epoch alone tells too little:
+
+    Two may hold one. Kafka takes a request for the next epoch that names the epoch before the present one for the
+    repetition of a lost request, and answers with the present epoch. So two drivers that both saw epoch 5 and both ask
+    for the next one both hold 6. But sequence numbers are used once: a decision is a batch of one record, a claim one
+    of two, so of two such batches with sequence 0 the second is refused, and of two claims the second is dropped as a
+    repetition: its writer reads back another's name.
+
+    An older driver may fence a newer one. While a transaction is open Kafka does not compare epochs: it aborts what is
+    open, moves the epoch on, and refuses the older one only when that asks again. The newer one is refused then in the
+    middle of its record. It finds that nobody has claimed the prefix since, and goes on.
+
+    What was read, or described, may be old. A broker that was suspended answers for a moment as if it still were the
+    leader, or the coordinator. To write is to ask the true one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TypeVar
 
 from spark_kafka_sink.client.config import ClientConfig
-from spark_kafka_sink.errors import BrokerError, KafkaSinkError
+from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.clients import lent
 from spark_kafka_sink.exactly_once.coordinator_questions import PAUSE_MS_MAX
@@ -45,6 +57,9 @@ from spark_kafka_sink.producer.transactions.transaction_description import (
 )
 from spark_kafka_sink.protocol import error_codes
 
+_log = logging.getLogger(__name__)
+
+TURNS_MAX = 5
 NO_DRIVER_YET = ProducerIdAndEpoch(2**62, 0)
 """Expected for an id that brokers do not know. No producer has this id, so it is refused if the id was made
 meanwhile."""
@@ -56,6 +71,8 @@ _DRIVER_TIMEOUT_MS_MAX = 60_000
 """Of the driver's own transactions, which take milliseconds."""
 _CLAIMED = 999
 """A driver's id whose timeout ends in this has a claim in the log: if there is none, the log has lost it."""
+
+ResultT = TypeVar("ResultT")
 
 
 class _TimeoutRefusedError(Exception):
@@ -110,6 +127,31 @@ class QueryTransactions:
             seen = self.look()
         return seen
 
+    def look_again(self, seen: TransactionDescription | None) -> None:
+        """Just before `fence`. ProducerFencedError if something has happened to the id since: another one works.
+
+        The comparison of `fence` does not hold while a transaction is open.
+        """
+        now = self.look()
+        if _identity(now) != _identity(seen):
+            raise refusals.fenced(self.driver_id)
+
+    def in_turns(
+        self, turn: Callable[[TransactionDescription | None], ResultT], seen: TransactionDescription | None
+    ) -> ResultT:
+        """What `turn` returns, which gets a look at the id. One that another has spoiled is followed by another turn:
+        ProducerFencedError if all of TURNS_MAX are."""
+        turns_left = TURNS_MAX
+        while True:
+            try:
+                return turn(seen)
+            except ProducerFencedError as error:
+                turns_left -= 1
+                if not turns_left:
+                    raise
+                _log.info("prefix %s: another driver begins at the same time (%s)", self.prefix, error)
+                seen = self.look_when_ended()
+
     def fence(self, seen: TransactionDescription | None, timeouts_ms: Sequence[int]) -> tuple[ProducerIdAndEpoch, int]:
         """The next epoch, and the first of these timeouts that brokers grant.
 
@@ -130,17 +172,51 @@ class QueryTransactions:
         found = self.log.entry(self.prefix, producer_id, self.client.owners)
         return Entry(self.prefix) if found is None else found
 
-    def claim(self, driver: ProducerIdAndEpoch, found: Entry, claim: Entry) -> ProducerIdAndEpoch:
-        """Write that the prefix is the caller's; the epoch that the caller holds after it, which no other can hold.
+    def claim(self, driver: ProducerIdAndEpoch, found: Entry, entry: Entry) -> ProducerIdAndEpoch:
+        """Write `entry` in place of `found`; the epoch that the caller holds after it, under which no other can decide.
 
-        `found`: the entry that `claim` follows. ProducerFencedError if another has it.
+        ProducerFencedError if something else is the newest entry after that: another one's, or one that was not seen.
         """
-        held = self._write(Held(driver), (encoded(found), encoded(claim)))
+        held = self._write(Held(driver), (encoded(found), encoded(entry)))
         # Brokers give the next epoch when the transaction before it is complete: its marker is in the log then.
-        renewed = self.renew(held.driver, claim.timeout_ms)
-        if self.entry(renewed.producer_id) != claim:
+        renewed = self.renew(held.driver, entry.timeout_ms)
+        if self.entry(renewed.producer_id) != entry:
             raise refusals.fenced(self.driver_id)
         return renewed
+
+    def take_over(
+        self, driver: ProducerIdAndEpoch, found: Entry, claim: Entry
+    ) -> tuple[ProducerIdAndEpoch, list[TransactionDescription]]:
+        """Claim the prefix, and end what tasks of older drivers have left: what was ended, and the epoch after it.
+
+        It is listed after the fence, so that it is all; and before the claim, so that nothing of a later driver is in it:
+        that one claims before its tasks begin, so this claim is before that one, or it fails.
+        """
+        listed = self.leftovers()
+        renewed = self.claim(driver, found, claim)
+        self.end_listed(listed)
+        return renewed, listed
+
+    def write_after(self, held: Held, before: Entry, entry: Entry) -> Held:
+        """Write `entry` after `before`, which is the caller's own and the newest one.
+
+        ProducerFencedError if another has written since. To be refused is not enough for that: see above.
+        """
+        try:
+            return self.write(held, entry)
+        except ProducerFencedError as error:
+            again = self.in_turns(lambda seen: self._claim_again(seen, (before, entry), entry), self.look_when_ended())
+            if again is None:
+                raise refusals.fenced(self.driver_id) from error
+            return again
+
+    def _claim_again(self, seen: TransactionDescription | None, own: Sequence[Entry], entry: Entry) -> Held | None:
+        """None if the newest entry is not one of the caller's `own` ones."""
+        if seen is None or self.entry(seen.id_and_epoch.producer_id) not in own:
+            return None
+        driver, _ = self.fence(seen, (seen.timeout_ms,))
+        newest = self.entry(driver.producer_id)
+        return Held(self.claim(driver, newest, entry)) if newest in own else None
 
     def write(self, held: Held, entry: Entry | None) -> Held:
         """Durable when this returns. None: nothing needs to be known of the prefix any more."""
@@ -150,11 +226,6 @@ class QueryTransactions:
         """Would a record that is written now be in a transaction of version 1?"""
         self.log.partition(self.prefix)  # as a write asks: a connection that is opened for it may bring another version
         return self.client.transaction_version < 2
-
-    def is_newest(self, driver: ProducerIdAndEpoch, state: str = EMPTY) -> bool:
-        """Is this the newest epoch, and has nothing been written under it since it was given? `state`: since then."""
-        seen = self.look()
-        return seen is not None and (seen.id_and_epoch, seen.state) == (driver, state)
 
     def _write(self, held: Held, values: Sequence[bytes | None]) -> Held:
         records = [(self.prefix.encode(), value) for value in values]
@@ -211,20 +282,14 @@ class QueryTransactions:
             return False
         return seen is not None and seen.id_and_epoch != driver
 
-    def abort(self, listed: Sequence[TransactionDescription], driver: ProducerIdAndEpoch, state: str = EMPTY) -> None:
-        """End exactly what was listed, unless there is a newer driver: then ProducerFencedError, and nothing is done.
-
-        What a newer driver's tasks begin after the look has another epoch, and is not hit.
-        """
-        if not listed:
-            return
-        if not self.is_newest(driver, state):
-            raise refusals.fenced(self.driver_id)
-        self.end_listed(listed)
-
     def end_listed(self, listed: Sequence[TransactionDescription]) -> None:
-        """Abort what is open, under exactly these epochs, and let nothing begin under them."""
-        self.client.abort(listed, FENCED_TIMEOUT_MS)
+        """Abort what is open, under exactly these epochs, and let nothing begin under them.
+
+        What was listed must be none of a newer driver's: after the list the caller has written an entry that counts.
+        What a newer driver's tasks have begun since has another epoch, and is not hit.
+        """
+        if listed:
+            self.client.abort(listed, FENCED_TIMEOUT_MS)
 
 
 def claimed_timeout_ms(granted_ms: int) -> int:
@@ -236,18 +301,23 @@ def has_claimed(driver: TransactionDescription) -> bool:
     return driver.timeout_ms % 1000 == _CLAIMED
 
 
-def is_left_unused(seen: TransactionDescription, entry: Entry) -> bool:
-    """Has its writer got the epoch that is seen when it wrote this entry, done all that was decided, and nothing since?
+def is_left_unused(seen: TransactionDescription, entry: Entry, version: int) -> bool:
+    """Has its writer done all that was decided when it wrote this entry, and nobody anything since?
 
-    In version 2 the end of a transaction gives the next epoch, so a driver that goes on need not ask for one. In
-    version 1 both are of the same epoch.
+    The id has the epoch then that its writer was given by the end of this transaction: the next one in version 2, the
+    same in version 1. An entry that is not the newest any more is of an older epoch.
     """
+    epoch = entry.written_by.epoch + (1 if version >= 2 else 0)
     return (
         entry.state is EntryState.DONE
         and entry.timeout_ms > 0
         and seen.state == COMPLETE_COMMIT
-        and seen.id_and_epoch == entry.written_by._replace(epoch=entry.written_by.epoch + 1)
+        and seen.id_and_epoch == entry.written_by._replace(epoch=epoch)
     )
+
+
+def _identity(seen: TransactionDescription | None) -> object:
+    return None if seen is None else (seen.id_and_epoch, seen.state)
 
 
 def can_write(description: TransactionDescription) -> bool:

@@ -24,7 +24,7 @@ from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
 from spark_kafka_sink.exactly_once.content import Content, added_up
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import Batch
+from spark_kafka_sink.exactly_once.entries import Batch, beginning_of
 from spark_kafka_sink.exactly_once.job_names import new_job_prefix
 from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_fenced_late, refuse_if_late
 from spark_kafka_sink.exactly_once.names import OWN_PREFIX, checkpoint_name, prefix_of, task_id
@@ -57,7 +57,7 @@ class ExactlyOnce:
     """None where a stream's batch is aborted of which no task has reported."""
     is_stream: bool
     name: str = ""
-    """Of the driver: of this start of the query."""
+    """Of the driver, or of the start of the query that it is one of."""
 
     def producer_options(self) -> dict[str, str]:
         """Of the tasks. One producer serves one task after the other, of whatever job, each under the task's own id."""
@@ -155,8 +155,10 @@ def _content(reports: Sequence[TaskReport]) -> Content:
 
 
 def begin_stream(options: SinkOptions, run: str | None) -> ExactlyOnce:
-    """`run`: which start of the query it is. All its micro-batches have the same; None without `register`."""
-    return _begun(stream_delivery(options), _name(run), is_stream=True)
+    """`run`: which start of the query it is. All its micro-batches have the same; None without `register`: then each
+    micro-batch has a driver of its own, since two starts might else decide under one epoch."""
+    name = _name(run) if run is not None else beginning_of(_name(run), uuid.uuid4().hex[:12])
+    return _begun(stream_delivery(options), name, is_stream=True)
 
 
 def begin_job(options: SinkOptions) -> ExactlyOnce:
@@ -173,8 +175,9 @@ def _begun(delivery: Delivery, name: str, *, is_stream: bool) -> ExactlyOnce:
 
 
 def _name(run: str | None) -> str:
-    """Of the driver. Without `register` all starts in one Spark are one driver: Spark makes a data source anew for each
-    micro-batch, and says nothing of which start it is. The folders that Spark makes for a process are its own."""
+    """Of a start of the query. Without `register` all starts in one Spark count as one: Spark makes a data source anew
+    for each micro-batch, and says nothing of which start it is. The folders that Spark makes for a process are its own.
+    """
     if run is None:
         folders = os.environ.get("SPARK_LOCAL_DIRS") or f"process {os.getppid()}"
         run = hashlib.sha256(folders.encode()).hexdigest()[:12]
