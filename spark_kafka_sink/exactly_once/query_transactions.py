@@ -143,10 +143,10 @@ class QueryTransactions:
         ProducerFencedError if all of TURNS_MAX are."""
         turns_left = TURNS_MAX
         while True:
+            turns_left -= 1
             try:
                 return turn(seen)
             except ProducerFencedError as error:
-                turns_left -= 1
                 if not turns_left:
                     raise
                 _log.info("prefix %s: another driver begins at the same time (%s)", self.prefix, error)
@@ -189,8 +189,8 @@ class QueryTransactions:
     ) -> tuple[ProducerIdAndEpoch, list[TransactionDescription]]:
         """Claim the prefix, and end what tasks of older drivers have left: what was ended, and the epoch after it.
 
-        It is listed after the fence, so that it is all; and before the claim, so that nothing of a later driver is in it:
-        that one claims before its tasks begin, so this claim is before that one, or it fails.
+        It is listed after the fence, so that it is all; and before the claim, so that nothing of a later driver is in
+        it: that one claims before its tasks begin, so this claim is before that one, or it fails.
         """
         listed = self.leftovers()
         renewed = self.claim(driver, found, claim)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.exactly_once import refusals
+from spark_kafka_sink.exactly_once import decision_log
+from spark_kafka_sink.exactly_once import driver as driver_module
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, encoded
@@ -33,9 +34,9 @@ def the_log_is_read_after_the_epoch_was_given(patch: pytest.MonkeyPatch) -> None
 
 
 def a_claim_is_read_back(patch: pytest.MonkeyPatch) -> None:
-    def claim(query: QueryTransactions, driver: ProducerIdAndEpoch, found: Entry, claim: Entry) -> ProducerIdAndEpoch:
-        held = query._write(Held(driver), (encoded(found), encoded(claim)))
-        return query.renew(held.driver, claim.timeout_ms)
+    def claim(query: QueryTransactions, driver: ProducerIdAndEpoch, found: Entry, entry: Entry) -> ProducerIdAndEpoch:
+        held = query._write(Held(driver), (encoded(found), encoded(entry)))
+        return query.renew(held.driver, entry.timeout_ms)
 
     patch.setattr(QueryTransactions, "claim", claim)
 
@@ -50,7 +51,6 @@ def a_decision_is_written_under_the_epoch_of_the_start(patch: pytest.MonkeyPatch
         return write(query, held, entry)
 
     patch.setattr(QueryTransactions, "write", anew)
-    patch.setattr(QueryTransactions, "is_newest", lambda query, *driver: True)
     patch.setattr(BatchStart, "awaits_tasks", lambda start, known: True)
 
 
@@ -71,23 +71,70 @@ def what_is_left_is_aborted_by_the_next_driver(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(QueryTransactions, "leftovers", lambda query, *ahead: [])
 
 
-def it_is_looked_for_a_newer_driver_between_list_and_abort(patch: pytest.MonkeyPatch) -> None:
-    def abort(query: QueryTransactions, listed: Sequence[TransactionDescription], *driver: Any) -> None:
+def it_is_claimed_between_list_and_abort(patch: pytest.MonkeyPatch) -> None:
+    """What was listed is ended, and then the prefix is claimed."""
+
+    def take_over(query: QueryTransactions, *claimed: Any) -> tuple[ProducerIdAndEpoch, list[TransactionDescription]]:
+        listed = query.leftovers()
         query.end_listed(listed)
+        return query.claim(*claimed), listed
 
-    patch.setattr(QueryTransactions, "abort", abort)
+    patch.setattr(QueryTransactions, "take_over", take_over)
 
 
-def exactly_what_was_listed_is_aborted(patch: pytest.MonkeyPatch) -> None:
-    """The look comes first, and then all that is open is ended."""
+def what_is_aborted_was_listed_before_the_claim(patch: pytest.MonkeyPatch) -> None:
+    """The claim comes first, and then all that is open is ended."""
 
-    def listed_anew(query: QueryTransactions, listed: Sequence[Any], *driver: Any) -> None:
-        if listed:
-            if not query.is_newest(*driver):
-                raise refusals.fenced(query.driver_id)
-            query.end_listed(query.leftovers())
+    def take_over(query: QueryTransactions, *claimed: Any) -> tuple[ProducerIdAndEpoch, list[TransactionDescription]]:
+        driver = query.claim(*claimed)
+        listed = query.leftovers()
+        query.end_listed(listed)
+        return driver, listed
 
-    patch.setattr(QueryTransactions, "abort", listed_anew)
+    patch.setattr(QueryTransactions, "take_over", take_over)
+
+
+def an_abort_claims(patch: pytest.MonkeyPatch) -> None:
+    """It trusts the epoch that it has seen, and ends what it lists."""
+
+    def abort_if(driver: Driver, is_ours: Any, seen: TransactionDescription | None) -> bool:
+        query = driver._query
+        if seen is None or not is_ours(query.entry(seen.id_and_epoch.producer_id)):
+            return False
+        listed, now = query.leftovers(), query.look()
+        if now is None or now.id_and_epoch != seen.id_and_epoch:
+            return False
+        query.end_listed(listed)
+        return True
+
+    patch.setattr(Driver, "_abort_if", abort_if)
+
+
+def a_claim_counts_only_after_what_it_has_found(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(decision_log, "_follows", lambda key, records, before: True)
+
+
+def a_driver_that_is_fenced_goes_on_if_nobody_has_claimed_since(patch: pytest.MonkeyPatch) -> None:
+    def write_after(query: QueryTransactions, held: Held, before: Entry, entry: Entry) -> Held:
+        return query.write(held, entry)
+
+    patch.setattr(QueryTransactions, "write_after", write_after)
+
+
+def what_a_fenced_driver_writes_again_is_a_claim(patch: pytest.MonkeyPatch) -> None:
+    """It believes what it has read, and decides."""
+
+    def claim_again(query: QueryTransactions, seen: Any, own: Sequence[Entry], entry: Entry) -> Held | None:
+        if query.entry(seen.id_and_epoch.producer_id) not in own:
+            return None
+        driver, _ = query.fence(seen, (seen.timeout_ms,))
+        return query.write(Held(driver), entry)
+
+    patch.setattr(QueryTransactions, "_claim_again", claim_again)
+
+
+def each_batch_of_a_start_without_a_number_has_a_driver_of_its_own(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(lives, "beginning_of", lambda start, number: start)
 
 
 def a_late_attempt_looks_before_it_begins(patch: pytest.MonkeyPatch) -> None:
@@ -103,20 +150,20 @@ def a_driver_begins_when_the_log_says_how_its_ids_last_transaction_has_ended(pat
 
 
 def a_driver_goes_on_only_under_the_epoch_that_followed_what_it_wrote(patch: pytest.MonkeyPatch) -> None:
-    def may_go_on(driver: Driver, seen: TransactionDescription, entry: Entry) -> bool:
+    def is_left_unused(seen: TransactionDescription, entry: Entry, version: int) -> bool:
         return entry.state is EntryState.DONE and seen.state == COMPLETE_COMMIT
 
-    patch.setattr(Driver, "_may_go_on", may_go_on)
+    patch.setattr(driver_module, "is_left_unused", is_left_unused)
 
 
 def a_driver_that_is_fenced_does_not_abort(patch: pytest.MonkeyPatch) -> None:
     """It aborts what its tasks have left, whatever became of its epoch and of the decision."""
 
     def abort(driver: Driver, start: BatchStart, batch: Batch) -> bool:
-        driver._query.end_listed(driver._of_generation(start.entry))
+        driver._query.end_listed(driver._query.leftovers())
         return True
 
-    patch.setattr(Driver, "_abort", abort)
+    patch.setattr(Driver, "abort", abort)
 
 
 def a_transaction_that_is_not_open_any_more_is_found_before_the_decision(patch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ def test_while_a_decision_is_being_written_nothing_of_its_batch_is_aborted(
     """Spark gives a batch up while its commit is under way. Who aborts does not know that there are reports."""
     start = query.begin()
     written = query.write_both(start, 0)
-    whole, aborted = LogWriter._commit, []
+    whole, aborted = LogWriter._commit, list[bool]()
 
     def commit(*arguments: Any) -> Written:
         monkeypatch.undo()
@@ -119,17 +119,25 @@ def test_while_a_decision_is_being_written_nothing_of_its_batch_is_aborted(
     assert seen(query.broker) == rows(0)
 
 
-def test_a_driver_that_was_fenced_a_moment_ago_acts_under_no_epoch_of_the_newer_one(query: Query) -> None:
-    """Brokers take its request for the epoch after its own for a repetition, and answer with the one that they gave to
-    the newer driver."""
-    delivery = dataclasses.replace(query.delivery, is_forgotten=True, is_given=False)
-    with Driver(delivery) as driver, QueryTransactions(delivery.options, delivery.prefix, LOG) as newer:
-        start = driver.begin("job")
-        written = query.write_both(start, 0)
-        held, _ = newer.fence(newer.look(), (60_000,))
-        assert not driver.abort(start, Batch())
-        assert newer.is_newest(held)
-    assert open_ids(query.broker) == [each.transactional_id for each in written]
+def test_an_abort_that_meets_a_driver_which_begins_ends_what_it_began_and_that_one_takes_another_turn(
+    query: Query,
+) -> None:
+    """The newer one has its epoch, and has not claimed yet."""
+    start, newer, whole = query.begin(), query.again(), QueryTransactions.take_over
+    query.write_both(start, 0)
+    aborted: list[bool] = []
+
+    def take_over(held: QueryTransactions, *given: Any) -> Any:
+        if not aborted:
+            aborted.append(False)
+            aborted[0] = query.abort(start, 0)
+        return whole(held, *given)
+
+    with patch.object(QueryTransactions, "take_over", take_over):
+        of_newer = newer.begin()
+    assert aborted == [True]
+    newer.commit(of_newer, 0, newer.write_both(of_newer, 0))
+    assert seen(query.broker) == rows(0)
 
 
 @pytest.mark.parametrize("reported", [True, False])

@@ -16,6 +16,7 @@ from spark_kafka_sink.exactly_once.query_transactions import (
     claimed_timeout_ms,
     has_claimed,
 )
+from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.reader.blocking_client import Patience
@@ -32,6 +33,11 @@ def of_two(broker: EmbeddedBroker) -> Iterator[tuple[QueryTransactions, QueryTra
     with QueryTransactions(options, PREFIX, LOG) as one, QueryTransactions(options, PREFIX, LOG) as other:
         one.log.create_if_missing()
         yield one, other
+
+
+def holds(query: QueryTransactions, driver: ProducerIdAndEpoch) -> bool:
+    known = query.look()
+    return known is not None and known.id_and_epoch == driver
 
 
 def claim_of(name: str) -> Entry:
@@ -59,9 +65,8 @@ def test_where_nothing_was_left_nothing_is_asked(
     of_two: tuple[QueryTransactions, QueryTransactions], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, _ = of_two
-    driver, _ = one.fence(None, (GRANTED_MS,))
-    monkeypatch.setattr(one, "look", lambda: pytest.fail("it looks for a newer driver"))
-    one.abort([], driver)
+    monkeypatch.setattr(one.client, "abort", lambda *_: pytest.fail("it asks"))
+    one.end_listed([])
 
 
 def test_a_right_that_is_missing_is_no_timeout_that_is_not_granted(
@@ -91,7 +96,7 @@ def test_an_epoch_that_was_seen_before_another_drivers_is_refused(
     driver = one.claim(one.fence(one.look(), (GRANTED_MS,))[0], Entry(PREFIX), claim_of("one"))
     with pytest.raises(ProducerFencedError):
         other.fence(seen, (GRANTED_MS,))
-    assert one.is_newest(driver)
+    assert holds(one, driver)
 
 
 def test_of_two_that_hold_one_epoch_one_claims(of_two: tuple[QueryTransactions, QueryTransactions]) -> None:
@@ -105,7 +110,7 @@ def test_of_two_that_hold_one_epoch_one_claims(of_two: tuple[QueryTransactions, 
     with pytest.raises(ProducerFencedError):
         other.claim(second, Entry(PREFIX), claim_of("other"))
     assert one.entry(driver.producer_id) == claim_of("one")
-    assert one.is_newest(driver)
+    assert holds(one, driver)
 
 
 @pytest.mark.parametrize("claims_first", [True, False])
@@ -141,7 +146,7 @@ def test_a_claim_is_refused_when_a_newer_one_was_made(of_two: tuple[QueryTransac
         one.claim(driver, Entry(PREFIX), claim_of("one"))
     with pytest.raises(ProducerFencedError):
         one.renew(driver, GRANTED_MS)
-    assert other.is_newest(newer)
+    assert holds(other, newer)
 
 
 def test_a_timeout_that_brokers_do_not_grant_changes_nothing(
@@ -183,16 +188,15 @@ def test_a_driver_that_was_given_its_id_has_not_claimed_yet(
 
 
 def test_what_was_listed_is_ended_only_if_no_newer_driver_has_come(broker: EmbeddedBroker) -> None:
-    """The driver stands still between its list and the look; another one takes over, and its tasks write."""
-    query, newer = Query(broker), Query(broker, name="driver-2")
-    start = query.begin()
-    query.write_both(start, 0)
-    with QueryTransactions(query.delivery.options, PREFIX, LOG) as held:
-        listed = held.leftovers()
+    """The driver stands still between its list and its claim; another one takes over, and its tasks write."""
+    newer = Query(broker, name="driver-2")
+    with QueryTransactions(newer.delivery.options, PREFIX, LOG) as held:
+        held.log.create_if_missing()
+        driver, _ = held.fence(None, (GRANTED_MS,))
         of_newer = newer.begin()
         written = newer.write_both(of_newer, 0)
         with pytest.raises(ProducerFencedError):
-            held.abort(listed, start.driver)
+            held.take_over(driver, Entry(PREFIX), claim_of("one"))
     assert len(open_ids(broker)) == 2
     newer.commit(of_newer, 0, written)
 
@@ -217,7 +221,7 @@ def test_ids_that_have_begun_nothing_are_fenced_by_a_timeout_that_marks_them(bro
     query.attempt(start, 1, attempt=0).close()
     with QueryTransactions(query.delivery.options, PREFIX, LOG) as held:
         (found,) = held.leftovers()
-        held.abort([found], start.driver)
+        held.end_listed([found])
         assert held.leftovers() == []
     with client_of(broker) as client:
         (after,) = client.describe([start.task_id(1, 0)]).values()

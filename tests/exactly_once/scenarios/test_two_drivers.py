@@ -29,7 +29,7 @@ def query(broker: EmbeddedBroker) -> Query:
 def test_a_driver_that_claimed_and_came_no_further_frees_what_was_left_when_it_begins_again(query: Query) -> None:
     query.write_both(query.begin(), 0)
     again = query.again()
-    failing = patch.object(QueryTransactions, "abort", side_effect=NetworkError("no broker answers"))
+    failing = patch.object(QueryTransactions, "end_listed", side_effect=NetworkError("no broker answers"))
     with failing, pytest.raises(NetworkError):
         again.begin()
     assert len(open_ids(query.broker)) == 2
