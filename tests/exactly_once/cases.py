@@ -159,7 +159,7 @@ def open_ids(broker: EmbeddedBroker, prefix: str = PREFIX, topic: str = TOPIC) -
 
 @contextmanager
 def dying(at: str) -> Iterator[None]:
-    """Let the driver die before the given step: `decision`, `commit`, `done` or `losers`."""
+    """Let the driver die before the given step: `decision`, `commit`, `done` or `losers`; `renew`: after its claim."""
     whole = QueryTransactions.write
 
     def write(query: QueryTransactions, held: Held, entry: Entry | None) -> Held:
@@ -175,6 +175,8 @@ def dying(at: str) -> Iterator[None]:
             stack.enter_context(patch.object(QueryTransactions, "write", write))
         if at == "done":  # of a driver that takes over, its claim says so
             stack.enter_context(patch.object(QueryTransactions, "claim", die))
+        if at == "renew":
+            stack.enter_context(patch.object(QueryTransactions, "renew", die))
         if at == "commit":
             stack.enter_context(patch.object(Driver, "_commit_all", die))
         if at == "losers":

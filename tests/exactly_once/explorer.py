@@ -38,15 +38,23 @@ from functools import partial
 from random import Random
 
 from spark_kafka_sink.errors import KafkaSinkError
+from spark_kafka_sink.exactly_once import operations
 from tests.exactly_once.interleaving import Actor, Point
 from tests.exactly_once.invariants import INVARIANTS, check
-from tests.exactly_once.lives import LAST, TIMEOUT_MS, Replay, World, one_process_at_a_time
+from tests.exactly_once.lives import LAST, TASKS, TIMEOUT_MS, Operation, Replay, World, one_process_at_a_time
 from tests.producer.explorer import command
 
 DIES, LOSES, LATE, MARKERS, TIME = "dies", "loses the answer", "sends late by", "markers", "time passes, ms:"
 LATE_BY = (1, 2, 4, 8, 16, 32, 64)
 """Of how many points it is tried that a request comes so much later, and again before that."""
 MARKERS_MS = 100.0
+STOPS = "stop"
+OPERATIONS: dict[str, Operation] = {
+    "abort": operations.abort,
+    "finish": operations.finish,
+    "give up": operations.give_up,
+}
+"""What a person may do. STOPS is what Spark does: it aborts a batch of which no task has reported."""
 TIMES_MS = (TIMEOUT_MS + 1_000, TIMEOUT_MS - 5_000)
 """How long all stand still: longer than transactions may last, or not much shorter."""
 
@@ -90,20 +98,24 @@ class Run:
         version: int,
         changes: Changes = (),
         *,
-        operator: bool = False,
+        operator: str = "",
         batches: int = 2,
         markers_ms: float = MARKERS_MS,
         replay: Replay = Replay.EQUAL,
+        start: str = "",
     ) -> None:
+        """`operator`: somebody who does one of OPERATIONS."""
         self.is_known: Callable[[int], bool] | None = None
-        self.world = World(version=version, batches=batches, markers_ms=markers_ms, replay=replay)
+        self.world = World(version=version, batches=batches, markers_ms=markers_ms, replay=replay, start=start)
         self.steps: list[Step] = []
         self.lines: list[str] = []
         self._changes = {change.at: change.what for change in changes}
         self.world.add_driver("driver-1")
         self.world.add_driver("driver-2", latent=True)
-        if operator:
-            self.world.add_operator("person")
+        if operator in OPERATIONS:
+            self.world.add_operator("person", OPERATIONS[operator])
+        if operator == STOPS:
+            self.world.stage.add("spark", lambda actor: self.world.stop(actor, "driver-1"), latent=True)
 
     def play(self, choose: Callable[[Point, Actor, Sequence[Actor]], str | None] | None = None) -> Run:
         """`choose`: what is changed at a point, if it is not given by the changes."""
@@ -238,9 +250,13 @@ def faults_of(actor: str, what: str) -> Sequence[str]:
 def seeded(seed: int) -> tuple[Run, Callable[[], object]]:
     """The run of a seed, and what plays it."""
     random = Random(seed)
-    version, operator = random.randint(1, 2), random.random() < 0.2
+    more = Random(f"{seed}, and what came later")
+    version, acts = random.randint(1, 2), random.random() < 0.2
+    operator = more.choice((*OPERATIONS, STOPS)) if acts else ""
     markers_ms, replay = random.choice((0.0, 5.0, MARKERS_MS, MARKERS_MS)), random.choice((Replay.EQUAL, *Replay))
-    run = Run(version, operator=operator, markers_ms=markers_ms, replay=replay)
+    start = more.choice(("", "", "", "spark")) if replay is Replay.EQUAL else ""
+    run = Run(version, operator=operator, markers_ms=markers_ms, replay=replay, start=start)
+    run.world.late_task = more.randrange(TASKS)
     # Most runs change little: the more often the actors change, the less each of them does undisturbed. In some the two
     # drivers begin at the same time.
     share, deaths, losses = random.choice((0.03, 0.08, 0.2)), random.choice((0, 0, 1, 2)), random.choice((0, 0, 1, 2))
@@ -261,7 +277,8 @@ def seeded(seed: int) -> tuple[Run, Callable[[], object]]:
             return random.choice([actor.name for actor in others])
         return None
 
-    run.lines.append(f"seed {seed}: version {version}, markers after {markers_ms} ms, {replay.value}")
+    who = f"{operator or 'nobody'} acts, drivers are {'of one name' if start else 'numbered'}"
+    run.lines.append(f"seed {seed}: version {version}, markers after {markers_ms} ms, {replay.value}, {who}")
     return run, lambda: run.play(choose)
 
 

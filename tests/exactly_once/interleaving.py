@@ -178,6 +178,8 @@ class Stage:
         self.points: list[Point] = []
         self.current: Actor | None = None
         self.baton = threading.Semaphore(0)
+        self.has_killed = False
+        """A process has ended where it stood."""
         self.before_going_on: Callable[[Actor], None] = lambda actor: None
 
     def state(self) -> int:
@@ -199,6 +201,7 @@ class Stage:
         try:
             while living := [actor for actor in self.actors if not actor.ended]:
                 current = self._next(current, living, decide)
+                self.has_killed = self.has_killed or current is None
                 if current is not None:
                     self.before_going_on(current)
                     current.go_on()

@@ -16,7 +16,8 @@ def a_decided_batch_is_seen_once_and_whole_and_an_undecided_one_never(world: Wor
     for each in world.attempts:
         outcome = Outcome.COMMITTED if each.identity in in_a_decision else Outcome.OPEN
         unit = f"task {each.partition} of batch {each.number}"
-        history.writes.append(Write(each.name, each.values, outcome, unit, f"batch {each.number}"))
+        writer = f"task {each.partition} in batch {each.number}"
+        history.writes.append(Write(each.name, each.values, outcome, unit, f"batch {each.number}", writer))
     for number in range(world.batches):
         units = frozenset(f"task {partition} of batch {number}" for partition in range(TASKS))
         history.units[f"batch {number}"] = units
@@ -33,6 +34,8 @@ def a_decided_batch_is_seen_once_and_whole_and_an_undecided_one_never(world: Wor
 def no_older_driver_changes_anything_after_a_newer_one_has_begun(world: World) -> None:
     generations = [entry.generation for entry in world.decisions()]
     assert generations == sorted(generations), f"the log goes back to an older driver: {generations}"
+    if world.start:
+        return  # each batch has a driver of its own: who began first may be the newer one
     drivers_of = {each.identity: each.driver for each in world.attempts}
     in_a_decision = {identity for every in world.decided().values() for ids in every for identity in ids}
     for end in world.ends:
@@ -42,6 +45,21 @@ def no_older_driver_changes_anything_after_a_newer_one_has_begun(world: World) -
         is_older = world.began.index(end.by) < world.began.index(owner)
         allowed = end.commit and end.identity in in_a_decision
         assert not is_older or allowed, f"{end.by} has ended {end.identity} of {owner}, which is newer"
+
+
+def only_who_finds_anothers_entry_gives_way(world: World) -> None:
+    """Brokers abort what a newer driver has open for an older one that asks. Who has the last word in the log is not
+    stopped by that, nor by one that has begun and does not go on. So of the living one drives.
+
+    Not if a driver died: that may have fenced another, and claimed nothing.
+    """
+    if world.stage.has_killed:
+        return
+    entries = [entry for entry in world.decisions() if entry.driver != LAST]
+    driver = world.whose(entries[-1]) if entries else ""
+    error = world.failed.get(driver)
+    gave_way = error is not None and any(words in str(error) for words in ("newer driver", "has given way"))
+    assert not gave_way, f"{driver} has the last word in the log, and has given way: {error}"
 
 
 def what_is_passed_over_is_what_was_decided(world: World) -> None:
@@ -87,6 +105,7 @@ def the_next_start_works(world: World) -> None:
 
 INVARIANTS: tuple[Callable[[World], None], ...] = (
     no_older_driver_changes_anything_after_a_newer_one_has_begun,
+    only_who_finds_anothers_entry_gives_way,
     what_is_passed_over_is_what_was_decided,
     the_next_start_works,
     a_decided_batch_is_seen_once_and_whole_and_an_undecided_one_never,

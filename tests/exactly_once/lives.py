@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -22,7 +22,7 @@ from spark_kafka_sink.exactly_once import clients, decision_log, operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, decoded
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, beginning_of, decoded
 from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_late
 from spark_kafka_sink.exactly_once.names import driver_id, task_id
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -47,6 +47,7 @@ _OF_A_PROCESS: tuple[tuple[Any, str], ...] = (
 )
 """What modules remember: each process has its own."""
 
+Operation = Callable[[Mapping[str, str], str, str], object]
 Identity = tuple[str, int, int]
 """(transactional id, producer id, epoch)"""
 
@@ -105,8 +106,10 @@ class World:
         seed: int = 0,
         markers_ms: float = 0.0,
         replay: Replay = Replay.EQUAL,
+        start: str = "",
     ) -> None:
-        """`markers_ms`: how long after the end of a transaction was answered its markers are written."""
+        """`markers_ms`: how long after the end of a transaction was answered its markers are written. `start`: what all
+        starts of the query are called, as it is without `register`."""
         self.system = FakeSystem()
         self.stage = Stage(self.system)
         self.cluster = SimulatedCluster(
@@ -115,6 +118,11 @@ class World:
         self.cluster.core.create_topic(LOG, 1, {"cleanup.policy": "compact"})
         self.batches = batches
         self.late_attempts = late_attempts
+        self.late_task = 0
+        """Of which there is an attempt that comes late."""
+        self.start = start
+        self.beginnings: list[str] = []
+        """The drivers whose names all have `start` in them, each of one batch: who it was, in their order."""
         self.checkpoint = 0
         """The batch with which the next start of the query begins."""
         self.attempts: list[Attempt] = []
@@ -145,8 +153,8 @@ class World:
         self._process_of[name] = process or name
         return self.stage.add(name, lambda actor: self.drive(actor, name, until), latent=latent)
 
-    def add_operator(self, name: str, *, latent: bool = True) -> Actor:
-        return self.stage.add(name, lambda actor: self.operate(actor, name), latent=latent)
+    def add_operator(self, name: str, operation: Operation = operations.abort, *, latent: bool = True) -> Actor:
+        return self.stage.add(name, lambda actor: self.operate(actor, name, operation), latent=latent)
 
     # --- the life of a driver
 
@@ -164,7 +172,7 @@ class World:
 
     def run_batch(self, actor: Actor, name: str, number: int) -> None:
         with Driver(self.delivery, system=actor.system) as driver:
-            start = driver.begin(name)
+            start = driver.begin(self.driver_name(name))
         if name not in self.began:
             self.began.append(name)
         attempts = self.run_tasks(actor, name, start, number)
@@ -189,13 +197,13 @@ class World:
     def run_tasks(self, actor: Actor, name: str, start: BatchStart, number: int) -> list[Attempt]:
         """The attempts whose reports Spark takes: the first of each task that succeeded."""
         attempts = [Attempt(name, number, partition, 0, []) for partition in range(TASKS)]
-        late = [Attempt(name, number, 0, 1, [])] if self.late_attempts else []
+        late = [Attempt(name, number, self.late_task, 1, [])] if self.late_attempts else []
         for each in (*attempts, *late):
             self.attempts.append(each)
             self.stage.add(each.name, self._attempt_of(start, each), latent=each.attempt > 0)
         actor.wait_for(lambda: all(each.ended for each in attempts), "waits for its tasks")
         return [
-            late[0] if late and each.partition == 0 and not each.succeeded and late[0].succeeded else each
+            late[0] if late and each.partition == self.late_task and not each.succeeded and late[0].succeeded else each
             for each in attempts
         ]
 
@@ -253,12 +261,28 @@ class World:
         own = {"transactional.id": "task", "transaction.timeout.ms": str(start.entry.timeout_ms), "linger.ms": "0"}
         return SimulatedProducer(cast(FakeSystem, actor.system), {**self.options, **own}, random=Random(0))
 
+    def driver_name(self, name: str) -> str:
+        if not self.start:
+            return name
+        self.beginnings.append(name)
+        return beginning_of(self.start, str(len(self.beginnings) - 1))
+
+    def whose(self, entry: Entry) -> str:
+        """The actor that is the entry's driver, or has a name in the log."""
+        number = entry.driver.removeprefix(f"{self.start}+") if self.start else ""
+        return self.beginnings[int(number)] if number.isdecimal() else entry.driver
+
+    def stop(self, actor: Actor, driver_name: str) -> None:
+        """Spark stops the query: this start's batch is aborted, of which no task has reported."""
+        with contextlib.suppress(KafkaSinkError), Driver(self.delivery, system=actor.system) as driver:
+            driver.abort_unreported(self.start or driver_name)
+
     # --- the life of a person
 
-    def operate(self, actor: Actor, name: str) -> None:
-        """`pykafka transactions abort`"""
+    def operate(self, actor: Actor, name: str, operation: Operation = operations.abort) -> None:
+        """`pykafka transactions abort`, or another one"""
         try:
-            operations.abort(self.options, PREFIX, LOG)
+            operation(self.options, PREFIX, LOG)
         except KafkaSinkError as error:
             self.failed[name] = error
 

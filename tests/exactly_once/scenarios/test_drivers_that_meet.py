@@ -98,6 +98,110 @@ def test_1b_a_driver_that_hung_in_its_start_is_refused_and_the_one_that_works_go
 
 
 @BOTH
+@pytest.mark.parametrize("step", range(9))
+@pytest.mark.parametrize("place", BEGIN[2:])
+def test_1b_a_driver_that_hung_in_its_start_stops_no_other_in_the_middle_of_its_decision(
+    version: int, place: int, step: int
+) -> None:
+    """The newer one has done so many requests of its commit when the older one goes on. Brokers abort what it has open
+    for whoever asks for the next epoch."""
+    world = world_after_one_batch(version)
+    script = Script(world)
+    world.add_driver("driver-2")
+    world.add_driver("driver-3")
+
+    def commits() -> bool:
+        return all_have_ended(world, "driver-3")
+
+    script.holds("driver-2", place, lambda: commits() and script.passed("driver-3") >= step)
+    script.holds("driver-3", step, lambda: script.ended("driver-2"), since=commits)
+    script.play()
+    assert "driver-3" not in world.failed
+    assert "newer driver" in str(world.failed["driver-2"])
+    restart_and_check(world)
+
+
+@BOTH
+@pytest.mark.parametrize("step", range(6))
+@pytest.mark.parametrize("place", range(16))
+def test_1b_an_abort_that_stood_still_stops_no_other_in_the_middle_of_its_decision(
+    version: int, place: int, step: int
+) -> None:
+    world = world_after_one_batch(version)
+    world.fails = lambda attempt: attempt.driver == "driver-2" and attempt.partition == 1
+    script = Script(world)
+    world.add_driver("driver-2")
+    world.add_driver("driver-3", latent=True)
+
+    def commits() -> bool:
+        return all_have_ended(world, "driver-3")
+
+    script.holds(
+        "driver-2",
+        place,
+        lambda: commits() and script.passed("driver-3") >= step,
+        since=lambda: all_have_ended(world, "driver-2"),
+    )
+    script.holds("driver-3", step, lambda: script.ended("driver-2"), since=commits)
+    script.play()
+    assert "driver-3" not in world.failed
+    restart_and_check(world)
+
+
+@BOTH
+@pytest.mark.parametrize("second", range(6))
+@pytest.mark.parametrize("first", range(5))
+def test_of_two_starts_that_have_one_name_one_decides_the_batch(version: int, first: int, second: int) -> None:
+    """Without `register` starts in one Spark are not told apart. Each stands still at a place of its commit until the
+    other is as far."""
+    world = World(version=version, batches=2, late_attempts=False, start="spark")
+    world.add_driver("driver-1", until=1)
+    with one_process_at_a_time(world):
+        world.stage.play(lambda point, chosen, others: chosen)
+    script = Script(world)
+    world.add_driver("driver-2")
+    world.add_driver("driver-3", latent=True)
+    script.holds(
+        "driver-2",
+        first,
+        lambda: script.ended("driver-3") or (all_have_ended(world, "driver-3") and script.passed("driver-3") >= second),
+        since=lambda: all_have_ended(world, "driver-2"),
+    )
+    script.holds(
+        "driver-3",
+        second,
+        lambda: script.ended("driver-2") or script.passed("driver-2") >= first + 3,
+        since=lambda: all_have_ended(world, "driver-3"),
+    )
+    script.play()
+    assert len(world.failed) == 1
+    assert is_decided(world, 1)
+    restart_and_check(world)
+
+
+@BOTH
+@pytest.mark.parametrize("step", range(8))
+@pytest.mark.parametrize("place", range(14))
+def test_an_abort_without_reports_that_stood_still_ends_nothing_that_is_decided(
+    version: int, place: int, step: int
+) -> None:
+    """Spark gives a batch up while its commit is under way."""
+    world = world_after_one_batch(version)
+    script = Script(world)
+    world.add_driver("driver-2")
+    world.stage.add("stop", lambda actor: world.stop(actor, "driver-2"), latent=True)
+
+    def commits() -> bool:
+        return all_have_ended(world, "driver-2")
+
+    script.holds("stop", place, lambda: script.ended("driver-2") or script.passed("driver-2") > step, since=commits)
+    script.holds("driver-2", step, lambda: script.ended("stop") or script.passed("stop") >= place, since=commits)
+    script.play()
+    assert not any("cannot be committed any more" in str(error) for error in world.failed.values())
+    restart_and_check(world)
+
+
+@BOTH
 @pytest.mark.parametrize("place", BEGIN)
 @pytest.mark.parametrize("ended", [1])
 def test_2_what_a_newer_driver_has_decided_before_it_died_is_neither_doubled_nor_aborted(
@@ -260,9 +364,30 @@ def test_two_drivers_that_begin_in_step_are_never_both_at_work(version: int, fir
 # --- each rule is what makes one of these tests pass
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_without_its_rule_an_older_driver_stops_a_newer_one_in_its_decision(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules.a_driver_that_is_fenced_goes_on_if_nobody_has_claimed_since(monkeypatch)
+    promise = test_1b_a_driver_that_hung_in_its_start_stops_no_other_in_the_middle_of_its_decision
+    assert any(_fails(promise, version, place, step) for place in BEGIN[2:] for step in (2, 3, 1))
+
+
+def test_without_its_rule_two_starts_that_have_one_name_both_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules.each_batch_of_a_start_without_a_number_has_a_driver_of_its_own(monkeypatch)
+    promise = test_of_two_starts_that_have_one_name_one_decides_the_batch
+    assert any(_fails(promise, 2, first, second) for first in range(5) for second in range(6))
+
+
+def test_without_its_claim_an_abort_without_reports_ends_what_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules.an_abort_claims(monkeypatch)
+    promise = test_an_abort_without_reports_that_stood_still_ends_nothing_that_is_decided
+    assert any(_fails(promise, 2, place, step) for place in range(14) for step in range(8))
+
+
 def test_without_reading_its_claim_back_a_driver_works_beside_another(monkeypatch: pytest.MonkeyPatch) -> None:
     rules.a_claim_is_read_back(monkeypatch)
-    with pytest.raises(AssertionError, match="the last start fails"):
+    with pytest.raises(AssertionError):
         test_two_drivers_that_begin_in_step_are_never_both_at_work(2, 1, 1)
 
 
@@ -274,10 +399,12 @@ def test_without_a_claim_after_the_list_a_driver_aborts_what_a_newer_one_has_ope
     assert any(_fails(promise, 2, place) for place in reversed(BEGIN))
 
 
-def test_without_its_rule_a_driver_that_is_fenced_aborts_what_it_has_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_rule_a_driver_that_is_fenced_aborts_what_a_newer_one_has_decided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rules.a_driver_that_is_fenced_does_not_abort(monkeypatch)
-    promise = test_a_driver_that_is_fenced_aborts_nothing_though_it_does_not_know_that_it_has_decided
-    assert any(_fails(promise, 2, place) for place in (5, *range(1, 12)))
+    promise = test_3_an_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided
+    assert any(_fails(promise, 2, place) for place in range(16))
 
 
 def test_without_waiting_for_its_end_a_claim_of_a_dead_driver_stops_the_next_start(
@@ -296,9 +423,9 @@ def test_where_the_list_comes_after_the_claim_a_driver_aborts_what_a_newer_one_h
     assert any(_fails(promise, 2, place) for place in range(16))
 
 
-def _fails(promise: Callable[[int, int], None], version: int, place: int) -> bool:
+def _fails(promise: Callable[..., None], version: int, *places: int) -> bool:
     try:
-        promise(version, place)
-    except AssertionError:
+        promise(version, *places)
+    except (AssertionError, KeyError):
         return True
     return False
