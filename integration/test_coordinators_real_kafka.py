@@ -13,7 +13,7 @@ import pytest
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
 from spark_kafka_sink.errors import ProducerFencedError
-from spark_kafka_sink.exactly_once.log_writer import Written
+from spark_kafka_sink.exactly_once.log_writer import Held
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.topic_partition import TopicPartition
@@ -102,21 +102,21 @@ def values(cluster: KafkaCluster, topic: str) -> list[bytes | None]:
 def test_a_log_is_written_one_committed_batch_after_the_other(cluster: KafkaCluster) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=1)
     with client_of(cluster) as client:
-        written = Written(client.init_producer_id(topic, 60_000), 0)
+        written = Held(client.init_producer_id(topic, 60_000), 0)
         for number in range(20):
             written = client.write(topic, *written, topic, 0, [(b"k", b"%d" % number), (b"gone", None)])
         assert values(cluster, topic) == [value for number in range(20) for value in (b"%d" % number, None)]
         is_of_version_2 = not cluster.features
         assert client.transaction_version == (2 if is_of_version_2 else 1)
-        assert (written.next_sequence == 0) == is_of_version_2
+        assert (written.sequence == 0) == is_of_version_2
 
 
 def test_the_log_takes_nothing_of_a_writer_that_was_fenced(cluster: KafkaCluster) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=1)
     with client_of(cluster) as client, client_of(cluster) as newer:
-        written = Written(client.init_producer_id(topic, 60_000), 0)
+        written = Held(client.init_producer_id(topic, 60_000), 0)
         written = client.write(topic, *written, topic, 0, [(b"k", b"older")])
-        of_newer = Written(newer.init_producer_id(topic, 60_000), 0)
+        of_newer = Held(newer.init_producer_id(topic, 60_000), 0)
         with pytest.raises(ProducerFencedError) as refused:
             client.write(topic, *written, topic, 0, [(b"k", b"late")])
         assert refused.value.code in (error_codes.PRODUCER_FENCED, error_codes.INVALID_PRODUCER_EPOCH)

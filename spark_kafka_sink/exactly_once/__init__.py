@@ -14,6 +14,7 @@ transactions_client.py    questions to the coordinators of transactions: describ
 coordinator_questions.py  asked of many ids at once, until each has an answer
 clients.py                clients that are kept from batch to batch
 operations.py             what a person may do from outside: look, finish, abort, give up
+time_left.py              how much of the transactions' timeout must be left when a batch is decided
 late_attempts.py          attempts of tasks that end when their batch is over, or whose id is in use
 refusals.py               the errors: what happened, what is in Kafka now, what to do
 

@@ -30,7 +30,7 @@ from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorR
 from spark_kafka_sink.protocol.schema import VERSION_LIMIT, VersionRange
 from spark_kafka_sink.reader.blocking_client import Asked, BlockingClient, Question
 
-PAUSE_MS_MAX = 1_000.0
+_PAUSE_MS_MAX = 1_000.0
 
 _OF_ONE_KEY = VersionRange(TRANSACTION, SEVERAL_KEYS_FROM - 1)
 _OF_SEVERAL_KEYS = VersionRange(SEVERAL_KEYS_FROM, FindCoordinatorRequest.VERSIONS.max)
@@ -49,9 +49,9 @@ class CoordinatorQuestions:
         self.one_by_one = False
         """A broker before Kafka 3.0 was met, which looks up one id in a request."""
 
-    def answer(self, request: TransactionRequest[AnswerT]) -> AnswerT:
-        """The final answer to a request about one id."""
-        (answer,) = self.answers([request]).values()
+    def answer(self, request: TransactionRequest[AnswerT], timeout_ms: float | None = None) -> AnswerT:
+        """The final answer to a request about one id. `timeout_ms`: of the patience, the client's by default."""
+        (answer,) = _Round(self, dict.fromkeys(request.ids, request), timeout_ms).run(lambda: None).values()
         return answer
 
     def answers(
@@ -67,12 +67,17 @@ class CoordinatorQuestions:
 class _Round(Generic[AnswerT]):
     """One call of `answers`."""
 
-    def __init__(self, owner: CoordinatorQuestions, requests: dict[str, TransactionRequest[AnswerT]]) -> None:
+    def __init__(
+        self,
+        owner: CoordinatorQuestions,
+        requests: dict[str, TransactionRequest[AnswerT]],
+        timeout_ms: float | None = None,
+    ) -> None:
         self._owner = owner
         self._client = owner.client
         self._request_of = requests
         action = next((request.action for request in requests.values()), "")
-        self._patience = owner.client.patience(f"the attempt to {action}")
+        self._patience = owner.client.patience(f"the attempt to {action}", timeout_ms)
         self._due = dict.fromkeys(requests, self._client.now())  # when the id may be asked
         self._asked = tuple(self._due)
         self._looked_up: dict[Asked, FindCoordinator] = {}
@@ -189,8 +194,13 @@ class _Round(Generic[AnswerT]):
         for name in names:
             failures = self._failures.get(name, 0)
             self._failures[name] = failures + 1
-            self._due[name] = now + min(COMPLETING_PAUSE_MS * 2.0 ** min(failures, 10), PAUSE_MS_MAX)
+            self._due[name] = now + pause_ms(failures)
         self._last_failure = failure or self._last_failure
+
+
+def pause_ms(failures: int) -> float:
+    """Before a question is put again that has failed, and had failed so often before."""
+    return min(COMPLETING_PAUSE_MS * 2.0 ** min(failures, 10), _PAUSE_MS_MAX)
 
 
 def _patient(judgement: Judgement) -> Judgement:

@@ -2,11 +2,11 @@
 
     begin    fences older drivers, reads the decision log, finishes what is decided and not done, writes down who drives
              now, aborts what is left; if it drives already, it reads only
-    commit   makes sure that each task's transaction is open, decides, commits them all, and notes that this is done
+    commit   decides, if each task's transaction is open with time left, commits them all, and notes that this is done
     abort    writes down that the batch is not decided any more, and aborts the tasks' transactions
 
-The decision is one record in the log, written in a transaction of the driver. Before it nothing of the batch is ever
-seen; after it everything is going to be, whatever process has to see to that.
+The decision is one record in the log, in a transaction of the driver, and is made when that transaction is committed.
+Before it nothing of the batch is ever seen; after it everything is going to be, whatever process has to see to that.
 
 A driver may stand still between any two requests, while others act. So what it read before it had its epoch is a hint,
 what it does under the epoch names that epoch, and who drives is what the log says (query_transactions.py).
@@ -15,22 +15,30 @@ what it does under the epoch names that epoch, and who drives is what the log sa
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 
-from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
+from spark_kafka_sink.errors import (
+    BrokerError,
+    ExactlyOnceError,
+    KafkaSinkError,
+    MetadataTimeoutError,
+    NetworkError,
+    ProducerFencedError,
+)
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
+from spark_kafka_sink.exactly_once.log_writer import Held
 from spark_kafka_sink.exactly_once.query_transactions import (
-    Held,
     QueryTransactions,
     claimed_timeout_ms,
     has_claimed,
     is_left_unused,
 )
+from spark_kafka_sink.exactly_once.time_left import decision_ms, margin_ms
 from spark_kafka_sink.exactly_once.transactions_client import Listing
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
@@ -48,8 +56,6 @@ TIMEOUTS_MS = (
 """What is tried, one after the other, to find the longest transaction that the brokers grant."""
 JOB_TIMEOUT_MS_MAX = 60 * _MINUTE_MS
 """Of a job without a name: if its driver dies, no later one knows its transactions, and readers wait so long."""
-MARGIN_MS_MAX = 10_000
-"""So much of the transactions' timeout must be left when the batch is decided, or a quarter of it if that is less."""
 _MAY_STAY_OPEN = (
     "transactions of attempts that lost may still be open. They end by their timeout; until then they hold readers back"
 )
@@ -189,14 +195,39 @@ class Driver:
         self._end_losers(held, entry, losers)
 
     def _decide(self, start: BatchStart, entry: Entry) -> Held:
+        """A task's transaction that has ended, or is about to, is found before the decision, not after it."""
         with refusals.fenced_before_the_decision(entry):
-            self._ensure_open(start, entry)
             # In version 1 the state that the start saw would be that of the decision as well: late attempts would take
             # the batch for an open one. A new epoch is no way out: brokers give one and the same to all who ask under
             # the epoch of the start, so an abort that stands still may have it too, and would end what is decided here.
             if start.state != EMPTY and self._query.writes_in_version_1():
                 raise refusals.downgraded(entry)
-            return self._query.write_after(Held(start.driver), start.entry, entry)
+            return self._decide_under(Held(start.driver), start.entry, entry)
+
+    def _decide_under(self, held: Held, before: Entry, entry: Entry) -> Held:
+        try:
+            return self._write_decision(held, entry)
+        except ProducerFencedError as error:
+            held, newest = self._query.regain((before, entry), error)
+        return held if newest.state is entry.state else self._decide_under(held, before, entry)
+
+    def _write_decision(self, held: Held, entry: Entry) -> Held:
+        """Look whether the decision may be made while it is written, and then commit or abort it.
+
+        Brokers, and this driver, give up before the tasks' transactions are in danger.
+        """
+        writing = self._query.start_write(held, entry)
+        found = self._client.describe(each.transactional_id for each in entry.transactions)
+        writing.wait()
+        refusal = self._refusal(entry, found)
+        if refusal is not None:
+            # Is a newer driver the reason? Then brokers refuse the abort.
+            writing.abort()
+            raise refusal
+        try:
+            return writing.commit(decision_ms(entry.timeout_ms))
+        except (NetworkError, MetadataTimeoutError) as error:
+            raise refusals.decision_in_doubt(entry, error) from error
 
     def _carry_out(self, held: Held, entry: Entry) -> tuple[Held, list[TransactionDescription] | None]:
         """Commit all, and note that this is done. Returns transactions of attempts that lost, which are left to end;
@@ -227,32 +258,26 @@ class Driver:
                 with _warned_of(entry, _NOT_NOTED):
                     self._query.write(held, None)
 
-    def _ensure_open(self, start: BatchStart, entry: Entry) -> None:
-        """A transaction that has ended by itself, or is about to, is found before the decision, not after it."""
-        ids = [each.transactional_id for each in entry.transactions]
-        found = self._client.describe([*ids, start.driver_id])
-        driver = found.pop(start.driver_id, None)
+    def _refusal(self, entry: Entry, found: Mapping[str, TransactionDescription]) -> ExactlyOnceError | None:
+        """Why the batch must not be decided. `found`: what brokers say of its tasks' transactions."""
         faults = []
-        for name, each in zip(ids, entry.transactions, strict=True):
-            now = found.get(name)
+        for each in entry.transactions:
+            now = found.get(each.transactional_id)
             if now is None:
-                faults.append(f"{name}: the brokers do not know it")
-            elif not now.is_open or now.id_and_epoch != (each.producer_id, each.epoch):
-                faults.append(f"{name}: {now.state}, with epoch {now.id_and_epoch.epoch} in place of {each.epoch}")
-        # If they are not open, a newer driver may be the reason, which has begun since the answer.
-        if not start.awaits_tasks(driver) or (faults and not start.awaits_tasks(self._query.look())):
-            raise refusals.fenced(start.driver_id)
-        if faults:
-            raise refusals.not_open(entry, faults)
-        self._ensure_time_left(entry, found.values())
+                faults.append(f"{each.transactional_id}: the brokers do not know it")
+            elif not now.is_open or now.id_and_epoch != each.id_and_epoch:
+                epochs = f"epoch {now.id_and_epoch.epoch} in place of {each.epoch}"
+                faults.append(f"{each.transactional_id}: {now.state}, with {epochs}")
+        return refusals.not_open(entry, faults) if faults else self._too_late(entry, found)
 
-    def _ensure_time_left(self, entry: Entry, found: Iterable[TransactionDescription]) -> None:
+    def _too_late(self, entry: Entry, found: Mapping[str, TransactionDescription]) -> ExactlyOnceError | None:
         """By the clocks of the brokers, which say when it began, and of this machine."""
         now_ms = self._client.blocking.wall_ms()
-        for each in found:
+        for each in found.values():
             left_ms = each.started_ms + each.timeout_ms - now_ms
-            if each.started_ms >= 0 and left_ms < min(MARGIN_MS_MAX, each.timeout_ms / 4):
-                raise refusals.too_late(entry, each, left_ms)
+            if each.started_ms >= 0 and left_ms < margin_ms(each.timeout_ms):
+                return refusals.too_late(entry, each, left_ms)
+        return None
 
     def _commit_all(
         self, entry: Entry, driver: ProducerIdAndEpoch, meanwhile: Callable[[], None] = lambda: None
@@ -267,7 +292,7 @@ class Driver:
         """Was the batch aborted? Not if it is decided or committed already, or if a newer driver has taken over."""
         if start.entry.has_committed(batch):
             return False
-        return self._abort_if(lambda entry: entry == start.entry, self._query.look_when_ended())
+        return self._abort_if(start.entry.is_of_one_driver_with, self._query.look_when_ended())
 
     def abort_unreported(self, name: str) -> bool:
         """Abort what the tasks of this start of the query have left open, of a batch of which none has reported.

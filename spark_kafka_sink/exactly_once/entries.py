@@ -117,6 +117,14 @@ class Entry:
             claimed=claimed,
         )
 
+    def claimed_again(self, claimed: tuple[int, int]) -> Entry:
+        """Its driver has the prefix still, under another epoch."""
+        return dataclasses.replace(self, claimed=claimed)
+
+    def is_of_one_driver_with(self, other: Entry) -> bool:
+        """Do both say the same, but for the epoch under which their driver has claimed the prefix?"""
+        return self == other.claimed_again(self.claimed)
+
     def decided(self, batch: Batch, content: Content, transactions: tuple[TransactionIdentity, ...]) -> Entry:
         return dataclasses.replace(
             self,

@@ -2,7 +2,10 @@
 
     1. AddPartitionsToTxn    transactions of version 1 only
     2. Produce               one batch, acks=all
-    3. EndTxn                commit
+    3. EndTxn                commit, or abort
+
+`start` sends the second step and does not wait, so that a caller can ask other things at the same time, and then say
+how it ends.
 
 No producer and no thread: the questions go over the connections that the caller has. Each is repeated, as the same
 bytes, while its answer is lost or says that it may be asked again; leader and coordinator are looked up anew. A broker
@@ -16,6 +19,7 @@ new epoch, as it does after an upgrade to version 2.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -23,11 +27,10 @@ import pyarrow as pa
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID
 from spark_kafka_sink.client.versions import TRANSACTION_VERSION
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, NetworkError, ProducerFencedError
-from spark_kafka_sink.exactly_once.coordinator_questions import PAUSE_MS_MAX, CoordinatorQuestions
+from spark_kafka_sink.exactly_once.coordinator_questions import CoordinatorQuestions, pause_ms
 from spark_kafka_sink.producer.produce_versions import produce_versions
 from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.topic_partition import TopicPartition
-from spark_kafka_sink.producer.transactions.coordinators import COMPLETING_PAUSE_MS
 from spark_kafka_sink.producer.transactions.requests import (
     AddPartitions,
     DescribeTransactions,
@@ -40,13 +43,14 @@ from spark_kafka_sink.producer.transactions.verdicts import NOT_THE_CALLERS, Ver
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import broker_error
 from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages.end_txn import EndTxnResponse
 from spark_kafka_sink.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
-from spark_kafka_sink.reader.blocking_client import BlockingClient
+from spark_kafka_sink.reader.blocking_client import Asked, BlockingClient, Question
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
@@ -65,11 +69,11 @@ KeyValue = tuple[bytes, "bytes | None"]
 AnswerT = TypeVar("AnswerT", bound=Message)
 
 
-class Written(NamedTuple):
-    """What the next transaction of the id is to be written with."""
+class Held(NamedTuple):
+    """An identity of the driver, and the sequence of the next record that it writes into the log."""
 
-    id_and_epoch: ProducerIdAndEpoch
-    next_sequence: int
+    driver: ProducerIdAndEpoch
+    sequence: int = 0
 
 
 class LogWriter:
@@ -81,32 +85,27 @@ class LogWriter:
         self._versions: dict[ProducerIdAndEpoch, int] = {}  # of the last transaction under each
         self._may_come_late: set[ProducerIdAndEpoch] = set()  # an end under these had no answer, and may come yet
 
-    def write(
-        self, transactional_id: str, before: Written, place: TopicPartition, records: Sequence[KeyValue]
-    ) -> Written:
-        """Write the records and commit them. Durable, and visible to all, when this returns.
+    def start(self, transactional_id: str, held: Held, place: TopicPartition, records: Sequence[KeyValue]) -> OpenWrite:
+        """Begin a transaction with these records, which are on their way when this returns.
 
-        ProducerFencedError, whose `code` says why, if the id, the epoch or the sequence is not the caller's any more.
-        Of a commit that is refused so after its first answer was lost, the log alone says whether it has happened.
+        ProducerFencedError, whose `code` says why, from here or from the OpenWrite, if the id, the epoch or the
+        sequence is not the caller's any more; the transaction is left as it is then.
         """
         self._client.topic(place.topic)  # then the cluster's features are known as well
         version = 2 if self._client.feature(TRANSACTION_VERSION) >= 2 else 1
-        now = self._next_epoch(transactional_id, before, version)
-        self._versions = {now.id_and_epoch: version}
+        now = self._next_epoch(transactional_id, held, version)
+        self._versions = {now.driver: version}
+        transaction = TransactionIdentity(transactional_id, *now.driver, version)
         if version < 2:
-            whole = TransactionIdentity(transactional_id, *now.id_and_epoch, version)
-            self._answered(AddPartitions(whole, frozenset([place])))
-        self._produce(transactional_id, now, place, records, version)
-        return self._commit(transactional_id, now, len(records), version)
+            self._answered(AddPartitions(transaction, frozenset([place])))
+        return OpenWrite(self, transaction, now.sequence, place, records)
 
-    def _next_epoch(self, transactional_id: str, before: Written, version: int) -> Written:
-        had_one_of_version_1 = self._versions.get(before.id_and_epoch) == 1
-        if not had_one_of_version_1 or (version == 1 and before.id_and_epoch not in self._may_come_late):
-            return before
-        answer = self._answered(
-            InitProducerId(transactional_id, self._timeout_ms(transactional_id), before.id_and_epoch)
-        )
-        return Written(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch), 0)
+    def _next_epoch(self, transactional_id: str, held: Held, version: int) -> Held:
+        had_one_of_version_1 = self._versions.get(held.driver) == 1
+        if not had_one_of_version_1 or (version == 1 and held.driver not in self._may_come_late):
+            return held
+        answer = self._answered(InitProducerId(transactional_id, self._timeout_ms(transactional_id), held.driver))
+        return Held(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
 
     def _timeout_ms(self, transactional_id: str) -> int:
         """What the id has. To ask for an epoch sets it: brokers may not grant another one, and all see it."""
@@ -116,69 +115,102 @@ class LogWriter:
             raise _error(broker_error(codes.TRANSACTIONAL_ID_NOT_FOUND, f"transactional id {transactional_id}"))
         return known.timeout_ms
 
-    def _answered(self, request: TransactionRequest[AnswerT]) -> AnswerT:
-        answer = self._coordinated.answer(request)
+    def _answered(self, request: TransactionRequest[AnswerT], timeout_ms: float | None = None) -> AnswerT:
+        answer = self._coordinated.answer(request, timeout_ms)
         judgement = request.judged(answer)
         if judgement.verdict is not Verdict.DONE:
             raise _error(request.refusal(request.coordinator.key, judgement))
         return answer
 
-    def _produce(
-        self, transactional_id: str, now: Written, place: TopicPartition, records: Sequence[KeyValue], version: int
-    ) -> None:
-        batch = _batch(now, records, self._client.wall_ms())
-        what = f"transactional id {transactional_id}: the batch for {place}"
-        patience, pause_ms = self._client.patience(what), COMPLETING_PAUSE_MS
-        while True:
-            self._client.topic(place.topic)
-            try:
-                code = self._ask_leader(transactional_id, place, batch, version)
-                if code in (codes.NONE, codes.DUPLICATE_SEQUENCE_NUMBER):
-                    return
-                refusal = None if code is None else _error(broker_error(code, what))
-                if refusal is not None and not may_pass(refusal.code):
-                    raise refusal
-                failure: KafkaSinkError | None = refusal
-            except NetworkError as error:
-                failure = error
-            self._client.metadata.request_update()
-            patience.wait(failure, pause_ms)
-            pause_ms = min(2 * pause_ms, PAUSE_MS_MAX)
-
-    def _ask_leader(self, transactional_id: str, place: TopicPartition, batch: bytes, version: int) -> int | None:
-        """Return the code of the answer; None if no leader is known."""
+    def _start_at_leader(self, transaction: TransactionIdentity, place: TopicPartition, batch: bytes) -> Asked | None:
+        """None if no leader is known."""
+        self._client.topic(place.topic)
         leader = self._client.leader(*place)
         if leader is None:
             return None
         topic_id = self._client.metadata.snapshot.topic_id(place.topic)
         data = [PartitionProduceData(place.partition, [batch])]
         message = ProduceRequest(
-            transactional_id=transactional_id,
+            transactional_id=transaction.transactional_id,
             acks=_ALL_IN_SYNC,
             timeout_ms=REPLICATION_MS_MAX,
             topic_data=[TopicProduceData(name=place.topic, topic_id=topic_id or NO_TOPIC_ID, partition_data=data)],
         )
-        versions = produce_versions(version, by_name_only=topic_id is None)
-        answer = self._client.ask(leader, ProduceResponse, message, versions=versions)
-        return next(
+        versions = produce_versions(transaction.version, by_name_only=topic_id is None)
+        return self._client.start(Question(leader, message, versions))
+
+    def _end(self, transaction: TransactionIdentity, *, commit: bool, timeout_ms: float | None) -> EndTxnResponse:
+        self._coordinated.in_doubt.discard(transaction.transactional_id)
+        try:
+            return self._answered(EndTransaction(transaction, commit), timeout_ms)
+        finally:
+            if transaction.transactional_id in self._coordinated.in_doubt:
+                self._may_come_late = {transaction.id_and_epoch}
+
+
+class OpenWrite:
+    """Records on their way into the log, in a transaction that the caller commits or aborts."""
+
+    def __init__(
+        self,
+        writer: LogWriter,
+        transaction: TransactionIdentity,
+        sequence: int,
+        place: TopicPartition,
+        records: Sequence[KeyValue],
+    ) -> None:
+        self._writer = writer
+        self._client = writer._client
+        self._transaction = transaction
+        self._next_sequence = sequences.add(sequence, len(records))
+        self._place = place
+        self._batch = _batch(Held(transaction.id_and_epoch, sequence), records, self._client.wall_ms())
+        self._asked = writer._start_at_leader(transaction, place, self._batch)
+
+    def wait(self) -> None:
+        """Return when the records are stored."""
+        what = f"transactional id {self._transaction.transactional_id}: the batch for {self._place}"
+        patience, asked = self._client.patience(what), self._asked
+        for failures in count():
+            failure = None if asked is None else self._failure(asked, what)
+            if asked is not None and failure is None:
+                return
+            self._client.metadata.request_update()
+            patience.wait(failure, pause_ms(failures))
+            asked = self._writer._start_at_leader(self._transaction, self._place, self._batch)
+
+    def commit(self, timeout_ms: float | None = None) -> Held:
+        """Durable, and visible to all, when this returns. Returns what the next transaction is to be written with.
+
+        `timeout_ms`: how long the commit may be asked for. Of one that is refused as fenced after its first answer was
+        lost, the log alone says whether it has happened.
+        """
+        answer = self._writer._end(self._transaction, commit=True, timeout_ms=timeout_ms)
+        if self._transaction.version >= 2:
+            return Held(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
+        return Held(self._transaction.id_and_epoch, self._next_sequence)
+
+    def abort(self) -> None:
+        self._writer._end(self._transaction, commit=False, timeout_ms=None)
+
+    def _failure(self, asked: Asked, what: str) -> KafkaSinkError | None:
+        """None if the records are stored. Raises a refusal that is final."""
+        (answer,) = self._client.wait(ProduceResponse, [asked])
+        if isinstance(answer, NetworkError):
+            return answer
+        code = next(
             (row.error_code for topic in answer.responses for row in topic.partition_responses),
             codes.UNKNOWN_SERVER_ERROR,
         )
-
-    def _commit(self, transactional_id: str, now: Written, records: int, version: int) -> Written:
-        whole = TransactionIdentity(transactional_id, *now.id_and_epoch, version)
-        self._coordinated.in_doubt.discard(transactional_id)
-        try:
-            answer = self._answered(EndTransaction(whole, commit=True))
-        finally:
-            if transactional_id in self._coordinated.in_doubt:
-                self._may_come_late = {now.id_and_epoch}
-        if version >= 2:
-            return Written(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch), 0)
-        return Written(now.id_and_epoch, sequences.add(now.next_sequence, records))
+        if code in (codes.NONE, codes.DUPLICATE_SEQUENCE_NUMBER):
+            return None
+        refusal = _error(broker_error(code, what))
+        if not may_pass(code):
+            raise refusal
+        return refusal
 
 
-def _batch(now: Written, records: Sequence[KeyValue], wall_ms: int) -> bytes:
+def _batch(now: Held, records: Sequence[KeyValue], wall_ms: int) -> bytes:
     keys, values = zip(*records, strict=True)
     columns = RecordColumns(pa.array(values, pa.binary()), pa.array(keys, pa.binary()))
     (encoded,) = encode_slices(columns, batch_slices([BatchSlice(0, 0, len(records))]), wall_ms)
@@ -188,9 +220,9 @@ def _batch(now: Written, records: Sequence[KeyValue], wall_ms: int) -> bytes:
         last_offset_delta=len(records) - 1,
         base_timestamp=encoded.base_timestamp,
         max_timestamp=encoded.max_timestamp,
-        producer_id=now.id_and_epoch.producer_id,
-        producer_epoch=now.id_and_epoch.epoch,
-        base_sequence=now.next_sequence,
+        producer_id=now.driver.producer_id,
+        producer_epoch=now.driver.epoch,
+        base_sequence=now.sequence,
         record_count=len(records),
     )
     return stamp_header(header, [body]) + bytes(body)

@@ -28,6 +28,7 @@ from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.driver import TIMEOUTS_MS
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
 from spark_kafka_sink.exactly_once.job_names import is_abandoned, is_job_prefix, whose
+from spark_kafka_sink.exactly_once.log_writer import Held
 from spark_kafka_sink.exactly_once.names import (
     DECISION_LOG_TOPIC,
     OWN_PREFIX,
@@ -35,7 +36,7 @@ from spark_kafka_sink.exactly_once.names import (
     driver_id,
     split_id,
 )
-from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
+from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch

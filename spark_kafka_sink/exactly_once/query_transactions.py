@@ -32,7 +32,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeVar
 
@@ -40,15 +39,17 @@ from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.clients import lent
-from spark_kafka_sink.exactly_once.coordinator_questions import PAUSE_MS_MAX
+from spark_kafka_sink.exactly_once.coordinator_questions import pause_ms
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState, encoded
+from spark_kafka_sink.exactly_once.log_writer import Held, OpenWrite
 from spark_kafka_sink.exactly_once.names import driver_id, task_of
+from spark_kafka_sink.exactly_once.time_left import decision_ms
 from spark_kafka_sink.exactly_once.transactions_client import Listing, TransactionsClient
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.coordinators import COMPLETING_PAUSE_MS
+from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.producer.transactions.transaction_description import (
     COMPLETE_COMMIT,
     EMPTY,
@@ -67,8 +68,6 @@ meanwhile."""
 # says what the id is:
 FENCED_TIMEOUT_MS = 1
 """Of a task's id that a driver has fenced. It is not fenced again with each batch."""
-_DRIVER_TIMEOUT_MS_MAX = 60_000
-"""Of the driver's own transactions, which take milliseconds."""
 _CLAIMED = 999
 """A driver's id whose timeout ends in this has a claim in the log: if there is none, the log has lost it."""
 
@@ -77,14 +76,6 @@ ResultT = TypeVar("ResultT")
 
 class _TimeoutRefusedError(Exception):
     """Brokers do not grant transactions that last so long."""
-
-
-@dataclass(frozen=True)
-class Held:
-    """An identity, and the sequence of the next record that it writes into the log."""
-
-    driver: ProducerIdAndEpoch
-    sequence: int = 0
 
 
 class QueryTransactions:
@@ -119,12 +110,10 @@ class QueryTransactions:
         then: a claim of a driver that has died would be found after the next look, as if it were of a newer driver.
         """
         patience = self.client.blocking.patience(f"the end of a transaction of {self.driver_id}")
-        pause_ms = COMPLETING_PAUSE_MS
-        seen = self.look(meanwhile)
+        seen, looks = self.look(meanwhile), 0
         while seen is not None and seen.is_ending:
-            patience.wait(None, pause_ms)
-            pause_ms = min(2 * pause_ms, PAUSE_MS_MAX)
-            seen = self.look()
+            patience.wait(None, pause_ms(looks))
+            seen, looks = self.look(), looks + 1
         return seen
 
     def look_again(self, seen: TransactionDescription | None) -> None:
@@ -177,7 +166,7 @@ class QueryTransactions:
 
         ProducerFencedError if something else is the newest entry after that: another one's, or one that was not seen.
         """
-        held = self._write(Held(driver), (encoded(found), encoded(entry)))
+        held = _committed(self._start_write(Held(driver), (encoded(found), encoded(entry))))
         # Brokers give the next epoch when the transaction before it is complete: its marker is in the log then.
         renewed = self.renew(held.driver, entry.timeout_ms)
         if self.entry(renewed.producer_id) != entry:
@@ -205,35 +194,47 @@ class QueryTransactions:
         try:
             return self.write(held, entry)
         except ProducerFencedError as error:
-            again = self.in_turns(lambda seen: self._claim_again(seen, (before, entry), entry), self.look_when_ended())
-            if again is None:
-                raise refusals.fenced(self.driver_id) from error
-            return again
+            held, newest = self.regain((before, entry), error)
+        return held if newest.state is entry.state else self.write_after(held, before, entry)
 
-    def _claim_again(self, seen: TransactionDescription | None, own: Sequence[Entry], entry: Entry) -> Held | None:
-        """None if the newest entry is not one of the caller's `own` ones."""
-        if seen is None or self.entry(seen.id_and_epoch.producer_id) not in own:
+    def regain(self, own: Sequence[Entry], error: ProducerFencedError) -> tuple[Held, Entry]:
+        """For a driver that was refused in the middle of its record: an identity to go on with, and the newest entry,
+        which has been claimed again.
+
+        ProducerFencedError if the newest entry is none of the caller's `own` ones.
+        """
+        regained = self.in_turns(lambda seen: self._claimed_again(seen, own), self.look_when_ended())
+        if regained is None:
+            raise refusals.fenced(self.driver_id) from error
+        return regained
+
+    def _claimed_again(self, seen: TransactionDescription | None, own: Sequence[Entry]) -> tuple[Held, Entry] | None:
+        if seen is None or not _is_one_of(own, self.entry(seen.id_and_epoch.producer_id)):
             return None
         driver, _ = self.fence(seen, (seen.timeout_ms,))
-        newest = self.entry(driver.producer_id)
-        return Held(self.claim(driver, newest, entry)) if newest in own else None
+        found = self.entry(driver.producer_id)
+        if not _is_one_of(own, found):
+            return None
+        claim = found.claimed_again((driver.producer_id, driver.epoch))
+        return Held(self.claim(driver, found, claim)), claim
 
     def write(self, held: Held, entry: Entry | None) -> Held:
         """Durable when this returns. None: nothing needs to be known of the prefix any more."""
-        return self._write(held, (None if entry is None else encoded(entry),))
+        return _committed(self.start_write(held, entry))
+
+    def start_write(self, held: Held, entry: Entry | None) -> OpenWrite:
+        """The entry is on its way when this returns, and counts when the caller has committed it."""
+        return self._start_write(held, (None if entry is None else encoded(entry),))
 
     def writes_in_version_1(self) -> bool:
         """Would a record that is written now be in a transaction of version 1?"""
         self.log.partition(self.prefix)  # as a write asks: a connection that is opened for it may bring another version
         return self.client.transaction_version < 2
 
-    def _write(self, held: Held, values: Sequence[bytes | None]) -> Held:
+    def _start_write(self, held: Held, values: Sequence[bytes | None]) -> OpenWrite:
         records = [(self.prefix.encode(), value) for value in values]
-        partition = self.log.partition(self.prefix)
-        driver, sequence = self.client.write(
-            self.driver_id, held.driver, held.sequence, self.log.topic, partition, records
-        )
-        return Held(driver, sequence)
+        place = TopicPartition(self.log.topic, self.log.partition(self.prefix))
+        return self.client.start_write(self.driver_id, held, place, records)
 
     def _init(self, timeout_ms: int, expected: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
         try:
@@ -293,8 +294,14 @@ class QueryTransactions:
 
 
 def claimed_timeout_ms(granted_ms: int) -> int:
-    """The timeout of the id of a driver whose tasks have `granted_ms`."""
-    return max(FENCED_TIMEOUT_MS, min(_DRIVER_TIMEOUT_MS_MAX, granted_ms) // 1000 * 1000 - 1000 + _CLAIMED)
+    """The timeout of the id of a driver whose tasks have `granted_ms`: about what a decision may take."""
+    timeout_ms = max(0, decision_ms(granted_ms) // 1000 - 1) * 1000 + _CLAIMED
+    return timeout_ms if timeout_ms <= granted_ms else FENCED_TIMEOUT_MS
+
+
+def _committed(writing: OpenWrite) -> Held:
+    writing.wait()
+    return writing.commit()
 
 
 def has_claimed(driver: TransactionDescription) -> bool:
@@ -325,3 +332,7 @@ def can_write(description: TransactionDescription) -> bool:
     if description.state == EMPTY:
         return description.timeout_ms != FENCED_TIMEOUT_MS
     return description.is_open
+
+
+def _is_one_of(own: Sequence[Entry], newest: Entry) -> bool:
+    return any(newest.is_of_one_driver_with(each) for each in own)

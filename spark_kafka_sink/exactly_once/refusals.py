@@ -193,9 +193,16 @@ def too_late(entry: Entry, transaction: TransactionDescription, left_ms: float) 
     return ExactlyOnceError(
         f"{entry.batch} was not committed: of the {transaction.timeout_ms / 1000:g} s that its transactions may last, "
         f"{max(0.0, left_ms) / 1000:.1f} s were left for {transaction.transactional_id}, too little to commit it "
-        "safely. It was aborted, and nothing of it is visible. Make batches smaller, or let transactions last longer: "
-        "raise the brokers' transaction.max.timeout.ms, and kafka.transaction.timeout.ms if it is set. If the clocks "
-        "of this machine and of the brokers differ by more than some seconds, set them right."
+        "safely. It was not decided, and nothing of it is visible. Make batches smaller, or let transactions last "
+        "longer: raise the brokers' transaction.max.timeout.ms, and kafka.transaction.timeout.ms if it is set. If the "
+        "clocks of this machine and of the brokers differ by more than some seconds, set them right."
+    )
+
+
+def decision_in_doubt(entry: Entry, error: KafkaSinkError) -> ExactlyOnceError:
+    return ExactlyOnceError(
+        f"It is not known whether {entry.batch} is decided (prefix {entry.prefix}): {error} Start again: the next "
+        "start finishes the batch if it is decided, and writes it again if it is not. No row is lost or doubled."
     )
 
 

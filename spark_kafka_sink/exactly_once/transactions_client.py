@@ -16,12 +16,11 @@ from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.versions import TRANSACTION_VERSION
 from spark_kafka_sink.closing import Closing
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, NetworkError
-from spark_kafka_sink.exactly_once.coordinator_questions import PAUSE_MS_MAX, CoordinatorQuestions
-from spark_kafka_sink.exactly_once.log_writer import KeyValue, LogWriter, Written
+from spark_kafka_sink.exactly_once.coordinator_questions import CoordinatorQuestions, pause_ms
+from spark_kafka_sink.exactly_once.log_writer import Held, KeyValue, LogWriter, OpenWrite
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.producer.topic_partition import TopicPartition
-from spark_kafka_sink.producer.transactions.coordinators import COMPLETING_PAUSE_MS
 from spark_kafka_sink.producer.transactions.requests import (
     DescribeTransactions,
     EndTransaction,
@@ -120,22 +119,26 @@ class TransactionsClient(Closing):
             ]
         self._coordinated.answers(fences)
 
+    def start_write(
+        self, transactional_id: str, held: Held, place: TopicPartition, key_values: Sequence[KeyValue]
+    ) -> OpenWrite:
+        """Begin a transaction with these records, which are one batch, for the caller to end (log_writer.py)."""
+        return self._writer.start(transactional_id, held, place, key_values)
+
     def write(
         self,
         transactional_id: str,
-        id_and_epoch: ProducerIdAndEpoch,
-        first_sequence: int,
+        driver: ProducerIdAndEpoch,
+        sequence: int,
         topic: str,
         partition: int,
         key_values: Sequence[KeyValue],
-    ) -> Written:
-        """Write these records in one batch and commit it. Returns what the next transaction is to be written with.
-
-        ProducerFencedError, whose `code` says why, if the id, the epoch or the sequence is not the caller's any more;
-        the transaction is left as it is then (exactly_once/log_writer.py).
-        """
-        before, place = Written(id_and_epoch, first_sequence), TopicPartition(topic, partition)
-        return self._writer.write(transactional_id, before, place, key_values)
+    ) -> Held:
+        """`start_write`, and commit it."""
+        place = TopicPartition(topic, partition)
+        writing = self.start_write(transactional_id, Held(driver, sequence), place, key_values)
+        writing.wait()
+        return writing.commit()
 
     def describe(
         self, transactional_ids: Iterable[str], meanwhile: Callable[[], None] = lambda: None
@@ -179,7 +182,7 @@ class TransactionsClient(Closing):
         return {node: self.blocking.start(Question(node, message)) for node in nodes}
 
     def _rows(self, states: Sequence[str], ahead: Listing | None) -> list[ListedTransaction]:
-        patience, pause_ms = self.blocking.patience("the list of transactions"), COMPLETING_PAUSE_MS
+        patience, failures = self.blocking.patience("the list of transactions"), 0
         while True:
             asked, ahead = ahead or self._listing(states, self.blocking.all_nodes()), None
             listed: list[ListedTransaction] = []
@@ -197,8 +200,8 @@ class TransactionsClient(Closing):
             if failure is None:
                 return listed
             # All are asked again: what one of them coordinates may move to one that has answered.
-            patience.wait(failure, pause_ms)
-            pause_ms = min(2 * pause_ms, PAUSE_MS_MAX)
+            patience.wait(failure, pause_ms(failures))
+            failures += 1
 
     @property
     def transaction_version(self) -> int:

@@ -173,9 +173,9 @@ class BlockingClient(Closing):
         except NetworkError as error:
             return error
 
-    def patience(self, what: str) -> Patience:
+    def patience(self, what: str, timeout_ms: float | None = None) -> Patience:
         """Limits the time spent on `what` without any progress."""
-        return Patience(self, what, self._timeout_ms)
+        return Patience(self, what, self._timeout_ms if timeout_ms is None else timeout_ms)
 
     def trouble(self) -> str:
         """What is known of why there is no answer: which nodes say nothing, or could not be reached."""

@@ -14,8 +14,9 @@ from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
+from spark_kafka_sink.exactly_once.log_writer import Held, OpenWrite
 from spark_kafka_sink.exactly_once.names import task_of
-from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
+from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -160,9 +161,9 @@ def open_ids(broker: EmbeddedBroker, prefix: str = PREFIX, topic: str = TOPIC) -
 @contextmanager
 def dying(at: str) -> Iterator[None]:
     """Let the driver die before the given step: `decision`, `commit`, `done` or `losers`; `renew`: after its claim."""
-    whole = QueryTransactions.write
+    whole = QueryTransactions.start_write
 
-    def write(query: QueryTransactions, held: Held, entry: Entry | None) -> Held:
+    def start_write(query: QueryTransactions, held: Held, entry: Entry | None) -> OpenWrite:
         if entry is not None and entry.state is (EntryState.DECIDED if at == "decision" else EntryState.DONE):
             raise Crash
         return whole(query, held, entry)
@@ -172,7 +173,7 @@ def dying(at: str) -> Iterator[None]:
 
     with ExitStack() as stack:
         if at in ("decision", "done"):
-            stack.enter_context(patch.object(QueryTransactions, "write", write))
+            stack.enter_context(patch.object(QueryTransactions, "start_write", start_write))
         if at == "done":  # of a driver that takes over, its claim says so
             stack.enter_context(patch.object(QueryTransactions, "claim", die))
         if at == "renew":

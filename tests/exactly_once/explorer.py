@@ -93,7 +93,7 @@ class Known(Exception):
 class Run:
     """One run, by the changes that are given; what else could have been changed is kept."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is varied in a run, each by its name
         self,
         version: int,
         changes: Changes = (),

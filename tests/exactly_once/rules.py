@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from spark_kafka_sink.errors import ProducerFencedError
 from spark_kafka_sink.exactly_once import decision_log
 from spark_kafka_sink.exactly_once import driver as driver_module
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, encoded
-from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
+from spark_kafka_sink.exactly_once.log_writer import Held, OpenWrite
+from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.transaction_description import COMPLETE_COMMIT, TransactionDescription
 from tests.exactly_once import lives
@@ -35,7 +37,9 @@ def the_log_is_read_after_the_epoch_was_given(patch: pytest.MonkeyPatch) -> None
 
 def a_claim_is_read_back(patch: pytest.MonkeyPatch) -> None:
     def claim(query: QueryTransactions, driver: ProducerIdAndEpoch, found: Entry, entry: Entry) -> ProducerIdAndEpoch:
-        held = query._write(Held(driver), (encoded(found), encoded(entry)))
+        writing = query._start_write(Held(driver), (encoded(found), encoded(entry)))
+        writing.wait()
+        held = writing.commit()
         return query.renew(held.driver, entry.timeout_ms)
 
     patch.setattr(QueryTransactions, "claim", claim)
@@ -43,14 +47,14 @@ def a_claim_is_read_back(patch: pytest.MonkeyPatch) -> None:
 
 def a_decision_is_written_under_the_epoch_of_the_start(patch: pytest.MonkeyPatch) -> None:
     """A driver that was fenced gets itself another epoch."""
-    write = QueryTransactions.write
+    start_write = QueryTransactions.start_write
 
-    def anew(query: QueryTransactions, held: Held, entry: Entry | None) -> Held:
+    def anew(query: QueryTransactions, held: Held, entry: Entry | None) -> OpenWrite:
         if entry is not None and entry.state is EntryState.DECIDED:
             held = Held(query.client.init_producer_id(query.driver_id, 60_000, NO_PRODUCER_ID))
-        return write(query, held, entry)
+        return start_write(query, held, entry)
 
-    patch.setattr(QueryTransactions, "write", anew)
+    patch.setattr(QueryTransactions, "start_write", anew)
     patch.setattr(BatchStart, "awaits_tasks", lambda start, known: True)
 
 
@@ -115,22 +119,22 @@ def a_claim_counts_only_after_what_it_has_found(patch: pytest.MonkeyPatch) -> No
 
 
 def a_driver_that_is_fenced_goes_on_if_nobody_has_claimed_since(patch: pytest.MonkeyPatch) -> None:
-    def write_after(query: QueryTransactions, held: Held, before: Entry, entry: Entry) -> Held:
-        return query.write(held, entry)
+    def regain(query: QueryTransactions, own: Sequence[Entry], error: ProducerFencedError) -> tuple[Held, Entry]:
+        raise error
 
-    patch.setattr(QueryTransactions, "write_after", write_after)
+    patch.setattr(QueryTransactions, "regain", regain)
 
 
 def what_a_fenced_driver_writes_again_is_a_claim(patch: pytest.MonkeyPatch) -> None:
     """It believes what it has read, and decides."""
 
-    def claim_again(query: QueryTransactions, seen: Any, own: Sequence[Entry], entry: Entry) -> Held | None:
+    def claimed_again(query: QueryTransactions, seen: Any, own: Sequence[Entry]) -> tuple[Held, Entry] | None:
         if query.entry(seen.id_and_epoch.producer_id) not in own:
             return None
         driver, _ = query.fence(seen, (seen.timeout_ms,))
-        return query.write(Held(driver), entry)
+        return Held(driver), own[0]
 
-    patch.setattr(QueryTransactions, "_claim_again", claim_again)
+    patch.setattr(QueryTransactions, "_claimed_again", claimed_again)
 
 
 def each_batch_of_a_start_without_a_number_has_a_driver_of_its_own(patch: pytest.MonkeyPatch) -> None:
@@ -167,4 +171,4 @@ def a_driver_that_is_fenced_does_not_abort(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_transaction_that_is_not_open_any_more_is_found_before_the_decision(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Driver, "_ensure_open", lambda driver, start, entry: None)
+    patch.setattr(Driver, "_refusal", lambda driver, entry, found: None)

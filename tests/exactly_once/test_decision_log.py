@@ -13,7 +13,7 @@ from spark_kafka_sink.exactly_once import decision_log, log_writer, operations
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, encoded
 from spark_kafka_sink.exactly_once.log_topic import PARTITIONS, partition_of
-from spark_kafka_sink.exactly_once.log_writer import Written
+from spark_kafka_sink.exactly_once.log_writer import Held
 from spark_kafka_sink.exactly_once.names import TaskName, task_id
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -323,7 +323,7 @@ def test_ten_thousand_batches_of_five_hundred_prefixes_are_a_start_of_less_than_
         for number in range(20):
             decided = entry.decided(Batch(QUERY, number), Content.of({"t": 1_000}, 100_000), tasks)
             for epoch, each in enumerate((decided, decided.done())):
-                written = Written(ProducerIdAndEpoch(producer_id, 2 * number + epoch), 0)
+                written = Held(ProducerIdAndEpoch(producer_id, 2 * number + epoch), 0)
                 log.append(log_writer._batch(written, [(prefix.encode(), encoded(each))], 1), wall_ms=1)
                 log.end_transaction(producer_id, 2 * number + epoch, commit=True, wall_ms=1, leader_epoch=0)
     sizes: list[int] = []

@@ -13,8 +13,8 @@ from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
-from spark_kafka_sink.exactly_once.log_writer import LogWriter, Written
-from spark_kafka_sink.exactly_once.query_transactions import Held, QueryTransactions
+from spark_kafka_sink.exactly_once.log_writer import Held, OpenWrite
+from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
 from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.protocol import error_codes
@@ -106,14 +106,14 @@ def test_while_a_decision_is_being_written_nothing_of_its_batch_is_aborted(
     """Spark gives a batch up while its commit is under way. Who aborts does not know that there are reports."""
     start = query.begin()
     written = query.write_both(start, 0)
-    whole, aborted = LogWriter._commit, list[bool]()
+    whole, aborted = OpenWrite.commit, []
 
-    def commit(*arguments: Any) -> Written:
+    def commit(*arguments: Any) -> Held:
         monkeypatch.undo()
         aborted.append(query.abort_unreported())
         return whole(*arguments)
 
-    monkeypatch.setattr(LogWriter, "_commit", commit)
+    monkeypatch.setattr(OpenWrite, "commit", commit)
     query.commit(start, 0, written)
     assert aborted == [False]
     assert seen(query.broker) == rows(0)

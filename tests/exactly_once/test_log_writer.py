@@ -13,7 +13,7 @@ from spark_kafka_sink.broker.control import FaultFor
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.versions import TRANSACTION_VERSION
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
-from spark_kafka_sink.exactly_once.log_writer import Written
+from spark_kafka_sink.exactly_once.log_writer import Held
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.transactions.transaction_description import ONGOING
 from spark_kafka_sink.protocol import error_codes as codes
@@ -49,11 +49,11 @@ def client(cluster: SimulatedCluster) -> Iterator[TransactionsClient]:
 
 
 @pytest.fixture
-def begun(client: TransactionsClient) -> Written:
-    return Written(client.init_producer_id(DRIVER, 60_000), 0)
+def begun(client: TransactionsClient) -> Held:
+    return Held(client.init_producer_id(DRIVER, 60_000), 0)
 
 
-def write(client: TransactionsClient, before: Written, *values: bytes | None) -> Written:
+def write(client: TransactionsClient, before: Held, *values: bytes | None) -> Held:
     return client.write(DRIVER, *before, LOG, 0, [(b"key", value) for value in values])
 
 
@@ -66,7 +66,7 @@ def is_of_version_2(cluster: SimulatedCluster) -> bool:
 
 
 def test_records_are_committed_one_transaction_after_the_other(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Written
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Held
 ) -> None:
     written = write(client, begun, b"a")
     assert seen(cluster) == [b"a"]
@@ -76,13 +76,13 @@ def test_records_are_committed_one_transaction_after_the_other(
     assert cluster.table(LOG, committed=True).column("key").to_pylist() == [b"key"] * 5
     (producer_id, epoch), sequence = written
     if is_of_version_2(cluster):
-        assert (producer_id, epoch, sequence) == (begun.id_and_epoch.producer_id, begun.id_and_epoch.epoch + 3, 0)
+        assert (producer_id, epoch, sequence) == (begun.driver.producer_id, begun.driver.epoch + 3, 0)
     else:
-        assert (*begun.id_and_epoch, 5) == (producer_id, epoch, sequence)
+        assert (*begun.driver, 5) == (producer_id, epoch, sequence)
 
 
 def test_the_records_of_a_call_are_one_batch_of_the_transactional_id(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Written
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Held
 ) -> None:
     write(client, begun, b"a", b"b")
     log = cluster.log(LOG)
@@ -91,7 +91,7 @@ def test_the_records_of_a_call_are_one_batch_of_the_transactional_id(
         (2, True, False),
         (1, True, True),
     ]
-    assert (headers[0].producer_id, headers[0].producer_epoch, headers[0].base_sequence) == (*begun.id_and_epoch, 0)
+    assert (headers[0].producer_id, headers[0].producer_epoch, headers[0].base_sequence) == (*begun.driver, 0)
 
 
 FAULTS: dict[str, Callable[[FaultFor], object]] = {
@@ -109,7 +109,7 @@ FAULTS: dict[str, Callable[[FaultFor], object]] = {
 @pytest.mark.parametrize("api", [ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.PRODUCE, ApiKey.END_TXN])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_one_fault_costs_time_and_the_record_is_there_once(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Written, api: ApiKey, fault: str
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Held, api: ApiKey, fault: str
 ) -> None:
     rule = FAULTS[fault](cluster.control.when(api=api))
     written = write(client, begun, b"a")
@@ -122,7 +122,7 @@ def test_one_fault_costs_time_and_the_record_is_there_once(
 
 @pytest.mark.parametrize("code", [codes.NOT_LEADER_OR_FOLLOWER, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND])
 def test_a_leader_that_cannot_say_is_asked_again(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Written, code: int
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Held, code: int
 ) -> None:
     cluster.control.when(api=ApiKey.PRODUCE, times=3).fail(code, after_applying=True)
     write(client, begun, b"a")
@@ -130,7 +130,7 @@ def test_a_leader_that_cannot_say_is_asked_again(
 
 
 def test_a_leader_and_a_coordinator_that_are_gone_are_followed(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Written
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Held
 ) -> None:
     written = write(client, begun, b"a")
     for node in (0, 1):
@@ -142,12 +142,12 @@ def test_a_leader_and_a_coordinator_that_are_gone_are_followed(
 
 
 def test_an_end_that_may_come_late_is_followed_by_another_epoch(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Written
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Held
 ) -> None:
     cluster.control.when(api=ApiKey.END_TXN).drop(applied=True)
     written = write(client, begun, b"a")
     after = write(client, written, b"b")
-    assert after.id_and_epoch != begun.id_and_epoch
+    assert after.driver != begun.driver
     assert seen(cluster) == [b"a", b"b"]
 
 
@@ -156,17 +156,17 @@ def test_another_epoch_leaves_the_timeout_of_the_id_as_it_was() -> None:
     cluster = cluster_of_version(1)
     cluster.core.coordinator.timeout_ms_max = 20_000
     with client_of(cluster) as client:
-        begun = Written(client.init_producer_id(DRIVER, 19_999), 0)
+        begun = Held(client.init_producer_id(DRIVER, 19_999), 0)
         cluster.control.when(api=ApiKey.END_TXN).drop(applied=True)
         after = write(client, write(client, begun, b"a"), b"b")
-        assert after.id_and_epoch != begun.id_and_epoch
+        assert after.driver != begun.driver
         assert client.describe([DRIVER])[DRIVER].timeout_ms == 19_999
 
 
 def test_an_id_that_brokers_have_forgotten_gets_no_epoch_for_its_next_record() -> None:
     cluster = cluster_of_version(1)
     with client_of(cluster) as client:
-        before = Written(client.init_producer_id(DRIVER, 60_000), 0)
+        before = Held(client.init_producer_id(DRIVER, 60_000), 0)
         cluster.control.when(api=ApiKey.END_TXN).drop(applied=True)
         before = write(client, before, b"a")
         del cluster.core.coordinator.transactions[DRIVER]
@@ -178,7 +178,7 @@ def test_an_id_that_brokers_have_forgotten_gets_no_epoch_for_its_next_record() -
 def test_a_client_that_has_asked_nothing_yet_writes_in_the_clusters_version(version: int) -> None:
     cluster = cluster_of_version(version)
     with client_of(cluster) as client:
-        before = Written(client.init_producer_id(DRIVER, 60_000), 0)
+        before = Held(client.init_producer_id(DRIVER, 60_000), 0)
     cluster.requests.clear()
     with client_of(cluster) as client:
         write(client, before, b"a")
@@ -189,23 +189,23 @@ def test_a_client_that_has_asked_nothing_yet_writes_in_the_clusters_version(vers
 def test_an_upgrade_to_version_2_begins_under_an_epoch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = cluster_of_version(1)
     with client_of(cluster) as client:
-        begun = Written(client.init_producer_id(DRIVER, 60_000), 0)
+        begun = Held(client.init_producer_id(DRIVER, 60_000), 0)
         written = write(client, begun, b"a")
-        assert written.id_and_epoch == begun.id_and_epoch
+        assert written.driver == begun.driver
         cluster.core.coordinator.version = 2
         monkeypatch.setattr(client.blocking, "feature", {TRANSACTION_VERSION: 2}.get)
         written = write(client, written, b"b")
-        assert written == Written(begun.id_and_epoch._replace(epoch=begun.id_and_epoch.epoch + 2), 0)
+        assert written == Held(begun.driver._replace(epoch=begun.driver.epoch + 2), 0)
     assert seen(cluster) == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("nth", [0, 1])
 def test_who_was_fenced_writes_nothing(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Written, nth: int
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Held, nth: int
 ) -> None:
     for _ in range(nth):
         begun = write(client, begun, b"before")
-    newer = Written(client.init_producer_id(DRIVER, 60_000), 0)
+    newer = Held(client.init_producer_id(DRIVER, 60_000), 0)
     with pytest.raises(ProducerFencedError) as refused:
         write(client, begun, b"late")
     assert refused.value.code in (codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH)
@@ -224,7 +224,7 @@ def test_who_was_fenced_writes_nothing(
     ],
 )
 def test_a_refused_batch_says_why_and_ends_no_transaction(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Written, code: int
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Held, code: int
 ) -> None:
     cluster.control.when(api=ApiKey.PRODUCE).fail(code)
     with pytest.raises(ProducerFencedError) as refused:
@@ -236,17 +236,17 @@ def test_a_refused_batch_says_why_and_ends_no_transaction(
 
 
 def test_a_sequence_that_is_not_the_next_is_refused(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Written
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Held
 ) -> None:
     written = write(client, begun, b"a")
     with pytest.raises(ProducerFencedError) as refused:
-        write(client, Written(written.id_and_epoch, written.next_sequence + 5), b"gap")
+        write(client, Held(written.driver, written.sequence + 5), b"gap")
     assert refused.value.code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert seen(cluster) == [b"a"]
 
 
 def test_an_end_that_is_refused_is_no_success(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Written
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Held
 ) -> None:
     cluster.control.when(api=ApiKey.END_TXN).fail(codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     with pytest.raises(BrokerError, match=r"p-driver: the attempt to end the transaction was refused"):
@@ -255,7 +255,7 @@ def test_an_end_that_is_refused_is_no_success(
 
 
 def test_a_record_that_no_log_takes_is_an_error_of_its_own(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Written
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Held
 ) -> None:
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.MESSAGE_TOO_LARGE)
     with pytest.raises(BrokerError, match="MESSAGE_TOO_LARGE") as refused:
@@ -263,9 +263,7 @@ def test_a_record_that_no_log_takes_is_an_error_of_its_own(
     assert not isinstance(refused.value, ProducerFencedError)
 
 
-def test_a_log_that_does_not_come_back_ends_with_what_is_known_of_why(
-    cluster: SimulatedCluster, begun: Written
-) -> None:
+def test_a_log_that_does_not_come_back_ends_with_what_is_known_of_why(cluster: SimulatedCluster, begun: Held) -> None:
     rule = cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.NOT_ENOUGH_REPLICAS)
     with (
         client_of(cluster, timeout_ms=5_000) as client,
@@ -276,7 +274,7 @@ def test_a_log_that_does_not_come_back_ends_with_what_is_known_of_why(
 
 
 def test_a_log_that_was_deleted_is_named_soon(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Written
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Held
 ) -> None:
     written = write(client, begun, b"a")
     cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.NOT_ENOUGH_REPLICAS)
@@ -288,7 +286,7 @@ def test_a_log_that_was_deleted_is_named_soon(
 
 
 def test_a_leader_that_has_moved_is_found_though_the_one_before_answers(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Written
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Held
 ) -> None:
     written = write(client, begun, b"a")
     cluster.control.move_leader(LOG, 0, 1)
@@ -299,7 +297,7 @@ def test_a_leader_that_has_moved_is_found_though_the_one_before_answers(
 
 
 def test_a_leader_that_is_not_elected_yet_is_waited_for(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Written, monkeypatch: pytest.MonkeyPatch
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known, missing = client.blocking.leader, [None, None]
     monkeypatch.setattr(client.blocking, "leader", lambda *place: missing.pop() if missing else known(*place))
@@ -308,17 +306,17 @@ def test_a_leader_that_is_not_elected_yet_is_waited_for(
 
 
 def test_an_end_that_was_answered_is_in_no_doubt_whatever_was_lost_before(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Written
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Held
 ) -> None:
     if is_of_version_2(cluster):
         return  # each transaction has an epoch of its own
     cluster.control.when(api=ApiKey.ADD_PARTITIONS_TO_TXN).drop(applied=True)
     after = write(client, write(client, begun, b"a"), b"b")
-    assert after == (begun.id_and_epoch, 2)
+    assert after == (begun.driver, 2)
 
 
 def test_records_go_in_a_version_of_produce_that_belongs_to_the_clusters_transactions(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Written
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Held
 ) -> None:
     """From version 12 on brokers add the partition to a transaction by themselves."""
     write(client, begun, b"a")
@@ -327,7 +325,7 @@ def test_records_go_in_a_version_of_produce_that_belongs_to_the_clusters_transac
 
 
 def test_a_leader_that_says_nothing_is_left_when_another_is_elected(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Written
+    cluster: SimulatedCluster, client: TransactionsClient, begun: Held
 ) -> None:
     written = write(client, begun, b"a")
     cluster.control.when(api=ApiKey.PRODUCE, node=0, times=None).never_answer(applied=True)

@@ -10,8 +10,8 @@ import pytest
 from spark_kafka_sink.errors import BrokerError, ProducerFencedError
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
+from spark_kafka_sink.exactly_once.log_writer import Held
 from spark_kafka_sink.exactly_once.query_transactions import (
-    Held,
     QueryTransactions,
     claimed_timeout_ms,
     has_claimed,

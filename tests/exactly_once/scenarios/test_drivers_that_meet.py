@@ -361,6 +361,24 @@ def test_two_drivers_that_begin_in_step_are_never_both_at_work(version: int, fir
     restart_and_check(world)
 
 
+@BOTH
+@pytest.mark.parametrize("decides_at", [10, 11])
+@pytest.mark.parametrize("place", range(8, 15))
+def test_of_two_drivers_that_begin_in_step_one_that_stands_still_aborts_nothing_that_the_other_decides(
+    version: int, place: int, decides_at: int
+) -> None:
+    """driver-2 waits with its decision until driver-3 has come to this place, which waits until that is made."""
+    world = world_after_one_batch(version)
+    script = Script(world)
+    world.add_driver("driver-2")
+    world.add_driver("driver-3")
+    script.in_step("driver-2", "driver-3", 1, 1)
+    script.holds("driver-2", decides_at, lambda: script.passed("driver-3") >= place or script.ended("driver-3"))
+    script.holds("driver-3", place, lambda: is_decided(world, 1) or script.ended("driver-2"))
+    script.play()
+    restart_and_check(world)
+
+
 # --- each rule is what makes one of these tests pass
 
 

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from spark_kafka_sink.errors import ExactlyOnceError
+from spark_kafka_sink.exactly_once.log_writer import Held, OpenWrite
+from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions, claimed_timeout_ms
+from spark_kafka_sink.exactly_once.time_left import decision_ms, margin_ms
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import Query, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker
@@ -40,3 +48,98 @@ def test_of_a_short_timeout_a_quarter_must_be_left(query: Query) -> None:
     query.broker.cluster.coordinator.transactions[start.task_id(0, 0)].start_wall_ms -= 6_500
     with pytest.raises(ExactlyOnceError, match="Make batches smaller, or let transactions last longer"):
         query.commit(start, 0, written)
+
+
+@pytest.mark.parametrize("after", ["the record is written", "the look, before the clock is read"])
+def test_time_that_passes_between_the_look_and_the_decision_is_noticed(
+    query: Query, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that stands still, or a log that elects a leader."""
+    query.timeout_ms = 60_000
+    start = query.begin()
+    written = query.write_both(start, 0)
+    at = "wait" if after == "the record is written" else "start_write"
+    owner: type = OpenWrite if at == "wait" else QueryTransactions
+    whole = getattr(owner, at)
+
+    def then_time_passes(*arguments: Any) -> Any:
+        found = whole(*arguments)
+        wall_ms = BlockingClient.wall_ms
+        monkeypatch.setattr(BlockingClient, "wall_ms", lambda client: wall_ms(client) + 50_000)
+        return found
+
+    monkeypatch.setattr(owner, at, then_time_passes)
+    with pytest.raises(ExactlyOnceError, match="too little to commit it safely"):
+        query.commit(start, 0, written)
+    monkeypatch.undo()
+    assert query.abort(start, 0)
+    assert open_ids(query.broker) == []
+    query.run(0)
+    assert seen(query.broker) == rows(0)
+
+
+def test_a_driver_that_stood_still_between_its_last_look_and_the_decision_has_decided_nothing(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own transaction has timed out before those of its tasks: they are aborted here as late as brokers may be."""
+    query.run(0)
+    start = query.begin()
+    written = query.write_both(start, 1)
+    coordinator, whole = query.broker.cluster.coordinator, OpenWrite.commit
+
+    def stands_still(writing: OpenWrite, *arguments: Any) -> Held:
+        monkeypatch.undo()
+        with query.broker.cluster.lock:
+            now = max(each.start_ms for each in coordinator.transactions.values())
+            assert coordinator.abort_overdue(now + decision_ms(start.entry.timeout_ms)) == [start.driver_id]
+            coordinator.abort_overdue(1e12)
+        return whole(writing, *arguments)
+
+    monkeypatch.setattr(OpenWrite, "commit", stands_still)
+    with pytest.raises(ExactlyOnceError, match="are not open any more"):
+        query.commit(start, 1, written)
+    query.again().run(1)
+    assert seen(query.broker) == rows(0, 1)
+
+
+def test_a_driver_whose_decision_alone_has_timed_out_decides_again(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other driver has claimed the prefix, and its tasks' transactions have time left."""
+    query.run(0)
+    start = query.begin()
+    written = query.write_both(start, 1)
+    coordinator, whole = query.broker.cluster.coordinator, OpenWrite.commit
+
+    def stands_still(writing: OpenWrite, *arguments: Any) -> Held:
+        monkeypatch.undo()
+        with query.broker.cluster.lock:
+            now = max(each.start_ms for each in coordinator.transactions.values())
+            assert coordinator.abort_overdue(now + decision_ms(start.entry.timeout_ms)) == [start.driver_id]
+        return whole(writing, *arguments)
+
+    monkeypatch.setattr(OpenWrite, "commit", stands_still)
+    query.commit(start, 1, written)
+    assert seen(query.broker) == rows(0, 1)
+    query.run(2)
+    assert seen(query.broker) == rows(0, 1, 2)
+
+
+def test_a_decision_whose_commit_has_no_answer_is_not_asked_for_longer_than_the_margin_allows(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query.timeout_ms = 12_000
+    start = query.begin()
+    written = query.write_both(start, 0)
+    query.broker.control.when(api=ApiKey.END_TXN, times=None).fail(error_codes.COORDINATOR_LOAD_IN_PROGRESS)
+    with pytest.raises(ExactlyOnceError, match=r"It is not known whether batch 0 .* nothing within 1000 ms"):
+        query.commit(start, 0, written)
+    query.broker.control.clear()
+    query.again().run(0)
+    assert seen(query.broker) == rows(0)
+
+
+@pytest.mark.parametrize("granted_ms", [1_000, 5_000, 60_000, 900_000, 86_400_000])
+def test_the_drivers_own_transaction_ends_within_the_margin_of_the_tasks(granted_ms: int) -> None:
+    assert claimed_timeout_ms(granted_ms) <= max(999, margin_ms(granted_ms) / 3)
+    assert claimed_timeout_ms(granted_ms) % 1000 == 999

@@ -111,28 +111,28 @@ def test_a_downgrade_that_the_look_for_the_log_brings_is_noticed_before_the_deci
 def test_after_a_downgrade_an_abort_that_stood_still_ends_nothing_that_is_decided(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Both begin under one epoch. The commit has seen that all is open; the abort gets the next epoch and sees that
-    nothing is decided; then the commit goes on; then the abort."""
+    """Both begin under one epoch. The abort gets the next epoch and sees that nothing is decided; then the commit goes
+    on; then the abort."""
     with embedded_broker(topics={TOPIC: 2}, transaction_version=2) as broker:
         query, start = goes_on_in_version_2(broker)
         written = query.write_both(start, 2)
         set_version(broker, 1)
         reconnect()
-        ensure_open, commit_all = Driver._ensure_open, Driver._commit_all
+        lowered, commit_all = QueryTransactions.writes_in_version_1, Driver._commit_all
         end_listed = QueryTransactions.end_listed
         standing_still: list[Sequence[TransactionDescription]] = []
 
-        def then_the_abort(driver: Driver, *of_commit: Any) -> None:
-            ensure_open(driver, *of_commit)
+        def after_the_abort(of_commit: QueryTransactions) -> bool:
             with monkeypatch.context() as patch:
                 patch.setattr(QueryTransactions, "end_listed", lambda query, listed: standing_still.append(listed))
                 assert query.abort(start, 2)
+            return lowered(of_commit)
 
         def go_on(driver: Driver, *of_commit: Any) -> None:
             end_listed(driver._query, standing_still.pop())
             commit_all(driver, *of_commit)
 
-        monkeypatch.setattr(Driver, "_ensure_open", then_the_abort)
+        monkeypatch.setattr(QueryTransactions, "writes_in_version_1", after_the_abort)
         monkeypatch.setattr(Driver, "_commit_all", go_on)
         with pytest.raises(ExactlyOnceError, match="was not committed"):
             query.commit(start, 2, written)
