@@ -23,8 +23,11 @@ from integration.support.kafka_versions import NEWEST, OLDEST, VERSIONS, KafkaVe
 from integration.support.librdkafka import create_topic, read_topic
 from spark_kafka_sink import KafkaProducer, RecordColumns
 from spark_kafka_sink.cli.main import main
-from spark_kafka_sink.errors import PreflightError
+from spark_kafka_sink.errors import KafkaSinkError, PreflightError
 from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC, TaskName, task_id
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
+from spark_kafka_sink.producer.config import ProducerConfig
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.needs("kafka")
 
@@ -230,6 +233,25 @@ def test_open_transactions_are_listed(spark: SparkSession, broker: KafkaOfVersio
         producer.abort_transaction()
     (shown,) = listed
     assert (status, [each["transactional_id"] for each in shown["open"]]) == (0, [name])
+
+
+@on_those_that_list
+def test_a_task_that_lives_on_writes_nothing_more_into_what_was_aborted(broker: KafkaOfVersion) -> None:
+    """Before Kafka 3.6 leaders ask no coordinator whether a transaction is open: readers would wait for it for ever."""
+    topic = create_topic(broker.bootstrap())
+    config = {"bootstrap.servers": broker.bootstrap()}
+    alive = KafkaProducer({**config, "transactional.id": topic})
+    alive.init_transactions()
+    alive.begin_transaction()
+    alive.send(topic, b"1").result(PATIENCE_SECONDS)
+    with TransactionsClient(ProducerConfig.parse(config).client_config()) as client:
+        client.abort([*client.describe([topic]).values()], 1)
+    with pytest.raises(KafkaSinkError):
+        alive.send(topic, b"2").result(PATIENCE_SECONDS)
+    alive.close(timeout=0)
+    with KafkaProducer(config) as other:
+        other.send(topic, b"3").result(PATIENCE_SECONDS)
+    assert numbers(broker, topic) == {3: 1}
 
 
 @on_those_that_cannot

@@ -8,7 +8,7 @@ or a refusal that the caller must judge. All ids of a call are asked about at th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from spark_kafka_sink.client.cluster import Node
@@ -22,9 +22,9 @@ from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.producer.transactions.requests import (
+    AddPartitions,
     DescribeTransactions,
     EndTransaction,
-    FenceLeftover,
     InitProducerId,
 )
 from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
@@ -32,6 +32,7 @@ from spark_kafka_sink.producer.transactions.transaction_identity import Transact
 from spark_kafka_sink.producer.transactions.verdicts import Verdict, may_pass
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import broker_error
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
@@ -96,28 +97,44 @@ class TransactionsClient(Closing):
         """Abort exactly these, and let nothing more be written under their epochs: ids that were listed before, which
         are open or given to somebody who has begun nothing. What has begun since, under a newer epoch, is left alone.
 
-        An open one is ended, which is refused if its epoch is not the newest. To ask for its producer id would abort
-        whatever is open now. In version 1 the end does not fence, and what a task that still lives writes after it
-        would hold readers back for ever with brokers before Kafka 3.6; so these are fenced then, as those are that
-        have begun nothing: by a request for their next epoch, with this timeout.
+        An open one is ended, which is refused if its epoch is not the newest: to ask for its producer id would abort
+        whatever is open now, since Kafka compares no epochs while a transaction is open. Those that have begun nothing
+        are fenced by a request for their next epoch, with this timeout, which is put until it is answered: "concurrent"
+        may mean the attempt's own first request as well.
+
+        In version 1 the end does not fence, so the open ones are fenced after it. That alone stops nobody who has added
+        his partitions already: leaders before Kafka 3.6 look at no coordinator, and would take what a task that still
+        lives sends late, which no marker ends. So these partitions get a marker of the next epoch as well.
         """
         version = self.transaction_version
         open_ones = [
             TransactionIdentity(each.transactional_id, *each.id_and_epoch, version) for each in listed if each.is_open
         ]
         refused_ones = self.end(open_ones, commit=False)
-        # Of an id that was unused "concurrent" says that something has begun, and is aborted now under the next epoch.
-        # Of one whose end was answered it says that its markers are not written yet, and nothing was done.
-        fences: list[InitProducerId] = [
-            FenceLeftover(each.transactional_id, timeout_ms, each.id_and_epoch) for each in listed if not each.is_open
+        fences = [
+            InitProducerId(each.transactional_id, timeout_ms, each.id_and_epoch)
+            for each in listed
+            if not each.is_open or (version < 2 and each.transactional_id not in refused_ones)
         ]
+        answers = self._coordinated.answers(fences)
         if version < 2:
-            fences += [
-                InitProducerId(each.transactional_id, timeout_ms, each.id_and_epoch)
-                for each in open_ones
-                if each.transactional_id not in refused_ones
-            ]
-        self._coordinated.answers(fences)
+            self._fence_at_leaders([each for each in listed if each.is_open], answers)
+
+    def _fence_at_leaders(
+        self, ended: Sequence[TransactionDescription], answers: Mapping[str, InitProducerIdResponse]
+    ) -> None:
+        """Abort an empty transaction of the next epoch in the partitions that each of these had."""
+        additions = []
+        for each in ended:
+            answer = answers.get(each.transactional_id)
+            if answer is not None and answer.error_code == error_codes.NONE:
+                following = TransactionIdentity(
+                    each.transactional_id, answer.producer_id, answer.producer_epoch, version=1
+                )
+                places = frozenset(TopicPartition(*place) for place in each.partitions)
+                additions.append(AddPartitions(following, places))
+        self._coordinated.answers(additions)
+        self.end([each.transaction for each in additions], commit=False)
 
     def start_write(
         self, transactional_id: str, held: Held, place: TopicPartition, key_values: Sequence[KeyValue]

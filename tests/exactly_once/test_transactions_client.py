@@ -11,7 +11,7 @@ import pytest
 
 from spark_kafka_sink.broker.context import RequestContext
 from spark_kafka_sink.broker.handlers import HANDLERS
-from spark_kafka_sink.broker.transactions import ProducerIdentity, Transaction
+from spark_kafka_sink.broker.transactions import ProducerIdentity, Transaction, TransactionCoordinator
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -186,6 +186,43 @@ def test_what_is_aborted_cannot_be_written_to_any_more(
             alive.send(ProducerRecord("t", b"2", partition=1)).result(PATIENCE_SECONDS)
         assert [each.is_open for each in client.describe(["alive", *ids(written)]).values()] == [False] * 3
         assert client.end(written, commit=True).keys() == set(ids(written))
+    alive.close(timeout=0)
+    assert seen(broker) == []
+
+
+def test_what_is_aborted_is_not_written_to_where_leaders_ask_no_coordinator(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before Kafka 3.6 a task that still lives wrote on into a partition that it had, and readers waited for ever."""
+    monkeypatch.setattr(TransactionCoordinator, "verify", lambda *arguments: error_codes.NONE)
+    alive = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "alive", "linger.ms": 0})
+    alive.init_transactions()
+    alive.begin_transaction()
+    alive.send(ProducerRecord("t", b"1", partition=0)).result(PATIENCE_SECONDS)
+    with client_of(broker) as client:
+        client.abort([*client.describe(["alive"]).values()], 1)
+        with pytest.raises(KafkaSinkError):
+            alive.send(ProducerRecord("t", b"2", partition=0)).result(PATIENCE_SECONDS)
+        assert not client.describe(["alive"])["alive"].is_open
+    alive.close(timeout=0)
+    with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as other:
+        other.send(ProducerRecord("t", b"3", partition=0)).result(PATIENCE_SECONDS)
+    assert seen(broker) == ["3"]
+
+
+def test_an_attempt_that_has_just_begun_is_aborted_though_its_first_request_is_being_written(
+    broker: EmbeddedBroker,
+) -> None:
+    """Brokers answer "concurrent" then as well, and abort nothing."""
+    alive = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "alive", "linger.ms": 0})
+    alive.init_transactions()
+    with client_of(broker) as client:
+        listed = [*client.describe(["alive"]).values()]
+        broker.control.when(api=ApiKey.INIT_PRODUCER_ID).fail(error_codes.CONCURRENT_TRANSACTIONS)
+        alive.begin_transaction()
+        alive.send(ProducerRecord("t", b"1", partition=0)).result(PATIENCE_SECONDS)
+        client.abort(listed, 1)
+        assert not client.describe(["alive"])["alive"].is_open
     alive.close(timeout=0)
     assert seen(broker) == []
 

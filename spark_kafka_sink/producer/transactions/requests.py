@@ -2,7 +2,6 @@
 
     FindCoordinator          any broker         which brokers coordinate these ids or groups
     InitProducerId           id's coordinator   fence earlier producers of the id, and get a producer id and epoch
-    FenceLeftover            id's coordinator   the same, where it is enough that this has begun
     AddPartitions            id's coordinator   transactions of version 1, before anything is written
     AddOffsets               id's coordinator   transactions of version 1, before offsets are written
     CommitOffsets            group's            write offsets into the transaction
@@ -160,12 +159,6 @@ class InitProducerId(TransactionRequest[InitProducerIdResponse]):
 
     def follow(self, answer: InitProducerIdResponse, follower: Follower) -> None:
         follower.initialized(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
-
-
-class FenceLeftover(InitProducerId):
-    """Ask for the next epoch of an id so that nothing more is written under the one that was seen."""
-
-    verdicts = InitProducerId.verdicts | {codes.CONCURRENT_TRANSACTIONS: Verdict.DONE}  # it has begun
 
 
 @dataclass(frozen=True, eq=False)
