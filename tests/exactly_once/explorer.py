@@ -20,6 +20,7 @@ When all have ended, a last start of the query writes what is left. Then these h
 
     a decided batch is seen once, and whole; one that is not decided is never seen
     no older driver changes anything after a newer one has begun
+    who has the last word in the log does not give way
     what is passed over is what was decided
     nothing stays open, and the next start works
 
@@ -93,7 +94,7 @@ class Known(Exception):
 class Run:
     """One run, by the changes that are given; what else could have been changed is kept."""
 
-    def __init__(  # noqa: PLR0913 - what is varied in a run, each by its name
+    def __init__(  # noqa: PLR0913 - each thing that a run can be given, by its name
         self,
         version: int,
         changes: Changes = (),

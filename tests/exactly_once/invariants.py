@@ -51,9 +51,9 @@ def only_who_finds_anothers_entry_gives_way(world: World) -> None:
     """Brokers abort what a newer driver has open for an older one that asks. Who has the last word in the log is not
     stopped by that, nor by one that has begun and does not go on. So of the living one drives.
 
-    Not if a driver died: that may have fenced another, and claimed nothing.
+    Not if a driver died: that may have fenced another, and claimed nothing. Nor if Spark has stopped the query.
     """
-    if world.stage.has_killed:
+    if world.stage.has_killed or world.stopped:
         return
     entries = [entry for entry in world.decisions() if entry.driver != LAST]
     driver = world.whose(entries[-1]) if entries else ""

@@ -120,6 +120,8 @@ class World:
         self.late_attempts = late_attempts
         self.late_task = 0
         """Of which there is an attempt that comes late."""
+        self.stopped = False
+        """Spark has stopped a start of the query."""
         self.start = start
         self.beginnings: list[str] = []
         """The drivers whose names all have `start` in them, each of one batch: who it was, in their order."""
@@ -274,6 +276,7 @@ class World:
 
     def stop(self, actor: Actor, driver_name: str) -> None:
         """Spark stops the query: this start's batch is aborted, of which no task has reported."""
+        self.stopped = True
         with contextlib.suppress(KafkaSinkError), Driver(self.delivery, system=actor.system) as driver:
             driver.abort_unreported(self.start or driver_name)
 
