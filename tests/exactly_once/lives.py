@@ -11,8 +11,6 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from enum import Enum
 from random import Random
 from typing import Any, cast
 from unittest.mock import patch
@@ -27,8 +25,10 @@ from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_lat
 from spark_kafka_sink.exactly_once.names import driver_id, task_id
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.reader import blocking_client
+from tests.exactly_once.attempts import Attempt as Attempt
+from tests.exactly_once.attempts import End, Identity
+from tests.exactly_once.attempts import Replay as Replay
 from tests.exactly_once.interleaving import Actor, Stage
 from tests.exactly_once.lateness import Lateness
 from tests.fake_system import FakeSystem
@@ -48,49 +48,6 @@ _OF_A_PROCESS: tuple[tuple[Any, str], ...] = (
 """What modules remember: each process has its own."""
 
 Operation = Callable[[Mapping[str, str], str, str], object]
-Identity = tuple[str, int, int]
-"""(transactional id, producer id, epoch)"""
-
-
-class Replay(Enum):
-    """Do the drivers after the first one get the same rows from the source, when they run a batch again?"""
-
-    EQUAL = "the same rows"
-    FAILS = "other rows, onReplayMismatch=fail"
-    WARNS = "other rows, onReplayMismatch=warn"
-
-
-@dataclass
-class Attempt:
-    """What an attempt of a task has written."""
-
-    driver: str
-    number: int
-    partition: int
-    attempt: int
-    values: list[tuple[int, bytes]]
-    identity: Identity | None = None
-    transaction: TransactionIdentity | None = None
-    passed_over: bool = False
-    ended: bool = False
-    error: KafkaSinkError | None = None
-
-    @property
-    def name(self) -> str:
-        return f"{self.driver}'s attempt {self.attempt} of task {self.partition} of batch {self.number}"
-
-    @property
-    def succeeded(self) -> bool:
-        return self.passed_over or self.transaction is not None
-
-
-@dataclass
-class End:
-    """A transaction of a task was ended."""
-
-    by: str
-    identity: Identity
-    commit: bool
 
 
 class World:
@@ -120,11 +77,8 @@ class World:
         self.late_attempts = late_attempts
         self.late_task = 0
         """Of which there is an attempt that comes late."""
-        self.stopped = False
-        """Spark has stopped a start of the query."""
-        self.start = start
-        self.beginnings: list[str] = []
-        """The drivers whose names all have `start` in them, each of one batch: who it was, in their order."""
+        self.stopped = False  # by Spark, a start of the query
+        self.start, self.beginnings = start, list[str]()  # whose each driver of one batch was
         self.checkpoint = 0
         """The batch with which the next start of the query begins."""
         self.attempts: list[Attempt] = []
@@ -264,7 +218,7 @@ class World:
         return SimulatedProducer(cast(FakeSystem, actor.system), {**self.options, **own}, random=Random(0))
 
     def driver_name(self, name: str) -> str:
-        if not self.start:
+        if not self.start or name == LAST:  # the last start is in a Spark of its own
             return name
         self.beginnings.append(name)
         return beginning_of(self.start, str(len(self.beginnings) - 1))

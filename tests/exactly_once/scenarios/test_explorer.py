@@ -25,7 +25,6 @@ NOTICED: dict[tuple[TakenOut, Callable[[World], None]], tuple[int, ...]] = {
     (rules.what_is_decided_is_finished_by_the_next_driver, is_seen_once): (70, 142),
     (rules.a_decision_is_written_under_the_epoch_of_the_start, no_older_driver): (4,),
     (rules.the_log_is_read_after_the_epoch_was_given, no_older_driver): (0, 1),
-    (rules.a_driver_goes_on_only_under_the_epoch_that_followed_what_it_wrote, is_seen_once): (1, 2),
     (rules.what_is_left_is_aborted_by_the_next_driver, nothing_stays_open): (0, 1),
     (rules.a_late_attempt_looks_before_it_begins, nothing_stays_open): (49, 81),
     (

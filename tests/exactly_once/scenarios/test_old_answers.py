@@ -127,6 +127,14 @@ def test_without_its_rule_a_driver_that_reads_too_little_writes_over_a_decision(
         assert not again.begin().is_committed(again.batch(1))
 
 
+def test_without_its_rule_a_driver_that_reads_too_little_goes_on_under_the_epoch_of_its_successor(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules.a_driver_goes_on_only_under_the_epoch_that_followed_what_it_wrote(monkeypatch)
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        test_a_driver_that_begins_its_next_batch_and_reads_too_little_passes_over_nothing_of_its_successor(query, 2)
+
+
 def test_without_its_rule_a_fenced_driver_that_reads_too_little_decides(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,158 @@
+"""A driver that stood still goes on while another one decides: the latter goes on too, and what it decides is done once.
+
+Both are held at each of their places, with transactions of both versions.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.exactly_once import rules
+from tests.exactly_once.invariants import only_who_finds_anothers_entry_gives_way
+from tests.exactly_once.lives import World, one_process_at_a_time
+from tests.exactly_once.scenarios.test_drivers_that_meet import (
+    BEGIN,
+    BOTH,
+    all_have_ended,
+    fails,
+    is_decided,
+    restart_and_check,
+    world_after_one_batch,
+)
+from tests.exactly_once.script import Script
+
+
+@BOTH
+@pytest.mark.parametrize("step", range(9))
+@pytest.mark.parametrize("place", BEGIN[2:])
+def test_1b_a_driver_that_hung_in_its_start_stops_no_other_in_the_middle_of_its_decision(
+    version: int, place: int, step: int
+) -> None:
+    """The newer one has done so many requests of its commit when the older one goes on. Brokers abort what it has open
+    for whoever asks for the next epoch."""
+    world = met_in_the_decision(version, place, step)
+    assert "driver-3" not in world.failed
+    assert "newer driver" in str(world.failed["driver-2"])
+    restart_and_check(world)
+
+
+def met_in_the_decision(version: int, place: int, step: int) -> World:
+    world = world_after_one_batch(version)
+    script = Script(world)
+    world.add_driver("driver-2")
+    world.add_driver("driver-3")
+
+    def commits() -> bool:
+        return all_have_ended(world, "driver-3")
+
+    script.holds("driver-2", place, lambda: commits() and script.passed("driver-3") >= step)
+    script.holds("driver-3", step, lambda: script.ended("driver-2"), since=commits)
+    script.play()
+    return world
+
+
+@BOTH
+@pytest.mark.parametrize("step", range(6))
+@pytest.mark.parametrize("place", range(16))
+def test_1b_an_abort_that_stood_still_stops_no_other_in_the_middle_of_its_decision(
+    version: int, place: int, step: int
+) -> None:
+    world = world_after_one_batch(version)
+    world.fails = lambda attempt: attempt.driver == "driver-2" and attempt.partition == 1
+    script = Script(world)
+    world.add_driver("driver-2")
+    world.add_driver("driver-3", latent=True)
+
+    def commits() -> bool:
+        return all_have_ended(world, "driver-3")
+
+    script.holds(
+        "driver-2",
+        place,
+        lambda: commits() and script.passed("driver-3") >= step,
+        since=lambda: all_have_ended(world, "driver-2"),
+    )
+    script.holds("driver-3", step, lambda: script.ended("driver-2"), since=commits)
+    script.play()
+    assert "driver-3" not in world.failed
+    restart_and_check(world)
+
+
+@BOTH
+@pytest.mark.parametrize("second", range(6))
+@pytest.mark.parametrize("first", range(5))
+def test_of_two_starts_that_have_one_name_one_decides_the_batch(version: int, first: int, second: int) -> None:
+    """Without `register` starts in one Spark are not told apart. Each stands still at a place of its commit until the
+    other is as far."""
+    world = World(version=version, batches=2, late_attempts=False, start="spark")
+    world.add_driver("driver-1", until=1)
+    with one_process_at_a_time(world):
+        world.stage.play(lambda point, chosen, others: chosen)
+    script = Script(world)
+    world.add_driver("driver-2")
+    world.add_driver("driver-3", latent=True)
+    script.holds(
+        "driver-2",
+        first,
+        lambda: script.ended("driver-3") or (all_have_ended(world, "driver-3") and script.passed("driver-3") >= second),
+        since=lambda: all_have_ended(world, "driver-2"),
+    )
+    script.holds(
+        "driver-3",
+        second,
+        lambda: script.ended("driver-2") or script.passed("driver-2") >= first + 3,
+        since=lambda: all_have_ended(world, "driver-3"),
+    )
+    script.play()
+    assert len(world.failed) == 1
+    assert is_decided(world, 1)
+    restart_and_check(world)
+
+
+@BOTH
+@pytest.mark.parametrize("step", range(8))
+@pytest.mark.parametrize("place", range(14))
+def test_an_abort_without_reports_that_stood_still_ends_nothing_that_is_decided(
+    version: int, place: int, step: int
+) -> None:
+    """Spark gives a batch up while its commit is under way."""
+    world = world_after_one_batch(version)
+    script = Script(world)
+    world.add_driver("driver-2")
+    world.stage.add("stop", lambda actor: world.stop(actor, "driver-2"), latent=True)
+
+    def commits() -> bool:
+        return all_have_ended(world, "driver-2")
+
+    script.holds("stop", place, lambda: script.ended("driver-2") or script.passed("driver-2") > step, since=commits)
+    script.holds("driver-2", step, lambda: script.ended("stop") or script.passed("stop") >= place, since=commits)
+    script.play()
+    assert not any("cannot be committed any more" in str(error) for error in world.failed.values())
+    restart_and_check(world)
+
+
+# --- each rule is what makes one of these tests pass
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_without_its_rule_an_older_driver_stops_a_newer_one_in_its_decision(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules.a_driver_that_is_fenced_goes_on_if_nobody_has_claimed_since(monkeypatch)
+
+    def drives(version: int, place: int, step: int) -> None:
+        only_who_finds_anothers_entry_gives_way(met_in_the_decision(version, place, step))
+
+    assert any(fails(drives, version, place, step) for place in BEGIN[2:] for step in (2, 3, 1))
+
+
+def test_without_its_rule_two_starts_that_have_one_name_both_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules.each_batch_of_a_start_without_a_number_has_a_driver_of_its_own(monkeypatch)
+    promise = test_of_two_starts_that_have_one_name_one_decides_the_batch
+    assert any(fails(promise, 2, first, second) for first in range(5) for second in range(6))
+
+
+def test_without_its_claim_an_abort_without_reports_ends_what_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules.an_abort_claims(monkeypatch)
+    promise = test_an_abort_without_reports_that_stood_still_ends_nothing_that_is_decided
+    assert any(fails(promise, 2, place, step) for place in range(14) for step in range(8))
