@@ -1,4 +1,4 @@
-"""A driver that stood still goes on while another one decides: the latter goes on too, and what it decides is done once.
+"""A driver that stood still goes on while another one decides: that one goes on too, and its batch is there once.
 
 Both are held at each of their places, with transactions of both versions.
 """
