@@ -24,17 +24,15 @@ its queue.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
 from spark_kafka_sink.producer.batching.pieces import Pieces
-from spark_kafka_sink.producer.batching.row_origins import BatchRows, Call, RowOrigins, Share, alone
+from spark_kafka_sink.producer.batching.row_origins import BatchRows, CallRows, RowOrigins, Share, alone
 from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.compression import Codec, compress
@@ -185,23 +183,26 @@ class ProducerBatch:
         """Which rows of which calls its records are."""
         return [*self._own.rows, *map(Pieces.rows, self._pieces, self._numbers)]
 
-    def add_shares(self, to: Mapping[RowOrigins, list[Share]]) -> None:
-        """Add what a broker has of each group of rows that the batch has some of."""
-        partition, time = self.topic_partition.partition, self.log_append_time
-        for origins, start, stop, first_index in self._own.rows:
-            to[origins].append((start, stop, partition, self.offset_of(first_index), time))
-        for pieces, number in zip(self._pieces, self._numbers, strict=True):
-            first, last, offset = pieces.starts[number], pieces.stops[number], pieces.first_indexes[number]
-            offset = self.base_offset + offset if self.base_offset >= 0 else -1
-            to[pieces.origins].append((first, last, partition, offset, time))
+    @staticmethod
+    def shares_of(batches: Iterable[ProducerBatch]) -> dict[RowOrigins, list[Share]]:
+        """Return what brokers have of each group of rows that acknowledged batches have some of."""
+        found: defaultdict[RowOrigins, list[Share]] = defaultdict(list)
+        for batch in batches:
+            partition, time, base = batch.topic_partition.partition, batch.log_append_time, batch.base_offset
+            for origins, start, stop, first_index in batch._own.rows:
+                found[origins].append((start, stop, partition, batch.offset_of(first_index), time))
+            for pieces, number in zip(batch._pieces, batch._numbers, strict=True):
+                offset = base + pieces.first_indexes[number] if base >= 0 else -1
+                share = (pieces.starts[number], pieces.stops[number], partition, offset, time)
+                found[pieces.origins].append(share)
+        return found
 
     @property
     def leases(self) -> list[MemoryLease]:
         """The memory that it holds."""
         return [*self._own.leases, *[pieces.lease for pieces in self._pieces]]
 
-    def rows_by_call(self) -> list[tuple[Call, NDArray[np.int64], int]]:
-        """For each call: the call, places of rows in it, and the number of the first of them in the batch."""
+    def rows_by_call(self) -> list[CallRows]:
         return [share for rows in self.rows for share in rows.by_call()]
 
     def is_full(self, bytes_max: int) -> bool:

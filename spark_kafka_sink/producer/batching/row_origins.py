@@ -49,6 +49,23 @@ class Call(Protocol):
         """These rows failed. `named` has an error of its own for some, by their numbers in `rows` (rule 6)."""
 
 
+class StoredRows(NamedTuple):
+    """A call, and the arguments of one `Call.stored`."""
+
+    call: Call
+    rows: NDArray[np.int64]
+    shares: Shares
+    row_count: int
+
+
+class CallRows(NamedTuple):
+    """Records of a batch that came with one call: their places in it, and the number of the first in the batch."""
+
+    call: Call
+    rows: NDArray[np.int64]
+    first_index: int
+
+
 class RowOrigins:
     """For each row that was grouped, in the order of the partitions, the call that it came with and its place there."""
 
@@ -92,7 +109,11 @@ class RowOrigins:
         return [size + place_bytes * (stop - start) for start, stop, size in zip(starts, stops, sizes, strict=True)]
 
     def shares(self, start: int, stop: int) -> list[tuple[Call, int, int]]:
-        """The calls that have rows in [start, stop), and which rows: call, first row, row after the last."""
+        """The calls that have rows in [start, stop), and which rows: call, first row, row after the last.
+
+        Plain tuples: single records are asked about batch by batch, and to make an object of each costs more than to
+        find it.
+        """
         calls, numbers, starts = self._calls, self._numbers.data, self._starts.data
         at = bisect_right(starts, start) - 1
         end = starts[at + 1]
@@ -104,9 +125,9 @@ class RowOrigins:
         found.append((calls[numbers[at]], start, stop))
         return found
 
-    def shares_by_call(self, stored: Sequence[Share]) -> Iterator[tuple[Call, Shares, int]]:
-        """Cut what is stored where calls begin: for each call its shares, and how many rows they are together. In the
-        order of the calls, which is that of the rows of each partition."""
+    def shares_by_call(self, stored: Sequence[Share]) -> Iterator[StoredRows]:
+        """Cut what is stored where calls begin. In the order of the calls, which is that of the rows of each
+        partition."""
         if len(stored) < _FEW:
             by_call: defaultdict[Call, list[Share]] = defaultdict(list)
             for start, stop, partition, offset, time in stored:
@@ -114,7 +135,7 @@ class RowOrigins:
                     by_call[call].append((first, last, partition, offset + first - start if offset >= 0 else -1, time))
             for call in [call for call in self._calls if call in by_call]:
                 found = by_call[call]
-                yield call, found, sum([last - first for first, last, *_ in found])
+                yield StoredRows(call, self.rows, found, sum([last - first for first, last, *_ in found]))
             return
         numbers, shares = self._cut(np.fromiter(chain.from_iterable(stored), np.int64, 5 * len(stored)).reshape(-1, 5))
         order = numbers.argsort(kind="stable")
@@ -123,7 +144,7 @@ class RowOrigins:
         for number, end in enumerate(ends):
             begin = ends[number - 1] if number else 0
             if begin < end:
-                yield self._calls[number], shares[order[begin:end]], rows[number]
+                yield StoredRows(self._calls[number], self.rows, shares[order[begin:end]], rows[number])
 
     def _cut(self, stored: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """`shares` for many ranges at once, as arrays: the number of the call of each share, and the shares."""
@@ -154,11 +175,10 @@ class BatchRows(NamedTuple):
         """What these rows take besides their records."""
         return self.origins.nbytes(self.start, self.stop)
 
-    def by_call(self) -> list[tuple[Call, NDArray[np.int64], int]]:
-        """For each call: the call, places of rows in it, and the number of the first of them in the batch."""
+    def by_call(self) -> list[CallRows]:
         origins = self.origins
         return [
-            (call, origins.rows[first:last], first - self.start + self.first_index)
+            CallRows(call, origins.rows[first:last], first - self.start + self.first_index)
             for call, first, last in origins.shares(self.start, self.stop)
         ]
 

@@ -270,9 +270,9 @@ class Stage:
         """All rows that are in no batch, as batches without bytes that have failed."""
         batches: list[ProducerBatch] = []
         for entry in self.entries:
-            call, partitions, rows = _places(entry)
-            for partition in np.unique(partitions).tolist():
-                its_rows = rows_of_call(call, rows[partitions == partition])
+            places = _places(entry)
+            for partition in np.unique(places.partitions).tolist():
+                its_rows = rows_of_call(entry.call, places.rows[places.partitions == partition])
                 batches.append(ProducerBatch.failed(TopicPartition(self.topic, partition), its_rows, error))
         pieces = [(its, number) for its in self.additions.buffers for number in range(len(its))]
         for batch, (its, number) in zip(self.additions.batches, pieces, strict=True):
@@ -282,21 +282,34 @@ class Stage:
         return batches
 
 
-def _places(entry: Entry) -> tuple[Call, NDArray[np.int32], NDArray[np.int64]]:
-    """The call of these rows, their partitions, and their places in the call. Of a record that has no partition yet it
-    is -1."""
+class _Places(NamedTuple):
+    partitions: NDArray[np.int32]
+    """-1 for a record that has none yet."""
+    rows: NDArray[np.int64]
+    """Their places in the call."""
+
+
+def _places(entry: Entry) -> _Places:
     if isinstance(entry, StagedRows):
-        return entry.call, entry.partitions, entry.rows
+        return _Places(entry.partitions, entry.rows)
     partitions = [-1 if partition is None else partition for *_, partition, _ in entry.records]
-    return entry.call, np.array(partitions, np.int32), np.arange(len(partitions))
+    return _Places(np.array(partitions, np.int32), np.arange(len(partitions)))
 
 
-def chunks(sizes: NDArray[np.int64], rows_max: int, bytes_max: int) -> Iterator[tuple[int, int, int]]:
-    """Cut a call into what is staged at a time: first row, row after the last, bytes. A larger row is a chunk alone."""
+class Chunk(NamedTuple):
+    """Rows [start, stop) of a call, and the upper bound of their records' bytes."""
+
+    start: int
+    stop: int
+    nbytes: int
+
+
+def chunks(sizes: NDArray[np.int64], rows_max: int, bytes_max: int) -> Iterator[Chunk]:
+    """Cut a call into what is staged at a time. A row of more than `bytes_max` is a chunk alone."""
     row_count, total = len(sizes), int(np.add.reduce(sizes))
     bytes_max = min(bytes_max, GROUPED_BYTES_MAX)
     if total <= bytes_max and row_count <= rows_max:
-        yield 0, row_count, total
+        yield Chunk(0, row_count, total)
         return
     ends = np.cumsum(sizes)
     start = before = 0
@@ -304,5 +317,5 @@ def chunks(sizes: NDArray[np.int64], rows_max: int, bytes_max: int) -> Iterator[
         stop = int(np.searchsorted(ends, before + bytes_max, "right"))
         stop = min(max(stop, start + 1), start + rows_max, row_count)
         end = int(ends[stop - 1])
-        yield start, stop, end - before
+        yield Chunk(start, stop, end - before)
         start, before = stop, end

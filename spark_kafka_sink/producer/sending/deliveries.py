@@ -16,21 +16,18 @@ Sender thread only.
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.metadata_merge import LeaderHint
 from spark_kafka_sink.client.request import ClientResponse
+from spark_kafka_sink.client.versions import NodeVersions
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
-from spark_kafka_sink.producer.batching.row_origins import Call, RowOrigins, Share, Shares
+from spark_kafka_sink.producer.batching.row_origins import StoredRows
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import by_itself
 from spark_kafka_sink.producer.metrics import ProducerMetrics
@@ -139,7 +136,7 @@ class Deliveries:
                 fatal = error if outcome.fatal else fatal
         return fatal
 
-    def _outcome(self, batch: ProducerBatch, answer: Answer, connection: object, now: float) -> Outcome:
+    def _outcome(self, batch: ProducerBatch, answer: Answer, connection: NodeVersions | None, now: float) -> Outcome:
         batch.off_wire()
         success = SUCCESSES.get(answer.code)
         if success is not None:
@@ -244,40 +241,35 @@ class Deliveries:
             self._metadata.update_leaders(hints, nodes)
 
 
-Handed = tuple[Call, "NDArray[np.int64]", Shares, int]
-"""What is said to a call with `stored`: its rows, which brokers have these shares of, and how many that are."""
-
-
-def shares_of_calls(batches: Sequence[ProducerBatch]) -> list[Handed]:
+def shares_of_calls(batches: Sequence[ProducerBatch]) -> list[StoredRows]:
     """The rows of acknowledged batches, call by call, and those of each partition in their order.
 
     Rows that were grouped together are handed over together: of one batch of each partition, the groups in the order in
     which they were made. The next batches of these partitions come after them.
     """
-    handed: list[Handed] = []
-    stored: defaultdict[RowOrigins, list[Share]] = defaultdict(list)
-    partitions: set[TopicPartition] = set()
-    for batch in batches:
+    return [
+        rows
+        for groups in map(ProducerBatch.shares_of, _runs(batches))
+        for origins in sorted(groups, key=lambda origins: origins.group)
+        for rows in origins.shares_by_call(groups[origins])
+    ]
+
+
+def _runs(batches: Sequence[ProducerBatch]) -> Iterator[Sequence[ProducerBatch]]:
+    """Cut the batches into runs in which no partition has two."""
+    begin, partitions = 0, set[TopicPartition]()
+    for number, batch in enumerate(batches):
         if batch.topic_partition in partitions:
-            handed += _by_call(stored)
-            stored.clear()
+            yield batches[begin:number]
+            begin = number
             partitions.clear()
         partitions.add(batch.topic_partition)
-        batch.add_shares(stored)
-    return handed + _by_call(stored)
+    yield batches[begin:]
 
 
-def complete_futures(handed: Sequence[Handed]) -> None:
+def complete_futures(handed: Sequence[StoredRows]) -> None:
     for call, rows, shares, count in handed:
         by_itself(call.stored, rows, shares, count)
-
-
-def _by_call(stored: Mapping[RowOrigins, Sequence[Share]]) -> list[Handed]:
-    return [
-        (call, origins.rows, shares, count)
-        for origins in sorted(stored, key=lambda origins: origins.group)
-        for call, shares, count in origins.shares_by_call(stored[origins])
-    ]
 
 
 def fail_futures(

@@ -30,6 +30,7 @@ from __future__ import annotations
 from enum import Enum
 from itertools import pairwise
 
+from spark_kafka_sink.client.versions import NodeVersions
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
@@ -83,7 +84,7 @@ class PartitionState:
         self.on_wire: dict[ProducerBatch, int] = {}  # open requests, and their node; also of batches that have failed
         self.sent_to = -1  # the node of those requests: one for all of them
         self.phase = PROBING
-        self.confirmed_by: object = None  # while PIPELINED: the connection that has brought a success
+        self.confirmed_by: NodeVersions | None = None  # while PIPELINED: the connection that has brought a success
         self.pending: list[ProducerBatch] = []  # in the order of their sequences
         self.in_doubt: frozenset[ProducerBatch] = frozenset()  # batches without an outcome that may be stored
         self.gap: int | None = None
@@ -107,7 +108,7 @@ class PartitionState:
         self.phase = phase
         self.confirmed_by = None
 
-    def confirm(self, connection: object) -> None:
+    def confirm(self, connection: NodeVersions) -> None:
         """PROBING -> PIPELINED: this connection has brought a success, and nothing is pending."""
         self.move(PIPELINED)
         self.confirmed_by = connection

@@ -41,13 +41,21 @@ class SentBatches(NamedTuple):
         return topic.name or self.snapshot.topic_name(topic.topic_id) or ""
 
 
+class ProduceExchange(NamedTuple):
+    """A request to be made, and what is to be kept until its answer."""
+
+    message: ProduceRequest
+    sent: SentBatches
+    versions: VersionRange
+    """Those that will do."""
+
+
 def produce_request(
     batches: Sequence[ProducerBatch],
     snapshot: ClusterSnapshot,
     config: ProducerConfig,
     transaction: TransactionIdentity | None = None,
-) -> tuple[ProduceRequest, SentBatches, VersionRange]:
-    """The message, what is to be kept until the answer, and the versions that will do."""
+) -> ProduceExchange:
     by_topic: defaultdict[str, dict[int, ProducerBatch]] = defaultdict(dict)
     for batch in batches:
         name, partition = batch.topic_partition
@@ -66,7 +74,7 @@ def produce_request(
     )
     transaction_version = None if transaction is None else transaction.version
     versions = produce_versions(transaction_version, by_name_only=by_name_only)
-    return message, SentBatches(by_topic, snapshot), versions
+    return ProduceExchange(message, SentBatches(by_topic, snapshot), versions)
 
 
 _NONE_NAMED: Mapping[int, str] = {}

@@ -53,7 +53,7 @@ def test_shares_by_call_are_those_found_row_by_row_be_the_ranges_few_or_many(
             its_offset = offset + rows[0] - start if offset >= 0 else -1
             slow.setdefault(call, []).append((rows[0], rows[-1] + 1, partition, its_offset, time))
     for repeats in (1, 20):  # of which the second are always many
-        found = {name_of(call): (shares, count) for call, shares, count in origins.shares_by_call(ranges * repeats)}
+        found = {name_of(one.call): (one.shares, one.row_count) for one in origins.shares_by_call(ranges * repeats)}
         assert {
             call: [tuple(share) for share in np.asarray(shares).tolist()] for call, (shares, _) in found.items()
         } == {call: shares * repeats for call, shares in slow.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from spark_kafka_sink.client.versions import NodeVersions
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.producer_ids import EPOCH_MAX, NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
@@ -13,7 +14,7 @@ from tests.producer.sending.checked_idempotence import CheckedIdempotence
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 FIRST = ProducerIdAndEpoch(7, 0)
-CONNECTION = object()
+CONNECTION = NodeVersions("b", {})
 
 
 def begun(id_and_epoch: ProducerIdAndEpoch = FIRST) -> Idempotence:

@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from spark_kafka_sink.client.versions import NodeVersions
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.producer_ids import EPOCH_MAX, ProducerIdAndEpoch
@@ -62,7 +63,7 @@ class Walk:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.connections: dict[int, object] = {1: object(), 2: object()}
+        self.connections: dict[int, NodeVersions] = {1: NodeVersions("b", {}), 2: NodeVersions("b", {})}
         self.leader = 1
         self.made = CheckedIdempotence(enabled=True, in_flight_max=3, connection_of=self.connections.get)
         self.made.adopt(ProducerIdAndEpoch(7, EPOCH_MAX - 3))
@@ -145,7 +146,7 @@ class Walk:
 
     def reconnect(self) -> None:
         if not self.state.on_wire:
-            self.connections[self.leader] = object()
+            self.connections[self.leader] = NodeVersions("b", {})
 
     def move_leader(self) -> None:
         self.leader = 3 - self.leader
@@ -208,7 +209,7 @@ def two_sent() -> PartitionState:
     """PIPELINED, with two batches on the wire."""
     state = PartitionState(TP)
     state.begin(ID)
-    state.confirm(object())
+    state.confirm(NodeVersions("b", {}))
     for _ in range(2):
         batch = batch_of()
         state.add(batch)
