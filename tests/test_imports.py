@@ -52,6 +52,7 @@ DOORS = (
     Door("pyspark.*", ("testing.*",), "the broker for tests is of use without Spark"),
     Door("testing", ("pytest_plugin",), "pytest loads the plugin in every project of this environment"),
     Door("pyspark.sql.*", ("spark.patches.*",), "Spark Connect is an optional dependency, and classic Spark beside it"),
+    Door("py4j.protocol", ("spark.tasks_at_once",), "a client of Spark Connect need not have it"),
     Door(
         "network.security.*",
         ("network.channels", "network.security_config", "client.preflight.certificates"),
