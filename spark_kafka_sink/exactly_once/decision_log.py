@@ -9,7 +9,9 @@ those who have the right to that transactional id, and take a transactional batc
     by another one, while that has written something         does not count
     by another one, and `<prefix>-driver` has written        the newest counts, unless the producer id is that of
     nothing under the producer id that it has now            another transactional id: brokers forget an id after a
-                                                             week, and give a new one when the epochs are used up
+                                                             week, and give a new one when the epochs are used up.
+                                                             Of an id with a claim only the latter can be, so the
+                                                             epoch must be a late one
 
 A transaction of two records is one of a driver that was not sure to have the last word (query_transactions.py). The
 first says what it had found, the second what is to come after that. It counts only if what it had found is what stands
@@ -46,6 +48,8 @@ _log = logging.getLogger(__name__)
 
 _PLACES_MAX = 64
 _WARNED_MAX = 1000
+_LATE_EPOCH = 30_000
+"""Of 32,766. A driver may begin some times without writing anything, and each time has an epoch more."""
 
 
 @dataclass(frozen=True)
@@ -145,15 +149,23 @@ class DecisionLog:
     def partition(self, prefix: str) -> int:
         return partition_of(prefix, len(self._client.topic(self.topic).partitions))
 
-    def entry(self, prefix: str, producer_id: int | None, owners: Callable[[], Mapping[int, str]]) -> Entry | None:
+    def entry(
+        self,
+        prefix: str,
+        producer_id: int | None,
+        owners: Callable[[], Mapping[int, str]],
+        *,
+        is_claimed: bool = False,
+    ) -> Entry | None:
         """The newest entry that counts. None if there is none.
 
         `producer_id`: what `<prefix>-driver` has now; None if brokers do not know it. `owners`: which transactional id
-        has which producer id now; asked for only where it decides.
+        has which producer id now; asked for only where it decides. `is_claimed`: brokers say that the driver has
+        written into the log.
         """
         partition = self.partition(prefix)
         progress = self._read(partition, prefix.encode())
-        return self._believed(prefix, partition, progress, producer_id, owners)
+        return self._believed(prefix, partition, progress, producer_id, owners, _LATE_EPOCH if is_claimed else 0)
 
     def entries(self, producer_ids: Callable[[list[str]], Mapping[str, int | None]]) -> dict[str, Entry]:
         """The newest entry that counts of each prefix, for people: what cannot be read is left out with a warning.
@@ -229,12 +241,14 @@ class DecisionLog:
         progress: _Progress,
         producer_id: int | None,
         owners: Callable[[], Mapping[int, str]],
+        epoch_min: int = 0,
     ) -> Entry | None:
+        """`epoch_min`: of a record by an earlier producer id."""
         key = prefix.encode()
         newest = progress.newest.get(key, {})
         record = newest.get(producer_id) if producer_id is not None else None
-        if record is None and newest:
-            record = self._of_earlier_id(prefix, partition, newest, owners())
+        if record is None and (earlier := [each for each in newest.values() if each.written_by.epoch >= epoch_min]):
+            record = self._of_earlier_id(prefix, partition, earlier, owners())
         for stranger in (*newest.values(), progress.plain.get(key)):
             if stranger is not None and stranger is not record and (record is None or stranger.offset > record.offset):
                 self._warn(partition, stranger, f"it is not of the driver of the prefix {prefix}, and is passed over")
@@ -246,9 +260,9 @@ class DecisionLog:
             raise refusals.unreadable_entry(self._place(partition, record), prefix, error) from error
 
     def _of_earlier_id(
-        self, prefix: str, partition: int, newest: Mapping[int, Record], owners: Mapping[int, str]
+        self, prefix: str, partition: int, newest: Sequence[Record], owners: Mapping[int, str]
     ) -> Record | None:
-        candidates = [record for record in newest.values() if record.written_by.producer_id not in owners]
+        candidates = [record for record in newest if record.written_by.producer_id not in owners]
         if not candidates:
             return None
         record = max(candidates, key=lambda each: each.offset)

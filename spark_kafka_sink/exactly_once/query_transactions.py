@@ -85,6 +85,7 @@ class QueryTransactions:
         config: ClientConfig = ProducerConfig.parse(options).client_config()
         self.prefix = prefix
         self.driver_id = driver_id(prefix)
+        self._is_claimed = False  # as the last look has shown: then the id has written into the log
         self._lent = lent(config, system=system)
         self.client: TransactionsClient = self._lent.__enter__()
         self.log = DecisionLog(config, topic, self.client.blocking)
@@ -101,7 +102,9 @@ class QueryTransactions:
 
     def look(self, meanwhile: Callable[[], None] = lambda: None) -> TransactionDescription | None:
         """Who holds the driver's id. None if brokers do not know it."""
-        return self.client.describe([self.driver_id], meanwhile).get(self.driver_id)
+        seen = self.client.describe([self.driver_id], meanwhile).get(self.driver_id)
+        self._is_claimed = seen is not None and has_claimed(seen)
+        return seen
 
     def look_when_ended(self, meanwhile: Callable[[], None] = lambda: None) -> TransactionDescription | None:
         """`look`, as soon as no transaction of the id is ending.
@@ -158,7 +161,7 @@ class QueryTransactions:
 
     def entry(self, producer_id: int | None) -> Entry:
         """The newest entry that counts; one that says nothing, if there is none."""
-        found = self.log.entry(self.prefix, producer_id, self.client.owners)
+        found = self.log.entry(self.prefix, producer_id, self.client.owners, is_claimed=self._is_claimed)
         return Entry(self.prefix) if found is None else found
 
     def claim(self, driver: ProducerIdAndEpoch, found: Entry, entry: Entry) -> ProducerIdAndEpoch:
@@ -166,7 +169,7 @@ class QueryTransactions:
 
         ProducerFencedError if something else is the newest entry after that: another one's, or one that was not seen.
         """
-        held = _committed(self._start_write(Held(driver), (encoded(found), encoded(entry))))
+        held = self._written_by_newest_id(Held(driver), (encoded(found), encoded(entry)))
         # Brokers give the next epoch when the transaction before it is complete: its marker is in the log then.
         renewed = self.renew(held.driver, entry.timeout_ms)
         if self.entry(renewed.producer_id) != entry:
@@ -220,7 +223,7 @@ class QueryTransactions:
 
     def write(self, held: Held, entry: Entry | None) -> Held:
         """Durable when this returns. None: nothing needs to be known of the prefix any more."""
-        return _committed(self.start_write(held, entry))
+        return self._written_by_newest_id(held, (None if entry is None else encoded(entry),))
 
     def start_write(self, held: Held, entry: Entry | None) -> OpenWrite:
         """The entry is on its way when this returns, and counts when the caller has committed it."""
@@ -230,6 +233,14 @@ class QueryTransactions:
         """Would a record that is written now be in a transaction of version 1?"""
         self.log.partition(self.prefix)  # as a write asks: a connection that is opened for it may bring another version
         return self.client.transaction_version < 2
+
+    def _written_by_newest_id(self, held: Held, values: Sequence[bytes | None]) -> Held:
+        """When the epochs of a producer id are used up, the end of a transaction brings another one. The log must end
+        with an entry by the id that the driver has now: else another's could be taken for it."""
+        after = _committed(self._start_write(held, values))
+        if after.driver.producer_id != held.driver.producer_id:
+            after = _committed(self._start_write(after, values[-1:]))
+        return after
 
     def _start_write(self, held: Held, values: Sequence[bytes | None]) -> OpenWrite:
         records = [(self.prefix.encode(), value) for value in values]

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from spark_kafka_sink.errors import BrokerError, DecodeError
+from spark_kafka_sink.errors import BrokerError, DecodeError, ExactlyOnceError
 from spark_kafka_sink.exactly_once import decision_log, log_writer, operations
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, encoded
@@ -16,6 +16,7 @@ from spark_kafka_sink.exactly_once.log_topic import PARTITIONS, partition_of
 from spark_kafka_sink.exactly_once.log_writer import Held
 from spark_kafka_sink.exactly_once.names import TaskName, task_id
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.record import ProducerRecord
@@ -279,6 +280,62 @@ def test_an_entry_that_cannot_be_read_is_left_out_for_people_with_a_warning(
         "r": "driver of r",
     }
     assert "its format is 99" in caplog.text
+
+
+@pytest.fixture
+def its_own_ids_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `owners` shows with the rights of docs/security.md."""
+    owners = TransactionsClient.owners
+    monkeypatch.setattr(
+        TransactionsClient, "owners", lambda client: {key: name for key, name in owners(client).items() if "p-" in name}
+    )
+
+
+def use_up_epochs(broker: EmbeddedBroker, name: str) -> None:
+    transaction = broker.cluster.coordinator.transactions[name]
+    transaction.epoch, transaction.last_epoch = 32_764, 32_763
+
+
+def test_when_its_epochs_are_used_up_a_stranger_whose_are_so_too_is_not_taken_for_the_driver(
+    broker: EmbeddedBroker, its_own_ids_alone: None
+) -> None:
+    """In version 2 the end of the record that says "done" brings another producer id. The record is written again
+    under that."""
+    query = Query(broker)
+    query.run(0)
+    with transactions(broker) as held:
+        look = held.look()
+        assert look is not None
+        old = held.entry(look.id_and_epoch.producer_id)
+    driver = broker.cluster.coordinator.transactions["p-driver"]
+    producer_id = driver.producer_id
+    use_up_epochs(broker, "p-driver")
+    query.run(1)
+    assert (driver.producer_id != producer_id) == (driver.version == 2)
+    write_as(broker, "evil", "p", None)
+    use_up_epochs(broker, "evil")
+    write_as(broker, "evil", "p", encoded(old))
+    decision_log._progress.clear()
+    start = query.begin()
+    assert start.is_committed(query.batch(1))
+    query.run(2)
+    query.run(3)
+    assert seen(broker) == rows(0, 1, 2, 3)
+    assert driver.producer_id != producer_id
+
+
+def test_of_an_id_with_a_claim_only_a_record_by_an_id_that_is_used_up_is_believed_beside_its_own(
+    broker: EmbeddedBroker, its_own_ids_alone: None
+) -> None:
+    query = Query(broker)
+    query.run(0)
+    query.run(1)
+    write_as(broker, "evil", "p", encoded(Entry(PREFIX, generation=1)))
+    driver = broker.cluster.coordinator.transactions["p-driver"]
+    driver.producer_id = broker.cluster.coordinator.new_producer_id()  # as if its own records were not there
+    decision_log._progress.clear()
+    with pytest.raises(ExactlyOnceError, match="has nothing of the prefix p"):
+        query.again().begin()
 
 
 def test_a_driver_that_brokers_have_forgotten_goes_on_from_what_it_wrote(
