@@ -16,7 +16,7 @@ those who have the right to that transactional id, and take a transactional batc
 A transaction of two records is one of a driver that was not sure to have the last word (query_transactions.py). The
 first says what it had found, the second what is to come after that. It counts only if what it had found is what stands
 before it in the log. So a driver that has read too little, from a leader that did not know yet that it was none any
-more, changes nothing, whoever reads the log next.
+more, changes nothing, for no reader of the log.
 
 The topic is read to its very end, also past transactions of others that are open: which of the transactions of a
 producer were committed is seen by their markers. A driver that has fenced all others of its id finds none of its own

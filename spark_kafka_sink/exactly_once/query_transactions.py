@@ -11,7 +11,7 @@ Each step names the identity that it was taken under, and is refused if a newer 
     write        write an entry under an epoch that no other can decide under
     write after  the same after an entry of one's own; who is refused, and finds that entry still the newest, claims
 
-Epochs stop writers. Who drives is what the log says, since an epoch alone tells too little:
+Epochs stop writers. Who drives is what the log says, since an epoch alone says too little:
 
     Two may hold one. Kafka takes a request for the next epoch that names the epoch before the present one for the
     repetition of a lost request, and answers with the present epoch. So two drivers that both saw epoch 5 and both ask
@@ -21,7 +21,7 @@ Epochs stop writers. Who drives is what the log says, since an epoch alone tells
 
     An older driver may fence a newer one. While a transaction is open Kafka does not compare epochs: it aborts what is
     open, moves the epoch on, and refuses the older one only when that asks again. The newer one is refused then in the
-    middle of its record. It finds that nobody has claimed the prefix since, and goes on.
+    middle of its record. It finds that no other has claimed the prefix since, and goes on.
 
     What was read, or described, may be old. A broker that was suspended answers for a moment as if it still were the
     leader, or the coordinator. To write is to ask the true one.
@@ -320,7 +320,7 @@ def has_claimed(driver: TransactionDescription) -> bool:
 
 
 def is_left_unused(seen: TransactionDescription, entry: Entry, version: int) -> bool:
-    """Has its writer done all that was decided when it wrote this entry, and nobody anything since?
+    """Has its writer done all that was decided when it wrote this entry, and has no other done anything since?
 
     The id has the epoch then that its writer was given by the end of this transaction: the next one in version 2, the
     same in version 1. An entry that is not the newest any more is of an older epoch.

@@ -278,7 +278,7 @@ def seeded(seed: int) -> tuple[Run, Callable[[], object]]:
             return random.choice([actor.name for actor in others])
         return None
 
-    who = f"{operator or 'nobody'} acts, drivers are {'of one name' if start else 'numbered'}"
+    who = f"{operator or 'no person'} acts, drivers are {'of one name' if start else 'numbered'}"
     run.lines.append(f"seed {seed}: version {version}, markers after {markers_ms} ms, {replay.value}, {who}")
     return run, lambda: run.play(choose)
 

@@ -118,7 +118,7 @@ def a_claim_counts_only_after_what_it_has_found(patch: pytest.MonkeyPatch) -> No
     patch.setattr(decision_log, "_follows", lambda key, records, before: True)
 
 
-def a_driver_that_is_fenced_goes_on_if_nobody_has_claimed_since(patch: pytest.MonkeyPatch) -> None:
+def a_driver_that_is_fenced_goes_on_if_no_other_has_claimed_since(patch: pytest.MonkeyPatch) -> None:
     def regain(query: QueryTransactions, own: Sequence[Entry], error: ProducerFencedError) -> tuple[Held, Entry]:
         raise error
 

@@ -28,8 +28,8 @@ from tests.exactly_once.script import Script
 def test_1b_a_driver_that_hung_in_its_start_stops_no_other_in_the_middle_of_its_decision(
     version: int, place: int, step: int
 ) -> None:
-    """The newer one has done so many requests of its commit when the older one goes on. Brokers abort what it has open
-    for whoever asks for the next epoch."""
+    """The newer one has made this number of requests of its commit when the older one goes on. Brokers abort what it
+    has open for any client that asks for the next epoch."""
     world = met_in_the_decision(version, place, step)
     assert "driver-3" not in world.failed
     assert "newer driver" in str(world.failed["driver-2"])
@@ -82,7 +82,7 @@ def test_1b_an_abort_that_stood_still_stops_no_other_in_the_middle_of_its_decisi
 @pytest.mark.parametrize("second", range(6))
 @pytest.mark.parametrize("first", range(5))
 def test_of_two_starts_that_have_one_name_one_decides_the_batch(version: int, first: int, second: int) -> None:
-    """Without `register` starts in one Spark are not told apart. Each stands still at a place of its commit until the
+    """Without `register` starts in one Spark have one name. Each stands still at a place of its commit until the
     other is as far."""
     world = World(version=version, batches=2, late_attempts=False, start="spark")
     world.add_driver("driver-1", until=1)
@@ -138,7 +138,7 @@ def test_an_abort_without_reports_that_stood_still_ends_nothing_that_is_decided(
 def test_without_its_rule_an_older_driver_stops_a_newer_one_in_its_decision(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rules.a_driver_that_is_fenced_goes_on_if_nobody_has_claimed_since(monkeypatch)
+    rules.a_driver_that_is_fenced_goes_on_if_no_other_has_claimed_since(monkeypatch)
 
     def drives(version: int, place: int, step: int) -> None:
         only_who_finds_anothers_entry_gives_way(met_in_the_decision(version, place, step))

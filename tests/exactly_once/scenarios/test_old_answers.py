@@ -69,7 +69,7 @@ def test_a_driver_that_reads_too_little_before_it_takes_over_finds_what_was_deci
     assert seen(query.broker) == rows(0, 1, 2)
 
 
-def test_a_claim_that_was_made_of_too_little_misleads_nobody_though_its_driver_dies(query: Query) -> None:
+def test_a_claim_that_was_made_of_too_little_misleads_no_other_though_its_driver_dies(query: Query) -> None:
     old_end = end_of(query)
     decide_and_die(query)
     with ends_at(old_end, 2), dying("renew"):
