@@ -102,9 +102,9 @@ class TransactionsClient(Closing):
         are fenced by a request for their next epoch, with this timeout, which is put until it is answered: "concurrent"
         may mean the attempt's own first request as well.
 
-        In version 1 the end does not fence, so the open ones are fenced after it. That alone does not stop a task that has added
-        his partitions already: leaders before Kafka 3.6 look at no coordinator, and would take what a task that still
-        lives sends late, which no marker ends. So these partitions get a marker of the next epoch as well.
+        In version 1 the end does not fence, so the open ones are fenced after it. That alone does not stop a task that
+        has added its partitions already: leaders before Kafka 3.6 look at no coordinator, and would take what it still
+        sends, which no marker ends. So these partitions get a marker of the next epoch as well.
         """
         version = self.transaction_version
         open_ones = [
