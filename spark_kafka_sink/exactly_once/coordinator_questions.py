@@ -83,6 +83,7 @@ class _Round(Generic[AnswerT]):
         self._looked_up: dict[Asked, FindCoordinator] = {}
         self._under_way: dict[Asked, TransactionRequest[AnswerT]] = {}
         self._done: dict[str, AnswerT] = {}
+        self._refused: KafkaSinkError | None = None  # a look-up, which ends the call when the others have ended
         self._failures: dict[str, int] = {}
         self._last_failure: KafkaSinkError | None = None
 
@@ -97,6 +98,8 @@ class _Round(Generic[AnswerT]):
                     self._take(asked)
         finally:
             self._client.drop([*self._looked_up, *self._under_way])
+        if self._refused is not None:
+            raise self._refused
         return {name: self._done[name] for name in self._asked}
 
     # --- ask
@@ -180,9 +183,11 @@ class _Round(Generic[AnswerT]):
                 continue
             judgement = _patient(judged.get(name, NO_ANSWER))
             failure = request.refusal(name, judgement)
-            if judgement.verdict is not Verdict.RETRY:
-                raise failure
-            self._postpone([name], failure)
+            if judgement.verdict is Verdict.RETRY:
+                self._postpone([name], failure)
+            else:
+                self._refused = self._refused or failure
+                self._due.pop(name, None)
 
     def _look_up_later(self, names: Sequence[str], failure: KafkaSinkError) -> None:
         for name in names:

@@ -282,7 +282,12 @@ class Driver:
     def _commit_all(
         self, entry: Entry, driver: ProducerIdAndEpoch, meanwhile: Callable[[], None] = lambda: None
     ) -> None:
-        refused = self._query.commit(entry, driver, meanwhile)
+        try:
+            refused = self._query.commit(entry, driver, meanwhile)
+        except ProducerFencedError:
+            raise
+        except KafkaSinkError as error:
+            raise refusals.commit_not_finished(entry, error) from error
         if refused:
             raise refusals.not_committed(entry, refused)
 

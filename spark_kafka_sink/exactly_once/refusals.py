@@ -224,17 +224,33 @@ def is_lost(error: BrokerError) -> bool:
 
 def not_committed(entry: Entry, refused: Mapping[str, BrokerError]) -> ExactlyOnceError:
     """Some transactions of a decided batch were refused: lost for good, or not committed yet."""
-    lost = {name: error for name, error in refused.items() if is_lost(error)}
-    return _commit_lost(entry, lost) if lost else not_yet_committed(entry, refused)
+    is_any_lost = any(is_lost(error) for error in refused.values())
+    return _commit_lost(entry, refused) if is_any_lost else not_yet_committed(entry, refused)
+
+
+def commit_not_finished(entry: Entry, error: KafkaSinkError) -> ExactlyOnceError:
+    return ExactlyOnceError(
+        f"{entry.batch} is decided (prefix {entry.prefix}), and it is not known whether all of its "
+        f"{len(entry.transactions)} transactions are committed: {error} Nothing is lost yet. {_remedy(entry)}"
+    )
 
 
 def not_yet_committed(entry: Entry, refused: Mapping[str, BrokerError]) -> ExactlyOnceError:
-    lines = [f"{name}: {error}" for name, error in sorted(refused.items())]
+    """`refused`: among them may be some that are lost, of which the others are to be committed first."""
+    open_ones = {name: error for name, error in refused.items() if not is_lost(error)}
+    lost_ones = sorted(refused.keys() - open_ones.keys())
+    lines = [f"{name}: {error}" for name, error in sorted(open_ones.items())]
+    lost = f"Lost for good are: {', '.join(lost_ones)}. Nothing was given up." if lost_ones else "Nothing is lost."
     return ExactlyOnceError(
-        f"{entry.batch} is decided (prefix {entry.prefix}), and {len(refused)} of its {len(entry.transactions)} "
-        f"transactions could not be committed now:\n{_listed(lines)}\nThey are still open, and nothing is lost. Remove "
-        "the cause and start again, or let `pykafka transactions finish` commit them, within the transaction timeout "
-        f"({entry.timeout_ms / 1000:g} s) of their beginning."
+        f"{entry.batch} is decided (prefix {entry.prefix}), and {len(open_ones)} of its {len(entry.transactions)} "
+        f"transactions could not be committed now:\n{_listed(lines)}\nThey are still open. {lost} {_remedy(entry)}"
+    )
+
+
+def _remedy(entry: Entry) -> str:
+    return (
+        "Remove the cause and start again, or let `pykafka transactions finish` commit what is open, within the "
+        f"transaction timeout ({entry.timeout_ms / 1000:g} s) of its beginning."
     )
 
 
@@ -244,15 +260,20 @@ def _rows_of(transactional_id: str) -> str:
 
 
 def _commit_lost(entry: Entry, refused: Mapping[str, BrokerError]) -> CommitLostError:
+    lost = {name: error for name, error in refused.items() if is_lost(error)}
+    waiting = [f"{name}: {error}" for name, error in sorted(refused.items()) if name not in lost]
+    others = "those of the others are committed"
+    if waiting:
+        others = f"these could not be committed now, and are open still:\n{_listed(waiting)}\nThe others are committed"
     by_id = {each.transactional_id: each for each in entry.transactions}
     lines = [
         f"{name} ({_rows_of(name)}producer id {by_id[name].producer_id}, epoch {by_id[name].epoch}): {error.name}"
-        for name, error in sorted(refused.items())
+        for name, error in sorted(lost.items())
     ]
     return CommitLostError(
-        f"{entry.batch} is decided (prefix {entry.prefix}), and {len(refused)} of its {len(by_id)} transactions cannot "
-        f"be committed any more:\n{_listed(lines)}\nThe rows of these are lost to read_committed readers; those of the "
-        "others are committed. Probably the driver was down for longer than the transaction timeout "
+        f"{entry.batch} is decided (prefix {entry.prefix}), and {len(lost)} of its {len(by_id)} transactions cannot "
+        f"be committed any more:\n{_listed(lines)}\nThe rows of these are lost to read_committed readers; {others}. "
+        "Probably the driver was down for longer than the transaction timeout "
         f"({entry.timeout_ms / 1000:g} s) between the decision and the commit. The batch is not written again by "
         "itself, since this would double what is committed. docs/exactly-once.md says how to go on: `pykafka "
         "transactions` shows what is decided, and can give up what is lost."

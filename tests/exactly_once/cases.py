@@ -161,19 +161,21 @@ def open_ids(broker: EmbeddedBroker, prefix: str = PREFIX, topic: str = TOPIC) -
 @contextmanager
 def dying(at: str) -> Iterator[None]:
     """Let the driver die before the given step: `decision`, `commit`, `done` or `losers`; `renew`: after its claim."""
-    whole = QueryTransactions.start_write
+    how = "start_write" if at == "decision" else "write"
+    whole = getattr(QueryTransactions, how)
 
-    def start_write(query: QueryTransactions, held: Held, entry: Entry | None) -> OpenWrite:
+    def write(query: QueryTransactions, held: Held, entry: Entry | None) -> OpenWrite | Held:
         if entry is not None and entry.state is (EntryState.DECIDED if at == "decision" else EntryState.DONE):
             raise Crash
-        return whole(query, held, entry)
+        written: OpenWrite | Held = whole(query, held, entry)
+        return written
 
     def die(*_: object, **__: object) -> None:
         raise Crash
 
     with ExitStack() as stack:
         if at in ("decision", "done"):
-            stack.enter_context(patch.object(QueryTransactions, "start_write", start_write))
+            stack.enter_context(patch.object(QueryTransactions, how, write))
         if at == "done":  # of a driver that takes over, its claim says so
             stack.enter_context(patch.object(QueryTransactions, "claim", die))
         if at == "renew":

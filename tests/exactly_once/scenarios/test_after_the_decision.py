@@ -1,0 +1,110 @@
+"""What a driver says when a batch is decided and its commit does not end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from spark_kafka_sink.broker.transactions import TransactionState
+from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError
+from spark_kafka_sink.exactly_once import refusals
+from spark_kafka_sink.exactly_once.batch_start import BatchStart
+from spark_kafka_sink.exactly_once.driver import Driver
+from spark_kafka_sink.exactly_once.entries import Batch, Entry
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.error_codes import broker_error
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.reader.blocking_client import Patience
+from spark_kafka_sink.testing import EmbeddedBroker
+from tests.exactly_once.cases import BOTH_TASKS, PREFIX, Query, open_ids, rows, seen
+from tests.exactly_once.cases import broker as broker
+
+REVOKED = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+@pytest.fixture
+def query(broker: EmbeddedBroker) -> Query:
+    return Query(broker)
+
+
+def fails(
+    query: Query, start: BatchStart, written: list[TransactionIdentity], strike: Callable[[], object]
+) -> ExactlyOnceError:
+    """Strike when it is decided; the error of the commit. The driver gives up after 1.5 s."""
+    commit_all = Driver._commit_all
+
+    def struck(driver: Driver, *arguments: Any) -> None:
+        driver._client.blocking._timeout_ms = 1_500
+        strike()
+        commit_all(driver, *arguments)
+
+    with patch.object(Driver, "_commit_all", struck), pytest.raises(ExactlyOnceError) as failed:
+        query.commit(start, 0, written)
+    query.broker.control.clear()
+    return failed.value
+
+
+def silence(broker: EmbeddedBroker) -> None:
+    broker.control.when(api=ApiKey.END_TXN, times=None).drop()
+
+
+def no_name(broker: EmbeddedBroker) -> None:
+    broker.control.when(api=ApiKey.END_TXN, times=None).fail(error_codes.UNKNOWN_SERVER_ERROR)
+
+
+def no_look_up(broker: EmbeddedBroker) -> None:
+    broker.control.when(api=ApiKey.END_TXN, times=None).fail(error_codes.NOT_COORDINATOR)
+    broker.control.when(api=ApiKey.FIND_COORDINATOR, times=None).fail(REVOKED)
+
+
+@pytest.mark.parametrize("fault", [silence, no_name, no_look_up])
+def test_a_commit_that_does_not_end_says_that_the_batch_is_decided_and_what_to_do(
+    query: Query, fault: Callable[[EmbeddedBroker], None]
+) -> None:
+    start = query.begin()
+    said = str(fails(query, start, query.write_both(start, 0), lambda: fault(query.broker)))
+    assert "batch 0 of query query-1 is decided (prefix p)" in said
+    assert "Nothing is lost yet" in said
+    assert "start again, or let `pykafka transactions finish`" in said
+    query.again().begin()
+    assert seen(query.broker) == rows(0)
+
+
+def test_where_one_is_lost_and_one_refused_both_are_named_as_what_they_are() -> None:
+    tasks = tuple(TransactionIdentity(f"p-1-{partition}-0", 4711, 12, 2) for partition in range(3))
+    entry = Entry(PREFIX, timeout_ms=60_000).decided(Batch("q", 0), BOTH_TASKS, tasks)
+    refused = {
+        "p-1-0-0": broker_error(error_codes.PRODUCER_FENCED, "lost"),
+        "p-1-1-0": broker_error(REVOKED, "revoked"),
+    }
+    lost = refusals.not_committed(entry, refused)
+    assert isinstance(lost, CommitLostError)
+    assert "1 of its 3 transactions cannot be committed any more:\n- p-1-0-0" in str(lost)
+    assert "these could not be committed now, and are open still:\n- p-1-1-0" in str(lost)
+    waiting = str(refusals.not_yet_committed(entry, refused))
+    assert "1 of its 3 transactions could not be committed now:\n- p-1-1-0" in waiting
+    assert "They are still open. Lost for good are: p-1-0-0. Nothing was given up." in waiting
+
+
+def test_an_abort_waits_until_it_is_seen_how_the_decision_has_ended(query: Query) -> None:
+    """Brokers answer the end of a transaction before they write its markers; an abort was taken for a decision then."""
+    start = query.begin()
+    written = query.write_both(start, 0)
+    query.broker.cluster.coordinator.transactions[start.task_id(0, 0)].start_wall_ms -= 10**9
+    with pytest.raises(ExactlyOnceError, match="too little to commit it safely"):
+        query.commit(start, 0, written)
+    driver = query.broker.cluster.coordinator.transactions[start.driver_id]
+    complete, driver.state = driver.state, TransactionState.PREPARE_ABORT
+    wait = Patience.wait
+
+    def markers_are_written(*arguments: Any) -> None:
+        driver.state = complete if driver.state is TransactionState.PREPARE_ABORT else driver.state
+        wait(*arguments)
+
+    with patch.object(Patience, "wait", markers_are_written):
+        assert query.abort(start, 0)
+    assert open_ids(query.broker) == []
