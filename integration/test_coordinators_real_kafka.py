@@ -26,6 +26,9 @@ pytestmark = pytest.mark.needs("kafka")
 
 TASKS = 300
 TIMEOUT_MS = 900_000
+SECONDS_MAX = 45.0
+"""An election, about 10 s here, and a generous rest for a busy machine. It was 106 s before each coordinator had a line
+of its own."""
 
 
 def client_of(cluster: KafkaCluster) -> TransactionsClient:
@@ -46,7 +49,9 @@ def prepared(client: TransactionsClient, topic: str) -> list[TransactionIdentity
 def measured(what: str) -> Iterator[None]:
     begun = time.monotonic()
     yield
-    print(f"{what}: {time.monotonic() - begun:.1f} s")
+    seconds = time.monotonic() - begun
+    print(f"{what}: {seconds:.1f} s")
+    assert seconds < SECONDS_MAX, what
 
 
 def coordinator_of_most(client: TransactionsClient) -> int:

@@ -144,8 +144,8 @@ class Driver:
         if seen is None:  # brokers did not know the id: they have forgotten it, or it is newer than the look
             newer = self._query.look() is not None
         else:
-            producer_id, epoch = hint.claimed
-            newer = producer_id == seen.id_and_epoch.producer_id and epoch > seen.id_and_epoch.epoch
+            held = seen.id_and_epoch
+            newer = hint.claimed.producer_id == held.producer_id and hint.claimed.epoch > held.epoch
         if newer:
             raise refusals.overtaken(hint, name)
 
@@ -170,7 +170,7 @@ class Driver:
             _log.info("prefix %s: %s is decided and not done; it is finished now", entry.prefix, entry.batch)
             self._commit_all(entry, driver)
             entry = entry.done()
-        claim = entry.begun(name, self._delivery.checkpoint, granted_ms, (driver.producer_id, driver.epoch))
+        claim = entry.begun(name, self._delivery.checkpoint, granted_ms, driver)
         driver, _ = self._query.take_over(driver, found, claim)
         return BatchStart(claim, driver, self._delivery.is_given)
 
@@ -324,7 +324,7 @@ class Driver:
         entry = self._query.entry(driver.producer_id)
         if not is_ours(entry):
             return False
-        claim = entry.begun(entry.driver, "", entry.timeout_ms, (driver.producer_id, driver.epoch))
+        claim = entry.begun(entry.driver, "", entry.timeout_ms, driver)
         driver, _ = self._query.take_over(driver, entry, claim)
         if self._delivery.is_forgotten:
             self._query.write(Held(driver), None)

@@ -31,7 +31,6 @@ KEYS_MAX = 100
 DRIVERS_MAX = 100
 """An older driver that stood still is known as one until it has had this number of successors."""
 VALUE_BYTES_MAX = 8 << 20
-NOT_CLAIMED = (-1, -1)
 _DIGEST_MARK, _DIGEST_CHARACTERS = "#", 8
 _BEGINNING_MARK = "+"
 _TEXT_CHARACTERS_MAX = 4_096
@@ -91,7 +90,7 @@ class Entry:
     """Of the tasks' transactions; 0 if that is not known."""
     keys: tuple[KeyedJob, ...] = ()
     """Jobs that are committed, the newest at the end."""
-    claimed: tuple[int, int] = NOT_CLAIMED
+    claimed: ProducerIdAndEpoch = NO_PRODUCER_ID
     """Producer id and epoch under which the newest driver took over."""
     written_by: ProducerIdAndEpoch = field(default=NO_PRODUCER_ID, compare=False)
     """As the batch in the log says; for one that was read."""
@@ -105,7 +104,9 @@ class Entry:
     def last_decided(self) -> Batch | None:
         return None if self.state is EntryState.OPEN else self.batch
 
-    def begun(self, driver: str, checkpoint: str, timeout_ms: int, claimed: tuple[int, int] = NOT_CLAIMED) -> Entry:
+    def begun(
+        self, driver: str, checkpoint: str, timeout_ms: int, claimed: ProducerIdAndEpoch = NO_PRODUCER_ID
+    ) -> Entry:
         """A new driver has the prefix."""
         others = [each for each in map(_digest, self.drivers) if each != _digest(driver)]
         return dataclasses.replace(
@@ -117,7 +118,7 @@ class Entry:
             claimed=claimed,
         )
 
-    def claimed_again(self, claimed: tuple[int, int]) -> Entry:
+    def claimed_again(self, claimed: ProducerIdAndEpoch) -> Entry:
         """Its driver has the prefix still, under another epoch."""
         return dataclasses.replace(self, claimed=claimed)
 
@@ -198,7 +199,7 @@ def encoded(entry: Entry) -> bytes:
         "drivers": entry.drivers,
         "checkpoint": entry.checkpoint,
         "timeoutMs": entry.timeout_ms,
-        "claimed": None if entry.claimed == NOT_CLAIMED else entry.claimed,
+        "claimed": None if entry.claimed == NO_PRODUCER_ID else entry.claimed,
         "keys": [{"key": job.key, "scope": job.scope, "content": _plain(job.content)} for job in entry.keys],
     }
     return json.dumps(plain, separators=(",", ":")).encode()
@@ -252,11 +253,11 @@ def _transaction(prefix: str, row: object) -> TransactionIdentity:
     return TransactionIdentity(task_id(prefix, task), *(_whole(each) for each in numbers))
 
 
-def _claimed(plain: object) -> tuple[int, int]:
+def _claimed(plain: object) -> ProducerIdAndEpoch:
     if plain is None:
-        return NOT_CLAIMED
+        return NO_PRODUCER_ID
     producer_id, epoch = _list(plain, 2)
-    return (_whole(producer_id), _whole(epoch, _INT_MAX))
+    return ProducerIdAndEpoch(_whole(producer_id), _whole(epoch, _INT_MAX))
 
 
 def _keyed_job(plain: object) -> KeyedJob:

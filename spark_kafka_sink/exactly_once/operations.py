@@ -113,7 +113,7 @@ def abort(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOP
     """Abort the open transactions of tasks under the prefix, and return them. ExactlyOnceError if they are decided."""
     with _opened(options, prefix, topic) as query:
         driver, entry = _fenced(query, _refuse_decided)
-        claim = entry.begun(_person(), "", entry.timeout_ms, (driver.producer_id, driver.epoch))
+        claim = entry.begun(_person(), "", entry.timeout_ms, driver)
         return [each for each in _end_leftovers(query, driver, entry, claim) if each.is_open]
 
 
@@ -190,7 +190,7 @@ def _finished(options: Mapping[str, str], prefix: str, topic: str, *, give_up: b
         if not all(refusals.is_lost(error) for error in refused.values()):
             raise refusals.not_yet_committed(entry, refused)
         if give_up or not refused:
-            claim = entry.done().begun(_person(), "", entry.timeout_ms, (driver.producer_id, driver.epoch))
+            claim = entry.done().begun(_person(), "", entry.timeout_ms, driver)
             if is_job_prefix(query.prefix):
                 _end_leftovers(query, driver, entry, claim)
             else:

@@ -218,7 +218,7 @@ class QueryTransactions:
         found = self.entry(driver.producer_id)
         if not _is_one_of(own, found):
             return None
-        claim = found.claimed_again((driver.producer_id, driver.epoch))
+        claim = found.claimed_again(driver)
         return Held(self.claim(driver, found, claim)), claim
 
     def write(self, held: Held, entry: Entry | None) -> Held:

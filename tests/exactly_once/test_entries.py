@@ -18,6 +18,7 @@ from spark_kafka_sink.exactly_once.entries import (
     encoded,
 )
 from spark_kafka_sink.exactly_once.names import TaskName, task_id
+from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 
 CONTENT = Content.of({"t": 3, "u": 1}, 40)
@@ -84,7 +85,7 @@ def test_what_is_no_entry_is_refused(value: bytes) -> None:
 
 WHOLE = (
     Entry("p", keys=(KeyedJob("k", "t", CONTENT),))
-    .begun("driver-1", "/checkpoint", 900_000, (17, 3))
+    .begun("driver-1", "/checkpoint", 900_000, ProducerIdAndEpoch(17, 3))
     .decided(Batch("q", 7, "k", "t"), CONTENT, (TRANSACTION,))
 )
 
