@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from spark_kafka_sink.errors import NetworkError
+from spark_kafka_sink.errors import NetworkError, ProducerFencedError
 from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
@@ -218,3 +218,11 @@ def test_a_job_is_committed_though_the_log_cannot_be_written_to_and_a_warning_sa
     assert caplog.text.count("the job is committed (prefix p), but this could not be noted") == is_written
     assert caplog.text.count("No reader waits for that, and there is nothing to do") == is_written
     assert "they hold readers back" not in caplog.text
+
+
+def test_a_driver_that_is_fenced_while_it_aborts_has_aborted_nothing(query: Query) -> None:
+    start = query.begin()
+    fenced = ProducerFencedError("it is another's", code=error_codes.PRODUCER_FENCED, name="PRODUCER_FENCED")
+    with patch.object(QueryTransactions, "look", side_effect=fenced), Driver(query.delivery) as driver:
+        assert driver.abort(start, query.batch(0)) is False
+        assert driver.abort_unreported(query.name) is False
