@@ -152,20 +152,21 @@ class DecisionLog:
     def entry(
         self,
         prefix: str,
-        producer_id: int | None,
+        producer_ids: Sequence[int | None],
         owners: Callable[[], Mapping[int, str]],
         *,
         is_claimed: bool = False,
     ) -> Entry | None:
         """The newest entry that counts. None if there is none.
 
-        `producer_id`: what `<prefix>-driver` has now; None if brokers do not know it. `owners`: which transactional id
+        `producer_ids`: what `<prefix>-driver` has now, and what it had just before: a request for its next epoch brings
+        another one when its epochs are used up. None if brokers do not know it. `owners`: which transactional id
         has which producer id now; asked for only where it decides. `is_claimed`: brokers say that the driver has
         written into the log.
         """
         partition = self.partition(prefix)
         progress = self._read(partition, prefix.encode())
-        return self._believed(prefix, partition, progress, producer_id, owners, _LATE_EPOCH if is_claimed else 0)
+        return self._believed(prefix, partition, progress, producer_ids, owners, _LATE_EPOCH if is_claimed else 0)
 
     def entries(self, producer_ids: Callable[[list[str]], Mapping[str, int | None]]) -> dict[str, Entry]:
         """The newest entry that counts of each prefix, for people: what cannot be read is left out with a warning.
@@ -182,7 +183,7 @@ class DecisionLog:
                 if prefix not in known:
                     continue
                 try:
-                    entry = self._believed(prefix, partition, progress, known[prefix], dict)
+                    entry = self._believed(prefix, partition, progress, (known[prefix],), dict)
                 except DecodeError as error:
                     _log.warning("%s", error)
                     continue
@@ -239,14 +240,14 @@ class DecisionLog:
         prefix: str,
         partition: int,
         progress: _Progress,
-        producer_id: int | None,
+        producer_ids: Sequence[int | None],
         owners: Callable[[], Mapping[int, str]],
         epoch_min: int = 0,
     ) -> Entry | None:
         """`epoch_min`: of a record by an earlier producer id."""
         key = prefix.encode()
         newest = progress.newest.get(key, {})
-        record = newest.get(producer_id) if producer_id is not None else None
+        record = next((newest[each] for each in producer_ids if each is not None and each in newest), None)
         if record is None and (earlier := [each for each in newest.values() if each.written_by.epoch >= epoch_min]):
             record = self._of_earlier_id(prefix, partition, earlier, owners())
         for stranger in (*newest.values(), progress.plain.get(key)):

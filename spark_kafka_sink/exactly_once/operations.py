@@ -217,7 +217,7 @@ def _entries(client: TransactionsClient, log: DecisionLog, prefix: str | None) -
     if prefix is None:
         return log.entries(lambda prefixes: _producer_ids(client, prefixes))
     driver = client.describe([driver_id(prefix)]).get(driver_id(prefix))
-    entry = log.entry(prefix, None if driver is None else driver.id_and_epoch.producer_id, client.owners)
+    entry = log.entry(prefix, (None if driver is None else driver.id_and_epoch.producer_id,), client.owners)
     return {} if entry is None else {prefix: entry}
 
 

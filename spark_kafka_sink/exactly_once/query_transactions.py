@@ -86,6 +86,7 @@ class QueryTransactions:
         self.prefix = prefix
         self.driver_id = driver_id(prefix)
         self._is_claimed = False  # as the last look has shown: then the id has written into the log
+        self._known_id: int | None = None  # what the driver's id had at the last look, or write
         self._lent = lent(config, system=system)
         self.client: TransactionsClient = self._lent.__enter__()
         self.log = DecisionLog(config, topic, self.client.blocking)
@@ -104,6 +105,7 @@ class QueryTransactions:
         """Who holds the driver's id. None if brokers do not know it."""
         seen = self.client.describe([self.driver_id], meanwhile).get(self.driver_id)
         self._is_claimed = seen is not None and has_claimed(seen)
+        self._known_id = None if seen is None else seen.id_and_epoch.producer_id
         return seen
 
     def look_when_ended(self, meanwhile: Callable[[], None] = lambda: None) -> TransactionDescription | None:
@@ -161,7 +163,8 @@ class QueryTransactions:
 
     def entry(self, producer_id: int | None) -> Entry:
         """The newest entry that counts; one that says nothing, if there is none."""
-        found = self.log.entry(self.prefix, producer_id, self.client.owners, is_claimed=self._is_claimed)
+        ids = (producer_id, self._known_id)
+        found = self.log.entry(self.prefix, ids, self.client.owners, is_claimed=self._is_claimed)
         return Entry(self.prefix) if found is None else found
 
     def claim(self, driver: ProducerIdAndEpoch, found: Entry, entry: Entry) -> ProducerIdAndEpoch:
@@ -170,6 +173,7 @@ class QueryTransactions:
         ProducerFencedError if something else is the newest entry after that: another one's, or one that was not seen.
         """
         held = self._written_by_newest_id(Held(driver), (encoded(found), encoded(entry)))
+        self._known_id = held.driver.producer_id
         # Brokers give the next epoch when the transaction before it is complete: its marker is in the log then.
         renewed = self.renew(held.driver, entry.timeout_ms)
         if self.entry(renewed.producer_id) != entry:

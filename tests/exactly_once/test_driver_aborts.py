@@ -223,6 +223,6 @@ def test_a_job_is_committed_though_the_log_cannot_be_written_to_and_a_warning_sa
 def test_a_driver_that_is_fenced_while_it_aborts_has_aborted_nothing(query: Query) -> None:
     start = query.begin()
     fenced = ProducerFencedError("it is another's", code=error_codes.PRODUCER_FENCED, name="PRODUCER_FENCED")
-    with patch.object(QueryTransactions, "look", side_effect=fenced), Driver(query.delivery) as driver:
+    with patch.object(QueryTransactions, "fence", side_effect=fenced), Driver(query.delivery) as driver:
         assert driver.abort(start, query.batch(0)) is False
         assert driver.abort_unreported(query.name) is False

@@ -115,7 +115,8 @@ def test_of_two_starts_that_have_one_name_one_decides_the_batch(version: int, fi
 def test_an_abort_without_reports_that_stood_still_ends_nothing_that_is_decided(
     version: int, place: int, step: int
 ) -> None:
-    """Spark gives a batch up while its commit is under way."""
+    """Spark gives a batch up while its commit is under way. The abort stands still for three requests of the commit,
+    and the commit then for what is left of the abort."""
     world = world_after_one_batch(version)
     script = Script(world)
     world.add_driver("driver-2")
@@ -124,8 +125,10 @@ def test_an_abort_without_reports_that_stood_still_ends_nothing_that_is_decided(
     def commits() -> bool:
         return all_have_ended(world, "driver-2")
 
-    script.holds("stop", place, lambda: script.ended("driver-2") or script.passed("driver-2") > step, since=commits)
+    later = step + 3
+    script.holds("stop", place, lambda: script.ended("driver-2") or script.passed("driver-2") >= later, since=commits)
     script.holds("driver-2", step, lambda: script.ended("stop") or script.passed("stop") >= place, since=commits)
+    script.holds("driver-2", later, lambda: script.ended("stop"), since=commits)
     script.play()
     assert not any("cannot be committed any more" in str(error) for error in world.failed.values())
     restart_and_check(world)
