@@ -109,3 +109,4 @@ def test_where_the_number_is_not_known_max_tasks_is_asked_for(
     with pytest.raises(ConfigurationError, match="'maxBytesPerSecond' needs 'maxTasks' here"):
         share(spark)
     assert share(spark, maxTasks="8") == LIMIT / 8
+    assert share(spark, maxTasks=" +8 ") == LIMIT / 8, "the table of options takes it, too"

@@ -332,7 +332,10 @@ def _say_tasks_at_once(writer: Any, said: Record) -> None:
 
 def _number(text: str) -> int:
     """What is no number of tasks is refused with the other options."""
-    return max(int(text), 1) if text.strip().isdecimal() else 1
+    try:
+        return max(int(text), 1)
+    except ValueError:
+        return 1
 
 
 def _in_few_tasks(frame: Any, said: Record) -> Any:
