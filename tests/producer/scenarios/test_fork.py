@@ -16,16 +16,22 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from types import ModuleType
+from typing import Any
 
 import numpy as np
+import pytest
 
 import spark_kafka_sink
+from spark_kafka_sink.exactly_once import clients
 from spark_kafka_sink.network.security import conversations
 from spark_kafka_sink.network.security.oidc import OidcConfig, TokenSource
+from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import RecordFutures, SendFuture
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.spark import distribution
 from spark_kafka_sink.spark.pool import POOL
 from spark_kafka_sink.testing import embedded_broker
 from tests.fake_system import FakeSystem
@@ -75,7 +81,7 @@ def in_child(work: Callable[[], bool]) -> bool:
 
 
 @contextmanager
-def held(lock: threading.Condition) -> Iterator[None]:
+def held(lock: threading.Condition | threading.Lock) -> Iterator[None]:
     """Hold the lock in another thread for the time of the block."""
     taken, release = threading.Event(), threading.Event()
 
@@ -102,8 +108,24 @@ def write_in_virtual_time() -> bool:
     return stored
 
 
-def test_no_module_has_a_lock_but_the_pool_of_spark_s_worker() -> None:
-    assert [name for name, _ in shared_locks() if ".POOL." not in name] == []
+MADE_ANEW = (".POOL.", "._kept.")
+"""A child makes these anew; see the tests below."""
+
+
+def test_no_module_has_a_lock_but_those_that_a_child_makes_anew() -> None:
+    assert [name for name, _ in shared_locks() if not any(part in name for part in MADE_ANEW)] == []
+
+
+@pytest.mark.parametrize("module", [clients, distribution])
+def test_a_child_keeps_clients_of_its_own_though_a_thread_of_the_parent_was_asking(module: Any) -> None:
+    config = ProducerConfig.parse({"bootstrap.servers": "127.0.0.1:9"}).client_config()
+
+    def lend_one() -> bool:
+        with module._kept.lent(config, BytesIO) as client:
+            return not client.closed
+
+    with held(module._kept._lock):
+        assert in_child(lend_one)
 
 
 def test_a_child_has_an_empty_pool_of_its_own_though_the_parent_s_was_locked() -> None:
