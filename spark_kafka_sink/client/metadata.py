@@ -139,10 +139,12 @@ class Metadata:
 
     def request_update(self, *, reset_backoff: bool = False) -> int:
         """Ask again for everything. Returns the version that the answer will exceed. `reset_backoff`: for something
-        new, not because the last answer did not help."""
+        new, not because the last answer did not help. It is asked at once then, if the last attempt had an answer."""
         with self._lock:
             self._wants_full = True
-            if reset_backoff:
+            if reset_backoff and not self._failures:
+                self._no_pause()
+            elif reset_backoff:
                 self._uneventful = 0
                 self._set_pause()
             return self._version
@@ -337,7 +339,7 @@ class Metadata:
     # --- parts (with _lock held)
 
     def _no_pause(self) -> None:
-        """Before the first question about a topic. Later ones about it keep the pause."""
+        """Before a question about something new. Later ones about it keep the pause."""
         self._uneventful = 0
         self._last_attempt_ms = -math.inf
         self._set_pause()

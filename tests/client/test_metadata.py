@@ -114,7 +114,10 @@ def test_something_new_to_ask_for_ends_the_backoff(metadata: Metadata) -> None:
     metadata.request_update()
     assert metadata.time_to_next_update(5) > 500
     metadata.request_update(reset_backoff=True)
-    assert metadata.time_to_next_update(5) <= 120
+    assert metadata.time_to_next_update(5) == 0
+    metadata.update_failed(5)
+    metadata.request_update(reset_backoff=True)
+    assert metadata.time_to_next_update(5) > 0, "brokers that do not answer are not asked all the time"
 
 
 def test_refreshes_at_their_time_do_not_back_off(metadata: Metadata) -> None:
