@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import TypeVar
 
 _Self = TypeVar("_Self", bound="Closing")
 
 
-class Closing:
+class Closing(ABC):
     def __enter__(self: _Self) -> _Self:
         return self
 
@@ -17,5 +18,5 @@ class Closing:
     ) -> None:
         self.close()
 
-    def close(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def close(self) -> None: ...
