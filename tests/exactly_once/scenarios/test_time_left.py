@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.errors import ExactlyOnceError
+from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.log_writer import Held, OpenWrite
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions, claimed_timeout_ms
 from spark_kafka_sink.exactly_once.time_left import decision_ms, margin_ms
@@ -78,13 +79,10 @@ def test_time_that_passes_between_the_look_and_the_decision_is_noticed(
     assert seen(query.broker) == rows(0)
 
 
-def test_a_driver_that_stood_still_between_its_last_look_and_the_decision_has_decided_nothing(
-    query: Query, monkeypatch: pytest.MonkeyPatch
+def timed_out_before_its_commit(
+    query: Query, start: BatchStart, monkeypatch: pytest.MonkeyPatch, *, all_of_it: bool
 ) -> None:
-    """Its own transaction has timed out before those of its tasks: they are aborted here as late as brokers may be."""
-    query.run(0)
-    start = query.begin()
-    written = query.write_both(start, 1)
+    """Let the driver stand still before its decision's commit, until brokers have ended the decision; or all."""
     coordinator, whole = query.broker.cluster.coordinator, OpenWrite.commit
 
     def stands_still(writing: OpenWrite, *arguments: Any) -> Held:
@@ -92,10 +90,21 @@ def test_a_driver_that_stood_still_between_its_last_look_and_the_decision_has_de
         with query.broker.cluster.lock:
             now = max(each.start_ms for each in coordinator.transactions.values())
             assert coordinator.abort_overdue(now + decision_ms(start.entry.timeout_ms)) == [start.driver_id]
-            coordinator.abort_overdue(1e12)
+            if all_of_it:
+                coordinator.abort_overdue(1e12)
         return whole(writing, *arguments)
 
     monkeypatch.setattr(OpenWrite, "commit", stands_still)
+
+
+def test_a_driver_that_stood_still_between_its_last_look_and_the_decision_has_decided_nothing(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own transaction has timed out before those of its tasks: they are aborted here as late as brokers may be."""
+    query.run(0)
+    start = query.begin()
+    written = query.write_both(start, 1)
+    timed_out_before_its_commit(query, start, monkeypatch, all_of_it=True)
     with pytest.raises(ExactlyOnceError, match="are not open any more"):
         query.commit(start, 1, written)
     query.again().run(1)
@@ -109,16 +118,7 @@ def test_a_driver_whose_decision_alone_has_timed_out_decides_again(
     query.run(0)
     start = query.begin()
     written = query.write_both(start, 1)
-    coordinator, whole = query.broker.cluster.coordinator, OpenWrite.commit
-
-    def stands_still(writing: OpenWrite, *arguments: Any) -> Held:
-        monkeypatch.undo()
-        with query.broker.cluster.lock:
-            now = max(each.start_ms for each in coordinator.transactions.values())
-            assert coordinator.abort_overdue(now + decision_ms(start.entry.timeout_ms)) == [start.driver_id]
-        return whole(writing, *arguments)
-
-    monkeypatch.setattr(OpenWrite, "commit", stands_still)
+    timed_out_before_its_commit(query, start, monkeypatch, all_of_it=False)
     query.commit(start, 1, written)
     assert seen(query.broker) == rows(0, 1)
     query.run(2)
