@@ -86,7 +86,7 @@ class QueryTransactions:
         self.prefix = prefix
         self.driver_id = driver_id(prefix)
         self._is_claimed = False  # as the last look has shown: then the id has written into the log
-        self._known_id: int | None = None  # what the driver's id had at the last look, or write
+        self._known_id: int | None = None  # what the driver's id had at the last look
         self._lent = lent(config, system=system)
         self.client: TransactionsClient = self._lent.__enter__()
         self.log = DecisionLog(config, topic, self.client.blocking)
@@ -173,7 +173,6 @@ class QueryTransactions:
         ProducerFencedError if something else is the newest entry after that: another one's, or one that was not seen.
         """
         held = self._written_by_newest_id(Held(driver), (encoded(found), encoded(entry)))
-        self._known_id = held.driver.producer_id
         # Brokers give the next epoch when the transaction before it is complete: its marker is in the log then.
         renewed = self.renew(held.driver, entry.timeout_ms)
         if self.entry(renewed.producer_id) != entry:

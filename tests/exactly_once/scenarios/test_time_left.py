@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from spark_kafka_sink.errors import ExactlyOnceError
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
+from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.log_writer import Held, OpenWrite
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions, claimed_timeout_ms
 from spark_kafka_sink.exactly_once.time_left import decision_ms, margin_ms
@@ -123,6 +125,21 @@ def test_a_driver_whose_decision_alone_has_timed_out_decides_again(
     assert seen(query.broker) == rows(0, 1)
     query.run(2)
     assert seen(query.broker) == rows(0, 1, 2)
+
+
+def test_what_a_driver_does_not_decide_anew_is_aborted(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has claimed the prefix again meanwhile, so the log does not say any more what it said at the start."""
+    query.run(0)
+    start = query.begin()
+    written = query.write_both(start, 1)
+    timed_out_before_its_commit(query, start, monkeypatch, all_of_it=False)
+    looks = patch.object(Driver, "_refusal", side_effect=[None, ExactlyOnceError("too late")])
+    with looks, pytest.raises(ExactlyOnceError, match="too late"):
+        query.commit(start, 1, written)
+    assert query.abort(start, 1)
+    assert (seen(query.broker), open_ids(query.broker)) == (rows(0), [])
+    query.run(1)
+    assert seen(query.broker) == rows(0, 1)
 
 
 def test_a_decision_whose_commit_has_no_answer_is_not_asked_for_longer_than_the_margin_allows(
