@@ -7,16 +7,12 @@ import pytest
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
-from spark_kafka_sink.client.metadata import ADDRESSES_REMEMBERED, Metadata, new_metadata
+from spark_kafka_sink.client.metadata import Metadata, new_metadata
 from spark_kafka_sink.client.metadata_merge import LeaderHint
 from spark_kafka_sink.errors import (
-    AuthenticationError,
     AuthorizationError,
     BrokerError,
     ConfigurationError,
-    IllegalStateError,
-    MetadataTimeoutError,
-    ProducerClosedError,
 )
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
@@ -289,93 +285,6 @@ def test_rebootstrapping_forgets_brokers_and_leaders_but_not_what_is_wanted(meta
     assert list(metadata.snapshot.nodes) == [-1]
     assert metadata.contains_topic("t")
     assert metadata.time_to_next_update(1_000) == 0
-
-
-def test_an_answer_ends_the_wait_for_it(metadata: Metadata) -> None:
-    version = metadata.request_update()
-    settled(metadata, "t")
-    metadata.await_update(version, 0)
-
-
-def test_a_wait_ends_when_the_answer_comes_to_another_thread(metadata: Metadata) -> None:
-    version = metadata.request_update()
-    waiter = threading.Thread(target=metadata.await_update, args=(version, 1e9))
-    waiter.start()
-    settled(metadata, "t")
-    waiter.join(PATIENCE_SECONDS)
-    assert not waiter.is_alive()
-
-
-def test_a_wait_asks_for_what_is_left_of_its_milliseconds_in_seconds(
-    system: FakeSystem, metadata: Metadata, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits: list[float] = []
-
-    def pass_half_a_second(_: threading.Condition, seconds: float) -> None:
-        waits.append(seconds)
-        system.advance(500)
-
-    monkeypatch.setattr(threading.Condition, "wait", pass_half_a_second)
-    with pytest.raises(MetadataTimeoutError, match="within 1200 ms"):
-        metadata.await_update(metadata.version, 1_200)
-    assert waits == pytest.approx([1.2, 0.7, 0.2])
-
-
-def test_a_wait_in_vain_names_the_addresses_that_failed_and_why(metadata: Metadata) -> None:
-    with pytest.raises(MetadataTimeoutError, match="No broker has answered"):
-        metadata.await_update(metadata.version, 0)
-    metadata.connection_failed(0, "b:9092 (10.0.0.1)", "refused once")
-    metadata.connection_failed(0, "b:9092 (10.0.0.2)", "timed out")
-    metadata.connection_failed(0, "b:9092 (10.0.0.1)", "refused again")
-    with pytest.raises(MetadataTimeoutError) as failure:
-        metadata.await_update(metadata.version, 0)
-    assert "b:9092 (10.0.0.2): timed out; b:9092 (10.0.0.1): refused again" in str(failure.value)
-    assert "refused once" not in str(failure.value)
-    settled(metadata, "t")
-    assert "refused" not in metadata.unreachable_words()
-
-
-def test_failed_addresses_are_remembered_within_a_bound(metadata: Metadata) -> None:
-    for index in range(1_000):
-        metadata.connection_failed(index, f"host{index}:1", "gone")
-    assert metadata.unreachable_words().count("gone") == ADDRESSES_REMEMBERED
-    assert "host999" in metadata.unreachable_words()
-
-
-def test_a_fatal_error_ends_every_wait_until_an_answer_comes_after_all(metadata: Metadata) -> None:
-    metadata.fatal_error(AuthenticationError("wrong password"))
-    for _ in range(2):
-        with pytest.raises(AuthenticationError, match="wrong password"):
-            metadata.await_update(metadata.version, 1e9)
-    settled(metadata, "t")
-    metadata.await_update(metadata.version - 1, 0)
-
-
-def test_a_fatal_error_ends_a_wait_that_has_begun(metadata: Metadata) -> None:
-    failures: list[BaseException] = []
-
-    def wait() -> None:
-        try:
-            metadata.await_update(metadata.version, 1e9)
-        except AuthenticationError as error:
-            failures.append(error)
-
-    waiters = [threading.Thread(target=wait) for _ in range(3)]
-    for waiter in waiters:
-        waiter.start()
-    metadata.fatal_error(AuthenticationError("wrong password"))
-    for waiter in waiters:
-        waiter.join(PATIENCE_SECONDS)
-    assert len(failures) == 3, "all of those who wait, not the first alone"
-
-
-def test_the_end_ends_all_waits_and_takes_no_more_answers(metadata: Metadata) -> None:
-    query = metadata.new_query(0)
-    metadata.close()
-    with pytest.raises(ProducerClosedError):
-        metadata.await_update(metadata.version, 1e9)
-    with pytest.raises(IllegalStateError):
-        metadata.update(query, metadata_answer(), 12, 0)
 
 
 def test_reading_the_snapshot_never_waits_for_the_lock(metadata: Metadata) -> None:
