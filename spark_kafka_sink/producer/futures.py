@@ -151,13 +151,21 @@ def _call_when_done(callback: Callable[[Future[T]], object], future: Future[T]) 
         _log.exception("A callback of a future failed; the other records go on.")
 
 
+class _Look(NamedTuple):
+    """The parts of a Future that are needed by those that look at it, under the names that Future has for them."""
+
+    condition: threading.Condition
+    waiters: list[Any]
+    done_callbacks: list[Callable[[Future[RecordMetadata]], object]]
+
+
 class SendFuture(_ProducerFuture[RecordMetadata]):
     """The future of one record.
 
     Most futures of records are dropped without a look, and what Future makes for the look (a condition, two lists,
     1.5 kB) costs as much as all the rest of send(). So Future.__init__ is left out on purpose: outcomes are kept for
-    all records of a call together, and the first look makes the rest. Every method of Future, and every function that
-    works on futures, takes the condition first.
+    all records of a call together, and the call makes the rest at the first look. Every method of Future, and every
+    function that works on futures, takes the condition first.
 
     No lock is needed between the two. The sender notes the outcome, then looks for a future that is watched; the first
     look has the future watched, then makes its condition, then looks for an outcome. So one of them finds what the
@@ -180,10 +188,8 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
         if condition is None:
             if self._call.outcome(self._row) is None:
                 self._call.watched[self._row] = self
-            fields = self.__dict__  # setdefault is one step: two threads that look first get the same
-            fields.setdefault("_waiters", [])
-            fields.setdefault("_done_callbacks", [])
-            condition = fields.setdefault("_looked_at", threading.Condition())
+            condition, self._waiters, self._done_callbacks = self._call.look(self._row)
+            self._looked_at = condition
         if self._state == PENDING:
             outcome = self._call.outcome(self._row)
             if outcome is not None:
@@ -242,6 +248,7 @@ class RecordFutures:
         """By row; only of rows that have some."""
         self.watched: dict[int, SendFuture] = {}
         """By row; only those that were looked at before they had an outcome."""
+        self._looks: dict[int, _Look] = {}
         self._topic = topic
         self._ended: list[_Ended] = []  # in which the rows are found by _places, up to number _known
         self._known = 0
@@ -275,6 +282,10 @@ class RecordFutures:
         if raised is not None:
             raise raised from None
         return SendFuture(self, 0)
+
+    def look(self, row: int) -> _Look:
+        """Return the look at the row's future. It is the same for all threads: setdefault is one step."""
+        return self._looks.setdefault(row, _Look(threading.Condition(), [], []))
 
     def outcome(self, row: int) -> RecordMetadata | Exception | None:
         """Return the row's outcome, or None. Safe from any thread: two that index the same results write the same."""
