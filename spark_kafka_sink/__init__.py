@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spark_kafka_sink.errors import KafkaSinkError
-    from spark_kafka_sink.producer.futures import ColumnsResult, RecordMetadata
     from spark_kafka_sink.producer.producer import KafkaProducer
     from spark_kafka_sink.producer.record import ProducerRecord
+    from spark_kafka_sink.producer.results import ColumnsResult, RecordMetadata
     from spark_kafka_sink.producer.tables import TableResult
     from spark_kafka_sink.records.columns import RecordColumns
     from spark_kafka_sink.spark.datasource import KafkaDataSource
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "ColumnsResult": "spark_kafka_sink.producer.futures",
+    "ColumnsResult": "spark_kafka_sink.producer.results",
     "KafkaDataSource": "spark_kafka_sink.spark.datasource",
     "KafkaProducer": "spark_kafka_sink.producer.producer",
     "KafkaSinkError": "spark_kafka_sink.errors",
     "ProducerRecord": "spark_kafka_sink.producer.record",
     "RecordColumns": "spark_kafka_sink.records.columns",
-    "RecordMetadata": "spark_kafka_sink.producer.futures",
+    "RecordMetadata": "spark_kafka_sink.producer.results",
     "TableResult": "spark_kafka_sink.producer.tables",
     "register": "spark_kafka_sink.spark.patches.drop_in",
 }

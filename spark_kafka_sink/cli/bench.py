@@ -23,8 +23,8 @@ from spark_kafka_sink.producer.progress import Progress
 
 if TYPE_CHECKING:
     from spark_kafka_sink.network.system import System
-    from spark_kafka_sink.producer.futures import ColumnsResult
     from spark_kafka_sink.producer.producer import KafkaProducer
+    from spark_kafka_sink.producer.results import ColumnsResult
     from spark_kafka_sink.records.columns import RecordColumns
 
 HELP = "write records of a realistic shape to a topic, and measure"

@@ -1,21 +1,18 @@
-"""What callers of send get back: futures, and what they resolve to.
+"""Futures: what callers of send get back. What they resolve to is in results.py.
 
 A future is made per call: one for a record of send(), one for all the columns of a send_columns(). Batches cut across
 calls, so the rows of one call are acknowledged or fail in pieces. ColumnsFuture and RecordFutures are the two kinds of
 `Call` (batching/row_origins.py) that get these pieces, on the sender's thread, in the order of the batches.
-
-Columns resolve even when rows fail: the failures are part of the result, with the rows' positions.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures._base import FINISHED, PENDING
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from inspect import isroutine
 from typing import Any, NamedTuple, TypeVar, cast
@@ -23,8 +20,9 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_kafka_sink.errors import DeliveryError, KafkaSinkError
+from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.batching.row_origins import Shares
+from spark_kafka_sink.producer.results import ColumnsResult, RecordMetadata, RowFailures
 
 _log = logging.getLogger(__name__)
 
@@ -34,86 +32,8 @@ its key and value. Measured with tracemalloc: 326 bytes for a record that is enc
 
 NONE_NAMED: Mapping[int, KafkaSinkError] = {}
 """No record of a batch has an error of its own."""
-_NO_OFFSET = np.iinfo(np.int64).max
 _NOTHING: NDArray[Any] = np.empty(0, np.int64)
 T = TypeVar("T")
-
-
-class RecordMetadata(NamedTuple):
-    """Where a record is. `offset` is -1 if the broker did not send it: acks=0, or a duplicate of a lost answer."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp_ms: int
-    serialized_key_size: int = -1
-    serialized_value_size: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetRange:
-    """Rows written to one partition. Other writers' records may lie between the first and the last offset.
-
-    An offset of -1 is one that the broker did not send (acks=0, or a retry whose first attempt was stored).
-    """
-
-    first_offset: int
-    last_offset: int
-    rows: int
-
-    def __add__(self, other: OffsetRange) -> OffsetRange:
-        known = [offset for offset in (self.first_offset, other.first_offset) if offset >= 0]
-        return OffsetRange(min(known, default=-1), max(self.last_offset, other.last_offset), self.rows + other.rows)
-
-
-def written_ranges(stored: Sequence[Shares]) -> dict[int, OffsetRange]:
-    """What was written of one call or several, by partition."""
-    shares = np.concatenate([np.empty((0, 5), np.int64), *map(np.asarray, stored)])
-    firsts, lasts, partitions, offsets, _ = shares[shares[:, 2].argsort(kind="stable")].T
-    begins = np.flatnonzero(np.diff(partitions, prepend=-1))
-    counts, known = lasts - firsts, offsets >= 0
-    lowest = np.minimum.reduceat(np.where(known, offsets, _NO_OFFSET), begins)
-    highest = np.maximum.reduceat(np.where(known, offsets + counts - 1, -1), begins)
-    columns = partitions[begins], np.where(lowest == _NO_OFFSET, -1, lowest), highest, np.add.reduceat(counts, begins)
-    return {row[0]: OffsetRange(*row[1:]) for row in np.stack(columns, axis=1).tolist()}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RowFailures:
-    """Rows that were not written, by their positions in the columns that were given, and why."""
-
-    rows: NDArray[np.int64]
-    partition: int | None
-    error: KafkaSinkError
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ColumnsResult:
-    """What became of the rows of one send_columns()."""
-
-    topic: str
-    failures: tuple[RowFailures, ...]
-    rows_written: int
-    stored: Sequence[Shares] = field(repr=False)
-    """What brokers have of the call, answer by answer."""
-
-    @property
-    def partitions(self) -> dict[int, OffsetRange]:
-        """What was written, by partition; summed up here, since many never look."""
-        return written_ranges(self.stored)
-
-    @property
-    def rows_failed(self) -> int:
-        return sum(len(failure.rows) for failure in self.failures)
-
-    def raise_for_failures(self) -> None:
-        """Raise DeliveryError, with the first failure as its cause, if any row was not written."""
-        if self.failures:
-            first = self.failures[0]
-            raise DeliveryError(
-                f"{self.rows_failed} of {self.rows_written + self.rows_failed} rows were not written to topic "
-                f"{self.topic}. The first of them is row {int(first.rows[0])}: {first.error}"
-            ) from first.error
 
 
 Callback = Callable[[RecordMetadata, "Exception | None"], None]

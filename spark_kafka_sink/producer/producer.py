@@ -33,7 +33,7 @@ from spark_kafka_sink.network.system import OperatingSystem, System
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.config import ProducerConfig, with_keywords
-from spark_kafka_sink.producer.futures import Callback, ColumnsFuture, RecordFutures, RecordMetadata, SendFuture
+from spark_kafka_sink.producer.futures import Callback, ColumnsFuture, RecordFutures, SendFuture
 from spark_kafka_sink.producer.interceptors import Interceptor, Interceptors
 from spark_kafka_sink.producer.metrics import ProducerMetrics, Totals, kept_elsewhere
 from spark_kafka_sink.producer.partitioner import Partitioner, RecordPartitioner
@@ -48,6 +48,7 @@ from spark_kafka_sink.producer.record import (
     header_bytes,
     record_of,
 )
+from spark_kafka_sink.producer.results import RecordMetadata
 from spark_kafka_sink.producer.rows import (
     BadRows,
     Rows,

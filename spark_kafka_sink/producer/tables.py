@@ -24,7 +24,8 @@ from spark_kafka_sink.errors import (
     KafkaSinkError,
     ProducerClosedError,
 )
-from spark_kafka_sink.producer.futures import ColumnsFuture, OffsetRange
+from spark_kafka_sink.producer.futures import ColumnsFuture
+from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.producer.table_plan import TablePlan
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.topic_rows import TopicRows

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.producer.futures import OffsetRange
+from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.producer.windows import Latencies, bucket_end_ms
 from spark_kafka_sink.words import cleaned, counted, sized
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from spark_kafka_sink.producer.futures import OffsetRange
+from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.producer.windows import Latencies
 
 if TYPE_CHECKING:

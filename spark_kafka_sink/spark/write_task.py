@@ -34,8 +34,8 @@ from spark_kafka_sink.errors import (
     RecordTooLargeError,
 )
 from spark_kafka_sink.producer.batching.row_origins import Shares
-from spark_kafka_sink.producer.futures import ColumnsResult, RowFailures, written_ranges
 from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.results import ColumnsResult, RowFailures, written_ranges
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.topic_rows import TopicRows
 from spark_kafka_sink.spark.cache_timeout import idle_seconds

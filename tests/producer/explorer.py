@@ -28,9 +28,9 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.errors import KafkaSinkError
-from spark_kafka_sink.producer.futures import ColumnsResult, RecordMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.results import ColumnsResult, RecordMetadata
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import WALL_MS, FakeSystem
 from tests.producer.schedules import TOPIC, Schedule

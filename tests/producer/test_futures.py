@@ -14,7 +14,8 @@ import pytest
 from spark_kafka_sink.errors import DeliveryError, KafkaSinkError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
-from spark_kafka_sink.producer.futures import ColumnsFuture, OffsetRange, RecordFutures, RecordMetadata, SendFuture
+from spark_kafka_sink.producer.futures import ColumnsFuture, RecordFutures, SendFuture
+from spark_kafka_sink.producer.results import OffsetRange, RecordMetadata
 from spark_kafka_sink.producer.sending.deliveries import complete_futures, shares_of_calls
 from spark_kafka_sink.producer.topic_partition import TopicPartition
 from tests.producer.batching.one_piece import append_rows

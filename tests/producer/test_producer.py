@@ -18,9 +18,10 @@ from spark_kafka_sink.errors import (
     ProducerClosedError,
     RecordTooLargeError,
 )
-from spark_kafka_sink.producer.futures import FUTURE_BYTES, RecordMetadata
+from spark_kafka_sink.producer.futures import FUTURE_BYTES
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.results import RecordMetadata
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns

@@ -12,10 +12,10 @@ from spark_kafka_sink.broker.handlers import HANDLERS
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.errors import InvalidRecordError, MetadataTimeoutError
-from spark_kafka_sink.producer.futures import RecordMetadata
 from spark_kafka_sink.producer.murmur2 import partitions_of_keys
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.results import RecordMetadata
 from spark_kafka_sink.producer.topics import Topics
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker

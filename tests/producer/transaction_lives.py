@@ -19,9 +19,9 @@ from spark_kafka_sink.errors import (
     TransactionAbortableError,
     TransactionTimeoutError,
 )
-from spark_kafka_sink.producer.futures import RecordMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.results import RecordMetadata
 from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from tests.fake_system import WALL_MS
 from tests.producer.schedules import TOPIC

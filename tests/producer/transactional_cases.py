@@ -7,9 +7,9 @@ from concurrent.futures import Future
 import pytest
 
 from spark_kafka_sink.broker.transactions import TransactionState
-from spark_kafka_sink.producer.futures import RecordMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.results import RecordMetadata
 from spark_kafka_sink.protocol.headers import decode_request
 from spark_kafka_sink.protocol.message import Message
 from tests.fake_system import FakeSystem

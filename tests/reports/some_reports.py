@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from spark_kafka_sink.producer.futures import OffsetRange
+from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.producer.windows import Latencies
 from spark_kafka_sink.reports.write_report import TaskSummary, WriteReport
 

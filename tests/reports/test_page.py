@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, sync_playwright
 
-from spark_kafka_sink.producer.futures import OffsetRange
+from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.producer.windows import Latencies
 from spark_kafka_sink.reports import table
 from spark_kafka_sink.reports.figures import figures

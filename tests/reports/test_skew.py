@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from spark_kafka_sink.producer.futures import OffsetRange
+from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.reports.figures import figures
 from spark_kafka_sink.reports.skew import (
     fullest_partition,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.producer.futures import OffsetRange
+from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.reports.write_report import WriteReport, from_json, latencies_of, ranges_of
 from tests.reports.some_reports import report
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.producer.futures import OffsetRange
+from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.reports.write_report import WriteReport
 from spark_kafka_sink.spark import publish

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError
-from spark_kafka_sink.producer.futures import OffsetRange
+from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.options.sink_options import SinkOptions

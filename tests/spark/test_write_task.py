@@ -11,8 +11,8 @@ import pytest
 
 from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.batching.row_origins import Shares
-from spark_kafka_sink.producer.futures import OffsetRange, written_ranges
 from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.results import OffsetRange, written_ranges
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.spark import write_task

@@ -16,9 +16,9 @@ from spark_kafka_sink.errors import (
     MetadataTimeoutError,
     ProducerClosedError,
 )
-from spark_kafka_sink.producer.futures import ColumnsResult, RecordMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.results import ColumnsResult, RecordMetadata
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns

@@ -11,9 +11,9 @@ from contextlib import ExitStack
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError, DeliveryTimeoutError, ProducerClosedError
-from spark_kafka_sink.producer.futures import RecordMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.results import RecordMetadata
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.fake_system import FakeSystem
 from tests.locks import locks_of

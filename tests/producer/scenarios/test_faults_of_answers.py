@@ -10,9 +10,9 @@ import pytest
 
 from spark_kafka_sink.broker.control import FaultFor
 from spark_kafka_sink.errors import DeliveryTimeoutError
-from spark_kafka_sink.producer.futures import RecordMetadata
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.results import RecordMetadata
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.fake_system import FakeSystem

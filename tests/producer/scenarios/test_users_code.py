@@ -10,11 +10,11 @@ import pytest
 
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.errors import BrokerError, ConfigurationError, InvalidRecordError, MetadataTimeoutError
-from spark_kafka_sink.producer.futures import RecordMetadata
 from spark_kafka_sink.producer.interceptors import Interceptor
 from spark_kafka_sink.producer.partitioner import RecordPartitioner
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.results import RecordMetadata
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import BrokerError, DeliveryTimeoutError, ProducerClosedError
-from spark_kafka_sink.producer.futures import Callback, RecordMetadata
+from spark_kafka_sink.producer.futures import Callback
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.results import RecordMetadata
 from spark_kafka_sink.producer.sending import deliveries
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
