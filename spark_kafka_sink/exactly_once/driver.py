@@ -39,7 +39,6 @@ from spark_kafka_sink.exactly_once.query_transactions import (
     is_left_unused,
 )
 from spark_kafka_sink.exactly_once.time_left import decision_ms, margin_ms
-from spark_kafka_sink.exactly_once.transactions_client import Listing
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.transaction_description import EMPTY, ONGOING, TransactionDescription
@@ -233,14 +232,13 @@ class Driver:
         """Commit all, and note that this is done. Returns transactions of attempts that lost, which are left to end;
         None if they could not be listed."""
         losers: list[TransactionDescription] | None = None
-        listing: list[Listing] = []
         # The list is asked for when the batch is decided: no attempt that had no id till then begins any more. It is
         # there before it is noted that the batch is done. That can be written only if no newer driver has begun till
         # then, so what is listed is none of a newer driver's.
         with refusals.fenced_after_the_decision(entry):
-            self._commit_all(entry, held.driver, lambda: listing.append(self._query.list_ahead()))
+            self._commit_all(entry, held.driver, self._query.list_ahead)
         with _warned_of(entry, _MAY_STAY_OPEN):
-            losers = self._query.leftovers(listing[0], {each.transactional_id for each in entry.transactions})
+            losers = self._query.leftovers({each.transactional_id for each in entry.transactions})
         is_forgotten = self._delivery.is_forgotten
         if losers or losers is None or not is_forgotten:
             with _warned_of(entry, _NOT_NOTED) if is_forgotten else refusals.fenced_after_the_commit(entry):

@@ -87,6 +87,7 @@ class QueryTransactions:
         self.driver_id = driver_id(prefix)
         self._is_claimed = False  # as the last look has shown: then the id has written into the log
         self._known_id: int | None = None  # what the driver's id had at the last look
+        self._listing: Listing | None = None  # asked for, and not taken yet
         self._lent = lent(config, system=system)
         self.client: TransactionsClient = self._lent.__enter__()
         self.log = DecisionLog(config, topic, self.client.blocking)
@@ -260,21 +261,20 @@ class QueryTransactions:
 
     # --- the transactions of tasks
 
-    def leftovers(
-        self, ahead: Listing | None = None, but: Collection[str] = frozenset()
-    ) -> list[TransactionDescription]:
+    def leftovers(self, but: Collection[str] = ()) -> list[TransactionDescription]:
         """What tasks have open, and the ids under which they have begun nothing yet, but still can.
 
-        `ahead`: a list that was asked for before, while those that it leaves out (`but`) were committed.
+        `but`: leave these ids out, which were committed while `list_ahead` had asked for the list.
         """
+        ahead, self._listing = self._listing if but else None, None
         ids = self.client.ids(
             lambda name: task_of(self.prefix, name) is not None and name not in but, ONGOING, EMPTY, ahead=ahead
         )
         return [each for each in self.client.describe(ids).values() if can_write(each)]
 
-    def list_ahead(self) -> Listing:
-        """Ask what tasks have open, and do not wait: `leftovers` takes the answers."""
-        return self.client.list_ahead(ONGOING, EMPTY)
+    def list_ahead(self) -> None:
+        """Ask what tasks have open, and do not wait: `leftovers` with `but` takes the answers."""
+        self._listing = self.client.list_ahead(ONGOING, EMPTY)
 
     def commit(
         self, entry: Entry, driver: ProducerIdAndEpoch, meanwhile: Callable[[], None] = lambda: None
