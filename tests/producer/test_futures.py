@@ -13,7 +13,7 @@ import pytest
 
 from spark_kafka_sink.errors import DeliveryError, KafkaSinkError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
-from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
+from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins, Share
 from spark_kafka_sink.producer.futures import ColumnsFuture, RecordFutures, SendFuture
 from spark_kafka_sink.producer.results import OffsetRange, RecordMetadata
 from spark_kafka_sink.producer.sending.deliveries import complete_futures, shares_of_calls
@@ -46,7 +46,7 @@ def future(*callbacks: object) -> Sent:
 
 def stored(one: Sent, offset: int = 17, log_append_time: int = -1) -> None:
     """A broker has the record."""
-    one.call.stored(np.zeros(1, np.int64), [(0, 1, 3, offset, log_append_time)], 1)
+    one.call.stored(np.zeros(1, np.int64), [Share(0, 1, 3, offset, log_append_time)], 1)
 
 
 def failed(one: Sent, error: KafkaSinkError) -> None:
@@ -166,7 +166,7 @@ def test_the_records_of_a_call_get_their_offsets_and_errors_by_their_places_in_w
     call.describe(np.arange(6) + 100, np.arange(6, dtype=np.int32), np.full(6, -1, np.int32))
     futures = [SendFuture(call, row) for row in range(6)]
     assert not futures[4].done()
-    call.stored(np.array([3, 1, 4]), [(1, 3, 7, 50, -1)], 2)
+    call.stored(np.array([3, 1, 4]), [Share(1, 3, 7, 50, -1)], 2)
     call.failed(np.array([0, 5]), None, no, {1: gone})
     assert futures[4].result(0) == RecordMetadata("t", 7, 51, 104, 4, -1)
     assert futures[1].result(0).offset == 50
@@ -308,7 +308,7 @@ def test_a_call_whose_rows_begin_within_a_batch_gets_their_offsets_or_none_if_th
 
 def test_a_call_s_partitions_are_summed_up_over_all_answers() -> None:
     call = ColumnsFuture("t", 12)
-    call.stored(np.arange(12), [(0, 2, 7, 100, -1), (2, 3, 4, -1, -1)], 3)
+    call.stored(np.arange(12), [Share(0, 2, 7, 100, -1), Share(2, 3, 4, -1, -1)], 3)
     call.stored(np.arange(12), np.array([(3, 7, 7, 90, -1), (7, 8, 7, -1, -1), (8, 12, 4, 0, -1)]), 9)
     result = call.result(0)
     assert result.partitions == {4: OffsetRange(0, 3, 5), 7: OffsetRange(90, 101, 7)}

@@ -190,10 +190,10 @@ class ProducerBatch:
         for batch in batches:
             partition, time, base = batch.topic_partition.partition, batch.log_append_time, batch.base_offset
             for origins, start, stop, first_index in batch._own.rows:
-                found[origins].append((start, stop, partition, batch.offset_of(first_index), time))
+                found[origins].append(Share(start, stop, partition, batch.offset_of(first_index), time))
             for pieces, number in zip(batch._pieces, batch._numbers, strict=True):
                 offset = base + pieces.first_indexes[number] if base >= 0 else -1
-                share = (pieces.starts[number], pieces.stops[number], partition, offset, time)
+                share = Share(pieces.starts[number], pieces.stops[number], partition, offset, time)
                 found[pieces.origins].append(share)
         return found
 

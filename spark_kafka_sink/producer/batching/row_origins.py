@@ -19,13 +19,24 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import KafkaSinkError
 
-Share: TypeAlias = "tuple[int, int, int, int, int]"
-"""Rows that a broker has, one after the other: the first, the one behind the last, their partition, the offset of the
-first (-1 if it is not known), and the time of the log's append (-1 where records keep their own)."""
-Shares: TypeAlias = "Sequence[Share] | NDArray[np.int64]"
-"""Few of them as tuples, many as an array with a line for each."""
 _FEW = 16
 _groups = count()
+
+
+class Share(NamedTuple):
+    """Rows of one group or call that a broker has, one after the other in one partition: the rows [start, stop)."""
+
+    start: int
+    stop: int
+    partition: int
+    base_offset: int
+    """Of the first row; -1 if it is not known."""
+    log_append_time: int
+    """-1 where records keep their own times."""
+
+
+Shares: TypeAlias = "Sequence[Share] | NDArray[np.int64]"
+"""Few of them as objects, many as an array with a line for each, and a column for each field of Share."""
 
 
 class Call(Protocol):
@@ -132,10 +143,11 @@ class RowOrigins:
             by_call: defaultdict[Call, list[Share]] = defaultdict(list)
             for start, stop, partition, offset, time in stored:
                 for call, first, last in self.shares(start, stop):
-                    by_call[call].append((first, last, partition, offset + first - start if offset >= 0 else -1, time))
+                    first_offset = offset + first - start if offset >= 0 else -1
+                    by_call[call].append(Share(first, last, partition, first_offset, time))
             for call in [call for call in self._calls if call in by_call]:
                 found = by_call[call]
-                yield StoredRows(call, self.rows, found, sum([last - first for first, last, *_ in found]))
+                yield StoredRows(call, self.rows, found, sum([share.stop - share.start for share in found]))
             return
         numbers, shares = self._cut(np.fromiter(chain.from_iterable(stored), np.int64, 5 * len(stored)).reshape(-1, 5))
         order = numbers.argsort(kind="stable")

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
+from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins, Share
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, RecordFutures
 from tests.producer.batching.named_call import NamedCall, name_of
 
@@ -43,7 +43,7 @@ def test_shares_by_call_are_those_found_row_by_row_be_the_ranges_few_or_many(
     edges = sorted({0, len(row_calls), *data.draw(st.lists(st.integers(0, len(row_calls))))})
     offsets = [data.draw(st.sampled_from([-1, 0, 1_000 * start])) for start in edges[:-1]]
     ranges = [
-        (start, stop, 7 + start, offset, start - 1)
+        Share(start, stop, 7 + start, offset, start - 1)
         for (start, stop), offset in zip(pairwise(edges), offsets, strict=True)
     ]
     slow: dict[int, list[tuple[int, ...]]] = {}

@@ -27,6 +27,7 @@ import spark_kafka_sink
 from spark_kafka_sink.exactly_once import clients
 from spark_kafka_sink.network.security import conversations
 from spark_kafka_sink.network.security.oidc import OidcConfig, TokenSource
+from spark_kafka_sink.producer.batching.row_origins import Share
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import RecordFutures, SendFuture
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -178,7 +179,7 @@ def test_a_child_of_a_process_whose_threads_complete_futures_can_complete_its_ow
         call = RecordFutures("t")
         call.describe(np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.int32))
         future = SendFuture(call, 0)
-        call.stored(np.zeros(1, np.int64), [(0, 1, 0, 0, -1)], 1)
+        call.stored(np.zeros(1, np.int64), [Share(0, 1, 0, 0, -1)], 1)
         return future.result(0).offset == 0
 
     def be_busy() -> None:

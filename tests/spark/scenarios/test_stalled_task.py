@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import DeliveryError, InvalidRecordError
+from spark_kafka_sink.producer.batching.row_origins import Share
 from spark_kafka_sink.producer.results import ColumnsResult
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.topic_rows import TopicRows
@@ -26,7 +27,7 @@ class SlowFuture(Future[ColumnsResult]):
 
     def result(self, timeout: float | None = None) -> ColumnsResult:
         if not self.done():
-            self.set_result(ColumnsResult("t", (), 10, [[(0, 10, 0, 0, -1)]]))
+            self.set_result(ColumnsResult("t", (), 10, [[Share(0, 10, 0, 0, -1)]]))
         return super().result(timeout)
 
 
@@ -46,7 +47,7 @@ class FirstIsSlow:
             self.first = SlowFuture()
             return self.first
         future: Future[ColumnsResult] = Future()
-        future.set_result(ColumnsResult("t", (), 10, [[(0, 10, 1, 0, -1)]]))
+        future.set_result(ColumnsResult("t", (), 10, [[Share(0, 10, 1, 0, -1)]]))
         return future
 
 
