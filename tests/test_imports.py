@@ -60,9 +60,10 @@ DOORS = (
     ),
     Door(
         "producer.transactions.*",
-        ("producer.transactional", "producer.sending.*"),
+        ("producer.sending.*",),
         "not for a producer without a transactional.id",
     ),
+    Door("producer.transaction_waits", ("producer.transactional",), "not for a producer without a transactional.id"),
     Door(
         "producer.sending.transaction_talk",
         ("producer.sending.sender",),
@@ -93,6 +94,7 @@ NOT_IN_A_WORKER = (
     "producer.table_plan",
     "producer.tables",
     "producer.sending.transaction_talk",
+    "producer.transaction_waits",
     "producer.transactions",
     "protocol.messages.fetch",
     "reader",

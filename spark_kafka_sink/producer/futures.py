@@ -2,7 +2,7 @@
 
 A future is made per call: one for a record of send(), one for all the columns of a send_columns(). Batches cut across
 calls, so the rows of one call are acknowledged or fail in pieces. ColumnsFuture and RecordFutures are the two kinds of
-`Call` (batching/row_origins.py) that get these pieces, on the sender's thread, in the order of the batches.
+`Call` (calls.py) that get these pieces, on the sender's thread, in the order of the batches.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import KafkaSinkError
-from spark_kafka_sink.producer.batching.row_origins import Shares
+from spark_kafka_sink.producer.calls import Shares
 from spark_kafka_sink.producer.results import ColumnsResult, RecordMetadata, RowFailures
 
 _log = logging.getLogger(__name__)

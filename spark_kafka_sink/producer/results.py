@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import DeliveryError, KafkaSinkError
-from spark_kafka_sink.producer.batching.row_origins import Shares
+from spark_kafka_sink.producer.calls import Shares
 
 _NO_OFFSET = np.iinfo(np.int64).max
 

@@ -1,4 +1,4 @@
-"""A producer's calls about transactions, as users see them. How they wait is in transactions/waits.py."""
+"""A producer's calls about transactions, as users see them. How they wait is in transaction_waits.py."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from spark_kafka_sink.producer.sender_loop import SenderLoop
 from spark_kafka_sink.producer.sending.sender import Sender
 
 if TYPE_CHECKING:  # a producer without a transactional.id does not load it
+    from spark_kafka_sink.producer.transaction_waits import Offsets, ProducerTransactions
     from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
     from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
@@ -102,7 +103,7 @@ class TransactionalProducer:
         self._in_transactions().manager.take_over(prepared)
 
     def _new_transactions(self, random: Random) -> ProducerTransactions:
-        from spark_kafka_sink.producer.transactions.waits import Calls, new_transactions  # not for other producers
+        from spark_kafka_sink.producer.transaction_waits import Calls, new_transactions  # not for other producers
 
         calls = Calls(self._loop, self._metrics, self._system)
         return new_transactions(self.config, self._client, self._accumulator, calls, random)

@@ -33,7 +33,7 @@ from spark_kafka_sink.errors import (
     KafkaSinkError,
     RecordTooLargeError,
 )
-from spark_kafka_sink.producer.batching.row_origins import Shares
+from spark_kafka_sink.producer.calls import Shares
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.results import ColumnsResult, RowFailures, written_ranges
 from spark_kafka_sink.records.columns import RecordColumns

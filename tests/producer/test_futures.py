@@ -13,7 +13,8 @@ import pytest
 
 from spark_kafka_sink.errors import DeliveryError, KafkaSinkError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
-from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins, Share
+from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
+from spark_kafka_sink.producer.calls import Share
 from spark_kafka_sink.producer.futures import ColumnsFuture, RecordFutures, SendFuture
 from spark_kafka_sink.producer.results import OffsetRange, RecordMetadata
 from spark_kafka_sink.producer.sending.deliveries import complete_futures, shares_of_calls

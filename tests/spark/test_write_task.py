@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import DeliveryError
-from spark_kafka_sink.producer.batching.row_origins import Shares
+from spark_kafka_sink.producer.calls import Shares
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.results import OffsetRange, written_ranges
 from spark_kafka_sink.protocol import error_codes

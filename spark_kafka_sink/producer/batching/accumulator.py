@@ -45,9 +45,9 @@ from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.batching.incomplete import IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS, Admit, PartitionQueues
-from spark_kafka_sink.producer.batching.row_origins import Call
 from spark_kafka_sink.producer.batching.staging import SingleRecord, Stage, StagedRows, chunks
 from spark_kafka_sink.producer.batching.stuck_nodes import StuckNodes
+from spark_kafka_sink.producer.calls import Call
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, Callback, SendFuture
 from spark_kafka_sink.producer.partitioner import Partitioner, PartitionLoads

@@ -10,54 +10,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, count
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_kafka_sink.errors import KafkaSinkError
+from spark_kafka_sink.producer.calls import Call, Share, Shares
 
 _FEW = 16
 _groups = count()
-
-
-class Share(NamedTuple):
-    """Rows of one group or call that a broker has, one after the other in one partition: the rows [start, stop)."""
-
-    start: int
-    stop: int
-    partition: int
-    base_offset: int
-    """Of the first row; -1 if it is not known."""
-    log_append_time: int
-    """-1 where records keep their own times."""
-
-
-Shares: TypeAlias = "Sequence[Share] | NDArray[np.int64]"
-"""Few of them as objects, many as an array with a line for each, and a column for each field of Share."""
-
-
-class Call(Protocol):
-    """The rows that were given to the producer by one call of send_columns(), or by several of send(): it gets their
-    results, each row once, those of a partition in their order. `rows` are places in what was given."""
-
-    @property
-    def bytes_per_row(self) -> int:
-        """What buffer.memory is charged for each row besides its record: for its future, if it has one of its own."""
-
-    def stored(self, rows: NDArray[np.int64], shares: Shares, count: int) -> None:
-        """Brokers have these shares of `rows`, which are `count` rows together."""
-
-    def failed(
-        self,
-        rows: NDArray[np.int64],
-        partition: int | None,
-        error: KafkaSinkError,
-        named: Mapping[int, KafkaSinkError] = ...,
-    ) -> None:
-        """These rows failed. `named` has an error of its own for some, by their numbers in `rows` (rule 6)."""
 
 
 class StoredRows(NamedTuple):

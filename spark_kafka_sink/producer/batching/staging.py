@@ -35,7 +35,8 @@ from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue
 from spark_kafka_sink.producer.batching.pieces import Pieces
-from spark_kafka_sink.producer.batching.row_origins import Call, rows_of_call
+from spark_kafka_sink.producer.batching.row_origins import rows_of_call
+from spark_kafka_sink.producer.calls import Call
 from spark_kafka_sink.producer.futures import Callback, RecordFutures, SendFuture
 from spark_kafka_sink.producer.record import Headers
 from spark_kafka_sink.producer.topic_partition import TopicPartition

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import KafkaSinkError
-from spark_kafka_sink.producer.batching.row_origins import Call, Shares
+from spark_kafka_sink.producer.calls import Call, Shares
 from spark_kafka_sink.producer.futures import Callback, RecordFutures
 
 

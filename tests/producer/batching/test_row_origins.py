@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins, Share
+from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
+from spark_kafka_sink.producer.calls import Share
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, RecordFutures
 from tests.producer.batching.named_call import NamedCall, name_of
 

@@ -27,7 +27,7 @@ import spark_kafka_sink
 from spark_kafka_sink.exactly_once import clients
 from spark_kafka_sink.network.security import conversations
 from spark_kafka_sink.network.security.oidc import OidcConfig, TokenSource
-from spark_kafka_sink.producer.batching.row_origins import Share
+from spark_kafka_sink.producer.calls import Share
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import RecordFutures, SendFuture
 from spark_kafka_sink.producer.producer import KafkaProducer

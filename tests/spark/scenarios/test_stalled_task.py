@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import DeliveryError, InvalidRecordError
-from spark_kafka_sink.producer.batching.row_origins import Share
+from spark_kafka_sink.producer.calls import Share
 from spark_kafka_sink.producer.results import ColumnsResult
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.topic_rows import TopicRows

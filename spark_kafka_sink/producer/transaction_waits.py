@@ -123,7 +123,8 @@ class ProducerTransactions:
             raise
 
     def close(self, timeout: float | None) -> float | None:
-        """Before the producer closes: abort what is open, wait for what ends. Returns the seconds that are left."""
+        """Before the producer closes: abort an open transaction, and wait for one that is ending. Return the seconds
+        that are left."""
         if self._loop.join(0):
             return timeout  # it was closed before, and no sender is there to end anything
         started = self._system.now()
