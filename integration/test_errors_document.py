@@ -147,7 +147,7 @@ IN_A_TASK: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
         {"topic": "orders", "value": b"a", "partition": 99},
     ),
     "a topic that there is not": (
-        "The partitions of topic … did not become known",
+        "The partitions of … did not become known",
         {},
         {"topic": "nope", "value": b"a"},
     ),

@@ -39,6 +39,7 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.codecs import STRING_BYTES_MAX, is_writable
 from spark_kafka_sink.protocol.error_codes import broker_error
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from spark_kafka_sink.words import placed
 
 ADDRESSES_REMEMBERED = 16
 """At most this many of the addresses that could not be reached are named in an error: the latest ones."""
@@ -185,13 +186,13 @@ class Metadata:
         info = self.snapshot.topics.get(topic)
         if info is None or info.error_code == error_codes.NONE:
             return None
-        return broker_error(info.error_code, f"topic {topic}")
+        return broker_error(info.error_code, placed(topic))
 
     def raise_for_topic(self, topic: str) -> None:
         """Raise if the last answer gave an error for the topic that waiting does not mend."""
         info = self.snapshot.topics.get(topic)
         if info is not None and info.error_code in _FINAL_TOPIC_ERRORS:
-            raise broker_error(info.error_code, f"topic {topic}")
+            raise broker_error(info.error_code, placed(topic))
 
     @property
     def has_unreachable(self) -> bool:

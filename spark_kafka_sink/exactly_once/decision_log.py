@@ -43,6 +43,7 @@ from spark_kafka_sink.reader.blocking_client import Asked, BlockingClient
 from spark_kafka_sink.reader.fetched import is_abort_marker
 from spark_kafka_sink.reader.reader import READ_UNCOMMITTED, TopicReader
 from spark_kafka_sink.records.decoder import DecodedBatch
+from spark_kafka_sink.words import placed
 
 _log = logging.getLogger(__name__)
 
@@ -284,7 +285,7 @@ class DecisionLog:
             _log.warning("%s: %s", place, words)
 
     def _place(self, partition: int, record: Record) -> str:
-        return f"topic {self.topic}, partition {partition}, offset {record.offset}"
+        return f"{placed(self.topic, partition)}, offset {record.offset}"
 
 
 def _records(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[bytes, Record]]:

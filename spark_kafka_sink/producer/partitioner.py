@@ -33,6 +33,7 @@ from spark_kafka_sink.records.arrays import null_mask, numbers_of
 from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, one_array
 from spark_kafka_sink.records.header import HEADER_BYTES
+from spark_kafka_sink.words import placed
 
 RecordPartitioner = Callable[[str, "bytes | None", "bytes | None", Sequence[PartitionInfo]], int]
 """(topic, key, value, partitions) -> partition: a user's own, for send()."""
@@ -74,7 +75,7 @@ class _Topic:
         """Learn the partitions, if the snapshot has new ones."""
         info = snapshot.topics.get(topic)
         if info is None or not info.partitions:
-            raise MetadataTimeoutError(f"The partitions of topic {topic} are not known.")
+            raise MetadataTimeoutError(f"The partitions of {placed(topic)} are not known.")
         if self.seen is not None and self.seen[0] is info and self.seen[1] is snapshot.nodes:
             return
         self.seen = (info, snapshot.nodes)

@@ -69,6 +69,7 @@ from spark_kafka_sink.producer.transactional import StillOpen, TransactionalProd
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.freed_memory import reuse_freed_memory
 from spark_kafka_sink.records.header import HEADER_BYTES
+from spark_kafka_sink.words import placed
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
@@ -311,7 +312,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         try:
             partition = index(self._record_partitioner(topic, key, value, snapshot.topics[topic].partitions))
         except Exception as error:
-            raise InvalidRecordError(f"Topic {topic}: the partitioner failed: {error!r}") from error
+            raise InvalidRecordError(f"{placed(topic)}: the partitioner failed: {error!r}") from error
         if snapshot.partition(topic, partition) is None:
             raise no_such_partition(topic, str(partition), snapshot.partition_count(topic))
         return partition

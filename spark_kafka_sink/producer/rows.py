@@ -20,6 +20,7 @@ from spark_kafka_sink.records.arrays import numbers_of
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, one_array
 from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.sizes import invalid_rows, record_size_bounds
+from spark_kafka_sink.words import placed
 
 _NAMED_MAX = 5
 """At most this many of the missing partitions are named in one error."""
@@ -75,7 +76,7 @@ def wrong_in_themselves(topic: str, rows: Rows, config: ProducerConfig) -> list[
     for bad in invalid:
         newly = bad.rows[good[bad.rows]]
         good[newly] = False
-        found.append(BadRows(rows.positions[newly], InvalidRecordError(f"Topic {topic}: {bad.reason}.")))
+        found.append(BadRows(rows.positions[newly], InvalidRecordError(f"{placed(topic)}: {bad.reason}.")))
     large = np.flatnonzero(good & (rows.sizes > limit))
     if len(large):
         found.append(BadRows(rows.positions[large], too_large(topic, int(rows.sizes[large].max()), config)))
@@ -120,12 +121,12 @@ def too_large(topic: str, size: int, config: ProducerConfig) -> RecordTooLargeEr
     else:
         words = " and ".join(f"{name} ({limit})" for name, limit in exceeded) + " allow. Raise both"
     return RecordTooLargeError(
-        f"Topic {topic}: a record of up to {size} bytes is more than {words} to at least {size + HEADER_BYTES}."
+        f"{placed(topic)}: a record of up to {size} bytes is more than {words} to at least {size + HEADER_BYTES}."
     )
 
 
 def no_such_partition(topic: str, asked: str, partition_count: int | None) -> InvalidRecordError:
-    return InvalidRecordError(f"Topic {topic} has no partition {asked}: it has {partition_count}, numbered from 0.")
+    return InvalidRecordError(f"{placed(topic)} has no partition {asked}: it has {partition_count}, numbered from 0.")
 
 
 def _either(names: list[str]) -> str:

@@ -30,6 +30,7 @@ from uuid import UUID
 
 from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError
 from spark_kafka_sink.producer.record import Headers, ProducerRecord, checked_headers
+from spark_kafka_sink.words import placed
 
 _FLOAT, _DOUBLE = Struct(">f"), Struct(">d")
 
@@ -53,7 +54,7 @@ def serialize_plain(topic: str, value: object) -> bytes | None:
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     raise InvalidRecordError(
-        f"Topic {topic}: {type(value).__name__} is neither bytes nor str. Pass a serializer to KafkaProducer."
+        f"{placed(topic)}: {type(value).__name__} is neither bytes nor str. Pass a serializer to KafkaProducer."
     )
 
 
@@ -65,7 +66,7 @@ def serialize_json(topic: str, value: object) -> bytes | None:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError) as error:
-        raise InvalidRecordError(f"Topic {topic}: the object cannot be written as JSON: {error}") from error
+        raise InvalidRecordError(f"{placed(topic)}: the object cannot be written as JSON: {error}") from error
 
 
 def serialize_short(topic: str, value: object) -> bytes | None:
@@ -98,7 +99,7 @@ def serialize_uuid(topic: str, value: object) -> bytes | None:
     if value is None:
         return None
     if not isinstance(value, UUID):
-        raise InvalidRecordError(f"Topic {topic}: {type(value).__name__} is not a uuid.UUID.")
+        raise InvalidRecordError(f"{placed(topic)}: {type(value).__name__} is not a uuid.UUID.")
     return str(value).encode()
 
 
@@ -106,23 +107,23 @@ def _whole_number(topic: str, value: object, size: int) -> bytes | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise InvalidRecordError(f"Topic {topic}: {type(value).__name__} is not a whole number.")
+        raise InvalidRecordError(f"{placed(topic)}: {type(value).__name__} is not a whole number.")
     number = index(value)
     try:
         return number.to_bytes(size, "big", signed=True)
     except OverflowError:
-        raise InvalidRecordError(f"Topic {topic}: {number} does not fit into {8 * size} bits.") from None
+        raise InvalidRecordError(f"{placed(topic)}: {number} does not fit into {8 * size} bits.") from None
 
 
 def _floating_number(topic: str, value: object, layout: Struct) -> bytes | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, SupportsFloat):
-        raise InvalidRecordError(f"Topic {topic}: {type(value).__name__} is not a number.")
+        raise InvalidRecordError(f"{placed(topic)}: {type(value).__name__} is not a number.")
     try:
         return layout.pack(float(value))
     except OverflowError:
-        raise InvalidRecordError(f"Topic {topic}: {value} does not fit into {8 * layout.size} bits.") from None
+        raise InvalidRecordError(f"{placed(topic)}: {value} does not fit into {8 * layout.size} bits.") from None
 
 
 class Serializers:
@@ -195,7 +196,7 @@ def _apply(
     except InvalidRecordError:
         raise
     except Exception as error:
-        raise InvalidRecordError(f"Topic {topic}: the serializer of the {part} failed: {error!r}") from error
+        raise InvalidRecordError(f"{placed(topic)}: the serializer of the {part} failed: {error!r}") from error
     if result is None or isinstance(result, bytes):
         return result
     raise _not_bytes(topic, part, result)
@@ -205,5 +206,5 @@ def _not_bytes(topic: str, part: str, result: object) -> InvalidRecordError:
     advice = " Add .encode() to what it returns." if isinstance(result, str) else ""
     kind = type(result).__name__
     return InvalidRecordError(
-        f"Topic {topic}: the serializer of the {part} returned {kind}, which is not bytes.{advice}"
+        f"{placed(topic)}: the serializer of the {part} returned {kind}, which is not bytes.{advice}"
     )

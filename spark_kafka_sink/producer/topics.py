@@ -17,6 +17,7 @@ from spark_kafka_sink.errors import InvalidRecordError, KafkaSinkError, Metadata
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.sender_loop import SenderLoop
+from spark_kafka_sink.words import placed
 
 _ADDED_MS = 1_000.0
 """After this time every broker knows of partitions that were added."""
@@ -82,7 +83,8 @@ class Topics:
                 if (not in_time or is_missing) and self._known(topic, partition) is None:
                     # Looked at once more: it may have come with the last moment.
                     raise self._unknown(topic, partition)
-                self._metadata.raise_for_topic(topic)  # as it is now: it may have been granted since the last call
+                # By the latest answer: the right may have been granted since the last call.
+                self._metadata.raise_for_topic(topic)
             return snapshot
         finally:
             self._metrics.waited("metadata-wait-time", self._system.now() - started_ms)
@@ -114,9 +116,9 @@ class Topics:
     def _cannot_wait(self, topic: str, partition: int | None) -> KafkaSinkError:
         count = self._metadata.snapshot.partition_count(topic)
         if count is None:
-            return MetadataTimeoutError(f"Topic {topic} is not known yet, and a callback cannot wait for it.")
+            return MetadataTimeoutError(f"{placed(topic)} is not known yet, and a callback cannot wait for it.")
         return InvalidRecordError(
-            f"Topic {topic} has no partition {partition}: it has {count}, and a callback cannot wait for more."
+            f"{placed(topic)} has no partition {partition}: it has {count}, and a callback cannot wait for more."
         )
 
     def _unknown(self, topic: str, partition: int | None) -> KafkaSinkError:
@@ -124,12 +126,12 @@ class Topics:
         if count is not None:
             self._missed[topic] = count
             return InvalidRecordError(
-                f"Topic {topic} has no partition {partition}: it has {count}, numbered from 0, by the brokers' latest "
-                "answer."
+                f"{placed(topic)} has no partition {partition}: it has {count}, numbered from 0, by the brokers' "
+                "latest answer."
             )
         reason = self._metadata.topic_error(topic)
         why = str(reason) if reason is not None else self._metadata.unknown_words(topic)
         limit = f"within max.block.ms ({self._max_block_ms} ms)"
-        error = MetadataTimeoutError(f"The partitions of topic {topic} did not become known {limit}. {why}")
+        error = MetadataTimeoutError(f"The partitions of {placed(topic)} did not become known {limit}. {why}")
         error.__cause__ = reason
         return error

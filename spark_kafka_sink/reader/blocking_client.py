@@ -29,6 +29,7 @@ from spark_kafka_sink.network.system import OperatingSystem, System
 from spark_kafka_sink.protocol.error_codes import broker_error
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.schema import VersionRange
+from spark_kafka_sink.words import placed
 
 UNKNOWN_TOPIC_MS_MAX = 5_000.0
 """A topic that was created a moment ago may be unknown to a broker for so long."""
@@ -109,7 +110,7 @@ class BlockingClient(Closing):
 
         `fresh`: what is known is not enough, it may have been deleted, or got more partitions.
         """
-        patience = self.patience(f"metadata of topic {name}")
+        patience = self.patience(f"metadata of {placed(name)}")
         known = self.metadata.contains_topic(name)
         self.metadata.add_topic(name, self._system.now())
         older = self.metadata.request_update(reset_backoff=True) if fresh and known else -1
@@ -120,7 +121,7 @@ class BlockingClient(Closing):
                     return info
                 self.metadata.raise_for_topic(name)
                 if patience.waited_ms > UNKNOWN_TOPIC_MS_MAX:
-                    raise broker_error(info.error_code, f"topic {name}")
+                    raise broker_error(info.error_code, placed(name))
                 self.metadata.request_update()
             patience.wait(self.metadata.topic_error(name), self._backoff_ms)
 

@@ -124,7 +124,7 @@ class TopicReader(Closing):
             size += table.nbytes
             if size > bytes_max:
                 raise DataError(
-                    f"topic {topic} has more than {bytes_max} bytes of rows: raise bytes_max, or read a part of it "
+                    f"{placed(topic)} has more than {bytes_max} bytes of rows: raise bytes_max, or read a part of it "
                     "(pykafka cat reads any topic)"
                 )
             tables.append(table)
@@ -183,7 +183,7 @@ class TopicReader(Closing):
 
     def _fetched(self, fetching: _Fetching[PartT], *, follow: bool) -> Iterator[PartT]:
         topic = fetching.topic
-        patience = self._client.patience(f"records of topic {topic}")
+        patience = self._client.patience(f"records of {placed(topic)}")
         while fetching.pending:
             before = dict(fetching.positions)
             failure: KafkaSinkError | None = None
@@ -215,7 +215,7 @@ class TopicReader(Closing):
         known = self.partitions(topic)
         unknown = [partition for partition in chosen if partition not in known]
         if unknown:
-            raise InvalidRecordError(f"topic {topic} has the partitions {known}, but not {unknown}")
+            raise InvalidRecordError(f"{placed(topic)} has the partitions {known}, but not {unknown}")
         return chosen
 
     def _by_leader(self, topic: str, partitions: Iterable[int]) -> dict[Node, list[int]]:
@@ -229,7 +229,7 @@ class TopicReader(Closing):
 
     def _list_offsets(self, topic: str, partitions: list[int], timestamp: int) -> dict[int, int]:
         offsets: dict[int, int] = {}
-        patience = self._client.patience(f"offsets of topic {topic}")
+        patience = self._client.patience(f"offsets of {placed(topic)}")
         while pending := [partition for partition in partitions if partition not in offsets]:
             before = len(offsets)
             failure: KafkaSinkError | None = None
@@ -250,7 +250,7 @@ class TopicReader(Closing):
     def _fetch(self, fetching: _Fetching[PartT], leader: Node, partitions: list[int]) -> FetchResponse | NetworkError:
         if self._client.metadata.snapshot.topic_id(fetching.topic) not in (None, fetching.topic_id):
             # The offsets that we go by are of another topic.
-            context = f"topic {fetching.topic} was deleted and created again while it was read"
+            context = f"{placed(fetching.topic)} was deleted and created again while it was read"
             raise broker_error(error_codes.UNKNOWN_TOPIC_ID, context)
         request = fetching.request(partitions)
         return self._client.attempt(leader, FetchResponse, request, versions=fetching.versions)
@@ -304,7 +304,7 @@ class _Fetching(Generic[PartT]):
 
     def take(self, answer: FetchResponse) -> Iterator[PartT]:
         """The parts; positions move on. What went wrong, and may go right the next time, is in `failure`."""
-        self.failure = _failure(answer.error_code, f"topic {self.topic}")
+        self.failure = _failure(answer.error_code, placed(self.topic))
         for topic in answer.responses:
             for data in topic.partitions:
                 where = placed(self.topic, data.partition_index)

@@ -20,6 +20,7 @@ from spark_kafka_sink.protocol.messages.describe_configs import (
 from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from spark_kafka_sink.reader.blocking_client import Asked, BlockingClient, Question
+from spark_kafka_sink.words import placed
 
 # No producer has this id: the answer is empty.
 LISTS_TRANSACTIONS = (ListTransactionsResponse, ListTransactionsRequest(producer_id_filters=[-1]))
@@ -38,7 +39,7 @@ class TopicAdmin:
         self, client: BlockingClient, name: str, what: str = "", needed: tuple[type[Message], Message] | None = None
     ) -> None:
         self.name = name
-        self._where = f"topic {name}{what}"
+        self._where = f"{placed(name)}{what}"
         self._client = client
         self._needed = needed
         self._topic_id = NO_TOPIC_ID
@@ -50,7 +51,7 @@ class TopicAdmin:
         self._ahead = None if node is None else self._client.start(self._question(node))
 
     def exists(self) -> bool:
-        patience = self._client.patience(f"topic {self.name}")
+        patience = self._client.patience(placed(self.name))
         while (failure := self._missing()) is not None:
             if _is_unknown(failure):
                 return False
@@ -59,7 +60,7 @@ class TopicAdmin:
 
     def create_if_missing(self, wanted: NewTopic) -> bool:
         """Whether it was missing; then it is there now. BrokerError if it may not be created."""
-        patience = self._client.patience(f"topic {self.name}")
+        patience = self._client.patience(placed(self.name))
         was_missing = False
         while (failure := self._missing()) is not None:
             was_missing = was_missing or _is_unknown(failure)
@@ -72,7 +73,7 @@ class TopicAdmin:
 
     def settings(self, names: Sequence[str]) -> dict[str, str]:
         """The values of these settings, as far as the broker shows them. AuthorizationError if they may not be seen."""
-        patience = self._client.patience(f"the {', '.join(names)} of topic {self.name}")
+        patience = self._client.patience(f"the {', '.join(names)} of {placed(self.name)}")
         while True:
             failure: BrokerError | NetworkError
             try:
@@ -139,7 +140,7 @@ class TopicAdmin:
         found: dict[str, str] = {}
         for result in answer.results:
             if result.error_code != error_codes.NONE:
-                context = f"topic {self.name}: the attempt to see its settings was refused"
+                context = f"{placed(self.name)}: the attempt to see its settings was refused"
                 raise broker_error(result.error_code, context)
             found |= {each.name: each.value for each in result.configs if each.name and each.value is not None}
         return found

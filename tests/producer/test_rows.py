@@ -57,7 +57,7 @@ def test_rows_that_are_too_large_or_invalid_are_each_found_once_and_the_others_a
 
 
 def test_a_partition_that_the_topic_does_not_have_is_named_with_how_many_there_are() -> None:
-    words = f"Topic {TOPIC} has no partition {{}}: it has 3, numbered from 0."
+    words = f"topic {TOPIC} has no partition {{}}: it has 3, numbered from 0."
     assert missing(pa.array([0, 3, 2, 17]), 4) == {1: words.format("3 or 17"), 3: words.format("3 or 17")}
     assert missing(12, 2) == {0: words.format("12"), 1: words.format("12")}
     assert missing(pa.array([-1, 2**40, None, 1]), 4) == {row: words.format("-1 or 1099511627776") for row in (0, 1)}

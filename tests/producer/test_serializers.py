@@ -88,7 +88,7 @@ def test_numbers_and_uuids_have_the_bytes_of_the_java_client_s_serializers(
 def test_what_a_serializer_cannot_write_is_an_error_that_names_topic_and_reason(
     serializer: Serializer, value: object, words: str
 ) -> None:
-    with pytest.raises(InvalidRecordError, match=f"Topic orders: .*{words}"):
+    with pytest.raises(InvalidRecordError, match=f"topic orders: .*{words}"):
         Serializers(value=serializer).apply(ProducerRecord("orders", value))
 
 
@@ -101,7 +101,7 @@ def test_json_is_compact_and_none_is_a_tombstone() -> None:
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 def test_a_number_that_json_does_not_have_is_an_error_and_no_text_that_readers_refuse(number: float) -> None:
-    with pytest.raises(InvalidRecordError, match="Topic t: the object cannot be written as JSON"):
+    with pytest.raises(InvalidRecordError, match="topic t: the object cannot be written as JSON"):
         serialize_json("t", {"price": [number]})
 
 
@@ -109,7 +109,7 @@ def test_a_serializer_that_raises_or_returns_no_bytes_is_one_clear_error() -> No
     def broken(topic: str, value: object) -> bytes:
         raise ZeroDivisionError("oops")
 
-    with pytest.raises(InvalidRecordError, match=r"Topic orders: the serializer of the key failed: .*oops") as caught:
+    with pytest.raises(InvalidRecordError, match=r"topic orders: the serializer of the key failed: .*oops") as caught:
         Serializers(key=broken).apply(ProducerRecord("orders", key=1))
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     with pytest.raises(InvalidRecordError, match=r"the serializer of the value returned str.* Add \.encode\(\)"):

@@ -81,7 +81,7 @@ def test_a_missing_partition_is_waited_for_once_while_the_topic_has_as_many(fail
     started = cluster.system.now()
     (error,) = failures(producer, 7)
     assert isinstance(error, InvalidRecordError)
-    assert "Topic t has no partition 7: it has 2, numbered from 0" in str(error)
+    assert "topic t has no partition 7: it has 2, numbered from 0" in str(error)
     assert 1_000 <= cluster.system.now() - started < 2_500
     for partition in (7, 8, 99):
         again = cluster.system.now()

@@ -307,7 +307,7 @@ def test_a_partition_that_does_not_exist_is_named_with_those_that_do(
     rows = pa.record_batch({"value": [b"a"] * len(asked), "partition": pa.array(asked, pa.int32())})
     with pytest.raises(DeliveryError) as error:
         write_rows(options(broker, kafka__max__block__ms="1000"), plan, iter([rows]), pool)
-    assert f"Topic {TOPIC} {words}" in str(error.value)
+    assert f"topic {TOPIC} {words}" in str(error.value)
 
 
 def test_the_rows_of_other_topics_are_not_failed_by_one(broker: EmbeddedBroker, pool: ProducerPool) -> None:

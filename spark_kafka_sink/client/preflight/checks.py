@@ -8,6 +8,7 @@ from enum import Enum
 
 from spark_kafka_sink.client.new_topic import NewTopic
 from spark_kafka_sink.errors import PreflightError
+from spark_kafka_sink.words import placed
 
 FAULTS_SHOWN_MAX = 10
 
@@ -90,7 +91,7 @@ def failure(
 
 def topic_name(topic: str) -> str:
     """The name of the check of a topic."""
-    return f"topic {topic}"
+    return placed(topic)
 
 
 def sentence(words: str) -> str:

@@ -65,7 +65,7 @@ def test_a_partitioner_that_raises_or_chooses_nonsense_fails_its_record_alone(ch
     producer = producer_with(choose)
     error = producer.send(ProducerRecord("t", b"v", key=b"k")).exception(0)
     assert isinstance(error, InvalidRecordError)
-    assert "Topic t" in str(error)
+    assert "topic t" in str(error)
     assert outcome(producer, producer.send(ProducerRecord("t", b"v"))).partition == 1
     producer.close()
 

@@ -108,7 +108,7 @@ def test_table_polars(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
         assert read_topic(broker.bootstrap_servers, "documents").num_rows == 2
     counts, failure = capsys.readouterr().out.splitlines()
     assert counts == "2 written, 1 failed"
-    assert failure.startswith("['huge'] Topic documents: a record of up to 2000")
+    assert failure.startswith("['huge'] topic documents: a record of up to 2000")
 
 
 def test_table_duckdb(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
