@@ -103,6 +103,9 @@ class RowOrigins:
         """Cut what is stored where calls begin. In the order of the calls, which is that of the rows of each
         partition."""
         if len(stored) < _FEW:
+            if len(self._calls) == 1:  # the usual one: nothing to cut
+                yield StoredRows(self._calls[0], self.rows, stored, sum([share.stop - share.start for share in stored]))
+                return
             by_call: defaultdict[Call, list[Share]] = defaultdict(list)
             for start, stop, partition, offset, time in stored:
                 for call, first, last in self.shares(start, stop):
