@@ -51,5 +51,5 @@ class SharedBackoff:
 
 
 def wait_seconds(timeout_ms: float) -> float:
-    """A limit in milliseconds as locks and threads take it: one of 292 years and more they refuse."""
+    """A limit in milliseconds as locks and threads take it: they refuse 292 years and more."""
     return min(max(0.0, timeout_ms) / 1000, threading.TIMEOUT_MAX)

@@ -157,7 +157,7 @@ class ConnectionStates:
         return None if node is None else node.authentication_error
 
     def refuses(self, node_id: int) -> bool:
-        """The node does not take our credentials, at none of its addresses."""
+        """The node has refused our credentials at each of its addresses."""
         node = self._nodes.get(node_id)
         return (
             node is not None
@@ -239,7 +239,7 @@ class ConnectionStates:
             self._move(node_id, node, ConnectionState.THROTTLED)
 
     def throttle(self, node_id: int, until_ms: float) -> None:
-        """The broker wants to be left alone. An earlier request of it that reaches further stands."""
+        """The broker has asked for a pause. If it has asked for a longer one before, that one holds."""
         node = self._nodes.get(node_id)
         if node is None or until_ms <= node.throttled_until_ms:
             return

@@ -95,7 +95,7 @@ class Connections:
         return None
 
     def accept_connected(self) -> None:
-        """The poll has brought some about. A channel may not be ready yet: TLS and SASL come first."""
+        """Note the connections that the poll has made. Their channels may not be ready yet: TLS and SASL come first."""
         for channel_id in self._selector.connected:
             self._to_introduce[int(channel_id)] = ApiVersionsRequest.VERSIONS.max
 
@@ -149,7 +149,7 @@ class Connections:
     # --- ending one
 
     def loss(self, node_id: int, ended: ChannelState) -> Loss:
-        """In our words what the selector says of a channel that has ended."""
+        """The reason that the selector has for the end of a channel, as a Loss."""
         error = ended.error
         detail = str(error) if error is not None else f"{self.address(node_id)}: disconnected"
         if isinstance(error, AuthenticationError) and ended.authentication_failed:

@@ -225,7 +225,7 @@ class Metadata:
         """
         to_expiry_ms = max(self._last_full_ms + self._max_age_ms - now, 0.0)
         if to_expiry_ms == 0 and self._uneventful:
-            # A refresh in its time is not a complaint about the last answer.
+            # A refresh after metadata.max.age.ms does not mean that the last answer was not enough.
             with self._lock:
                 self._uneventful = 0
                 self._set_pause()
@@ -376,8 +376,8 @@ class Metadata:
 
 
 def _check_name(topic: str) -> None:
-    """What is wrong with a name is the broker's to say, if it can be asked; one that cannot would end every request
-    for metadata, also about the other topics."""
+    """Brokers judge a name that can be written into a request. A name that cannot would end every request for metadata,
+    also about the other topics."""
     if not is_writable(topic):
         raise InvalidRecordError(
             f"topic {topic[:40]!a}: a topic's name must be text of at most {STRING_BYTES_MAX} bytes in UTF-8"

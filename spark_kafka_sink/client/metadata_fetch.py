@@ -1,8 +1,9 @@
-"""The question for metadata that is under way, which brokers were asked it, and when the known brokers are given up.
+"""The request for metadata that is under way, which brokers have it, and when the known brokers are given up.
 
-A broker that stands still takes the question and says nothing. It is not waited for until request.timeout.ms: after a
-second without a sign of life another one is asked the same, and the first answer counts. Each further broker is asked
-after twice the time, which stays so long until answers are quick again: a cluster that is slow is not asked twice.
+A suspended broker takes the request and does not answer. The client does not wait until request.timeout.ms: after a
+second without a sign of life it sends the same request to another broker, and the first answer counts. Each further
+broker is asked after twice the time, which stays so long until answers are quick again: a cluster that is slow is not
+asked twice.
 
 Every known broker may be gone: all were replaced, or a name now leads elsewhere. Then only the configured addresses can
 help (KIP-899). The client goes back to them when no known broker can be tried, when no answer came for
@@ -58,7 +59,7 @@ class MetadataFetch:
         self._wanted_since_ms = min(self._wanted_since_ms, now)
 
     def ask(self, node_id: int, now: float) -> MetadataQuery:
-        """The question for this node: a new one, or that to which the others that were asked have said nothing."""
+        """The request for this node: a new one, or the one that the other nodes have not answered."""
         if self._query is None:
             self._query = self._metadata.new_query(now)
         if self._asked:  # those say nothing, and are given up after request.timeout.ms: this does not grow much further

@@ -77,7 +77,7 @@ class NetworkClient:
         self._states, self.losses = self._connections.states, self._connections.losses
         self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
         self._unreported: list[ClientResponse] = []  # of requests that ended outside of poll
-        self._heard_ms: dict[int, float] = {}  # when a node last answered, or will have been quiet as it wished
+        self._heard_ms: dict[int, float] = {}  # when a node last answered, or when the pause ends that it has asked for
         self._correlation_id = 0
         self._life = _Life.ACTIVE  # guarded by _life_lock
         self._life_lock = threading.Lock()
@@ -245,12 +245,13 @@ class NetworkClient:
         if (node := choice.node) is None:
             return min(self._states.poll_delay(node_id, now) for node_id in self._metadata.snapshot.nodes)
         if self._fetch.has_asked(node.id):
-            return SUSPICIOUS_MS  # no other shows more signs of life
+            return SUSPICIOUS_MS  # no other node is more likely to answer
         if self._can_send(node.id, now):
             self._send_metadata_request(node, now)
         elif self._states.can_connect(node.id, now):
             self._connect(node, now)
-        # What becomes of an attempt is an event; one that failed on the spot, or says nothing, is followed by others.
+        # The result of an attempt is an event. After an attempt that failed at once, or brings no answer, others
+        # follow.
         if self._states.is_preparing(node.id):
             left_ms = SUSPICIOUS_MS - self.silence_ms(node.id, now)
             return left_ms if left_ms >= 1 else SUSPICIOUS_MS
@@ -326,7 +327,7 @@ class NetworkClient:
         return self._connections.is_ready(node_id, now) and self._in_flight.can_send_more(node_id)
 
     def _choose_node(self, now: float, is_silent: Callable[[int], bool] = lambda node_id: False) -> NodeChoice:
-        """`is_silent`: known to be so before SUSPICIOUS_MS are over."""
+        """`is_silent`: says of a node that it is silent, before SUSPICIOUS_MS are over."""
         nodes = list(self._metadata.snapshot.nodes.values())
 
         def is_lively(node_id: int) -> bool:

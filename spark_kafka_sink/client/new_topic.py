@@ -60,7 +60,7 @@ class NewTopic:
         return CreateTopicsRequest(topics=[topic], validate_only=validate_only)
 
     def differences(self, partitions: int, replicas: int, configs: Mapping[str, str | None]) -> Iterator[str]:
-        """What a topic that exists has otherwise. `configs`: those that could be seen."""
+        """How an existing topic differs. `configs`: those that could be seen."""
         for what, wanted, found in (("partitions", self.partitions, partitions), ("replicas", self.replicas, replicas)):
             if wanted not in (BROKERS_CHOOSE, found):
                 yield f"{found} {what}, not {wanted}"

@@ -11,7 +11,7 @@ from spark_kafka_sink.client.connections import Connections
 from spark_kafka_sink.client.in_flight import InFlightRequests
 
 SUSPICIOUS_MS = 1_000.0
-"""After so much silence of a node another one is asked; the cluster may have elected another leader."""
+"""When a node has been silent for so long, another one is asked: the cluster may have elected another leader."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ def choose_node(
     """Ready with the fewest requests; else one on its way to being ready, so that no second connection is begun while
     the first is made; else the one that was tried least recently. Equals are shuffled.
 
-    A node that is not lively, since it has owed a sign of life for SUSPICIOUS_MS, comes after all others: a process
-    that stands still accepts each connection, and while it was waited for no other broker would be asked who leads its
-    partitions now.
+    A node that is not lively has owed an answer or a connection for SUSPICIOUS_MS, and comes after all others: a
+    suspended process accepts each connection, and while the client waited for it no other broker would be asked who
+    leads its partitions now.
     """
     nodes = random.sample(nodes, len(nodes))
     states = connections.states

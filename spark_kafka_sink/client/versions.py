@@ -56,7 +56,7 @@ KNOWN_FROM: dict[ApiKey, str] = {
     ApiKey.DESCRIBE_TRANSACTIONS: "3.0",
     ApiKey.LIST_TRANSACTIONS: "3.0",
 }
-"""The Kafka that brought an API which brokers of people may lack."""
+"""The version of Kafka that introduced an API, for APIs that a user's brokers may lack."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def older_api_versions_version(response: ApiVersionsResponse, refused: int) -> i
 
 
 def api_versions_request() -> ApiVersionsRequest:
-    """Versions below 3 leave out what it says of this library."""
+    """Versions below 3 leave out the name and the version of this library."""
     return ApiVersionsRequest(client_software_name=DISTRIBUTION, client_software_version=software_version())
 
 
@@ -151,7 +151,7 @@ def api_versions_layout(frame: memoryview, version: int) -> int:
 
 
 def throttle_ms(answer: Message, api_key: ApiKey, version: int) -> int:
-    """For how long the broker wants to be left alone after this answer."""
+    """For how long the broker takes no request after this answer."""
     wanted: int = getattr(answer, "throttle_time_ms", 0)
     return wanted if version >= CLIENT_THROTTLES_FROM.get(api_key, VERSION_LIMIT) else 0
 

@@ -47,7 +47,7 @@ class Delivery:
 @dataclass(frozen=True)
 class BatchStart:
     entry: Entry
-    """Of the prefix, without transactions."""
+    """The newest entry of the prefix, without transactions."""
     driver: ProducerIdAndEpoch
     """Under which the driver decides. Brokers refuse it when a newer driver has begun."""
     is_given: bool = False

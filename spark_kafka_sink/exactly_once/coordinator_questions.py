@@ -145,7 +145,7 @@ class _Round(Generic[AnswerT]):
     # --- take what comes
 
     def _take(self, asked: Asked) -> None:
-        """One that is in neither place was given up, or is for a caller that takes its answer later."""
+        """A question in neither dictionary was given up, or belongs to a caller that takes its answer later."""
         if asked in self._looked_up:
             self._take_coordinators(asked, self._looked_up.pop(asked))
         elif asked in self._under_way:
@@ -204,7 +204,7 @@ class _Round(Generic[AnswerT]):
 
 
 def pause_ms(failures: int) -> float:
-    """Before a question is put again that has failed, and had failed so often before."""
+    """The pause before a failed question is asked again. `failures`: how often it had failed before."""
     return min(COMPLETING_PAUSE_MS * 2.0 ** min(failures, 10), _PAUSE_MS_MAX)
 
 

@@ -15,8 +15,8 @@ those who have the right to that transactional id, and take a transactional batc
 
 A transaction of two records is one of a driver that was not sure to have the last word (query_transactions.py). The
 first says what it had found, the second what is to come after that. It counts only if what it had found is what stands
-before it in the log. So a driver that has read too little, from a leader that did not know yet that it was none any
-more, changes nothing, for no reader of the log.
+before it in the log. A driver may have read too little, from a broker that did not know yet that it leads the partition
+no more. What such a driver writes counts for no reader of the log.
 
 The topic is read to its very end, also past transactions of others that are open: which of the transactions of a
 producer were committed is seen by their markers. A driver that has fenced all others of its id finds none of its own
@@ -50,12 +50,12 @@ _log = logging.getLogger(__name__)
 _PLACES_MAX = 64
 _WARNED_MAX = 1000
 _LATE_EPOCH = 30_000
-"""Of 32,766. A driver may begin some times without writing anything, and each time has an epoch more."""
+"""Of 32,766 epochs. A driver may begin several times without writing anything, and gets another epoch each time."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """`value`: None for a tombstone, by which nothing needs to be known of the prefix any more."""
+    """`value`: None for a tombstone: the prefix needs no entry any more."""
 
     offset: int
     written_by: ProducerIdAndEpoch
@@ -72,7 +72,7 @@ class _Progress:
     plain: dict[bytes, Record] = field(default_factory=dict)
     """Key -> what was written last outside of a transaction."""
     open: dict[int, list[tuple[bytes, Record]]] = field(default_factory=dict)
-    """Producer id -> what it wrote, as long as no marker says what becomes of it."""
+    """Producer id -> what it wrote in a transaction without a marker so far."""
 
     def take(self, batch: DecodedBatch, key: bytes | None) -> None:
         header = batch.header
@@ -172,8 +172,8 @@ class DecisionLog:
     def entries(self, producer_ids: Callable[[list[str]], Mapping[str, int | None]]) -> dict[str, Entry]:
         """The newest entry that counts of each prefix, for people: what cannot be read is left out with a warning.
 
-        `producer_ids`: what the drivers of these prefixes have now; None if brokers do not know it. Prefixes that it
-        leaves out are so here.
+        `producer_ids`: what the drivers of these prefixes have now; None if brokers do not know it. A prefix that is
+        missing in it is missing in the result.
         """
         read = [(index, self._read(index, None)) for index in self._reader.partitions(self.topic)]
         prefixes = [key.decode("utf-8", "replace") for _, progress in read for key in progress.newest]

@@ -109,7 +109,7 @@ class Driver:
     def _turn(self, name: str, seen: TransactionDescription | None, hint: Entry, present: str) -> BatchStart:
         self._refuse(hint, name, present)
         if not hint.generation and seen is not None and has_claimed(seen):
-            # Before it has an epoch: the id must say so to whatever is started after this.
+            # Before this driver has an epoch: the id must show the loss to every driver that starts later.
             raise refusals.log_lost(self._delivery.prefix, self._query.log.topic)
         version = self._client.transaction_version
         goes_on = hint.driver == name and seen is not None and is_left_unused(seen, hint, version)
@@ -160,9 +160,9 @@ class Driver:
             raise refusals.other_checkpoint(entry, checkpoint)
 
     def _take_over(self, entry: Entry, name: str, driver: ProducerIdAndEpoch, granted_ms: int) -> BatchStart:
-        """Of a driver before: finish what it had decided, write down who drives now, abort what it had not decided.
+        """Finish what an earlier driver had decided, write down who drives now, abort what it had not decided.
 
-        So it is with one's own, if anything has happened since one's last record.
+        A driver does the same with its own, if anything has happened since its last record.
         """
         found = entry
         if entry.state is EntryState.DECIDED:

@@ -52,7 +52,8 @@ class Batch:
     number: int | None = None
     key: str | None = None
     scope: str = ""
-    """What a key is a key of: the topic that the job names for all rows, or nothing where rows name theirs."""
+    """The topic that the job names for all rows: a key identifies a job within it. Empty where rows name their
+    topics."""
 
     def __str__(self) -> str:
         if self.query is not None:
@@ -93,7 +94,7 @@ class Entry:
     claimed: ProducerIdAndEpoch = NO_PRODUCER_ID
     """Producer id and epoch under which the newest driver took over."""
     written_by: ProducerIdAndEpoch = field(default=NO_PRODUCER_ID, compare=False)
-    """As the batch in the log says; for one that was read."""
+    """Producer id and epoch in the header of the batch that the entry was read from."""
 
     @property
     def driver(self) -> str:
@@ -179,7 +180,8 @@ def _start(driver: str) -> str:
 
 
 def _digest(driver: str) -> str:
-    """What is kept of the name of a driver that has a successor: of its start. Of a digest: itself."""
+    """What is kept of the name of a driver that has a successor: a digest of its start's name. A digest stays as it
+    is."""
     if driver.startswith(_DIGEST_MARK):
         return driver
     return _DIGEST_MARK + hashlib.sha256(_start(driver).encode()).hexdigest()[:_DIGEST_CHARACTERS]

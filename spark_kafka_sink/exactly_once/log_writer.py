@@ -59,7 +59,7 @@ from spark_kafka_sink.records.encoder import encode_slices
 from spark_kafka_sink.records.header import TRANSACTIONAL, BatchHeader, stamp_header
 
 REPLICATION_MS_MAX = 2_000
-"""How long a leader waits for its followers before it says that they are late. Less than the silence that is borne."""
+"""How long a leader waits for its followers before it says that they are late. Less than SILENCE_MS of the client."""
 
 _ALL_IN_SYNC = -1
 _LOST = NOT_THE_CALLERS | {codes.OUT_OF_ORDER_SEQUENCE_NUMBER}
@@ -108,7 +108,8 @@ class LogWriter:
         return Held(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
 
     def _timeout_ms(self, transactional_id: str) -> int:
-        """What the id has. To ask for an epoch sets it: brokers may not grant another one, and all see it."""
+        """The timeout that the id has. A request for an epoch sets it: brokers may not grant another one, and all see
+        it."""
         request = DescribeTransactions((transactional_id,))
         known = request.found(self._answered(request))[transactional_id]
         if known is None:
@@ -182,8 +183,8 @@ class OpenWrite:
     def commit(self, timeout_ms: float | None = None) -> Held:
         """Durable, and visible to all, when this returns. Returns what the next transaction is to be written with.
 
-        `timeout_ms`: how long the commit may be asked for. Of one that is refused as fenced after its first answer was
-        lost, the log alone says whether it has happened.
+        `timeout_ms`: how long the commit may be asked for. If the first answer was lost and the repeated commit is
+        refused as fenced, only the log says whether it was committed.
         """
         answer = self._writer._end(self._transaction, commit=True, timeout_ms=timeout_ms)
         if self._transaction.version >= 2:

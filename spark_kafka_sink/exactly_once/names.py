@@ -46,7 +46,8 @@ class TaskName(NamedTuple):
 
 
 def second_attempt_name(attempt: int, task_attempt_id: int) -> int:
-    """In place of the attempt's number, if an id with it is in use. No two attempts at work have the same."""
+    """What stands for the attempt's number if an id with that number is in use. No two running attempts have the
+    same."""
     return attempt + ATTEMPTS_MAX * (1 + task_attempt_id % _SECOND_NAMES)
 
 

@@ -149,8 +149,8 @@ def _opened(options: Mapping[str, str], prefix: str, topic: str) -> Iterator[Que
 
 
 def _fenced(query: QueryTransactions, check: Callable[[Entry], None]) -> tuple[ProducerIdAndEpoch, Entry]:
-    """Fence the driver of the prefix. `check` looks at the entry before that, so as not to disturb it for nothing, and
-    again at the one that counts."""
+    """Fence the driver of the prefix. `check` looks at the entry before that, so that no driver is fenced for nothing,
+    and at the entry after it, which counts."""
     seen = query.look_when_ended()
     hint = query.entry(None if seen is None else seen.id_and_epoch.producer_id)
     if not hint.generation:
@@ -224,8 +224,8 @@ def _entries(client: TransactionsClient, log: DecisionLog, prefix: str | None) -
 def _producer_ids(client: TransactionsClient, prefixes: Sequence[str]) -> dict[str, int | None]:
     """What the drivers of these prefixes have now; None of one that brokers do not know.
 
-    Others may use the same log. If this user may not see all of its drivers, there is a warning, and only those are in
-    the answer that brokers list: of one that they do not list it cannot be known whether they have forgotten it.
+    Others may use the same log. If this user may not see all of its drivers, a warning says so, and the answer has only
+    the drivers that brokers list: it cannot be known whether brokers have forgotten the others.
     """
     names = {driver_id(prefix): prefix for prefix in prefixes}
     try:

@@ -134,8 +134,8 @@ class QueryTransactions:
     def in_turns(
         self, turn: Callable[[TransactionDescription | None], ResultT], seen: TransactionDescription | None
     ) -> ResultT:
-        """What `turn` returns, which gets a look at the id. One that another has spoiled is followed by another turn:
-        ProducerFencedError if all of TURNS_MAX are."""
+        """Call `turn` with a look at the id, and return its result. A turn that another driver has fenced is followed
+        by another turn; ProducerFencedError after TURNS_MAX of them."""
         turns_left = TURNS_MAX
         while True:
             turns_left -= 1
@@ -290,7 +290,7 @@ class QueryTransactions:
         return refused
 
     def _is_overtaken(self, driver: ProducerIdAndEpoch) -> bool:
-        """False if brokers do not say: the caller knows something that must not be lost for that."""
+        """False if brokers do not answer: the caller has refusals to report, which must not be lost."""
         try:
             seen = self.look_when_ended()
         except KafkaSinkError:

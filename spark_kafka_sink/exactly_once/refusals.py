@@ -154,7 +154,7 @@ def replay_mismatch(entry: Entry, batch: Batch, decided: Content | None, counted
 
 
 def unknown_prefix(topic: str, prefix: str, *, exists: bool) -> ConfigurationError:
-    """To a person whose log says nothing of a prefix: perhaps it is not the log of the write."""
+    """For `pykafka transactions`: the log has no entry of the prefix, and may not be the log of the write."""
     reason = f"does not know the prefix {prefix}" if exists else "does not exist"
     return ConfigurationError(
         f"The decision log {topic} {reason}, so it is not known what is decided under {prefix}. Nothing was done. If "
@@ -218,7 +218,8 @@ _LOST = NOT_THE_CALLERS | {error_codes.TRANSACTIONAL_ID_NOT_FOUND}
 
 
 def is_lost(error: BrokerError) -> bool:
-    """Does this answer mean that a transaction has ended in another way? Any other says nothing of its outcome."""
+    """Does this answer mean that a transaction has ended in another way? Any other refusal says nothing of its
+    outcome."""
     return error.code in _LOST
 
 
@@ -236,7 +237,7 @@ def commit_not_finished(entry: Entry, error: KafkaSinkError) -> ExactlyOnceError
 
 
 def not_yet_committed(entry: Entry, refused: Mapping[str, BrokerError]) -> ExactlyOnceError:
-    """`refused`: among them may be some that are lost, of which the others are to be committed first."""
+    """Some of the `refused` may be lost: the others are to be committed before these are given up."""
     open_ones = {name: error for name, error in refused.items() if not is_lost(error)}
     lost_ones = sorted(refused.keys() - open_ones.keys())
     lines = [f"{name}: {error}" for name, error in sorted(open_ones.items())]

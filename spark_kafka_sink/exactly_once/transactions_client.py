@@ -43,7 +43,7 @@ from spark_kafka_sink.reader.blocking_client import Asked, BlockingClient, Quest
 TIMEOUT_MS = 120_000.0
 """The longest time without any progress."""
 SILENCE_MS = 3_000.0
-"""A node that owes an answer and says nothing for so long is given up; at first, later it gets more time."""
+"""A node that owes an answer is given up after this silence, and gets more time when it is asked again."""
 _IN_FLIGHT_MAX = 50
 
 
@@ -68,7 +68,7 @@ class TransactionsClient(Closing):
     def init_producer_id(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch = NO_PRODUCER_ID
     ) -> ProducerIdAndEpoch:
-        """Fence all that have the id, abort what they left open, and have it. BrokerError if it is refused.
+        """Fence all producers of the id, abort what they left open, and take the id over. BrokerError if it is refused.
 
         `expected`: only if the id is still this producer's; else it is refused as fenced.
         """
@@ -180,7 +180,7 @@ class TransactionsClient(Closing):
     def ids(self, wanted: Callable[[str], bool], *states: str, ahead: Listing | None = None) -> list[str]:
         """The transactional ids, of those that are wanted, that are in one of these states.
 
-        All brokers are asked that the cluster has now: one that has come since may coordinate what another has had.
+        Every broker that the cluster has now is asked: a new broker may coordinate ids that another broker had before.
         `ahead`: the same question about these states, which was put before.
         """
         return sorted({row.transactional_id for row in self._rows(states, ahead) if wanted(row.transactional_id)})

@@ -14,7 +14,7 @@ from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.system import Buffer
 
 AUTHENTICATION_FRAME_BYTES_MAX = 1024 * 1024
-"""No stranger makes us hold more than this."""
+"""Before its login the other end can make us hold no more than this."""
 
 MIN_RESERVED_CORRELATION_ID = 2**31 - 8
 """From here on correlation ids are the conversation's own; other requests of a client must stay below."""

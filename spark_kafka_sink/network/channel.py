@@ -77,7 +77,7 @@ class KafkaChannel:
         self.bytes_received = 0
         self.unready_since_ms: float | None = None
         self.frame_since_ms: float | None = None
-        """Since when something of the other end's has not been whole: its login, a frame (deadlines.py)."""
+        """Since when the other end has owed the rest of its login, or of a frame (deadlines.py)."""
         self.state = ChannelState(ChannelStateKind.NOT_CONNECTED if connecting else ChannelStateKind.AUTHENTICATE)
         self._frame_bytes_max = frame_bytes_max
         self._started = False
@@ -122,7 +122,7 @@ class KafkaChannel:
         return (self._reader.has_input or self.transport.has_input) and self.wants_input
 
     def use_memory(self, memory: FrameMemory[KafkaChannel]) -> None:
-        """Before anything is read: long frames take memory from there."""
+        """Let long frames take their memory from `memory`; to be called before anything is read."""
         self._memory = memory
         self._reader = FrameReader(lambda size: memory.take(self, size))
 
@@ -137,7 +137,7 @@ class KafkaChannel:
         return (EVENT_READ if self.wants_input else 0) | (EVENT_WRITE if self.has_output else 0)
 
     def count_in(self, counts: IoCounts) -> None:
-        """From here on what this channel does is counted there."""
+        """Count what this channel does in `counts` from now on."""
         self._counts = counts
         counts.connections_opened += not self.connecting
 

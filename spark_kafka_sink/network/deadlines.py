@@ -1,4 +1,4 @@
-"""When a connection has to go because its other end takes too long."""
+"""Deadlines: when a connection is closed because its other end takes too long."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Deadlines:
     frame_ms: float = math.inf
 
     def note(self, channel: KafkaChannel, now: float) -> float:
-        """A channel had its turn. When it will have to go if nothing more happens."""
+        """Note that a channel had its turn. Return when it must be closed if nothing more happens."""
         if channel.ready:
             channel.unready_since_ms = None
         elif channel.unready_since_ms is None:
@@ -41,7 +41,7 @@ class Deadlines:
         )
 
     def overdue(self, channels: Iterable[KafkaChannel], now: float) -> list[tuple[KafkaChannel, ChannelState]]:
-        """The channels that have to go, each with the reason."""
+        """The channels that must be closed, each with the reason."""
         return [(channel, self._reason(channel, now)) for channel in channels if self.next_ms(channel) <= now]
 
     def _reason(self, channel: KafkaChannel, now: float) -> ChannelState:

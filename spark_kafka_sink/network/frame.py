@@ -36,7 +36,7 @@ TRUST_BYTES_MAX = 4 * 1024 * 1024
 
 _LENGTH = struct.Struct(">i")
 
-# What stands where a length should, when the other end speaks something else.
+# What is read in place of a length if the other end speaks another protocol.
 _FOREIGN_STARTS: tuple[tuple[bytes, str], ...] = (
     (b"HTTP", "an HTTP server answered: this is not the port of a Kafka listener"),
     (b"GET ", "an HTTP request came in: this is the port of a Kafka listener"),

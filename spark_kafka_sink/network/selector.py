@@ -258,7 +258,7 @@ class Selector:
                 self.completed_sends.append(completed)
 
     def _close_overdue(self, now: float) -> None:
-        """Looks at all channels, but not again before the first of them may have to go."""
+        """Look at all channels, and then not again before the first of their deadlines."""
         for channel, state in self._deadlines.overdue(list(self._channels.values()), now):
             channel.state = state
             if state.kind is ChannelStateKind.EXPIRED:

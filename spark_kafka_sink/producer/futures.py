@@ -208,7 +208,8 @@ class RecordFutures:
         return self._looks.setdefault(row, _Look(threading.Condition(), [], []))
 
     def outcome(self, row: int) -> RecordMetadata | Exception | None:
-        """Return the row's outcome, or None. Safe from any thread: two that index the same results write the same."""
+        """Return the row's outcome, or None. Safe from any thread: two threads that index one result write the same
+        entries."""
         if row not in self._places:
             known, ended = self._known, self._ended[self._known :]
             for one in ended:

@@ -60,7 +60,7 @@ class Totals(NamedTuple):
     blocked_ms: float
     """how long calls waited for memory"""
     batches: int
-    """those that the bytes are of"""
+    """record batches that brokers have acknowledged"""
     requests: int
     """produce requests that were answered"""
     throttle_ms: float

@@ -52,7 +52,7 @@ class PartitionLoads(NamedTuple):
     partitions: list[int]
     queue_lengths: list[int]
     partition_count: int
-    """All that the topic has, the ones that cannot be written to included."""
+    """How many partitions the topic has, including those that cannot be written to."""
 
 
 LoadsOf = Callable[[], "PartitionLoads | None"]
@@ -194,7 +194,7 @@ def _keyed(
 
 
 def partitions_by_key(key: ArrowColumn, count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The partition of each key, and the rows that have no key: what stands there means nothing."""
+    """The partition of each key, and the rows that have no key: the partition of such a row means nothing."""
     partitions = np.empty(len(key), np.int32)
     keyless: list[NDArray[np.int64]] = [_NO_ROWS]
     for start in range(0, len(key), _CHUNK_ROWS):

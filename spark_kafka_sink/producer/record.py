@@ -56,7 +56,7 @@ def record_of(first: object, fields: tuple[Any, ...], callback: Any) -> tuple[Pr
 
 
 def _headers_as_bytes(headers: Any) -> Any:
-    """A dictionary as tuples, text as UTF-8. Whatever else is there is refused with the record."""
+    """A dictionary as tuples, text as UTF-8. `checked_headers` refuses anything else."""
     if isinstance(headers, Mapping):
         headers = headers.items()
     if not isinstance(headers, Iterable):

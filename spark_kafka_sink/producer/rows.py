@@ -47,7 +47,7 @@ class Rows(NamedTuple):
 
     @property
     def highest_named(self) -> int:
-        """-1 if no row names a partition that could exist."""
+        """-1 if no row names a valid partition."""
         return -1 if self.named is None else int(np.maximum.reduce(self.named, initial=-1))
 
     def without(self, bad: Sequence[BadRows]) -> Rows:
@@ -103,7 +103,7 @@ def without_their_partition(
 
 
 def ensure_named(rows: Rows) -> None:
-    """With a partitioner of the user's own: it is a function of one record, and is not asked for rows."""
+    """Refuse rows without a partition if the user has a partitioner: a partitioner is called with one record."""
     if rows.named is None or np.minimum.reduce(rows.named, initial=0) == NOT_NAMED:
         raise ConfigurationError(
             "KafkaProducer(partitioner=...) is asked for each record of send(), but not for the rows of "

@@ -191,7 +191,7 @@ class TableSender:
         self.result.rows_failed += len(failure.rows)
 
     def _settle(self, unanswered_max: int) -> int:
-        """What has been answered by now, and so much more that at most `unanswered_max` calls are left."""
+        """Take the answers that have come, and wait for more until at most `unanswered_max` calls are unanswered."""
         answered = 0
         while self._calls and (self._calls[0].future.done() or len(self._calls) > unanswered_max):
             answered += self._settle_first()

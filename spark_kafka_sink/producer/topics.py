@@ -81,7 +81,7 @@ class Topics:
                 in_time = not was_missed and self._await_metadata(version, began_ms + self._max_block_ms)
                 is_missing = in_time and self._is_missing(topic, began_ms)
                 if (not in_time or is_missing) and self._known(topic, partition) is None:
-                    # Looked at once more: it may have come with the last moment.
+                    # Look once more: the topic may have become known in the last moment.
                     raise self._unknown(topic, partition)
                 # By the latest answer: the right may have been granted since the last call.
                 self._metadata.raise_for_topic(topic)
@@ -104,7 +104,7 @@ class Topics:
         return self._metadata.snapshot.partition_count(topic) is not None and self._system.now() - began_ms >= _ADDED_MS
 
     def _known(self, topic: str, partition: int | None) -> ClusterSnapshot | None:
-        """A snapshot in which it is known: the next one may be without the topic."""
+        """A snapshot that knows the topic. The next snapshot may not."""
         snapshot = self._metadata.snapshot
         known = snapshot.partition_count(topic) if partition is None else snapshot.partition(topic, partition)
         return None if known is None else snapshot

@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # a producer without a transactional.id does not load it
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
     from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
     from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
-    from spark_kafka_sink.producer.transactions.waits import Offsets, ProducerTransactions
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,7 @@ class TransactionalProducer:
             still.manager.not_taken(still.number, error)
 
     def _ensure_can_send(self) -> StillOpen | None:
-        """Returns what says, when the call has waited, whether its transaction is still open."""
+        """Return a function that raises if the transaction has ended while the call waited."""
         still = None
         if self._transactions is not None and not self._closed:
             self._ensure_same_process()

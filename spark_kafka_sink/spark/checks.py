@@ -40,7 +40,7 @@ _PASSED = "passed"
 _WHERE_TO_LOOK = 'If only the executors can reach Kafka, say .option("checkConnection", "false").'
 
 _reachable: set[tuple[object, ...]] = set()
-"""What has passed, by its options: a stream must not fail because a broker restarts when a micro-batch begins."""
+"""Options whose connection was checked: a stream must not fail because a broker restarts when a micro-batch begins."""
 
 
 def forget() -> None:
@@ -51,7 +51,7 @@ def forget() -> None:
 def check_all(
     options: Mapping[str, str], schema: StructType, start: str | None = None, *, ask: bool = True
 ) -> tuple[SinkOptions, ColumnPlan]:
-    """Options, schema and, if `ask`, the servers. If that raises, the error is all that is said: without warnings."""
+    """Options, schema and, if `ask`, the servers. If that raises, only the error is shown, and no warning."""
     with held_log(but="spark_kafka_sink.formats"):  # the schema registry may ask to wait
         parsed, plan = check_write(options, schema)
         return parsed, ask_servers(parsed, plan, start) if ask else plan
@@ -83,9 +83,8 @@ def check_write(options: Mapping[str, str], schema: StructType) -> tuple[SinkOpt
 
 
 def ask_servers(options: SinkOptions, plan: ColumnPlan, start: str | None = None) -> ColumnPlan:
-    """What Kafka and the schema registry have to say: the plan with the ids of its schemas, or the error of one.
-
-    `start`: of a stream, which is not asked again for what it has.
+    """Check the connection to Kafka, and ask the schema registry: the plan with the ids of its schemas. `start`: of a
+    stream, for which each schema is asked for once.
     """
     check_connection(options)
     check_report_options(options)
@@ -129,7 +128,8 @@ def write_target(options: SinkOptions) -> Target:
     topics = tuple(topic for topic in named if topic is not None)
     transactional_id = None
     if options.exactly_once is not None:
-        # Without a prefix of the user's: one that begins as the sink's own do. Rights are granted by beginnings.
+        # Where the user gives no prefix, the check uses one that begins like the sink's own: rights are granted for the
+        # beginnings of names.
         transactional_id = driver_id(options.exactly_once.prefix or prefix_of("check", ""))
     return Target(
         topics,

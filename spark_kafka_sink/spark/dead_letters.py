@@ -33,7 +33,7 @@ VALUE_BYTES = "pykafka.value.bytes"
 def dead_letters(
     columns: RecordColumns, *, topic: str | None, partition: int | pa.Array | None, error: KafkaSinkError, batch: str
 ) -> RecordColumns:
-    """`columns`, which were refused, as they go to the dead-letter topic. `partition`: of all of them, or of each."""
+    """The refused `columns` as they go to the dead-letter topic. `partition`: one for all rows, or one for each."""
     rows = columns.num_rows
     reasons: dict[str, pa.Array] = {
         TOPIC: _same(topic, rows),

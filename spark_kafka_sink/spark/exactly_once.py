@@ -50,7 +50,7 @@ _KEY_IN_STREAM = (
 
 @dataclass(frozen=True)
 class ExactlyOnce:
-    """What a writer has with it, from the planning worker to the tasks and to the commit."""
+    """What a writer carries for exactly once, from the planning worker to the tasks and to the commit."""
 
     delivery: Delivery
     start: BatchStart | None
@@ -95,7 +95,8 @@ class ExactlyOnce:
             report.transaction = prepared
 
     def report(self, report: TaskReport) -> None:
-        """Tell the process that commits of a stream how its batch began. That of a job knows it."""
+        """Put into the report how a stream's batch began: another process commits it. The process that commits a job
+        knows it."""
         report.start = self.start if self.is_stream else None
 
     # --- on the driver, when all tasks have ended

@@ -22,7 +22,7 @@ from spark_kafka_sink.spark.worker_log import LOGGER
 _IDLE_SECONDS = 600.0
 
 _prepared: set[tuple[str | None, str | None]] = set()
-"""What has passed is not looked at again by this process: a stream comes here for each micro-batch."""
+"""Options whose places were checked: a stream asks for each micro-batch, and the check is not repeated."""
 
 
 def forget() -> None:

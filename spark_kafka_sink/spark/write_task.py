@@ -59,8 +59,8 @@ NO_TOPIC = "no topic"
 """Rows without one are counted under this, which no topic can be called."""
 
 _SHARES_MAX = 1 << 16
-"""This number is added up at once. With thousands of partitions a call has about one row in each: to add up the ranges
-of each call by itself costs as much as to send its rows."""
+"""That many shares are added up at a time. With thousands of partitions a call has about one row in each: to add up the
+ranges of each call by itself costs as much as to send its rows."""
 
 
 def write_rows(
@@ -249,7 +249,7 @@ class Writing:
             refused.__cause__ = error
             error = refused
         elif dead_letter_topic is not None and isinstance(error, BatchRefusedError):
-            # Nothing is wrong with these: those that were refused by name are dead letters now.
+            # These rows are not at fault: the rows that the broker has named are dead letters now.
             partition = pa.repeat(pa.scalar(failure.partition, pa.int32()), failed.num_rows)
             self._hand_over(TopicRows(waiting.rows.topic, failed, partition))
             return
@@ -270,7 +270,7 @@ class Writing:
 
 
 def _asked(rows: TopicRows, failure: RowFailures) -> int | pa.Array | None:
-    """Where the rows were going: the partition that they had, or else those that they named themselves."""
+    """The partition of the rows, or else the partitions that they name themselves."""
     if failure.partition is not None or rows.partition is None:
         return failure.partition
     return rows.partition.take(pa.array(failure.rows))

@@ -32,7 +32,7 @@ CONTINUOUS = (
 
 
 class _TaskWriter:
-    """What is alike in both. `once`: what the driver has begun, if it is exactly once."""
+    """What both writers share. `once`: what the driver has begun; None for at least once."""
 
     def __init__(self, options: SinkOptions, plan: ColumnPlan, once: ExactlyOnce | None = None) -> None:
         self._options = options
@@ -44,7 +44,7 @@ class _TaskWriter:
 
 
 class KafkaBatchWriter(_TaskWriter, DataSourceArrowWriter):
-    """Of a batch job: the writer that began is the one that commits."""
+    """The writer of a batch job. The same object begins the write and commits it."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         look_at_less()
@@ -55,7 +55,7 @@ class KafkaBatchWriter(_TaskWriter, DataSourceArrowWriter):
 
 
 class KafkaStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
-    """Of a stream. There is no `once` in the process that commits.
+    """The writer of a stream. Its copy in the process that commits has no `once`.
 
     `run`: which start of the query it is, if `register` has noted that.
     """

@@ -1,7 +1,7 @@
-"""The topic that is to be created if it is missing: may it be, and if it is there, what has it otherwise?
+"""The topic that is to be created if it is missing: may it be created? And if it exists, how does it differ?
 
 A broker that is asked to validate a CreateTopics request looks at the user's rights, at its policy and at the numbers,
-and makes nothing. What a topic has otherwise is a warning: it is compared, and never changed.
+and makes nothing. A difference is a warning: an existing topic is compared, and never changed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNSEEN = "Grant the user the right DescribeConfigs on the topic, if they should
 
 
 def creation_question(wanted: NewTopic, found: MetadataResponseTopic) -> Question | Check:
-    """What is to be asked about a topic that is missing, or is there; a check where nothing is to be asked."""
+    """The question about a topic that is missing, or exists; a check where there is no question."""
     name = CREATION + topic_name(wanted.name)
     if found.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
         return Question(name, wanted.request(validate_only=True), partial(_validated, wanted))

@@ -50,7 +50,7 @@ class Probe:
         self.no_answer = ""
         """Why there is no answer, as far as that is known."""
         self.is_settled = False
-        """Nothing more was waited for: all is well, or will not become so."""
+        """The probe waits for nothing more: all is well, or will not become so."""
         metadata = Metadata(nodes, config, system=system, allow_auto_topic_creation=False)
         self.brokers: dict[int, Node] = {}
         """All brokers of the cluster, by their ids, as the last answer has them. The client forgets them when it can
@@ -93,7 +93,7 @@ class Probe:
             self.client.poll(until - now, now)
 
     def is_to_be_created(self, topic: MetadataResponseTopic) -> bool:
-        """It is missing, and will not be before the write begins."""
+        """The topic is missing, and is created before the write begins."""
         new = self.target.new_topic
         is_missing = topic.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
         return new is not None and is_missing and topic.name == new.name
@@ -161,14 +161,14 @@ class Probe:
         return has_leaders and all(node.id in self.reached for node in leaders)
 
     def _is_refused(self) -> bool:
-        """No bootstrap server can be talked to, and one or more of them does not want to."""
+        """No bootstrap server can be used, and one or more of them has refused the credentials."""
         ids = [node.id for node in self.bootstrap]
         return all(self.client.connection_failed(node_id) for node_id in ids) and any(
             self.client.authentication_exception(node_id) is not None for node_id in ids
         )
 
     def _is_waiting(self) -> bool:
-        """Something may still answer that has not refused to."""
+        """A node may still answer: a connection to it is being made, or stands."""
         missing = self.bootstrap if self.answer is None and not self.reached else self.leaders()
         connecting = any(node.id not in self.reached and not self.client.connection_failed(node.id) for node in missing)
         return connecting or (self.answer is None and bool(self.reached) and self.ready_node() is not None)

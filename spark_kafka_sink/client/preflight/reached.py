@@ -127,7 +127,8 @@ def _security_check(probe: Probe, config: ClientConfig) -> Check:
 
 
 def _login_remedy(config: ClientConfig, error: AuthenticationError) -> str:
-    """What TLS refuses, and a listener that expects another login, say themselves what to do."""
+    """What to do when a login has failed. Errors of TLS, and of a listener that expects another login, say it
+    themselves."""
     if isinstance(error, TlsError | ListenerMismatchError) or config.security.login is None:
         return ""
     return _LOGIN_REMEDIES[config.security.login.mechanism]
@@ -159,7 +160,7 @@ def _versions_checks(probe: Probe) -> list[Check]:
 
 
 def _needed(target: Target) -> Iterator[tuple[Sequence[ApiKey], str]]:
-    """The APIs without which the write cannot be, and which brokers have them."""
+    """The APIs that the write needs, and which brokers have them."""
     yield (
         (ApiKey.PRODUCE, *([ApiKey.INIT_PRODUCER_ID] if target.idempotent else ())),
         "Use brokers of Kafka 2.8 or newer.",
@@ -206,7 +207,7 @@ def _leader_check(probe: Probe, node: Node, waited: str) -> Check:
 
 
 def _why(probe: Probe, node: Node, waited: str) -> str:
-    """The reason alone: what shows it has named the address already."""
+    """The reason without the address, which is the name of the check."""
     loss = probe.client.losses.get(node.id)
     return (
         f"no answer {waited}"

@@ -427,7 +427,8 @@ class RecordAccumulator:
     def end(self, *, interrupted: bool) -> None:
         """All batches are done, and none will come: end the flushes that wait, even those that have just begun.
 
-        `interrupted`: what a step has reserved that was left in the middle is not known, and nothing holds it any more.
+        `interrupted`: a call was interrupted in the middle of a step. It is not known how much memory that step had
+        reserved, so all memory counts as free.
         """
         with self._lock:
             self._incomplete.arm(self._incomplete.new_flushes())

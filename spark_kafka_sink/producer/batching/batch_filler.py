@@ -231,8 +231,8 @@ class BatchFiller:
         return list(compatible(stage.rows))
 
     def _return_thin(self, stage: Stage) -> None:
-        """Of skewed rows, those that would make thin batches wait on, before what was staged since. All of them, if no
-        partition is full: that is known only now where single records were among them."""
+        """Return the rows of thin partitions to the topic's stage, before rows that were staged since. If no partition
+        is full, all rows return: with single records among them, that is known only now."""
         leaving = stage.leaving(self.full_bytes(stage.topic))
         if leaving is None:
             return

@@ -115,7 +115,8 @@ def _origins(staged: Sequence[StagedRows], order: NDArray[np.intp] | None) -> Ro
 
 
 def rows_of_records(staged: StagedRecords, partitions_of: PartitionsOf) -> StagedRows:
-    """Single records as columns, whose sizes are tighter: a single one's counts each number as wide as it can be."""
+    """Make columns of single records. Their sizes get smaller: that of a single record counts each number at its
+    widest."""
     values, keys, headers, named, timestamps = zip(*staged.records, strict=True)
     count = len(values)
     times = np.fromiter(timestamps, np.int64, count)

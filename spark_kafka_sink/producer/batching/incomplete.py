@@ -30,8 +30,8 @@ class IncompleteBatches:
         self._deadlines: dict[ProducerBatch, float] = {}  # inf once the batch was reported as expired
         self._flushes: list[Flush] = []  # those under way; any thread adds and removes its own
         self.next_deadline_ms = INFINITE_MS
-        """No batch expires before. It may be the deadline of a batch that is done by now: finding out means a look at
-        all, and is put off until that time has come."""
+        """No batch expires before this time. It may be the deadline of a batch that is done already: to find the next
+        deadline means to look at all batches, and is put off until this time has come."""
 
     def __len__(self) -> int:
         return len(self._deadlines)

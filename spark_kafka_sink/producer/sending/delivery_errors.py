@@ -91,7 +91,7 @@ def _unreachable(leader: Node | None, metadata: Metadata) -> KafkaSinkError | No
 
 
 def _silent(error: Exception | None) -> Exception | None:
-    """What to do if the last attempt had no answer, added to what became of it."""
+    """Add to the error what to do, if the last attempt had no answer."""
     if not isinstance(error, DisconnectedError):
         return error
     remedy = "See that broker's log, and its load; delivery.timeout.ms is how long it is waited for."

@@ -247,7 +247,7 @@ class Idempotence:
 
     def is_head(self, batch: ProducerBatch) -> bool:
         state = self._partitions[batch.topic_partition]
-        # Behind a gap of its transaction, that records are missing before it is no news.
+        # Behind a gap of its transaction, the broker is expected to miss records before the batch.
         return state.is_head(batch) and not (state.transactional and state.gap is not None)
 
     def violations(self) -> list[str]:

@@ -1,8 +1,8 @@
-"""KnownCoordinators: which brokers coordinate. Coordinators: also when a producer may ask the next one.
+"""KnownCoordinators: which broker coordinates which id or group. Coordinators: when a producer may send its next
+request.
 
-A producer has one request in flight at a time, but for those that only ask. After a failure the next one waits for a
-pause that grows.
-"""
+A producer has one request in flight at a time, but for requests that only ask. After a failure the next request waits
+for a pause that grows."""
 
 from __future__ import annotations
 

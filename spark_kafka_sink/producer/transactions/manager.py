@@ -12,9 +12,9 @@ What an answer means, and which of the methods at the end follows from it, stand
 The end is asked for only when no record is on its way any more (`quiet`). An empty transaction ends without a request.
 
 In doubt: a request that adds partitions or a group may have been carried out although its answer was lost. A
-transaction that is aborted then asks once more before it ends, because brokers refuse to end one that never began.
-An end that is carried out late would end the next one, which begins under another epoch then, as each of version 2.
-"""
+transaction that is aborted then asks once more before it ends, because brokers refuse to end one that never began. A
+request to end that is carried out late would end the next transaction. So the next one begins under another epoch, as
+each transaction of version 2 does."""
 
 from __future__ import annotations
 
@@ -233,7 +233,8 @@ class TransactionManager:
             return TransactionIdentity(self.transactional_id, *self.id_and_epoch, self._open().version)
 
     def not_taken(self, number: int, error: KafkaSinkError) -> None:
-        """A record of this transaction could not be taken. Of one that has ended meanwhile it says nothing."""
+        """A record of this transaction was not accepted. Nothing follows from that if the transaction has ended
+        meanwhile."""
         with self._lock:
             if self._transaction is not None and self._transaction.number == number:
                 self.batch_failed(error, has_sequence=False)
@@ -246,7 +247,7 @@ class TransactionManager:
                 self._abortable(error)
 
     def next_request(self, now: float, *, quiet: bool) -> Request | None:
-        """What to ask now. It is the same until it was `sent`. `quiet`: no record is on its way."""
+        """The request to send now; the same one until it was `sent`. `quiet`: no record is on its way."""
         with self._lock:
             if self._coordinators.pauses(now):
                 return None

@@ -57,7 +57,8 @@ class TransactionRequest(ABC, Generic[AnswerT]):
     ends: ClassVar[bool] = False
     """It ends the transaction; nothing may join it afterwards."""
     begins_version_2: ClassVar[bool] = False
-    """By it brokers know of a transaction of version 2, as by a batch; in version 1 other requests add to it."""
+    """Brokers begin a transaction of version 2 with this request, as with a batch. In version 1 other requests begin
+    it."""
     any_broker_answers: ClassVar[bool] = False
     """It is sent to any broker, and its answer says nothing of whether a coordinator can be reached."""
     only_asks: ClassVar[bool] = False

@@ -48,7 +48,7 @@ OF_A_COORDINATOR: Table = {
     codes.GROUP_AUTHORIZATION_FAILED: Verdict.ABORTABLE,
 }
 NO_ANSWER = Judgement(Verdict.RETRY, codes.UNKNOWN_SERVER_ERROR)
-"""Of what an answer does not name."""
+"""The judgement of an id that the answer does not name."""
 NOT_THE_CALLERS = frozenset(
     {
         codes.PRODUCER_FENCED,
@@ -57,11 +57,11 @@ NOT_THE_CALLERS = frozenset(
         codes.INVALID_PRODUCER_ID_MAPPING,
     }
 )
-"""Refusals which say that the id, its epoch or its transaction is not the caller's any more. No other says that."""
+"""Only these refusals say that the id, its epoch or its transaction is not the caller's any more."""
 
 
 def worst(judgements: Iterable[Judgement]) -> Judgement:
-    """The one that counts of those about the parts of one request."""
+    """The judgement of a whole request, from those of its parts."""
     judgements = list(judgements)
     # Partitions that were not looked at say nothing of the reason; another one of the same request has it.
     telling = [each for each in judgements if each.code != codes.OPERATION_NOT_ATTEMPTED]

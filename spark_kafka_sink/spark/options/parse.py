@@ -178,7 +178,8 @@ def _bytes_per_second(reading: Reading, tasks_at_once: str | None) -> tuple[floa
 
 
 def _used_twice(**topics: str | None) -> list[str]:
-    """By the names of their options; None: there is no such topic."""
+    """The faults of topics that two options name. `topics`: by the names of the options, None where an option is not
+    set."""
     return [
         f"Options '{first}' and '{second}' are both {topic!r}; each needs a topic of its own."
         for (first, topic), (second, other) in combinations(topics.items(), 2)

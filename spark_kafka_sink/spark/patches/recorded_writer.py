@@ -33,7 +33,7 @@ class Call(NamedTuple):
 
 @dataclass
 class Record:
-    """How a writer was made, and what was said to it since."""
+    """How a writer was made, and the calls of its settings since."""
 
     made_with: dict[str, Any]
     calls: list[Call] = field(default_factory=list)
@@ -90,7 +90,7 @@ def frame_of(writer: Any) -> Any:
 
 
 def made_anew(writer: Any, frame: Any, without: Collection[str]) -> Any:
-    """A writer of another data frame, to which the same was said, without the calls of these methods."""
+    """A writer of another data frame with the same settings, without the calls of these methods."""
     said: Record = getattr(writer, _RECORD)
     source = {"df": frame} if "df" in said.made_with else {"plan": frame._plan}
     made = type(writer)(**(said.made_with | source))

@@ -230,7 +230,7 @@ def _prepare_stream(writer: Any, said: Record, options: Mapping[str, Any], **set
 
 
 def _say(writer: Any, **settings: Any) -> None:
-    """Call the methods of these names, where there is something to say."""
+    """Call the methods of these names whose value is not None."""
     for method, value in settings.items():
         if value is not None:
             getattr(writer, method)(value)
@@ -311,7 +311,7 @@ def _checked_columns(writer: Any, said: Record) -> tuple[list[int], Distribution
     frame = frame_of(writer)
     _say_tasks_at_once(writer, said)
     if _is_connect(writer):
-        # What options name, packages and files, is there and perhaps not here.
+        # Packages and files that options name are on the driver, and perhaps not on this client.
         return ask_driver(frame.sparkSession, said.options(), frame.schema)
     parsed, plan = check_all(said.options(), frame.schema, said.options().get(START))
     return plan.positions(), planned(parsed, plan, frame.schema)
@@ -331,7 +331,7 @@ def _say_tasks_at_once(writer: Any, said: Record) -> None:
 
 
 def _number(text: str) -> int:
-    """What is no number of tasks is refused with the other options."""
+    """A value that is no number is refused later, with the other options."""
     try:
         return max(int(text), 1)
     except ValueError:
