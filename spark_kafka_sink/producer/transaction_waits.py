@@ -41,7 +41,7 @@ Offsets = Mapping[tuple[str, int], OffsetAndMetadata | int]
 """(topic, partition) -> the offset of the next record to read"""
 
 
-class Calls(NamedTuple):
+class Waits(NamedTuple):
     """How a call waits, and where its time is counted."""
 
     loop: SenderLoop
@@ -57,13 +57,13 @@ class ProducerTransactions:
         manager: TransactionManager,
         client: NetworkClient,
         accumulator: RecordAccumulator,
-        calls: Calls,
+        waits: Waits,
         max_block_ms: float,
     ) -> None:
         self.manager = manager
         self._client = client
         self._accumulator = accumulator
-        self._loop, self._metrics, self._system = calls
+        self._loop, self._metrics, self._system = waits
         self._max_block_ms = max_block_ms
 
     def init(self, transactional_id: str | None) -> None:
@@ -174,8 +174,8 @@ class ProducerTransactions:
 
 
 def new_transactions(
-    config: ProducerConfig, client: NetworkClient, accumulator: RecordAccumulator, calls: Calls, random: Random
+    config: ProducerConfig, client: NetworkClient, accumulator: RecordAccumulator, waits: Waits, random: Random
 ) -> ProducerTransactions:
     backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
     manager = TransactionManager(config.transactional_id or "", config.transaction_timeout_ms, backoff)
-    return ProducerTransactions(manager, client, accumulator, calls, config.max_block_ms)
+    return ProducerTransactions(manager, client, accumulator, waits, config.max_block_ms)

@@ -102,10 +102,10 @@ class TransactionalProducer:
         self._in_transactions().manager.take_over(prepared)
 
     def _new_transactions(self, random: Random) -> ProducerTransactions:
-        from spark_kafka_sink.producer.transaction_waits import Calls, new_transactions  # not for other producers
+        from spark_kafka_sink.producer.transaction_waits import Waits, new_transactions  # not for other producers
 
-        calls = Calls(self._loop, self._metrics, self._system)
-        return new_transactions(self.config, self._client, self._accumulator, calls, random)
+        waits = Waits(self._loop, self._metrics, self._system)
+        return new_transactions(self.config, self._client, self._accumulator, waits, random)
 
     # --- which calls are possible
 

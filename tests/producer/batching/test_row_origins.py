@@ -39,7 +39,7 @@ def test_shares_equal_those_found_row_by_row(lengths: list[int], data: st.DataOb
 def test_shares_by_call_are_those_found_row_by_row_be_the_ranges_few_or_many(
     row_calls: list[int], data: st.DataObject
 ) -> None:
-    calls = [NamedCall(call) for call in range(4)]
+    calls = [NamedCall(call) for call in range(max(row_calls) + 1)]
     origins = RowOrigins(np.arange(len(row_calls)) * 10, calls, np.array(row_calls, np.int32))
     edges = sorted({0, len(row_calls), *data.draw(st.lists(st.integers(0, len(row_calls))))})
     offsets = [data.draw(st.sampled_from([-1, 0, 1_000 * start])) for start in edges[:-1]]
