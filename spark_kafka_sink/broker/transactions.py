@@ -60,6 +60,12 @@ class Transaction:
     start_wall_ms: int = -1
 
     @property
+    def times_out_ms(self) -> float:
+        """One number for what waits for that time and what looks whether it has come: computed in two ways, the two
+        differ in the last bit."""
+        return self.start_ms + self.timeout_ms
+
+    @property
     def exhausted(self) -> bool:
         return self.epoch >= EPOCH_MAX - 1
 
@@ -220,16 +226,14 @@ class TransactionCoordinator:
     def abort_overdue(self, now: float) -> list[str]:
         """Abort what has lasted too long, under an epoch that fences its producer. Refusal if the disk is full."""
         overdue = [
-            t
-            for t in self.transactions.values()
-            if t.state is TransactionState.ONGOING and now - t.start_ms >= t.timeout_ms
+            t for t in self.transactions.values() if t.state is TransactionState.ONGOING and now >= t.times_out_ms
         ]
         for transaction in overdue:
             self._fence_and_abort(transaction)
         return [t.transactional_id for t in overdue]
 
     def next_timeout_ms(self) -> float | None:
-        ends = [t.start_ms + t.timeout_ms for t in self.transactions.values() if t.state is TransactionState.ONGOING]
+        ends = [t.times_out_ms for t in self.transactions.values() if t.state is TransactionState.ONGOING]
         return min(ends, default=None)
 
     def _fence_and_abort(self, transaction: Transaction) -> None:

@@ -153,6 +153,16 @@ def test_a_transaction_that_lasts_too_long_is_aborted_and_its_producer_fenced(
     assert markers.written == [(PARTITION, identity.producer_id, identity.epoch + 1, False)]
     assert coordinator.next_timeout_ms() is None
     assert end(coordinator, identity, commit=True).error == error_codes.INVALID_TXN_STATE
+
+
+def test_a_transaction_is_aborted_at_the_very_time_that_was_announced(coordinator: TransactionCoordinator) -> None:
+    began_ms = 902218.240992874
+    identity = coordinator.init_producer("x", 900_000, None)
+    add(coordinator, identity, now=began_ms)
+    announced_ms = coordinator.next_timeout_ms()
+    assert announced_ms is not None
+    assert announced_ms - began_ms < 900_000, "rounded"
+    assert coordinator.abort_overdue(announced_ms) == ["x"]
     assert end(coordinator, identity, commit=False).error == 0, "as if it had aborted it itself"
 
 
