@@ -31,7 +31,7 @@ from spark_kafka_sink.records.cutting import (
 from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.records.encoder import encode, encode_slices
 from spark_kafka_sink.records.freed_memory import reuse_freed_memory
-from spark_kafka_sink.records.header import HEADER_BYTES, BatchHeader, stamp_header
+from spark_kafka_sink.records.header import HEADER_BYTES, stamp_header
 from spark_kafka_sink.records.sizes import record_size_bounds
 
 ROWS = 10_000
@@ -99,8 +99,10 @@ def in_partitions(columns: RecordColumns, partitions: int) -> Callable[[], objec
 
 def decoding(columns: RecordColumns) -> Callable[[], object]:
     (piece,) = encode_slices(columns, batch_slices([BatchSlice(0, 0, ROWS)]), NOW)
-    header = BatchHeader(last_offset_delta=ROWS - 1, base_timestamp=NOW, max_timestamp=NOW, record_count=ROWS)
-    batch = stamp_header(header, [piece.segment]) + bytes(piece.segment)
+    header = stamp_header(
+        [piece.segment], last_offset_delta=ROWS - 1, record_count=ROWS, base_timestamp=NOW, max_timestamp=NOW
+    )
+    batch = header + bytes(piece.segment)
     return lambda: list(decode_batches(batch))
 
 

@@ -141,7 +141,8 @@ class PartitionLog:
         if self.config.discard:
             return self.next_offset  # nothing was kept that it could end
         record = _MARKER_RECORD.pack(32, 0, 0, 0, 8, 0, 1 if commit else 0, 12, 0, 0, 0)
-        header = BatchHeader(
+        header = stamp_header(
+            [record],
             attributes=TRANSACTIONAL | CONTROL,
             last_offset_delta=0,
             base_timestamp=wall_ms,
@@ -150,7 +151,7 @@ class PartitionLog:
             producer_epoch=epoch,
             record_count=1,
         )
-        batch = memoryview(bytearray(stamp_header(header, [record]) + record))
+        batch = memoryview(bytearray(header + record))
         with self._lock:
             return self._store(parse_header(batch), batch, leader_epoch, None)
 

@@ -56,7 +56,7 @@ from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.cutting import BatchSlice, batch_slices
 from spark_kafka_sink.records.encoder import encode_slices
-from spark_kafka_sink.records.header import TRANSACTIONAL, BatchHeader, stamp_header
+from spark_kafka_sink.records.header import TRANSACTIONAL, stamp_header
 
 REPLICATION_MS_MAX = 2_000
 """How long a leader waits for its followers before it says that they are late. Less than SILENCE_MS of the client."""
@@ -216,7 +216,8 @@ def _batch(now: Held, records: Sequence[KeyValue], wall_ms: int) -> bytes:
     columns = RecordColumns(pa.array(values, pa.binary()), pa.array(keys, pa.binary()))
     (encoded,) = encode_slices(columns, batch_slices([BatchSlice(0, 0, len(records))]), wall_ms)
     body = compress(Codec.GZIP, [encoded.segment])
-    header = BatchHeader(
+    header = stamp_header(
+        [body],
         attributes=Codec.GZIP | TRANSACTIONAL,
         last_offset_delta=len(records) - 1,
         base_timestamp=encoded.base_timestamp,
@@ -226,7 +227,7 @@ def _batch(now: Held, records: Sequence[KeyValue], wall_ms: int) -> bytes:
         base_sequence=now.sequence,
         record_count=len(records),
     )
-    return stamp_header(header, [body]) + bytes(body)
+    return header + bytes(body)
 
 
 def _error(error: BrokerError) -> BrokerError:

@@ -42,6 +42,7 @@ _KEEP_INTERPRETER_LOCK = 0
 """Above 32 kB the package crc32c releases it. The checksum of 300 kB takes 20 us, and after it the sender's thread
 waited until a caller's thread returned the lock: 3 to 9 % of the CPU of records in large batches."""
 CRC_END = 21
+_MAGIC = 2
 
 CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
@@ -55,21 +56,21 @@ _LEADER_EPOCH = struct.Struct(">i")
 
 
 class BatchHeader(NamedTuple):
-    """The fields in the order of the bytes. The defaults are those of a batch that no broker has stored yet."""
+    """The fields in the order of the bytes."""
 
-    base_offset: int = 0
-    batch_length: int = 0
-    partition_leader_epoch: int = -1
-    magic: int = 2
-    crc: int = 0
-    attributes: int = 0
-    last_offset_delta: int = -1
-    base_timestamp: int = -1
-    max_timestamp: int = -1
-    producer_id: int = -1
-    producer_epoch: int = -1
-    base_sequence: int = -1
-    record_count: int = 0
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
 
     @property
     def codec(self) -> int:
@@ -96,30 +97,47 @@ class BatchHeader(NamedTuple):
         return self.batch_length + LENGTH_PREFIX_BYTES
 
 
-def stamp_header(header: BatchHeader, segments: Sequence[Buffer]) -> bytes:
-    """The bytes of a header in front of these records, which are compressed already if it names a codec.
-
-    Length and checksum are those of the segments, whatever the header says of them.
-    """
-    tail = _TAIL.pack(*header[5:])  # what stands behind the CRC
+def stamp_header(  # noqa: PLR0913 - the fields, each by its name; a tuple of them costs as much as the checksum
+    segments: Sequence[Buffer],
+    *,
+    last_offset_delta: int,
+    record_count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    attributes: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+) -> bytes:
+    """The bytes of a header in front of these records, which are compressed already if `attributes` name a codec."""
+    tail = _TAIL.pack(
+        attributes,
+        last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+    )
     checksum = crc32c(tail)
     length = _LENGTH_OF_NOTHING
     for segment in segments:
         checksum = crc32c(segment, checksum, _KEEP_INTERPRETER_LOCK)
         length += len(segment)
-    return _HEAD.pack(header.base_offset, length, header.partition_leader_epoch, header.magic, checksum) + tail
+    return _HEAD.pack(0, length, -1, _MAGIC, checksum) + tail
 
 
 def parse_header(buffer: Buffer) -> BatchHeader:
     """The header at the start of `buffer`. Only what makes the rest readable is checked: length and magic."""
     if len(buffer) < HEADER_BYTES:
-        if len(buffer) > 16 and buffer[16] < 2:
+        if len(buffer) > 16 and buffer[16] < _MAGIC:
             raise _too_old(buffer[16])
         raise DecodeError(f"a record batch has a header of {HEADER_BYTES} bytes, here are {len(buffer)}")
     base_offset, batch_length, leader_epoch, magic, crc = _HEAD.unpack_from(buffer, 0)
     if magic in (0, 1):
         raise _too_old(magic)
-    if magic != 2:
+    if magic != _MAGIC:
         raise UnsupportedFormatError(f"record format v{magic} is not known; v2 is")
     if batch_length < HEADER_BYTES - LENGTH_PREFIX_BYTES:
         raise DecodeError(f"a record batch says that it is {batch_length} bytes long: less than its own header")

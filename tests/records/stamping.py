@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_kafka_sink.records.header import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, BatchHeader, Buffer, stamp_header
+from spark_kafka_sink.records.header import (
+    CONTROL,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    Buffer,
+    patch_header,
+    stamp_header,
+)
 
 _FLAGS = {"transactional": TRANSACTIONAL, "control": CONTROL, "log_append_time": LOG_APPEND_TIME}
 
@@ -12,5 +19,8 @@ _FLAGS = {"transactional": TRANSACTIONAL, "control": CONTROL, "log_append_time":
 def stamped(segments: Sequence[Buffer], record_count: int, codec: int = 0, **fields: int) -> bytes:
     """The header of a batch with these records. `fields` are those of BatchHeader, and flags by their names."""
     attributes = codec | sum(flag for name, flag in _FLAGS.items() if fields.pop(name, False))
-    fields = {"last_offset_delta": record_count - 1, **fields}
-    return stamp_header(BatchHeader(attributes=attributes, record_count=record_count, **fields), segments)
+    base_offset = fields.pop("base_offset", 0)
+    fields = {"last_offset_delta": record_count - 1, "base_timestamp": -1, "max_timestamp": -1, **fields}
+    header = bytearray(stamp_header(segments, attributes=attributes, record_count=record_count, **fields))
+    patch_header(header, base_offset=base_offset)
+    return bytes(header)

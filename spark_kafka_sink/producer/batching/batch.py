@@ -38,11 +38,12 @@ from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.encoder import EncodedSlice
-from spark_kafka_sink.records.header import HEADER_BYTES, TRANSACTIONAL, BatchHeader, stamp_header
+from spark_kafka_sink.records.header import HEADER_BYTES, TRANSACTIONAL, stamp_header
 
 Segment = bytes | bytearray | memoryview
 _JOINED_BYTES_MAX = 16 << 10
-"""The pieces of a batch that is smaller are copied into one: that costs less than to go over each of them."""
+"""A batch that is smaller is copied into bytes of its own: that costs less than to go over its pieces, and the garbage
+collector looks at views, not at bytes."""
 
 
 class BatchState(Enum):
@@ -169,7 +170,8 @@ class ProducerBatch:
         if not self.record_count:
             self.base_timestamp = pieces.base_timestamps[number]
         self.max_timestamp = max(pieces.max_timestamps[number], self.max_timestamp)
-        self._pieces, self._numbers = (*self._pieces, pieces), (*self._numbers, number)
+        self._pieces += (pieces,)
+        self._numbers += (number,)
         self.body_bytes += pieces.sizes[number]
         self.uncompressed_bytes = self.body_bytes
         self.record_count += pieces.record_counts[number]
@@ -298,10 +300,11 @@ class ProducerBatch:
         if self.state in (OPEN, PINNED, DRAINED):
             raise IllegalStateError(f"{self!r} is not closed.")
         segments = self.segments
-        if len(segments) > 1 and self.body_bytes <= _JOINED_BYTES_MAX:
+        if self.body_bytes <= _JOINED_BYTES_MAX:
             segments = [b"".join(segments)]
         if not self._header:
-            header = BatchHeader(
+            self._header = stamp_header(
+                segments,
                 attributes=self.codec | TRANSACTIONAL if self.transactional else self.codec,
                 last_offset_delta=self.record_count - 1,
                 base_timestamp=self.base_timestamp,
@@ -311,7 +314,6 @@ class ProducerBatch:
                 base_sequence=self.base_sequence,
                 record_count=self.record_count,
             )
-            self._header = stamp_header(header, segments)
         return [self._header, *segments]
 
     # -- moving -------------------------------------------------------------------------------------------------------

@@ -116,13 +116,13 @@ class RowOrigins:
                 yield StoredRows(call, self.rows, found, sum([share.stop - share.start for share in found]))
             return
         numbers, shares = self._cut(np.fromiter(chain.from_iterable(stored), np.int64, 5 * len(stored)).reshape(-1, 5))
-        order = numbers.argsort(kind="stable")
-        ends = np.bincount(numbers).cumsum().tolist()
         rows = np.bincount(numbers, shares[:, 1] - shares[:, 0]).astype(np.int64).tolist()
-        for number, end in enumerate(ends):
-            begin = ends[number - 1] if number else 0
+        shares = shares.take(numbers.argsort(kind="stable"), axis=0)
+        begin = 0
+        for number, end in enumerate(np.bincount(numbers).cumsum().tolist()):
             if begin < end:
-                yield StoredRows(self._calls[number], self.rows, shares[order[begin:end]], rows[number])
+                yield StoredRows(self._calls[number], self.rows, shares[begin:end], rows[number])
+            begin = end
 
     def _cut(self, stored: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """`shares` for many ranges at once, as arrays: the number of the call of each share, and the shares."""

@@ -49,6 +49,7 @@ class Phase(Enum):
     AWAITING_EPOCH = "awaiting an epoch"
 
 
+_NONE: frozenset[ProducerBatch] = frozenset()  # one for all partitions, of which there may be ten thousand
 PROBING, PIPELINED, DRAINING, REPAIRING, AWAITING_EPOCH = Phase
 MOVES: dict[Phase, frozenset[Phase]] = {
     PROBING: frozenset({PIPELINED, DRAINING, REPAIRING, AWAITING_EPOCH}),
@@ -86,7 +87,7 @@ class PartitionState:
         self.phase = PROBING
         self.confirmed_by: NodeVersions | None = None  # while PIPELINED: the connection that has brought a success
         self.pending: list[ProducerBatch] = []  # in the order of their sequences
-        self.in_doubt: frozenset[ProducerBatch] = frozenset()  # batches without an outcome that may be stored
+        self.in_doubt = _NONE  # batches without an outcome that may be stored
         self.gap: int | None = None
         self.unresolved = False
         self.id_and_epoch = NO_PRODUCER_ID

@@ -273,8 +273,8 @@ def test_no_more_moves_than_there_is() -> None:
     assert (small.bytes, other.bytes) == (0, 10)
 
 
-@pytest.mark.parametrize(("used", "sparse"), [(100, False), (26, False), (25, True), (1, True), (0, False)])
-def test_a_lease_is_sparse_when_its_holders_need_a_quarter_of_it_at_most(used: int, sparse: bool) -> None:
+@pytest.mark.parametrize(("used", "sparse"), [(100, False), (13, False), (12, True), (1, True), (0, False)])
+def test_a_lease_is_sparse_when_its_holders_need_an_eighth_of_it_at_most(used: int, sparse: bool) -> None:
     lease = lease_of(pool_of(100), 100)
     lease.hold("batch", used)
     assert lease.is_sparse is sparse
