@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
@@ -47,8 +48,12 @@ SILENCE_MS = 3_000.0
 _IN_FLIGHT_MAX = 50
 
 
-Listing = dict[Node, Asked]
-"""Brokers that were asked what transactions they know of."""
+class Listing(NamedTuple):
+    """Questions which transactions brokers know of, on their way."""
+
+    asked: dict[Node, Asked]
+    older: int
+    """Metadata that are newer than this say which brokers there are."""
 
 
 class TransactionsClient(Closing):
@@ -186,22 +191,28 @@ class TransactionsClient(Closing):
         return sorted({row.transactional_id for row in self._rows(states, ahead) if wanted(row.transactional_id)})
 
     def list_ahead(self, *states: str) -> Listing:
-        """Ask all brokers that are known for the ids in these states, and do not wait: `ids` takes the answers."""
+        """Ask all brokers that are known for the ids in these states, and do not wait: `ids` takes the answers.
+
+        It also asks which brokers there are, so that `ids` can ask those that are not known yet.
+        """
         known = self.blocking.metadata.snapshot
-        return self._listing(states, () if known.is_bootstrap else known.nodes.values())
+        asked = self._ask(states, () if known.is_bootstrap else known.nodes.values())
+        return Listing(asked, self.blocking.metadata.request_update(reset_backoff=True))
 
     def owners(self) -> dict[int, str]:
         """Which transactional id has which producer id, of those that this user may see."""
         return {row.producer_id: row.transactional_id for row in self._rows((), None)}
 
-    def _listing(self, states: Sequence[str], nodes: Iterable[Node]) -> Listing:
+    def _ask(self, states: Sequence[str], nodes: Iterable[Node]) -> dict[Node, Asked]:
         message = ListTransactionsRequest(state_filters=list(states))
         return {node: self.blocking.start(Question(node, message)) for node in nodes}
 
     def _rows(self, states: Sequence[str], ahead: Listing | None) -> list[ListedTransaction]:
         patience, failures = self.blocking.patience("the list of transactions"), 0
         while True:
-            asked, ahead = ahead or self._listing(states, self.blocking.all_nodes()), None
+            asked, older = ahead or ({}, None)
+            nodes = self.blocking.all_nodes(older)
+            asked, ahead = asked | self._ask(states, [each for each in nodes if each not in asked]), None
             listed: list[ListedTransaction] = []
             failure: KafkaSinkError | None = None
             answers = self.blocking.wait(ListTransactionsResponse, list(asked.values()))

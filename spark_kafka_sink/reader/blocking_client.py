@@ -132,10 +132,12 @@ class BlockingClient(Closing):
             self.metadata.request_update()
         return leader
 
-    def all_nodes(self) -> list[Node]:
-        """The brokers that the cluster has now."""
+    def all_nodes(self, older: int | None = None) -> list[Node]:
+        """The brokers that the cluster has now. `older`: what `metadata.request_update` returned, if a caller has asked
+        already."""
         patience = self.patience("metadata of the cluster")
-        older = self.metadata.request_update(reset_backoff=True)
+        if older is None:
+            older = self.metadata.request_update(reset_backoff=True)
         while self.metadata.version <= older:
             patience.wait(None, self._backoff_ms)
         return list(self.metadata.snapshot.nodes.values())

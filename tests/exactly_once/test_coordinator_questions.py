@@ -126,6 +126,20 @@ def test_what_is_asked_meanwhile_follows_the_first_requests(
     assert cluster.total(ApiKey.LIST_TRANSACTIONS) == 3
 
 
+def test_a_list_that_is_asked_for_ahead_has_what_a_broker_coordinates_that_has_joined_since_the_last_look(
+    cluster: Cluster, client: TransactionsClient, prepared: list[TransactionIdentity]
+) -> None:
+    cluster.elect(DEAD)
+    assert DEAD not in {node.id for node in client.blocking.all_nodes()}
+    cluster.control.start_node(DEAD)
+    cluster.share(range(3))
+    cluster.requests.clear()
+    begun = cluster.system.now()
+    assert client.ids(IDS.__contains__, ONGOING, ahead=client.list_ahead(ONGOING)) == sorted(IDS)
+    assert cluster.total(ApiKey.LIST_TRANSACTIONS) == 3
+    assert elapsed_ms(cluster, begun) <= 4 * 2 * LATENCY_MS  # metadata; then to connect, and to ask
+
+
 def test_coordinators_that_are_not_known_are_looked_up_in_one_request(
     cluster: Cluster, prepared: list[TransactionIdentity]
 ) -> None:
