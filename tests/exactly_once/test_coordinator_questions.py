@@ -134,10 +134,8 @@ def test_a_list_that_is_asked_for_ahead_has_what_a_broker_coordinates_that_has_j
     cluster.control.start_node(DEAD)
     cluster.share(range(3))
     cluster.requests.clear()
-    begun = cluster.system.now()
     assert client.ids(IDS.__contains__, ONGOING, ahead=client.list_ahead(ONGOING)) == sorted(IDS)
     assert cluster.total(ApiKey.LIST_TRANSACTIONS) == 3
-    assert elapsed_ms(cluster, begun) <= 4 * 2 * LATENCY_MS  # metadata; then to connect, and to ask
 
 
 def test_coordinators_that_are_not_known_are_looked_up_in_one_request(
