@@ -118,22 +118,26 @@ class Driver:
             return BatchStart(hint, seen.id_and_epoch, self._delivery.is_given, seen.state)
         if not goes_on:
             self._query.look_again(seen)
-        driver, granted_ms = self._fence(name, seen, hint)
+        driver, granted_ms = self._fence(seen, hint.timeout_ms if goes_on else None)
         entry = self._query.entry(driver.producer_id)  # all that an older driver has written; it writes no more
         self._refuse(entry, name, present)
         if goes_on and entry == hint:
             return BatchStart(entry, driver, self._delivery.is_given)
         return self._take_over(entry, name, driver, granted_ms)
 
-    def _fence(self, name: str, seen: TransactionDescription | None, hint: Entry) -> tuple[ProducerIdAndEpoch, int]:
-        """The epoch, and how long its tasks' transactions may last. What a start was granted holds for all of it."""
+    def _fence(self, seen: TransactionDescription | None, granted_ms: int | None) -> tuple[ProducerIdAndEpoch, int]:
+        """The epoch, and how long its tasks' transactions may last. `granted_ms`: what a driver that goes on has.
+
+        One that begins asks, also if it follows another of the same start: without `register` the starts in one Spark
+        count as one, and the user may have chosen another timeout, or the brokers may grant another one.
+        """
         try:
-            if hint.is_of_start(name) and hint.timeout_ms > 0:
-                return self._query.fence(seen, (claimed_timeout_ms(hint.timeout_ms),))[0], hint.timeout_ms
+            if granted_ms is not None:
+                return self._query.fence(seen, (claimed_timeout_ms(granted_ms),))[0], granted_ms
             return self._query.fence(seen, self._timeouts_ms())
         except BrokerError as error:
             if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
-                raise refusals.timeout_refused(error) from error
+                raise refusals.timeout_refused(error, is_chosen=self._delivery.timeout_ms is not None) from error
             raise
 
     def _refuse_newer(self, hint: Entry, name: str, seen: TransactionDescription | None) -> None:

@@ -35,9 +35,21 @@ def nothing_written(reason: object) -> PreflightError:
     return PreflightError(f"Kafka cannot be written to exactly once, and nothing was written: {reason}")
 
 
-def timeout_refused(error: BrokerError) -> PreflightError:
-    remedy = "Lower kafka.transaction.timeout.ms, or leave it out to have the longest that the brokers grant."
+def timeout_refused(error: BrokerError, *, is_chosen: bool) -> PreflightError:
+    remedy = _CHOSEN_TOO_LONG if is_chosen else _GRANTED_TOO_LITTLE
     return nothing_written(f"{error} {remedy}")
+
+
+_CHOSEN_TOO_LONG = "Lower kafka.transaction.timeout.ms, or leave it out to have the longest that the brokers grant."
+_GRANTED_TOO_LITTLE = (
+    "kafka.transaction.timeout.ms is not set, and the brokers grant less than the sink can do with. Raise their "
+    "transaction.max.timeout.ms. If it was lowered while this query ran, start the query again: it asks anew."
+)
+_GRANTED_NO_MORE = (
+    "kafka.transaction.timeout.ms is not set, so it is the longest that the brokers granted when this write began, and "
+    "now one of them grants less. Start again: the sink asks anew. If brokers differ in transaction.max.timeout.ms, as "
+    "while it is lowered on one after the other, set kafka.transaction.timeout.ms to the least of them."
+)
 
 
 def log_forgets(topic: str, policy: str) -> PreflightError:
@@ -170,6 +182,18 @@ def late_attempt(prefix: str, outcome: str) -> ExactlyOnceError:
         "This attempt came too late: its batch is over, or a newer driver has taken over the query with the prefix "
         f"{prefix}. {outcome}"
     )
+
+
+@contextmanager
+def timeout_may_be_refused(*, is_chosen: bool) -> Iterator[None]:
+    """In a task, whose transaction may last as long as brokers have granted to the driver. `is_chosen`: by the user."""
+    try:
+        yield
+    except BrokerError as error:
+        if error.code != error_codes.INVALID_TRANSACTION_TIMEOUT:
+            raise
+        remedy = _CHOSEN_TOO_LONG if is_chosen else _GRANTED_NO_MORE
+        raise ExactlyOnceError(f"This task wrote nothing: {error} {remedy}") from error
 
 
 # --- at the commit

@@ -81,7 +81,8 @@ class ExactlyOnce:
             wanted = start.task(task.partition_id, task.attempt_number)
             name = free_name(producer.describe_transactions, start, wanted, task.task_attempt_id)
             # Anew for each batch: the driver has ended the last one, which has changed the epoch.
-            producer.init_transactions(task_id(start.prefix, name))
+            with refusals.timeout_may_be_refused(is_chosen=self.delivery.timeout_ms is not None):
+                producer.init_transactions(task_id(start.prefix, name))
             refuse_if_late(producer.describe_transactions, start)
             producer.begin_transaction()
             yield

@@ -14,7 +14,7 @@ from spark_kafka_sink.errors import (
     PreflightError,
     ProducerFencedError,
 )
-from spark_kafka_sink.exactly_once.entries import Batch, EntryState
+from spark_kafka_sink.exactly_once.entries import Batch, EntryState, beginning_of
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
 from spark_kafka_sink.protocol import error_codes
@@ -247,6 +247,29 @@ def test_a_prefix_that_is_in_use_with_another_checkpoint_is_refused_and_its_user
 def test_a_missing_right_is_reported_before_the_first_row(query: Query, api: ApiKey, code: int, words: str) -> None:
     query.broker.control.when(api=api, times=None).fail(code)
     with pytest.raises(PreflightError, match=f"(?s)nothing was written.*{words}"):
+        query.begin()
+
+
+@pytest.mark.parametrize(("before_ms", "after_ms"), [(900_000, 300_000), (300_000, 900_000)])
+def test_a_driver_that_follows_another_of_the_same_start_has_what_brokers_grant_now(
+    query: Query, before_ms: int, after_ms: int
+) -> None:
+    query.broker.cluster.coordinator.timeout_ms_max = before_ms
+    assert query.again(name=beginning_of("start", "1")).run(0).entry.timeout_ms == before_ms
+    query.broker.cluster.coordinator.timeout_ms_max = after_ms
+    assert query.again(name=beginning_of("start", "2")).run(1).entry.timeout_ms == after_ms
+
+
+def test_without_register_a_changed_timeout_counts_from_the_next_start_in_the_same_spark(query: Query) -> None:
+    """Whose drivers count as drivers of one start."""
+    assert query.again(name=beginning_of("spark", "1"), timeout_ms=70_000).run(0).entry.timeout_ms == 70_000
+    assert query.again(name=beginning_of("spark", "2"), timeout_ms=50_000).run(1).entry.timeout_ms == 50_000
+    assert query.again(name=beginning_of("spark", "3")).run(2).entry.timeout_ms == 900_000
+
+
+def test_a_driver_to_which_brokers_grant_nothing_that_it_tries_names_no_option_that_was_not_set(query: Query) -> None:
+    query.broker.cluster.coordinator.timeout_ms_max = 4_999
+    with pytest.raises(PreflightError, match=r"kafka\.transaction\.timeout\.ms is not set.* Raise their"):
         query.begin()
 
 
