@@ -158,7 +158,8 @@ class Driver:
         if entry.has_superseded(name):
             raise refusals.superseded(entry, name)
         if entry.driver not in (present, name):
-            raise refusals.overtaken(entry, name)
+            lost = refusals.log_lost(self._delivery.prefix, self._query.log.topic)
+            raise refusals.overtaken(entry, name) if entry.driver else lost
         checkpoint = self._delivery.checkpoint
         if checkpoint and entry.checkpoint and checkpoint != entry.checkpoint:
             raise refusals.other_checkpoint(entry, checkpoint)

@@ -152,7 +152,12 @@ class QueryTransactions:
 
         ProducerFencedError if another has got an epoch since the look. A timeout that is refused changes nothing.
         """
-        expected = NO_DRIVER_YET if seen is None else seen.id_and_epoch
+        driver, granted_ms = self._granted(NO_DRIVER_YET if seen is None else seen.id_and_epoch, timeouts_ms)
+        if seen is not None and has_claimed(seen) and granted_ms % 1000 != _CLAIMED:
+            driver = self.renew(driver, granted_ms)  # the id says still that it has claimed, if the log is lost now
+        return driver, granted_ms
+
+    def _granted(self, expected: ProducerIdAndEpoch, timeouts_ms: Sequence[int]) -> tuple[ProducerIdAndEpoch, int]:
         for timeout_ms in timeouts_ms[:-1]:
             with contextlib.suppress(_TimeoutRefusedError):
                 return self._init(timeout_ms, expected), timeout_ms

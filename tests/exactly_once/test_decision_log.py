@@ -291,9 +291,9 @@ def its_own_ids_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def use_up_epochs(broker: EmbeddedBroker, name: str) -> None:
+def use_up_epochs(broker: EmbeddedBroker, name: str, left: int = 3) -> None:
     transaction = broker.cluster.coordinator.transactions[name]
-    transaction.epoch, transaction.last_epoch = 32_764, 32_763
+    transaction.epoch, transaction.last_epoch = 32_767 - left, 32_766 - left
 
 
 def test_when_its_epochs_are_used_up_a_stranger_whose_are_so_too_is_not_taken_for_the_driver(
@@ -309,7 +309,7 @@ def test_when_its_epochs_are_used_up_a_stranger_whose_are_so_too_is_not_taken_fo
         old = held.entry(look.id_and_epoch.producer_id)
     driver = broker.cluster.coordinator.transactions["p-driver"]
     producer_id = driver.producer_id
-    use_up_epochs(broker, "p-driver")
+    use_up_epochs(broker, "p-driver", left=4)
     query.run(1)
     assert (driver.producer_id != producer_id) == (driver.version == 2)
     write_as(broker, "evil", "p", None)

@@ -1,0 +1,130 @@
+"""What docs/exactly-once.md says to people who move, delete and start anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from spark_kafka_sink.errors import ExactlyOnceError
+from spark_kafka_sink.exactly_once import clients, operations
+from spark_kafka_sink.exactly_once.entries import beginning_of
+from spark_kafka_sink.exactly_once.late_attempts import refuse_if_late
+from spark_kafka_sink.exactly_once.log_topic import PARTITIONS, partition_of
+from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
+from spark_kafka_sink.testing import EmbeddedBroker
+from tests.exactly_once.cases import LOG, PREFIX, Crash, Query, client_of, dying, open_ids, rows, seen
+from tests.exactly_once.cases import broker as broker
+
+MORE = 2 * PARTITIONS + 1
+"""Partitions of the log."""
+
+
+@pytest.fixture
+def query(broker: EmbeddedBroker) -> Query:
+    return Query(broker)
+
+
+def test_a_query_that_has_moved_goes_on_under_another_prefix_and_what_it_left_is_ended_by_hand(query: Query) -> None:
+    query.run(0)
+    query.write_both(query.begin(), 1)
+    moved = query.again(prefix="moved", checkpoint="/elsewhere")
+    moved.run(1)
+    assert len(open_ids(query.broker)) == 2, "it is not looked for"
+    assert len(operations.abort(query.delivery.options, PREFIX, LOG)) == 2
+    assert (seen(query.broker), open_ids(query.broker)) == (rows(0, 1), [])
+
+
+@pytest.mark.parametrize("all_have_written", [True, False])
+def test_a_driver_that_another_fenced_and_did_not_follow_commits_what_is_written_and_else_is_to_be_started_again(
+    query: Query, *, all_have_written: bool
+) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    with dying("done"):  # before its claim
+        query.again().begin()
+    if all_have_written:
+        query.commit(start, 0, written)
+    else:
+        with client_of(query.broker) as client, pytest.raises(ExactlyOnceError, match="This attempt came too late"):
+            refuse_if_late(client.describe, start)
+        query.again(name="driver-3").run(0)
+    assert seen(query.broker) == rows(0)
+
+
+def test_without_register_starts_in_one_spark_succeed_each_other_until_another_takes_over(query: Query) -> None:
+    """Each batch has a driver of its own there, and all of them are of one start."""
+    for number in range(3):
+        query.again(name=beginning_of("spark-1", f"{number}")).run(number)
+    query.again(name=beginning_of("spark-2", "0")).run(3)
+    with pytest.raises(ExactlyOnceError, match=r"A newer driver has taken over .*spark-2"):
+        query.again(name=beginning_of("spark-1", "3")).begin()
+    query.again(name="spark-1-started-anew").run(4)
+    assert seen(query.broker) == rows(0, 1, 2, 3, 4)
+
+
+def delete_log(broker: EmbeddedBroker) -> None:
+    broker.control.delete_topic(LOG)
+
+
+def add_partitions(broker: EmbeddedBroker) -> None:
+    """So many that the prefix is hashed to another one; and a client that knows of it."""
+    assert partition_of(PREFIX, MORE) != partition_of(PREFIX, PARTITIONS)
+    broker.control.add_partitions(LOG, MORE)
+    clients.close_idle()
+
+
+def test_partitions_that_are_added_to_the_log_stop_its_queries_with_the_reason(query: Query) -> None:
+    query.run(0)
+    add_partitions(query.broker)
+    for _ in range(2):
+        with pytest.raises(ExactlyOnceError, match=r"has nothing of the prefix p.*partitions were added to it"):
+            query.again().begin()
+    query.again(prefix="another").run(1)
+    assert seen(query.broker) == rows(0, 1)
+
+
+def is_read_elsewhere(transactions: QueryTransactions, broker: EmbeddedBroker) -> None:
+    broker.control.add_partitions(LOG, MORE)
+    transactions.client.blocking.topic(LOG, fresh=True)
+
+
+def dies(transactions: QueryTransactions, broker: EmbeddedBroker) -> None:
+    raise Crash
+
+
+@pytest.mark.parametrize(
+    ("happens", "words"),
+    [(is_read_elsewhere, "has nothing of the prefix p"), (dies, None)],
+)
+def test_a_log_that_is_lost_while_a_driver_begins_or_when_it_has_died_then_is_noticed_by_the_next_start(
+    query: Query, happens: Callable[[QueryTransactions, EmbeddedBroker], None], words: str | None
+) -> None:
+    """The driver has got its epoch, and the timeout of its id says still that it has claimed."""
+    query.run(0)
+    whole = QueryTransactions.fence
+
+    def lose(transactions: QueryTransactions, *given: Any) -> Any:
+        fenced = whole(transactions, *given)
+        happens(transactions, query.broker)
+        return fenced
+
+    with patch.object(QueryTransactions, "fence", lose), pytest.raises((ExactlyOnceError, Crash), match=words):
+        query.again().begin()
+    if happens is dies:
+        delete_log(query.broker)
+    with pytest.raises(ExactlyOnceError, match="has nothing of the prefix p"):
+        query.again().begin()
+
+
+@pytest.mark.parametrize("lose", [delete_log, add_partitions])
+def test_a_log_that_is_lost_after_brokers_have_forgotten_the_id_is_not_noticed_and_the_batch_is_written_again(
+    query: Query, lose: Callable[[EmbeddedBroker], None]
+) -> None:
+    query.run(0)
+    query.broker.cluster.coordinator.transactions.clear()
+    lose(query.broker)
+    query.again().run(0)
+    assert seen(query.broker) == rows(0, 0)
