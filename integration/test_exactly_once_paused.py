@@ -1,6 +1,8 @@
-"""Drivers that are stopped (SIGSTOP) and go on after their successor has decided: they change nothing, and say why.
+"""Drivers that are stopped (SIGSTOP) and go on after their successor has decided: they change nothing, and say why. So
+it is with drivers that are stopped, or killed, while they commit the transactions of 300 tasks.
 
-On three real nodes. With SOAK=1 there are more rounds, and transactions of both versions.
+On three real nodes. With SOAK=1 there are more rounds, transactions of both versions, and coordinators that stand still
+beside a driver that is stopped or killed.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -20,8 +23,10 @@ from integration.support.artifacts import ROOT
 from integration.support.driver_process import newest
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
-from integration.support.plain_driver import REFUSED, value_of
+from integration.support.plain_driver import PARTITIONS, REFUSED, value_of
 from integration.support.processes import stop
+from integration.support.transactional_writer import coordinator_of
+from spark_kafka_sink.exactly_once.names import driver_id
 from tests.history import History, Outcome, Write
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -32,6 +37,11 @@ ROUNDS = 30 if SOAK else 2
 VERSIONS = (1, 2) if SOAK else (2,)
 PAUSE_SECONDS_MAX = 0.2
 BROKERS = 3
+FEW, MANY = 2, 300
+"""Tasks of a batch."""
+MANY_ROUNDS = 12 if SOAK else 2
+COMMIT_SECONDS_MAX = 1.5
+"""Of 300 transactions: about as long as a busy machine takes to decide and to end them."""
 
 
 @pytest.fixture(params=VERSIONS)
@@ -48,10 +58,11 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 class Drivers:
     """The drivers of one query, one after the other, and what they have left in their folder."""
 
-    def __init__(self, cluster: KafkaCluster, folder: Path) -> None:
+    def __init__(self, cluster: KafkaCluster, folder: Path, tasks: int = FEW) -> None:
         self.cluster = cluster
         self.folder = folder
-        self.topic = create_topic(cluster.bootstrap(), partitions=2, replicas=BROKERS)
+        self.tasks = tasks
+        self.topic = create_topic(cluster.bootstrap(), partitions=PARTITIONS, replicas=BROKERS)
         self.started: list[subprocess.Popen[bytes]] = []
         for each in ("commits", "attempts"):
             (folder / each).mkdir()
@@ -59,7 +70,7 @@ class Drivers:
     def start(self) -> subprocess.Popen[bytes]:
         name = f"driver-{len(self.started)}"
         command = [sys.executable, "-m", "integration.support.plain_driver"]
-        command += [self.cluster.bootstrap(), self.topic, str(self.folder), name]
+        command += [self.cluster.bootstrap(), self.topic, str(self.folder), name, str(self.tasks)]
         with (self.folder / f"{name}.log").open("wb") as log:
             self.started.append(subprocess.Popen(command, cwd=ROOT, stderr=log))
         return self.started[-1]
@@ -67,6 +78,13 @@ class Drivers:
     def wait_for_batches(self, count: int, by: subprocess.Popen[bytes]) -> None:
         wanted = newest(self.folder / "commits") + count
         wait_until(lambda: newest(self.folder / "commits") >= wanted or by.poll() is not None)
+        assert by.poll() is None, f"a driver has ended: {self.said()}"
+
+    def wait_for_commit(self, by: subprocess.Popen[bytes]) -> None:
+        """All tasks of its next batch have written, and it begins to decide."""
+        attempts = self.folder / "attempts"
+        before = set(attempts.iterdir())
+        wait_until(lambda: set(attempts.iterdir()) > before or by.poll() is not None)
         assert by.poll() is None, f"a driver has ended: {self.said()}"
 
     def said(self) -> dict[str, str]:
@@ -86,9 +104,9 @@ class Drivers:
         history = History()
         for each in (self.folder / "attempts").iterdir():
             number, name = each.name.split()
-            for partition in range(2):
-                unit = f"task {partition} of batch {number}"
-                places = [(partition, value_of(int(number), partition, name).encode())]
+            for task in range(self.tasks):
+                unit = f"task {task} of batch {number}"
+                places = [(task % PARTITIONS, value_of(int(number), task, name).encode())]
                 history.writes.append(Write(f"{unit} by {name}", places, Outcome.UNKNOWN, unit, f"batch {number}"))
         history.committed = frozenset(f"batch {number}" for number in range(batches))
         history.check(seen)
@@ -121,3 +139,41 @@ def test_a_driver_that_was_stopped_and_goes_on_after_its_successor_has_decided_c
     for number in range(ROUNDS):
         assert any(each in said[f"driver-{number}"] for each in ("newer driver", *of_tasks)), said
     print(f"{ROUNDS} drivers stopped and resumed, {drivers.check()} batches, each once")
+
+
+def test_a_driver_that_is_killed_or_stopped_while_it_commits_300_transactions_leaves_each_batch_once(
+    cluster: KafkaCluster, tmp_path: Path
+) -> None:
+    seed = random.randrange(1 << 32)
+    chance = random.Random(seed)
+    drivers = Drivers(cluster, tmp_path, MANY)
+    working = drivers.start()
+    try:
+        for number in range(MANY_ROUNDS):
+            with one_that_stands_still(drivers) if SOAK and number % 3 == 0 else nullcontext():
+                drivers.wait_for_commit(working)
+                time.sleep(chance.uniform(0.0, COMMIT_SECONDS_MAX))
+                is_stopped = number % 2 == 1
+                stop(working) if is_stopped else working.kill()
+                before, working = working, drivers.start()
+                drivers.wait_for_batches(1, working)
+            if is_stopped:
+                before.send_signal(signal.SIGCONT)
+                assert before.wait(PATIENCE_SECONDS) == REFUSED, f"seed {seed}: see {tmp_path}"
+        (tmp_path / "stop").touch()
+        assert working.wait(PATIENCE_SECONDS) == 0, f"seed {seed}: {drivers.said()}"
+    finally:
+        drivers.kill()
+    print(f"{MANY_ROUNDS} drivers of {MANY} tasks killed or stopped, {drivers.check()} batches, each once")
+
+
+@contextmanager
+def one_that_stands_still(drivers: Drivers) -> Iterator[None]:
+    """The coordinator of the drivers' id, while they work."""
+    node = coordinator_of(drivers.cluster, driver_id(drivers.topic))
+    drivers.cluster.pause(node)
+    try:
+        yield
+    finally:
+        drivers.cluster.resume(node)
+        drivers.cluster.wait_until_ready()

@@ -1,8 +1,8 @@
-"""A driver of exactly once without Spark, in a process of its own, which a test stops and lets go on:
+"""A driver of exactly once without Spark, in a process of its own, which a test stops and lets go on, or kills:
 
-    python -m integration.support.plain_driver BOOTSTRAP TOPIC FOLDER NAME
+    python -m integration.support.plain_driver BOOTSTRAP TOPIC FOLDER NAME TASKS
 
-It writes batch after batch, two tasks each, until there is a file `stop` in the folder. A batch that is committed is
+It writes batch after batch, of so many tasks, until there is a file `stop` in the folder. A batch that is committed is
 noted in `commits`, as Spark does it; each attempt is noted in `attempts` before it is committed.
 """
 
@@ -15,11 +15,18 @@ from typing import cast
 
 from integration.support.driver_process import newest
 from spark_kafka_sink.errors import KafkaSinkError
+from spark_kafka_sink.exactly_once.batch_start import BatchStart
+from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.driver import Driver
+from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import BOTH_TASKS, Query
+from tests.exactly_once.cases import Query
 
 REFUSED = 3
 """The exit status when Kafka or exactly once has refused something."""
+PARTITIONS = 2
+"""Of the topic, which the tasks share."""
 
 
 @dataclass
@@ -29,18 +36,18 @@ class Brokers:
     bootstrap_servers: str
 
 
-def value_of(number: int, partition: int, name: str) -> str:
-    return f"{number}/{partition}/{name}"
+def value_of(number: int, task: int, name: str) -> str:
+    return f"{number}/{task}/{name}"
 
 
 def main() -> int:
-    bootstrap, topic, folder, name = sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4]
+    bootstrap, topic, folder, name, tasks = sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4], int(sys.argv[5])
     brokers = cast(EmbeddedBroker, Brokers(bootstrap))
     query = Query(brokers, prefix=topic, data=topic, query=f"query-of-{topic}", name=name)
     number = newest(folder / "commits") + 1
     while not (folder / "stop").exists():
         try:
-            run(query, number, folder)
+            run(query, number, folder, tasks)
         except KafkaSinkError as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
             return REFUSED
@@ -49,18 +56,37 @@ def main() -> int:
     return 0
 
 
-def run(query: Query, number: int, folder: Path) -> None:
-    start = query.begin()
+def run(query: Query, number: int, folder: Path, tasks: int) -> None:
+    start, content = query.begin(), Content.of({query.data: tasks}, tasks)
     if start.is_committed(query.batch(number)):
-        start.check_passed_over(query.batch(number), BOTH_TASKS, tolerant=False)
+        start.check_passed_over(query.batch(number), content, tolerant=False)
         return
     try:
-        written = [query.write(start, each, value_of(number, each, query.name)) for each in range(2)]
+        written = write(query, start, number, tasks)
         (folder / "attempts" / f"{number} {query.name}").touch()
-        query.commit(start, number, written)
+        with Driver(query.delivery) as driver:
+            driver.commit(start, query.batch(number), written, content)
     except KafkaSinkError:
         query.abort(start, number)
         raise
+
+
+def write(query: Query, start: BatchStart, number: int, tasks: int) -> list[TransactionIdentity]:
+    """One producer serves one task after the other, as in a worker of Spark."""
+    written = []
+    producer = query.attempt(start, 0, 0)
+    try:
+        for task in range(tasks):
+            if task:
+                producer.init_transactions(start.task_id(task, 0))
+            producer.begin_transaction()
+            producer.send(ProducerRecord(query.data, value_of(number, task, query.name), partition=task % PARTITIONS))
+            prepared = producer.prepare_transaction()
+            assert prepared is not None
+            written.append(prepared)
+    finally:
+        producer.close(timeout=0)
+    return written
 
 
 if __name__ == "__main__":
