@@ -9,12 +9,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "guarantees.md").read_text()
+EXACTLY_ONCE_PAGE = (ROOT / "docs" / "exactly-once.md").read_text()
 SCRIPTED = "\n".join(path.read_text() for path in (ROOT / "tests" / "producer").rglob("test_*.py"))
 EXACTLY_ONCE = "\n".join(
     path.read_text()
     for folder, names in (
         ("tests/exactly_once", "test_*.py"),
         ("tests/spark", "test_*.py"),
+        ("tests/cli", "test_transactions.py"),
         ("integration", "test_ex*.py"),
     )
     for path in (ROOT / folder).rglob(names)
@@ -44,12 +46,32 @@ def test_the_six_rules_are_there() -> None:
     assert rules == ["1", "2", "3", "4", "5", "6"]
 
 
-@pytest.mark.parametrize("page", [PAGE, (ROOT / "docs" / "exactly-once.md").read_text()], ids=["this", "exactly once"])
+@pytest.mark.parametrize("page", [PAGE, EXACTLY_ONCE_PAGE], ids=["this", "exactly once"])
 def test_the_tests_that_a_page_names_exist(page: str) -> None:
     for name in re.findall(r"`(test_\w+[a-z])`", page):
         assert f"def {name}(" in SCRIPTED + EXACTLY_ONCE, name
     for path in re.findall(r"`((?:tests|integration)/[\w/]+\.py)`", page):
         assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize(
+    "heading", ["How it works", "Options", "What a batch is", "What it does not promise", "Operating it"]
+)
+def test_each_line_about_exactly_once_names_its_tests(heading: str) -> None:
+    """Each row of a table, each point, and each paragraph that begins with what has happened."""
+    section = EXACTLY_ONCE_PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    lines = re.findall(
+        r"^(?:\| (?!---|option \||what was done \||\|).*$|(?:- )?\*\*.*(?:\n(?!- \*\*|\n).*)*)", section, re.M
+    )
+    assert lines
+    assert [each[:60] for each in lines if not re.search(r"`(test_\w+|(?:tests|integration)/[\w/]+\.py)`", each)] == []
+
+
+def test_each_row_about_exactly_once_in_spark_names_its_tests() -> None:
+    table = PAGE.split("| what happens | what read_committed readers see | shown by |\n")[1].split("\n\n")[0]
+    rows = table.splitlines()[1:]
+    assert rows
+    assert [row for row in rows if not re.search(r"`[\w/.]*test_\w+(\.py)?` \|$", row)] == []
 
 
 @pytest.mark.parametrize("rule", range(1, 7))

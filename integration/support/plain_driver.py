@@ -2,8 +2,8 @@
 
     python -m integration.support.plain_driver BOOTSTRAP TOPIC FOLDER NAME TASKS
 
-It writes batch after batch, of so many tasks, until there is a file `stop` in the folder. A batch that is committed is
-noted in `commits`, as Spark does it; each attempt is noted in `attempts` before it is committed.
+It writes batch after batch, each of TASKS tasks, until there is a file `stop` in the folder. A batch that is committed
+is noted in `commits`, as Spark does it; each attempt is noted in `attempts` before it is committed.
 """
 
 from __future__ import annotations

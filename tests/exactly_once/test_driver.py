@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import Any
 from unittest.mock import patch
@@ -14,6 +15,7 @@ from spark_kafka_sink.errors import (
     PreflightError,
     ProducerFencedError,
 )
+from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, EntryState, beginning_of
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
@@ -271,6 +273,13 @@ def test_a_driver_to_which_brokers_grant_nothing_that_it_tries_names_no_option_t
     query.broker.cluster.coordinator.timeout_ms_max = 4_999
     with pytest.raises(PreflightError, match=r"kafka\.transaction\.timeout\.ms is not set.* Raise their"):
         query.begin()
+
+
+def test_of_a_job_without_a_name_a_transaction_lasts_an_hour_at_most(query: Query) -> None:
+    query.broker.cluster.coordinator.timeout_ms_max = 12 * 60 * 60_000
+    with Driver(dataclasses.replace(query.delivery, prefix="job", is_forgotten=True)) as driver:
+        assert driver.begin("driver-1").entry.timeout_ms == 60 * 60_000
+    assert query.begin().entry.timeout_ms == 12 * 60 * 60_000
 
 
 def test_the_transaction_timeout_is_the_longest_that_brokers_grant(query: Query) -> None:

@@ -70,7 +70,7 @@ def delete_log(broker: EmbeddedBroker) -> None:
 
 
 def add_partitions(broker: EmbeddedBroker) -> None:
-    """So many that the prefix is hashed to another one; and a client that knows of it."""
+    """The prefix is hashed to another one then; and a client that knows of it."""
     assert partition_of(PREFIX, MORE) != partition_of(PREFIX, PARTITIONS)
     broker.control.add_partitions(LOG, MORE)
     clients.close_idle()
