@@ -33,7 +33,7 @@ from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
 from spark_kafka_sink.producer.batching.pieces import Pieces
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, CallRows, RowOrigins, alone
-from spark_kafka_sink.producer.calls import Share
+from spark_kafka_sink.producer.calls import Share, new_share
 from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.compression import Codec, compress
@@ -196,7 +196,7 @@ class ProducerBatch:
                 found[origins].append(Share(start, stop, partition, batch.offset_of(first_index), time))
             for pieces, number in zip(batch._pieces, batch._numbers, strict=True):
                 offset = base + pieces.first_indexes[number] if base >= 0 else -1
-                share = Share(pieces.starts[number], pieces.stops[number], partition, offset, time)
+                share = new_share((pieces.starts[number], pieces.stops[number], partition, offset, time))
                 found[pieces.origins].append(share)
         return found
 
