@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.producer.calls import Call, Share, Shares
 
-_FEW = 16
+_FEW = 4
+"""For fewer shares the calls of an array take longer than to look for the calls of each, whose rows they are."""
 _groups = count()
 
 
