@@ -55,13 +55,16 @@ class CoordinatorQuestions:
         return answer
 
     def answers(
-        self, requests: Iterable[TransactionRequest[AnswerT]], meanwhile: Callable[[], None] = lambda: None
+        self,
+        requests: Iterable[TransactionRequest[AnswerT]],
+        meanwhile: Callable[[], None] = lambda: None,
+        timeout_ms: float | None = None,
     ) -> dict[str, AnswerT]:
-        """The final answer about each id that these requests are about.
+        """The final answer about each id that these requests are about. `timeout_ms`: as for `answer`.
 
         `meanwhile` is called when the first requests are on their way. What it starts follows them at once.
         """
-        return _Round(self, {name: request for request in requests for name in request.ids}).run(meanwhile)
+        return _Round(self, {name: request for request in requests for name in request.ids}, timeout_ms).run(meanwhile)
 
 
 class _Round(Generic[AnswerT]):

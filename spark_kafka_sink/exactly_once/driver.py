@@ -55,6 +55,9 @@ TIMEOUTS_MS = (
 """What is tried, one after the other, to find the longest transaction that the brokers grant."""
 JOB_TIMEOUT_MS_MAX = 60 * _MINUTE_MS
 """Of a job without a name: if its driver dies, no later one knows its transactions, and readers wait so long."""
+LOSERS_PATIENCE_MS = 5_000.0
+"""How long brokers may bring nothing while attempts that lost are ended: the batch is committed, and the next one waits
+for this. What is left then is ended with that one, or by its timeout."""
 _MAY_STAY_OPEN = (
     "transactions of attempts that lost may still be open. They end by their timeout; until then they hold readers back"
 )
@@ -256,7 +259,7 @@ class Driver:
         if losers is None:
             return
         with _warned_of(entry, _MAY_STAY_OPEN):
-            self._query.end_listed(losers)
+            self._query.end_listed(losers, LOSERS_PATIENCE_MS)
             if self._delivery.is_forgotten:
                 with _warned_of(entry, _NOT_NOTED):
                     self._query.write(held, None)

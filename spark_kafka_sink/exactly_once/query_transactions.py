@@ -302,14 +302,15 @@ class QueryTransactions:
             return False
         return seen is not None and seen.id_and_epoch != driver
 
-    def end_listed(self, listed: Sequence[TransactionDescription]) -> None:
-        """Abort what is open, under exactly these epochs, and let nothing begin under them.
+    def end_listed(self, listed: Sequence[TransactionDescription], patience_ms: float | None = None) -> None:
+        """Abort what is open, under exactly these epochs, and let nothing begin under them. `patience_ms`: of the
+        client, if it is to be another one than its own.
 
         What was listed must be none of a newer driver's: after the list the caller has written an entry that counts.
         What a newer driver's tasks have begun since has another epoch, and is not hit.
         """
         if listed:
-            self.client.abort(listed, FENCED_TIMEOUT_MS)
+            self.client.abort(listed, FENCED_TIMEOUT_MS, patience_ms)
 
 
 def claimed_timeout_ms(granted_ms: int) -> int:

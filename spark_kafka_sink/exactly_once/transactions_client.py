@@ -84,9 +84,14 @@ class TransactionsClient(Closing):
         return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 
     def end(
-        self, prepared: Sequence[TransactionIdentity], *, commit: bool, meanwhile: Callable[[], None] = lambda: None
+        self,
+        prepared: Sequence[TransactionIdentity],
+        *,
+        commit: bool,
+        meanwhile: Callable[[], None] = lambda: None,
+        patience_ms: float | None = None,
     ) -> dict[str, BrokerError]:
-        """Commit or abort all of them. Returns what was refused, by transactional id.
+        """Commit or abort all of them. Returns what was refused, by transactional id. `patience_ms`: as for `abort`.
 
         A transaction that has ended so already is no refusal, as long as nothing has begun under its id since. What has
         begun since, under a newer epoch, is left alone.
@@ -94,11 +99,13 @@ class TransactionsClient(Closing):
         requests = {each.transactional_id: EndTransaction(each, commit) for each in prepared}
         return {
             name: requests[name].refusal(name, requests[name].judged(answer))
-            for name, answer in self._coordinated.answers(requests.values(), meanwhile).items()
+            for name, answer in self._coordinated.answers(requests.values(), meanwhile, patience_ms).items()
             if answer.error_code != error_codes.NONE
         }
 
-    def abort(self, listed: Sequence[TransactionDescription], timeout_ms: int) -> None:
+    def abort(
+        self, listed: Sequence[TransactionDescription], timeout_ms: int, patience_ms: float | None = None
+    ) -> None:
         """Abort exactly these, and let nothing more be written under their epochs: ids that were listed before, which
         are open or given to somebody who has begun nothing. What has begun since, under a newer epoch, is left alone.
 
@@ -110,23 +117,28 @@ class TransactionsClient(Closing):
         In version 1 the end does not fence, so the open ones are fenced after it. That alone does not stop a task that
         has added its partitions already: leaders before Kafka 3.6 look at no coordinator, and would take what it still
         sends, which no marker ends. So these partitions get a marker of the next epoch as well.
+
+        `patience_ms`: how long each of these steps may bring nothing; the client's patience by default.
         """
         version = self.transaction_version
         open_ones = [
             TransactionIdentity(each.transactional_id, *each.id_and_epoch, version) for each in listed if each.is_open
         ]
-        refused_ones = self.end(open_ones, commit=False)
+        refused_ones = self.end(open_ones, commit=False, patience_ms=patience_ms)
         fences = [
             InitProducerId(each.transactional_id, timeout_ms, each.id_and_epoch)
             for each in listed
             if not each.is_open or (version < 2 and each.transactional_id not in refused_ones)
         ]
-        answers = self._coordinated.answers(fences)
+        answers = self._coordinated.answers(fences, timeout_ms=patience_ms)
         if version < 2:
-            self._fence_at_leaders([each for each in listed if each.is_open], answers)
+            self._fence_at_leaders([each for each in listed if each.is_open], answers, patience_ms)
 
     def _fence_at_leaders(
-        self, ended: Sequence[TransactionDescription], answers: Mapping[str, InitProducerIdResponse]
+        self,
+        ended: Sequence[TransactionDescription],
+        answers: Mapping[str, InitProducerIdResponse],
+        patience_ms: float | None,
     ) -> None:
         """Abort an empty transaction of the next epoch in the partitions that each of these had."""
         additions = []
@@ -138,8 +150,8 @@ class TransactionsClient(Closing):
                 )
                 places = frozenset(TopicPartition(*place) for place in each.partitions)
                 additions.append(AddPartitions(following, places))
-        self._coordinated.answers(additions)
-        self.end([each.transaction for each in additions], commit=False)
+        self._coordinated.answers(additions, timeout_ms=patience_ms)
+        self.end([each.transaction for each in additions], commit=False, patience_ms=patience_ms)
 
     def start_write(
         self, transactional_id: str, held: Held, place: TopicPartition, key_values: Sequence[KeyValue]

@@ -383,3 +383,16 @@ def test_a_list_that_fails_is_asked_for_again_after_pauses_that_grow(cluster: Cl
         with pytest.raises(KafkaSinkError, match=r"The last failure: .*COORDINATOR_LOAD_IN_PROGRESS"):
             client.ids(IDS.__contains__)
     assert 3 * 10 <= cluster.total(ApiKey.LIST_TRANSACTIONS) <= 3 * 20
+
+
+@pytest.mark.parametrize("stays", [ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN])
+def test_an_abort_that_must_not_last_ends_with_the_patience_that_it_is_given(
+    cluster: Cluster, client: TransactionsClient, prepared: list[TransactionIdentity], stays: ApiKey
+) -> None:
+    """The markers of a leader that stands still may take minutes."""
+    listed = list(client.describe(IDS).values())
+    cluster.control.when(api=stays, times=None).fail(error_codes.CONCURRENT_TRANSACTIONS)
+    begun = cluster.system.now()
+    with pytest.raises(KafkaSinkError, match="CONCURRENT_TRANSACTIONS"):
+        client.abort(listed, 1, patience_ms=5_000)
+    assert 5_000 <= elapsed_ms(cluster, begun) <= 7_000

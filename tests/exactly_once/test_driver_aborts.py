@@ -11,7 +11,7 @@ import pytest
 from spark_kafka_sink.errors import NetworkError, ProducerFencedError
 from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
-from spark_kafka_sink.exactly_once.driver import Driver
+from spark_kafka_sink.exactly_once.driver import LOSERS_PATIENCE_MS, Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import Held, OpenWrite
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
@@ -190,6 +190,17 @@ def test_a_batch_is_committed_though_attempts_that_lost_cannot_be_aborted(
     assert "no broker answers" in caplog.text
     query.run(1)
     assert seen(query.broker) == rows(0, 1)
+
+
+def test_a_commit_does_not_wait_for_attempts_that_lost_as_long_as_for_its_own(query: Query) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    query.write(start, 1, "of an attempt that lost", attempt=1)
+    with patch.object(QueryTransactions, "end_listed", autospec=True) as end_listed:
+        query.commit(start, 0, written)
+    ((_, listed, patience_ms), _) = end_listed.call_args
+    assert len(listed) == 1
+    assert patience_ms == LOSERS_PATIENCE_MS
 
 
 @pytest.mark.parametrize("has_losers", [False, True])
