@@ -12,26 +12,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 PACKAGE = "spark_kafka_sink"
-_SAID_MAX = 256
+_LOGGED_MAX = 256
 _ONCE = "pykafka_once"
 
-_said: dict[str, None] = {}
+_logged: dict[str, None] = {}
 """What warn_once has logged, the oldest first."""
 
 
 def warn_once(log: logging.Logger, words: str) -> None:
     """A warning that is logged once in a process, for a stream has its options read for every micro-batch."""
-    if words in _said:
+    if words in _logged:
         return
-    if len(_said) >= _SAID_MAX:
-        del _said[next(iter(_said))]
-    _said[words] = None
+    if len(_logged) >= _LOGGED_MAX:
+        del _logged[next(iter(_logged))]
+    _logged[words] = None
     log.warning("%s", words, extra={_ONCE: words})
 
 
 def forget() -> None:
     """For tests: what was logged once may be logged again."""
-    _said.clear()
+    _logged.clear()
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def held_log(but: str = "") -> Iterator[None]:
         yield
     except BaseException:
         for record in held:
-            _said.pop(getattr(record, _ONCE, ""), None)
+            _logged.pop(getattr(record, _ONCE, ""), None)
         held.clear()
         raise
     finally:

@@ -70,7 +70,7 @@ def run(chosen: argparse.Namespace) -> int:
         return 1
     with SignalWait() as signals, broker:
         # Programs read the first line, and perhaps no further: so little comes after it that a pipe holds it.
-        sys.stdout.write("".join(f"{line}\n" for line in _said(broker, chosen)))
+        sys.stdout.write("".join(f"{line}\n" for line in _status_lines(broker, chosen)))
         sys.stdout.flush()
         while broker.failure is None and not signals.wait(WAIT_SECONDS):
             pass
@@ -78,13 +78,13 @@ def run(chosen: argparse.Namespace) -> int:
     return 0
 
 
-def _said(broker: EmbeddedBroker, chosen: argparse.Namespace) -> list[str]:
+def _status_lines(broker: EmbeddedBroker, chosen: argparse.Namespace) -> list[str]:
     """Where the broker listens, for programs; and for people, the cluster in a line and its topics in a table."""
     users = " with PLAIN and SCRAM" if chosen.users is not None else ""
     tokens = ", OAUTHBEARER without signatures" if chosen.unsigned_tokens else ""
     kept = "nothing is kept" if chosen.discard else f"kept in {chosen.data}" if chosen.data else "kept in memory"
     create = "not made when they are asked for" if chosen.no_auto_create else "made when they are asked for"
-    said = [
+    lines = [
         f"listening on {broker.bootstrap_servers}",
         f"{len(broker.cluster.nodes)} {'node' if len(broker.cluster.nodes) == 1 else 'nodes'}, {chosen.security}{users}"
         f"{tokens}, transaction.version {chosen.transaction_version}; records: {kept}; topics: {create}",
@@ -92,8 +92,8 @@ def _said(broker: EmbeddedBroker, chosen: argparse.Namespace) -> list[str]:
     with broker.cluster.lock:  # clients may make topics already
         topics = sorted(broker.cluster.topics.values(), key=lambda topic: topic.name)
     rows = [(topic.name, len(topic.partitions), _records(topic)) for topic in topics[:TOPICS_SHOWN_MAX]]
-    said += table_lines(("topic", "partitions", "records"), rows) if rows else []
-    return said + ([f"and {len(topics) - len(rows)} more"] if len(topics) > len(rows) else [])
+    lines += table_lines(("topic", "partitions", "records"), rows) if rows else []
+    return lines + ([f"and {len(topics) - len(rows)} more"] if len(topics) > len(rows) else [])
 
 
 def _records(topic: Topic) -> int:

@@ -70,7 +70,7 @@ class NewTopic:
                 yield f"{name} {cleaned(shown) or 'without a value'}, not {cleaned(value)}"
 
 
-def said(result: CreatableTopicResult) -> str:
+def in_brackets(result: CreatableTopicResult) -> str:
     """The broker's own words, in brackets, if it has any."""
     return f" ({cleaned(result.error_message)})" if result.error_message else ""
 

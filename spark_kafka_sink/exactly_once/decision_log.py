@@ -104,12 +104,13 @@ def _follows(key: bytes, records: Sequence[Record], before: Record | None) -> bo
     if len(records) == 1 or before is None or records[0].value == before.value:
         return True
     try:
-        return _said(key, records[0]) == _said(key, before)  # another version may have written the same in other bytes
+        # Another version may have written the same in other bytes.
+        return _entry_of(key, records[0]) == _entry_of(key, before)
     except DecodeError:
         return True
 
 
-def _said(key: bytes, record: Record) -> Entry:
+def _entry_of(key: bytes, record: Record) -> Entry:
     return Entry(key.decode("utf-8", "replace")) if record.value is None else decoded(key, record.value)
 
 

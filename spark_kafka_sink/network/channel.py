@@ -154,7 +154,7 @@ class KafkaChannel:
             self.transport.handshake()
         if self.transport.ready and not self._started:
             self._started = True
-            self._say(self.authenticator.start(now))
+            self._send_login(self.authenticator.start(now))
         self._note_whether_ready()
 
     def set_send(self, send: NetworkSend) -> None:
@@ -175,7 +175,7 @@ class KafkaChannel:
             return NetworkReceive(self.id, frame, reserved)
         if self._memory is not None:
             self._memory.give(reserved)
-        self._say(self.authenticator.step(frame, now))
+        self._send_login(self.authenticator.step(frame, now))
         if self._authentication_writer is None and self.authenticator.failure is not None:
             raise self.authenticator.failure
         return None
@@ -207,7 +207,7 @@ class KafkaChannel:
         if send is not None and send.written > 0:
             return send
         if send is not None and self._authentication_writer is None and not self.muted and self.authenticator.due(now):
-            self._say(self.authenticator.start(now))
+            self._send_login(self.authenticator.start(now))
         return self._authentication_writer or (send if self.authenticator.complete else None)
 
     def _note_whether_ready(self) -> None:
@@ -221,7 +221,7 @@ class KafkaChannel:
         if self.ready:
             self.state = ChannelState(ChannelStateKind.READY)
 
-    def _say(self, segments: Sequence[Buffer] | None) -> None:
+    def _send_login(self, segments: Sequence[Buffer] | None) -> None:
         if segments is not None:
             self._authentication_writer = FrameWriter(segments)
         self._note_whether_ready()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID, Node
-from spark_kafka_sink.client.new_topic import NewTopic, remedy, said
+from spark_kafka_sink.client.new_topic import NewTopic, in_brackets, remedy
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, NetworkError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import broker_error
@@ -122,9 +122,10 @@ class TopicAdmin:
         (row,) = answer.topics
         if row.error_code in (error_codes.NONE, error_codes.TOPIC_ALREADY_EXISTS):
             return None
+        where = f"{self._where}{',' if ',' in self._where else ''}"
         error = broker_error(
             row.error_code,
-            f"{self._where}{',' if ',' in self._where else ''} does not exist and could not be created{said(row)}",
+            f"{where} does not exist and could not be created{in_brackets(row)}",
             remedy(row.error_code),
         )
         if error_codes.error_code(row.error_code).retriable:

@@ -188,7 +188,7 @@ def _name(run: str | None) -> str:
 
 def stream_delivery(options: SinkOptions) -> Delivery:
     """The Delivery of a stream. Each process that plans or commits computes an equal one."""
-    asked = _asked(options)
+    asked = _exactly_once(options)
     if asked.key is not None:
         raise ConfigurationError(_KEY_IN_STREAM)
     checkpoint = "" if asked.checkpoint is None else checkpoint_name(asked.checkpoint)
@@ -198,7 +198,7 @@ def stream_delivery(options: SinkOptions) -> Delivery:
 
 
 def job_delivery(options: SinkOptions) -> Delivery:
-    asked = _asked(options)
+    asked = _exactly_once(options)
     if asked.prefix is not None:
         return _delivery(options, asked.prefix)
     if asked.key is not None:
@@ -208,7 +208,7 @@ def job_delivery(options: SinkOptions) -> Delivery:
 
 
 def _delivery(options: SinkOptions, prefix: str, *, checkpoint: str = "", is_forgotten: bool = False) -> Delivery:
-    asked = _asked(options)
+    asked = _exactly_once(options)
     return Delivery(
         options=options.producer,
         prefix=prefix,
@@ -224,7 +224,7 @@ def _delivery(options: SinkOptions, prefix: str, *, checkpoint: str = "", is_for
     )
 
 
-def _asked(options: SinkOptions) -> DeliveryOptions:
+def _exactly_once(options: SinkOptions) -> DeliveryOptions:
     assert options.exactly_once is not None
     return options.exactly_once
 

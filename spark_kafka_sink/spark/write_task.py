@@ -260,7 +260,7 @@ class Writing:
             letters = dead_letters(
                 failed,
                 topic=waiting.rows.topic,
-                partition=_asked(waiting.rows, failure),
+                partition=_partitions_of(waiting.rows, failure),
                 error=error,
                 batch=self.report.task.batch,
             )
@@ -269,7 +269,7 @@ class Writing:
         self._failures.add(waiting.rows.topic, failure.partition, error, failed)
 
 
-def _asked(rows: TopicRows, failure: RowFailures) -> int | pa.Array | None:
+def _partitions_of(rows: TopicRows, failure: RowFailures) -> int | pa.Array | None:
     """The partition of the rows, or else the partitions that they name themselves."""
     if failure.partition is not None or rows.partition is None:
         return failure.partition

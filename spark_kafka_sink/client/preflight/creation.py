@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from spark_kafka_sink.client.new_topic import NewTopic, remedy, said
+from spark_kafka_sink.client.new_topic import NewTopic, in_brackets, remedy
 from spark_kafka_sink.client.preflight.checks import Check, Outcome, topic_name
 from spark_kafka_sink.client.preflight.probe import Answer
 from spark_kafka_sink.client.preflight.questions import Question
@@ -50,7 +50,7 @@ def _validated(wanted: NewTopic, answer: Answer) -> Check:
             return Check(name, Outcome.PASSED, f"can be done: {wanted}")
         if result.error_code == error_codes.NOT_CONTROLLER:
             return Check(name, Outcome.SKIPPED, "the controller alone can say whether it may be created")
-        words = f"{error_code(result.error_code).name}{said(result)}: {wanted}"
+        words = f"{error_code(result.error_code).name}{in_brackets(result)}: {wanted}"
         return Check(name, Outcome.FAILED, words, remedy(result.error_code))
     return Check(name, Outcome.SKIPPED, "the broker did not say whether it may be created")
 
