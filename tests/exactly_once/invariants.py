@@ -61,7 +61,7 @@ def only_who_finds_anothers_entry_gives_way(world: World) -> None:
     error = world.failed.get(driver)
     gave_way = error is not None and any(words in str(error) for words in ("newer driver", "has given way"))
     known = {world.whose(entry) for entry in entries}
-    if "came too late" in str(error) and any(name not in known for name in world.failed):
+    if "came too late" in str(error) and any(name not in known for name in {*world.failed, *world.in_vain}):
         return
     assert not gave_way, f"{driver} has the last word in the log, and has given way: {error}"
 

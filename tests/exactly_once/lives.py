@@ -85,6 +85,8 @@ class World:
         self.began: list[str] = []
         """The drivers that have begun, in their order; one that begins again stands where it began first."""
         self.failed: dict[str, KafkaSinkError] = {}
+        self.in_vain: set[str] = set()
+        """Persons whose operation found nothing to do, perhaps after it had asked for an epoch."""
         self.committed: list[tuple[str, int]] = []
         """(driver, batch) where commit returned, or the batch was passed over."""
         self.passed_over: list[tuple[str, int, Content]] = []
@@ -239,7 +241,8 @@ class World:
     def operate(self, actor: Actor, name: str, operation: Operation = operations.abort) -> None:
         """`pykafka transactions abort`, or another one"""
         try:
-            operation(self.options, PREFIX, LOG)
+            if operation(self.options, PREFIX, LOG) is None:
+                self.in_vain.add(name)
         except KafkaSinkError as error:
             self.failed[name] = error
 
