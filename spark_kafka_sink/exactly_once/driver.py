@@ -161,8 +161,9 @@ class Driver:
         if entry.has_superseded(name):
             raise refusals.superseded(entry, name)
         if entry.driver not in (present, name):
-            lost = refusals.log_lost(self._delivery.prefix, self._query.log.topic)
-            raise refusals.overtaken(entry, name) if entry.driver else lost
+            if not entry.driver:
+                raise refusals.log_lost(self._delivery.prefix, self._query.log.topic)
+            raise refusals.overtaken(entry, name)
         checkpoint = self._delivery.checkpoint
         if checkpoint and entry.checkpoint and checkpoint != entry.checkpoint:
             raise refusals.other_checkpoint(entry, checkpoint)

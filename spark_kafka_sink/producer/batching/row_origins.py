@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.producer.calls import Call, Share, Shares
 
 _FEW = 4
-"""For fewer shares the calls of an array take longer than to look for the calls of each, whose rows they are."""
+"""Fewer shares are cut one by one. To make an array of so few and to cut it takes longer."""
 _groups = count()
 
 
@@ -118,7 +118,7 @@ class RowOrigins:
             return
         numbers, shares = self._cut(np.fromiter(chain.from_iterable(stored), np.int64, 5 * len(stored)).reshape(-1, 5))
         rows = np.bincount(numbers, shares[:, 1] - shares[:, 0]).astype(np.int64).tolist()
-        shares = shares.take(numbers.argsort(kind="stable"), axis=0)
+        shares = shares.take(numbers.argsort(kind="stable"), axis=0)  # each call gets a part of it, not a copy
         begin = 0
         for number, end in enumerate(np.bincount(numbers).cumsum().tolist()):
             if begin < end:

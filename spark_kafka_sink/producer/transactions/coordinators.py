@@ -2,7 +2,8 @@
 request.
 
 A producer has one request in flight at a time, but for requests that only ask. After a failure the next request waits
-for a pause that grows."""
+for a pause that grows.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ The end is asked for only when no record is on its way any more (`quiet`). An em
 In doubt: a request that adds partitions or a group may have been carried out although its answer was lost. A
 transaction that is aborted then asks once more before it ends, because brokers refuse to end one that never began. A
 request to end that is carried out late would end the next transaction. So the next one begins under another epoch, as
-each transaction of version 2 does."""
+each transaction of version 2 does.
+"""
 
 from __future__ import annotations
 
