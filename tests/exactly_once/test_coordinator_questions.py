@@ -4,106 +4,23 @@ its own ids a little time, and the others none."""
 from __future__ import annotations
 
 import struct
-from collections import Counter
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
 
-from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.node_choice import SUSPICIOUS_MS
 from spark_kafka_sink.errors import AuthorizationError, KafkaSinkError, MetadataTimeoutError
-from spark_kafka_sink.exactly_once.coordinator_questions import CoordinatorQuestions
 from spark_kafka_sink.exactly_once.transactions_client import SILENCE_MS, Listing, TransactionsClient
 from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
-from spark_kafka_sink.producer.topic_partition import TopicPartition
-from spark_kafka_sink.producer.transactions.requests import AddPartitions
-from spark_kafka_sink.producer.transactions.transaction_description import EMPTY, ONGOING
+from spark_kafka_sink.producer.transactions.transaction_description import ONGOING
 from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange
-from tests.fake_system import FakeConnection, FakeSystem, Peer
-from tests.simulated_cluster import SimulatedCluster
-
-IDS = [f"task-{number}" for number in range(300)]
-DEAD = 2
-OF_THE_DEAD = IDS[DEAD::3]
-LATENCY_MS = 1.0
-ELECTION_MS = 5_000.0
-
-
-class Cluster(SimulatedCluster):
-    """Three nodes; each coordinates a third of the ids."""
-
-    def __init__(self, **options: object) -> None:
-        options = {"nodes": 3, "topics": {"t": 1}, "transaction_version": 1, **options}
-        super().__init__(FakeSystem(latency_ms=LATENCY_MS), **options)  # type: ignore[arg-type]
-        self.share(range(3))
-
-    def share(self, nodes: range) -> None:
-        for number, name in enumerate(IDS):
-            self.control.move_coordinator(name, nodes[number % len(nodes)])
-
-    def client(self, **options: object) -> TransactionsClient:
-        config = ClientConfig(tuple(self.bootstrap_servers.split(",")))
-        return TransactionsClient(config, system=self.system, **options)  # type: ignore[arg-type]
-
-    def kill(self, node: int) -> None:
-        """It refuses connections; after a while the other nodes coordinate what it did."""
-        self.refuse(node)
-        self.cut(node)
-        self.system.after(ELECTION_MS, partial(self.elect, node))
-
-    def connections_to(self, node: int) -> list[FakeConnection]:
-        host = self.core.nodes[node].host
-        return [each for each in self.system.connections if each.socket.address.host == host]
-
-    def suspend(self, node: int, *, elects: bool = True) -> None:
-        """It is connected to, and says nothing (SIGSTOP)."""
-        address = self.core.nodes[node]
-        for connection in self.connections_to(node):
-            connection.stall()
-        self.system.listen(str(address.host), int(address.port), Peer())
-        if elects:
-            self.system.after(ELECTION_MS, partial(self.elect, node))
-
-    def elect(self, node: int) -> None:
-        self.control.stop_node(node)
-        self.share(range(2))
-
-    def counts(self) -> Counter[tuple[int, ApiKey]]:
-        """How many requests of each kind have come to each node."""
-        return Counter((node, ApiKey(*struct.unpack_from(">h", frame))) for _, node, frame in self.requests)
-
-    def total(self, api: ApiKey) -> int:
-        return sum(count for (_, key), count in self.counts().items() if key is api)
-
-
-@pytest.fixture
-def cluster() -> Cluster:
-    return Cluster()
-
-
-@pytest.fixture
-def client(cluster: Cluster) -> Iterator[TransactionsClient]:
-    with cluster.client() as client:
-        yield client
-
-
-@pytest.fixture
-def prepared(cluster: Cluster, client: TransactionsClient) -> list[TransactionIdentity]:
-    """An open transaction under each id. After it the client knows all coordinators, and nothing is counted yet."""
-    made = {name: client.init_producer_id(name, 900_000) for name in IDS}
-    begun = [TransactionIdentity(name, *made[name], 1) for name in IDS]
-    questions = CoordinatorQuestions(client.blocking)
-    questions.answers(AddPartitions(each, frozenset([TopicPartition("t", 0)])) for each in begun)
-    cluster.requests.clear()
-    return begun
-
-
-def elapsed_ms(cluster: Cluster, since: float) -> float:
-    return cluster.system.now() - since
+from tests.exactly_once.three_nodes import DEAD, ELECTION_MS, IDS, LATENCY_MS, OF_THE_DEAD, Cluster, elapsed_ms
+from tests.exactly_once.three_nodes import client as client
+from tests.exactly_once.three_nodes import cluster as cluster
+from tests.exactly_once.three_nodes import prepared as prepared
 
 
 def test_all_that_is_asked_goes_out_in_one_stream_for_each_node(
@@ -126,18 +43,6 @@ def test_what_is_asked_meanwhile_follows_the_first_requests(
     assert cluster.total(ApiKey.LIST_TRANSACTIONS) == 3
 
 
-def test_a_list_that_is_asked_for_ahead_has_what_a_broker_coordinates_that_has_joined_since_the_last_look(
-    cluster: Cluster, client: TransactionsClient, prepared: list[TransactionIdentity]
-) -> None:
-    cluster.elect(DEAD)
-    assert DEAD not in {node.id for node in client.blocking.all_nodes()}
-    cluster.control.start_node(DEAD)
-    cluster.share(range(3))
-    cluster.requests.clear()
-    assert client.ids(IDS.__contains__, ONGOING, ahead=client.list_ahead(ONGOING)) == sorted(IDS)
-    assert cluster.total(ApiKey.LIST_TRANSACTIONS) == 3
-
-
 def test_coordinators_that_are_not_known_are_looked_up_in_one_request(
     cluster: Cluster, prepared: list[TransactionIdentity]
 ) -> None:
@@ -156,17 +61,6 @@ def test_each_coordinator_describes_all_its_ids_in_one_answer(
     }
     assert all(each.is_open for each in found.values())
     assert cluster.total(ApiKey.DESCRIBE_TRANSACTIONS) <= 4  # the unknown id's coordinator was looked up meanwhile
-
-
-def test_what_is_listed_comes_with_its_epochs(
-    cluster: Cluster, client: TransactionsClient, prepared: list[TransactionIdentity]
-) -> None:
-    client.end(prepared[:100], commit=True)
-    client.init_producer_id("another", 60_000)
-    found = client.describe(client.ids(lambda name: name.startswith("task"), ONGOING, EMPTY)).values()
-    assert {(each.transactional_id, each.id_and_epoch) for each in found} == {
-        (each.transactional_id, each.id_and_epoch) for each in prepared[100:]
-    }
 
 
 def test_a_dead_node_costs_one_attempt_for_all_its_questions_and_delays_no_other(
@@ -344,54 +238,21 @@ def test_while_no_broker_can_be_reached_all_that_is_asked_waits_in_pauses(
         assert elapsed_ms(cluster, begun) >= ELECTION_MS
 
 
-def test_a_list_that_a_broker_refuses_for_good_is_no_reason_to_wait(
-    cluster: Cluster, client: TransactionsClient
-) -> None:
-    cluster.control.when(api=ApiKey.LIST_TRANSACTIONS).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    begun = cluster.system.now()
-    with pytest.raises(AuthorizationError, match="the attempt to list transactions was refused"):
-        client.ids(IDS.__contains__)
-    assert elapsed_ms(cluster, begun) <= 100
-
-
-def test_what_a_dead_broker_has_coordinated_is_listed_by_its_successors_that_had_listed_their_own(
-    cluster: Cluster, client: TransactionsClient, prepared: list[TransactionIdentity]
-) -> None:
-    cluster.kill(DEAD)
-    begun = cluster.system.now()
-    assert client.ids(IDS.__contains__) == sorted(IDS)
-    assert ELECTION_MS <= elapsed_ms(cluster, begun) <= ELECTION_MS + 1_100
-    assert cluster.total(ApiKey.LIST_TRANSACTIONS) <= 2 * 15, "after pauses"
-
-
-def test_a_broker_that_has_come_since_is_asked_for_its_list(
-    cluster: Cluster, prepared: list[TransactionIdentity]
-) -> None:
-    """As while brokers are started anew, one after the other. What it coordinates would stay open till its timeout."""
-    cluster.elect(DEAD)
-    with cluster.client() as client:
-        client.describe(IDS)
-        cluster.control.start_node(DEAD)
-        cluster.share(range(3))
-        assert client.ids(IDS.__contains__) == sorted(IDS)
-
-
-def test_a_list_that_fails_is_asked_for_again_after_pauses_that_grow(cluster: Cluster) -> None:
-    cluster.control.when(api=ApiKey.LIST_TRANSACTIONS, times=None).fail(error_codes.COORDINATOR_LOAD_IN_PROGRESS)
-    with cluster.client(timeout_ms=10_000) as client:
-        client.blocking.topic("t")
-        with pytest.raises(KafkaSinkError, match=r"The last failure: .*COORDINATOR_LOAD_IN_PROGRESS"):
-            client.ids(IDS.__contains__)
-    assert 3 * 10 <= cluster.total(ApiKey.LIST_TRANSACTIONS) <= 3 * 20
-
-
-@pytest.mark.parametrize("stays", [ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN])
-def test_an_abort_that_must_not_last_ends_with_the_patience_that_it_is_given(
-    cluster: Cluster, client: TransactionsClient, prepared: list[TransactionIdentity], stays: ApiKey
+@pytest.mark.parametrize(
+    ("api", "nth"),
+    [
+        (ApiKey.END_TXN, 1),
+        (ApiKey.INIT_PRODUCER_ID, 1),
+        (ApiKey.ADD_PARTITIONS_TO_TXN, 1),
+        (ApiKey.END_TXN, len(IDS) + 1),
+    ],
+)
+def test_an_abort_that_must_not_last_ends_each_of_its_steps_with_the_patience_that_it_is_given(
+    cluster: Cluster, client: TransactionsClient, prepared: list[TransactionIdentity], api: ApiKey, nth: int
 ) -> None:
     """The markers of a leader that stands still may take minutes."""
     listed = list(client.describe(IDS).values())
-    cluster.control.when(api=stays, times=None).fail(error_codes.CONCURRENT_TRANSACTIONS)
+    cluster.control.when(api=api, nth=nth, times=None).fail(error_codes.CONCURRENT_TRANSACTIONS)
     begun = cluster.system.now()
     with pytest.raises(KafkaSinkError, match="CONCURRENT_TRANSACTIONS"):
         client.abort(listed, 1, patience_ms=5_000)

@@ -1,0 +1,80 @@
+"""The list of all transactions: every broker is asked, also one that has joined since, and a dead one's successors."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.errors import AuthorizationError, KafkaSinkError
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
+from spark_kafka_sink.producer.transactions.transaction_description import EMPTY, ONGOING
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.message import ApiKey
+from tests.exactly_once.three_nodes import DEAD, ELECTION_MS, IDS, Cluster, elapsed_ms
+from tests.exactly_once.three_nodes import client as client
+from tests.exactly_once.three_nodes import cluster as cluster
+from tests.exactly_once.three_nodes import prepared as prepared
+
+
+def test_a_list_that_is_asked_for_ahead_has_what_a_broker_coordinates_that_has_joined_since_the_last_look(
+    cluster: Cluster, client: TransactionsClient, prepared: list[TransactionIdentity]
+) -> None:
+    cluster.elect(DEAD)
+    assert DEAD not in {node.id for node in client.blocking.all_nodes()}
+    cluster.control.start_node(DEAD)
+    cluster.share(range(3))
+    cluster.requests.clear()
+    assert client.ids(IDS.__contains__, ONGOING, ahead=client.list_ahead(ONGOING)) == sorted(IDS)
+    assert cluster.total(ApiKey.LIST_TRANSACTIONS) == 3
+
+
+def test_what_is_listed_comes_with_its_epochs(
+    cluster: Cluster, client: TransactionsClient, prepared: list[TransactionIdentity]
+) -> None:
+    client.end(prepared[:100], commit=True)
+    client.init_producer_id("another", 60_000)
+    found = client.describe(client.ids(lambda name: name.startswith("task"), ONGOING, EMPTY)).values()
+    assert {(each.transactional_id, each.id_and_epoch) for each in found} == {
+        (each.transactional_id, each.id_and_epoch) for each in prepared[100:]
+    }
+
+
+def test_a_list_that_a_broker_refuses_for_good_is_no_reason_to_wait(
+    cluster: Cluster, client: TransactionsClient
+) -> None:
+    cluster.control.when(api=ApiKey.LIST_TRANSACTIONS).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    begun = cluster.system.now()
+    with pytest.raises(AuthorizationError, match="the attempt to list transactions was refused"):
+        client.ids(IDS.__contains__)
+    assert elapsed_ms(cluster, begun) <= 100
+
+
+def test_what_a_dead_broker_has_coordinated_is_listed_by_its_successors_that_had_listed_their_own(
+    cluster: Cluster, client: TransactionsClient, prepared: list[TransactionIdentity]
+) -> None:
+    cluster.kill(DEAD)
+    begun = cluster.system.now()
+    assert client.ids(IDS.__contains__) == sorted(IDS)
+    assert ELECTION_MS <= elapsed_ms(cluster, begun) <= ELECTION_MS + 1_100
+    assert cluster.total(ApiKey.LIST_TRANSACTIONS) <= 2 * 15, "after pauses"
+
+
+def test_a_broker_that_has_come_since_is_asked_for_its_list(
+    cluster: Cluster, prepared: list[TransactionIdentity]
+) -> None:
+    """As while brokers are started anew, one after the other. What it coordinates would stay open till its timeout."""
+    cluster.elect(DEAD)
+    with cluster.client() as client:
+        client.describe(IDS)
+        cluster.control.start_node(DEAD)
+        cluster.share(range(3))
+        assert client.ids(IDS.__contains__) == sorted(IDS)
+
+
+def test_a_list_that_fails_is_asked_for_again_after_pauses_that_grow(cluster: Cluster) -> None:
+    cluster.control.when(api=ApiKey.LIST_TRANSACTIONS, times=None).fail(error_codes.COORDINATOR_LOAD_IN_PROGRESS)
+    with cluster.client(timeout_ms=10_000) as client:
+        client.blocking.topic("t")
+        with pytest.raises(KafkaSinkError, match=r"The last failure: .*COORDINATOR_LOAD_IN_PROGRESS"):
+            client.ids(IDS.__contains__)
+    assert 3 * 10 <= cluster.total(ApiKey.LIST_TRANSACTIONS) <= 3 * 20

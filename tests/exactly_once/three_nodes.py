@@ -1,0 +1,99 @@
+"""Three nodes in virtual time, each of which coordinates a third of 300 ids, and a client that asks them."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.exactly_once.coordinator_questions import CoordinatorQuestions
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
+from spark_kafka_sink.producer.topic_partition import TopicPartition
+from spark_kafka_sink.producer.transactions.requests import AddPartitions
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
+from spark_kafka_sink.protocol.message import ApiKey
+from tests.fake_system import FakeConnection, FakeSystem, Peer
+from tests.simulated_cluster import SimulatedCluster
+
+IDS = [f"task-{number}" for number in range(300)]
+DEAD = 2
+OF_THE_DEAD = IDS[DEAD::3]
+LATENCY_MS = 1.0
+ELECTION_MS = 5_000.0
+
+
+class Cluster(SimulatedCluster):
+    """Three nodes; each coordinates a third of the ids."""
+
+    def __init__(self, **options: object) -> None:
+        options = {"nodes": 3, "topics": {"t": 1}, "transaction_version": 1, **options}
+        super().__init__(FakeSystem(latency_ms=LATENCY_MS), **options)  # type: ignore[arg-type]
+        self.share(range(3))
+
+    def share(self, nodes: range) -> None:
+        for number, name in enumerate(IDS):
+            self.control.move_coordinator(name, nodes[number % len(nodes)])
+
+    def client(self, **options: object) -> TransactionsClient:
+        config = ClientConfig(tuple(self.bootstrap_servers.split(",")))
+        return TransactionsClient(config, system=self.system, **options)  # type: ignore[arg-type]
+
+    def kill(self, node: int) -> None:
+        """It refuses connections; after a while the other nodes coordinate what it did."""
+        self.refuse(node)
+        self.cut(node)
+        self.system.after(ELECTION_MS, partial(self.elect, node))
+
+    def connections_to(self, node: int) -> list[FakeConnection]:
+        host = self.core.nodes[node].host
+        return [each for each in self.system.connections if each.socket.address.host == host]
+
+    def suspend(self, node: int, *, elects: bool = True) -> None:
+        """It is connected to, and says nothing (SIGSTOP)."""
+        address = self.core.nodes[node]
+        for connection in self.connections_to(node):
+            connection.stall()
+        self.system.listen(str(address.host), int(address.port), Peer())
+        if elects:
+            self.system.after(ELECTION_MS, partial(self.elect, node))
+
+    def elect(self, node: int) -> None:
+        self.control.stop_node(node)
+        self.share(range(2))
+
+    def counts(self) -> Counter[tuple[int, ApiKey]]:
+        """How many requests of each kind have come to each node."""
+        return Counter((node, ApiKey(*struct.unpack_from(">h", frame))) for _, node, frame in self.requests)
+
+    def total(self, api: ApiKey) -> int:
+        return sum(count for (_, key), count in self.counts().items() if key is api)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+def client(cluster: Cluster) -> Iterator[TransactionsClient]:
+    with cluster.client() as client:
+        yield client
+
+
+@pytest.fixture
+def prepared(cluster: Cluster, client: TransactionsClient) -> list[TransactionIdentity]:
+    """An open transaction under each id. After it the client knows all coordinators, and nothing is counted yet."""
+    made = {name: client.init_producer_id(name, 900_000) for name in IDS}
+    begun = [TransactionIdentity(name, *made[name], 1) for name in IDS]
+    questions = CoordinatorQuestions(client.blocking)
+    questions.answers(AddPartitions(each, frozenset([TopicPartition("t", 0)])) for each in begun)
+    cluster.requests.clear()
+    return begun
+
+
+def elapsed_ms(cluster: Cluster, since: float) -> float:
+    return cluster.system.now() - since
