@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from spark_kafka_sink.producer.calls import Call, Share, Shares
 
 _FEW = 4
-"""Fewer shares are cut one by one. To make an array of so few and to cut it takes longer."""
+"""Fewer shares are cut one by one: to make an array of them, and to cut it, takes longer."""
 _groups = count()
 
 
