@@ -40,6 +40,8 @@ BROKERS = 3
 FEW, MANY = 2, 300
 """Tasks of a batch."""
 MANY_ROUNDS = 12 if SOAK else 2
+GIVE_UPS_MAX = 5
+"""Of drivers one after the other, while a broker stands still."""
 COMMIT_SECONDS_MAX = 1.5
 """Of 300 transactions: about as long as a busy machine takes to decide and to end them."""
 
@@ -82,12 +84,18 @@ class Drivers:
         wait_until(lambda: newest(self.folder / "commits") >= wanted or by.poll() is not None)
         assert may_give_up or by.poll() is None, f"a driver has ended: {self.said()}"
 
-    def wait_for_commit(self, by: subprocess.Popen[bytes]) -> None:
-        """All tasks of its next batch have written, and it begins to decide."""
+    def wait_for_commit(self, by: subprocess.Popen[bytes], *, may_give_up: bool = False) -> subprocess.Popen[bytes]:
+        """All tasks of the next batch have written, and its driver begins to decide. Returns this driver: one that has
+        given up is started again."""
         attempts = self.folder / "attempts"
         before = set(attempts.iterdir())
-        wait_until(lambda: set(attempts.iterdir()) > before or by.poll() is not None)
-        assert by.poll() is None, f"a driver has ended: {self.said()}"
+        for _ in range(GIVE_UPS_MAX):
+            wait_until(lambda: set(attempts.iterdir()) > before or by.poll() is not None)
+            if by.poll() is None:
+                return by
+            assert may_give_up and by.returncode == REFUSED, f"a driver has ended: {self.said()}"
+            by = self.start()
+        raise AssertionError(f"{GIVE_UPS_MAX} drivers have given up: {self.said()}")
 
     def said(self) -> dict[str, str]:
         return {each.stem: each.read_text() for each in sorted(self.folder.glob("*.log"))}
@@ -154,7 +162,7 @@ def test_a_driver_that_is_killed_or_stopped_while_it_commits_300_transactions_le
         for number in range(MANY_ROUNDS):
             stands_still = SOAK and number % 3 == 0
             with one_that_stands_still(drivers) if stands_still else nullcontext():
-                drivers.wait_for_commit(working)
+                working = drivers.wait_for_commit(working, may_give_up=stands_still)
                 time.sleep(chance.uniform(0.0, COMMIT_SECONDS_MAX))
                 is_stopped = number % 2 == 1
                 stop(working) if is_stopped else working.kill()

@@ -20,7 +20,7 @@ import spark_kafka_sink
 from spark_kafka_sink.broker.cluster import EmbeddedCluster
 from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.log import PartitionLog
-from spark_kafka_sink.broker.request_queue import RequestQueue
+from spark_kafka_sink.broker.waiting_requests import WaitingRequests
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.exporters.prometheus import WriteCollector
@@ -125,11 +125,11 @@ BROKER_GUARDS = [
         _names("next_offset log_start_offset records_appended bytes_appended batches_appended"),
     ),
     Guard(
-        RequestQueue,
+        WaitingRequests,
         "_lock",
-        _names("_requests _ready _later _parked _number"),
+        _names("_due _later _parked _number"),
         _names("_closed"),
-        _names("note_progress waiting"),
+        _names("note_progress count"),
     ),
     Guard(Control, "_lock", _names("_rules"), exempt=_names("has_rules")),
 ]

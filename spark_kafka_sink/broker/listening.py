@@ -23,7 +23,6 @@ class Listening:
     ports: Sequence[int] = ()
     security: ListenerSecurity = field(default_factory=ListenerSecurity)
     processors: int = 2
-    handlers: int = 4
 
     def name_for_clients(self) -> str:
         """What Metadata says. All interfaces together are no address that a client could connect to."""

@@ -1,8 +1,8 @@
 """Processor: one thread with a Selector of its own, for its share of the connections.
 
 A request is taken off its channel and the channel muted; it is unmuted when the answer has been written. So of one
-connection there is never more than one request with the handlers, and a producer's requests are applied in the order in
-which they were sent, although the handlers run in parallel.
+connection there is never more than one request under way, and a producer's requests are applied in the order in which
+they were sent, although some wait and the processors run side by side.
 
 What clients can do to it has limits: how much memory the frames of all its connections take, and how long a frame or a
 login may last. A reply that cannot be given ends its own connection. If the thread ends by an error all the same,
@@ -47,19 +47,22 @@ class Request:
 
 
 class Processor:
-    """`accept`, `respond`, `cut` and `stop` are for other threads; everything else is its own thread's."""
+    """`accept`, `respond`, `cut` and `stop` are for any thread; everything else is its own thread's.
+
+    `handle` is called with each request, and sees to it that `respond` is called.
+    """
 
     def __init__(
         self,
         number: int,
         system: System,
         channels: ChannelBuilder,
-        take: Callable[[Request], None],
+        handle: Callable[[Request], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         memory: FrameMemory[KafkaChannel] = FrameMemory(MEMORY_BYTES_MAX)
         self._selector = Selector(system, channels=channels, deadlines=DEADLINES, memory=memory)
-        self._take = take
+        self._handle = handle
         self._failed = failed
         self._nodes: dict[str, int] = {}
         self._accepted: deque[tuple[str, int, ByteSocket, SocketAddress]] = deque()
@@ -174,7 +177,7 @@ class Processor:
     def _take_requests(self) -> None:
         for receive in self._selector.completed_receives:
             self._mute(receive.channel_id)
-            self._take(Request(self, self._nodes[receive.channel_id], receive))
+            self._handle(Request(self, self._nodes[receive.channel_id], receive))
 
     def _finish_sends(self) -> None:
         for send in self._selector.completed_sends:

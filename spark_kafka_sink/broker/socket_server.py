@@ -1,11 +1,13 @@
-"""SocketServer: the cluster on real sockets, built as a broker's is.
+"""SocketServer: the cluster on real sockets.
 
-    acceptor --> processors --requests--> one bounded queue --> handler threads
-                     ^                                               |
-                     +------------------- replies -------------------+
+    acceptor --> processors --- requests that must wait ---> one thread that resumes them
+                     ^                                                |
+                     +-------------------- replies -------------------+
 
-Threads: one acceptor, `processors` with a Selector each, `handlers` that run the core. `close` ends them all and closes
-every socket. If one of them fails, which none should, all of them end: what is half dead would leave clients waiting.
+Threads: one acceptor; `processors` with a Selector each, which answer the requests of their connections; and one for
+what waits. Python runs one of them at a time, and to hand each request to a further thread, as Kafka's broker does,
+costs more than to receive a megabyte and to answer it. `close` ends them all and closes every socket. If one of them fails, which none should,
+all of them end: what is half dead would leave clients waiting.
 """
 
 from __future__ import annotations
@@ -21,14 +23,13 @@ from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.listening import Listening
 from spark_kafka_sink.broker.processor import Processor, Request
 from spark_kafka_sink.broker.reply import Later, Outcome, Reply, Then
-from spark_kafka_sink.broker.request_queue import RequestQueue
 from spark_kafka_sink.broker.requests import answer
+from spark_kafka_sink.broker.waiting_requests import WaitingRequests
 from spark_kafka_sink.network.system import OperatingSystem, SocketAddress
 
 _log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 1_000
-REQUESTS_MAX = 500
 WAITING_MAX = 2 * CONNECTIONS_MAX
 """Requests that wait for something to change, those of clients that have gone included; more are answered at once."""
 
@@ -46,11 +47,11 @@ class SocketServer:
         self._control = control
         channels, name = listening.security.channels(cluster), listening.name_for_clients()
         self._system = OperatingSystem()
-        self._queue = RequestQueue(REQUESTS_MAX, now=self._system.now, progress=lambda: cluster.progress)
+        self._waiting = WaitingRequests(now=self._system.now, progress=lambda: cluster.progress)
+        self._resumer = threading.Thread(target=self._resume_requests, name="embedded-broker-waiting", daemon=True)
         self._connections = count()
         self._acceptor = Acceptor(self._system, listening.host, self._deliver, self._fail)
         self._processors: list[Processor] = []
-        self._handlers: list[threading.Thread] = []
         try:
             for node in cluster.nodes.values():
                 wanted = listening.ports[node.id] if node.id < len(listening.ports) else 0
@@ -59,10 +60,7 @@ class SocketServer:
             self._acceptor.close()
             raise
         for number in range(listening.processors):
-            self._processors.append(Processor(number, self._system, channels, self._take, self._fail))
-        for number in range(listening.handlers):
-            name = f"embedded-broker-handler-{number}"
-            self._handlers.append(threading.Thread(target=self._handle_requests, name=name, daemon=True))
+            self._processors.append(Processor(number, self._system, channels, self._handle, self._fail))
         cluster.ports = self
 
     @property
@@ -73,20 +71,18 @@ class SocketServer:
         self._acceptor.start()
         for processor in self._processors:
             processor.start()
-        for handler in self._handlers:
-            handler.start()
+        self._resumer.start()
 
     def close(self) -> None:
         self._stop()
         self._acceptor.close()
-        for handler in self._handlers:
-            handler.join()
+        self._resumer.join()
         for processor in self._processors:
             processor.join()
 
     def _stop(self) -> None:
         """All threads end soon: no port is listened on, and connections end."""
-        self._queue.close()
+        self._waiting.close()
         self._acceptor.stop()
         for processor in self._processors:
             processor.stop()
@@ -125,36 +121,35 @@ class SocketServer:
         processor = self._processors[number % len(self._processors)]
         processor.accept(f"{node}-{number}", node, sock, address)
 
-    def _take(self, request: Request) -> None:
-        self._queue.put(lambda: self._handle(request))
-
-    def _handle_requests(self) -> None:
-        try:
-            while not self._queue.closed:
-                task = self._queue.get(IDLE_MS)
-                if task is not None:
-                    task()
-                self.cluster.tick(self._system.now())
-                self._queue.note_progress()
-        except BaseException as error:
-            self._fail(error)
-
     def _handle(self, request: Request) -> None:
+        """On the thread of the request's processor."""
         try:
             outcome = answer(self.cluster, self._control, request.node, request.frame, self._system.now())
         except Exception:
             outcome = self._failed()
         self._follow(request, outcome)
+        self._waiting.note_progress()
+
+    def _resume_requests(self) -> None:
+        try:
+            while not self._waiting.closed:
+                task = self._waiting.get(IDLE_MS)
+                if task is not None:
+                    task()
+                self.cluster.tick(self._system.now())
+                self._waiting.note_progress()
+        except BaseException as error:
+            self._fail(error)
 
     def _follow(self, request: Request, outcome: Outcome) -> None:
         if isinstance(outcome, Reply):
             request.processor.respond(request, outcome)
             return
         later = outcome
-        if later.progress is not None and self._queue.waiting >= WAITING_MAX:
+        if later.progress is not None and self._waiting.count >= WAITING_MAX:
             self._resume(request, later, later.until_ms)
         else:
-            self._queue.put_at(later.until_ms, lambda: self._resume(request, later, self._system.now()), later.progress)
+            self._waiting.put(later.until_ms, lambda: self._resume(request, later, self._system.now()), later.progress)
 
     def _resume(self, request: Request, later: Later, now: float) -> None:
         try:

@@ -15,7 +15,7 @@ from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import Held, OpenWrite
-from spark_kafka_sink.exactly_once.names import task_of
+from spark_kafka_sink.exactly_once.names import driver_id, task_of
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -156,6 +156,15 @@ def fence(held: QueryTransactions) -> Held:
 def open_ids(broker: EmbeddedBroker, prefix: str = PREFIX, topic: str = TOPIC) -> list[str]:
     with client_of(broker, topic) as client:
         return client.ids(lambda name: task_of(prefix, name) is not None, ONGOING)
+
+
+@contextmanager
+def no_new_epoch(broker: EmbeddedBroker) -> Iterator[None]:
+    """No client gets an epoch of the driver's id, so the driver that works under it is not disturbed."""
+    transaction = broker.cluster.coordinator.transactions[driver_id(PREFIX)]
+    before = (transaction.producer_id, transaction.epoch)
+    yield
+    assert (transaction.producer_id, transaction.epoch) == before
 
 
 @contextmanager

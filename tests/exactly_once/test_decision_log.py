@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from spark_kafka_sink.errors import BrokerError, DecodeError, ExactlyOnceError
-from spark_kafka_sink.exactly_once import decision_log, log_writer, operations
+from spark_kafka_sink.exactly_once import decision_log, log_writer, operations, query_transactions
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, encoded
 from spark_kafka_sink.exactly_once.log_topic import PARTITIONS, partition_of
@@ -89,6 +89,18 @@ def test_the_newest_entry_of_a_prefix_counts_and_what_is_forgotten_is_gone(
     assert held.entry(mine.driver.producer_id) == Entry(PREFIX, generation=2)
     mine = held.write(mine, None)
     assert held.entry(mine.driver.producer_id) == Entry(PREFIX)
+
+
+def test_a_claim_counts_though_another_version_writes_what_it_has_found_in_other_bytes(broker: EmbeddedBroker) -> None:
+    query = Query(broker)
+    query.run(0)
+
+    def in_other_bytes(entry: Entry) -> bytes:
+        return json.dumps(json.loads(encoded(entry)), indent=1).encode()
+
+    with patch.object(query_transactions, "encoded", in_other_bytes):
+        query.again().run(1)
+    assert seen(broker) == rows(0, 1)
 
 
 def test_what_was_read_is_not_read_again_by_this_process(held: QueryTransactions) -> None:

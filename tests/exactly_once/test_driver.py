@@ -22,7 +22,7 @@ from spark_kafka_sink.producer.transactions.transaction_description import Trans
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import Query, client_of, dying, open_ids, rows, seen
+from tests.exactly_once.cases import Query, client_of, dying, no_new_epoch, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker
 
 
@@ -222,8 +222,9 @@ def test_a_prefix_that_is_in_use_with_another_checkpoint_is_refused_and_its_user
     query.run(0)
     start = query.begin()
     written = query.write_both(start, 1)
-    with pytest.raises(
-        ExactlyOnceError, match=r"in use by a query with the checkpoint /checkpoint.*write it as before"
+    with (
+        no_new_epoch(query.broker),
+        pytest.raises(ExactlyOnceError, match=r"in use by a query with the checkpoint /checkpoint.*write it as before"),
     ):
         query.again(checkpoint="/other").begin()
     query.commit(start, 1, written)

@@ -15,7 +15,7 @@ import pytest
 
 from spark_kafka_sink.broker import acceptor, processor, socket_server
 from spark_kafka_sink.broker.acceptor import Acceptor
-from spark_kafka_sink.broker.request_queue import RequestQueue
+from spark_kafka_sink.broker.waiting_requests import WaitingRequests
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.network.deadlines import Deadlines
 from spark_kafka_sink.network.frame_memory import FrameMemory
@@ -40,7 +40,7 @@ def broken(*_: object) -> None:
     "break_one",
     [
         pytest.param(lambda patch: patch.setattr(processor.Processor, "run_once", broken), id="a processor"),
-        pytest.param(lambda patch: patch.setattr(RequestQueue, "note_progress", broken), id="a handler"),
+        pytest.param(lambda patch: patch.setattr(WaitingRequests, "get", broken), id="the thread of what waits"),
         pytest.param(lambda patch: patch.setattr(Acceptor, "run_once", broken), id="the acceptor"),
     ],
 )
@@ -175,14 +175,14 @@ def test_connections_beyond_the_limit_are_turned_away_and_taken_when_others_have
 
 
 def test_requests_that_wait_have_a_limit_and_more_are_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    queues: list[RequestQueue] = []
+    made: list[WaitingRequests] = []
 
-    class Known(RequestQueue):
+    class Known(WaitingRequests):
         def __init__(self, *given: Any, **named: Any) -> None:
             super().__init__(*given, **named)
-            queues.append(self)
+            made.append(self)
 
-    monkeypatch.setattr(socket_server, "RequestQueue", Known)
+    monkeypatch.setattr(socket_server, "WaitingRequests", Known)
     monkeypatch.setattr(socket_server, "WAITING_MAX", 3)
     partition = FetchPartition(partition=0, partition_max_bytes=1000)
     poll = FetchRequest(max_wait_ms=2**31 - 1, min_bytes=1, topics=[FetchTopic(topic="t", partitions=[partition])])
@@ -190,7 +190,7 @@ def test_requests_that_wait_have_a_limit_and_more_are_answered_at_once(monkeypat
         for _ in range(3):
             with LoopbackClient(broker.bootstrap_servers) as gone:
                 gone.send((poll, 12))
-        assert eventually(lambda: queues[0].waiting == 3)
+        assert eventually(lambda: made[0].count == 3)
         with LoopbackClient(broker.bootstrap_servers) as client:
             assert client.ask(poll, 12).responses[0].partitions[0].error_code == 0
 

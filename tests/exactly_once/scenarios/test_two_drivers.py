@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
+from spark_kafka_sink.broker.transactions import TransactionState
 from spark_kafka_sink.errors import BrokerError, CommitLostError, ExactlyOnceError, NetworkError
 from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
+from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Entry
+from spark_kafka_sink.exactly_once.log_writer import Held
+from spark_kafka_sink.exactly_once.names import driver_id
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import LOG, PREFIX, Query, client_of, dying, open_ids, rows, seen
+from tests.exactly_once.cases import LOG, PREFIX, Query, client_of, dying, no_new_epoch, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker
 
 
@@ -152,7 +156,10 @@ def test_an_older_driver_that_begins_again_is_refused_and_the_newer_one_goes_on(
     older.run(0)
     start = newer.begin()
     written = newer.write_both(start, 1)
-    with pytest.raises(ExactlyOnceError, match="A newer driver has taken over the query with the prefix p: driver-2"):
+    with (
+        no_new_epoch(query.broker),
+        pytest.raises(ExactlyOnceError, match="A newer driver has taken over the query with the prefix p: driver-2"),
+    ):
         older.begin()
     newer.commit(start, 1, written)
     assert seen(query.broker) == rows(0, 1)
@@ -181,6 +188,31 @@ def test_a_driver_that_hangs_after_its_first_look_gives_way_to_one_that_begins_m
         query.begin()
     newer.commit(of_newer[0], 1, newer.write_both(of_newer[0], 1))
     assert seen(query.broker) == (rows(1) if is_first else rows(0, 1))
+
+
+def test_a_driver_that_hangs_after_it_has_read_the_log_ends_no_decision_that_another_makes_meanwhile(
+    query: Query,
+) -> None:
+    """Brokers abort what is open under an id for any client that asks for its next epoch."""
+    query.again(name="driver-0").run(0)
+    newer, whole, epochs = query.again(), QueryTransactions.entry, ExitStack()
+
+    def entry(held: QueryTransactions, producer_id: int | None) -> Entry:
+        found = whole(held, producer_id)
+        with patch.object(QueryTransactions, "entry", whole):
+            start = newer.begin()
+            decision = epochs.enter_context(Driver(newer.delivery))._query.start_write(Held(start.driver), start.entry)
+            decision.wait()
+        epochs.enter_context(no_new_epoch(query.broker))
+        patched.stop()
+        return found
+
+    patched = patch.object(QueryTransactions, "entry", entry)
+    with epochs:
+        patched.start()
+        with pytest.raises(ExactlyOnceError, match="driver-2 began while this one, driver-1, was starting, and works"):
+            query.begin()
+        assert query.broker.cluster.coordinator.transactions[driver_id(PREFIX)].state is TransactionState.ONGOING
 
 
 def test_what_the_log_says_after_the_epoch_was_given_counts_whatever_was_seen_before(query: Query) -> None:

@@ -1,10 +1,7 @@
-"""RequestQueue: what the handler threads have to do, now or later.
+"""WaitingRequests: requests whose answers are not due: a delay, a Fetch without enough bytes.
 
-New requests are bounded: a processor that finds the queue full waits, reads nothing more, and so the clients wait. Work
-on requests that were taken before is not: each channel has at most one request under way, for it is muted meanwhile.
-
-Waiting (a delay, a Fetch without enough bytes) occupies no thread. It is an entry in a heap by time; one that waits for
-progress is made due as soon as the cluster has made some.
+Waiting occupies no thread. It is an entry in a heap by time; one that waits for progress is made due as soon as the
+cluster has made some.
 """
 
 from __future__ import annotations
@@ -17,34 +14,23 @@ from collections.abc import Callable
 Task = Callable[[], None]
 
 
-class RequestQueue:
-    """`now` and `progress` are asked for when they are needed. Any thread may call anything."""
+class WaitingRequests:
+    """`now` and `progress` are asked for when they are needed. Any thread may call anything, one of them `get`."""
 
-    def __init__(self, requests_max: int, *, now: Callable[[], float], progress: Callable[[], int]) -> None:
-        self._requests_max = requests_max
+    def __init__(self, *, now: Callable[[], float], progress: Callable[[], int]) -> None:
         self._now = now
         self._progress = progress
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
-        """Each task wakes one handler; one that leaves something behind, if only a time to wait for, wakes the next."""
-        self._room = threading.Condition(self._lock)
-        self._requests: deque[Task] = deque()
-        self._ready: deque[Task] = deque()
+        self._due: deque[Task] = deque()
         self._later: list[tuple[float, int, Task]] = []
         self._parked: dict[int, tuple[int, Task]] = {}
         """Entries of `_later` that wait for progress, too: number -> (the progress they know, task)."""
         self._number = 0
         self._closed = False
 
-    def put(self, request: Task) -> None:
-        """A new request; waits while the queue is full."""
-        with self._lock:
-            while len(self._requests) >= self._requests_max and not self._closed:
-                self._room.wait()
-            self._requests.append(request)
-            self._work.notify()
-
-    def put_at(self, time_ms: float, task: Task, progress: int | None = None) -> None:
+    def put(self, time_ms: float, task: Task, progress: int | None = None) -> None:
+        """Due at `time_ms`; if `progress` is given, as soon as the cluster's progress is another one, too."""
         with self._lock:
             self._number += 1
             heapq.heappush(self._later, (time_ms, self._number, task))
@@ -60,14 +46,14 @@ class RequestQueue:
                 self._wake_parked()
 
     def get(self, timeout_ms: float) -> Task | None:
-        """The next task; None if there is none so far, or the queue is closed."""
+        """The next task that is due; None if there is none so far, or all is closed."""
         deadline_ms = self._now() + timeout_ms
         with self._lock:
             while not self._closed:
                 now = self._now()
                 self._take_due(now)
-                if self._ready or self._requests:
-                    return self._next()
+                if self._due:
+                    return self._due.popleft()
                 next_ms = min(deadline_ms, self._later[0][0]) if self._later else deadline_ms
                 if now >= deadline_ms:
                     return None
@@ -75,8 +61,8 @@ class RequestQueue:
             return None
 
     @property
-    def waiting(self) -> int:
-        """How many tasks wait for a time, or for progress."""
+    def count(self) -> int:
+        """How many wait."""
         return len(self._later)
 
     @property
@@ -86,30 +72,19 @@ class RequestQueue:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            self._work.notify_all()
-            self._room.notify_all()
-
-    def _next(self) -> Task:
-        if self._ready:
-            task = self._ready.popleft()
-        else:
-            task = self._requests.popleft()
-            self._room.notify()
-        if self._ready or self._requests or self._later:
             self._work.notify()
-        return task
 
     def _take_due(self, now: float) -> None:
         while self._later and self._later[0][0] <= now:
             _, number, task = heapq.heappop(self._later)
             self._parked.pop(number, None)
-            self._ready.append(task)
+            self._due.append(task)
 
     def _wake_parked(self) -> None:
         current = self._progress()
         woken = {number for number, (known, _) in self._parked.items() if known != current}
         if woken:
-            self._ready.extend(self._parked.pop(number)[1] for number in sorted(woken))
+            self._due.extend(self._parked.pop(number)[1] for number in sorted(woken))
             self._later = [entry for entry in self._later if entry[1] not in woken]
             heapq.heapify(self._later)
-            self._work.notify(len(woken))
+            self._work.notify()

@@ -1,0 +1,126 @@
+"""Requests that wait: each is due at its time, or by progress, and none waits for ever."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from spark_kafka_sink.broker.waiting_requests import WaitingRequests
+from tests.waiting import eventually
+
+A_DAY_MS = 86_400_000.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        self.progress = 0
+
+    def waiting(self) -> WaitingRequests:
+        return WaitingRequests(now=lambda: self.now_ms, progress=lambda: self.progress)
+
+
+def task() -> Callable[[], None]:
+    return lambda: None
+
+
+def in_wait(monkeypatch: pytest.MonkeyPatch, waiting: WaitingRequests) -> list[float | None]:
+    """For how many seconds its thread waits, in turn."""
+    seconds: list[float | None] = []
+    wait = waiting._work.wait
+
+    def watched(timeout: float | None = None) -> bool:
+        seconds.append(timeout)
+        return wait(timeout)
+
+    monkeypatch.setattr(waiting._work, "wait", watched)
+    return seconds
+
+
+def test_the_end_wakes_the_thread_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = Clock().waiting()
+    seconds = in_wait(monkeypatch, waiting)
+    thread = threading.Thread(target=waiting.get, args=(A_DAY_MS,), daemon=True)
+    thread.start()
+    assert eventually(lambda: seconds == [A_DAY_MS / 1000])
+    waiting.close()
+    thread.join()
+    assert waiting.closed
+    assert waiting.get(0) is None
+
+
+@pytest.mark.parametrize("by", ["a task", "progress"])
+def test_what_is_due_sooner_wakes_the_thread_that_waits(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+    clock = Clock()
+    waiting, sooner, got = clock.waiting(), task(), list[object]()
+    waiting.put(A_DAY_MS, sooner if by == "progress" else task(), progress=0)
+    seconds = in_wait(monkeypatch, waiting)
+    thread = threading.Thread(target=lambda: got.append(waiting.get(A_DAY_MS)), daemon=True)
+    thread.start()
+    assert eventually(lambda: len(seconds) == 1)
+    if by == "progress":
+        clock.progress = 1
+        waiting.note_progress()
+    else:
+        waiting.put(0, sooner)
+    thread.join()
+    assert got == [sooner]
+
+
+def test_tasks_are_due_in_the_order_of_their_times() -> None:
+    clock = Clock()
+    waiting, first, second = clock.waiting(), task(), task()
+    waiting.put(6, second)
+    waiting.put(5, first)
+    assert waiting.get(0) is None
+    assert waiting.count == 2
+    clock.now_ms = 6
+    assert [waiting.get(0), waiting.get(0), waiting.get(0)] == [first, second, None]
+    assert waiting.count == 0
+
+
+def test_progress_makes_due_only_what_waits_for_it_and_does_not_know_it_yet() -> None:
+    clock = Clock()
+    waiting, timed, parked = clock.waiting(), task(), task()
+    waiting.put(1000, timed)
+    waiting.put(1000, parked, progress=0)
+    waiting.note_progress()
+    assert waiting.get(0) is None
+    clock.progress = 1
+    waiting.note_progress()
+    assert [waiting.get(0), waiting.get(0), waiting.count] == [parked, None, 1]
+
+
+def test_progress_between_the_look_and_the_wait_is_not_missed() -> None:
+    clock = Clock()
+    waiting, parked = clock.waiting(), task()
+    clock.progress = 1
+    waiting.put(1000, parked, progress=0)
+    assert waiting.get(0) is parked
+
+
+def test_a_task_whose_time_has_come_is_done_once_also_if_there_is_progress_later() -> None:
+    clock = Clock()
+    waiting, parked = clock.waiting(), task()
+    waiting.put(10, parked, progress=0)
+    clock.now_ms = 10
+    assert waiting.get(0) is parked
+    clock.progress = 1
+    waiting.note_progress()
+    assert waiting.get(0) is None
+
+
+def test_the_thread_waits_until_the_next_task_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    waiting, later, waits = clock.waiting(), task(), list[float]()
+    waiting.put(40, later)
+
+    def wait(_: threading.Condition, seconds: float) -> None:
+        waits.append(seconds)
+        clock.now_ms += 1000 * seconds
+
+    monkeypatch.setattr(threading.Condition, "wait", wait)
+    assert waiting.get(1000) is later
+    assert waits == [0.04]
