@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -87,15 +88,21 @@ class Drivers:
     def wait_for_commit(self, by: subprocess.Popen[bytes], *, may_give_up: bool = False) -> subprocess.Popen[bytes]:
         """All tasks of the next batch have written, and its driver begins to decide. Returns this driver: one that has
         given up is started again."""
-        attempts = self.folder / "attempts"
-        before = set(attempts.iterdir())
+        before = self._attempts()
         for _ in range(GIVE_UPS_MAX):
-            wait_until(lambda: set(attempts.iterdir()) > before or by.poll() is not None)
+            wait_until(partial(self._has_written_or_ended, before, by))
             if by.poll() is None:
                 return by
-            assert may_give_up and by.returncode == REFUSED, f"a driver has ended: {self.said()}"
+            assert may_give_up, f"a driver has ended: {self.said()}"
+            assert by.returncode == REFUSED, f"a driver has failed: {self.said()}"
             by = self.start()
         raise AssertionError(f"{GIVE_UPS_MAX} drivers have given up: {self.said()}")
+
+    def _has_written_or_ended(self, before: set[Path], by: subprocess.Popen[bytes]) -> bool:
+        return self._attempts() > before or by.poll() is not None
+
+    def _attempts(self) -> set[Path]:
+        return set((self.folder / "attempts").iterdir())
 
     def said(self) -> dict[str, str]:
         return {each.stem: each.read_text() for each in sorted(self.folder.glob("*.log"))}
@@ -112,7 +119,7 @@ class Drivers:
         for record in read_topic(self.cluster.bootstrap(), self.topic):
             seen.setdefault(record.partition, []).append(record.value or b"")
         history = History()
-        for each in (self.folder / "attempts").iterdir():
+        for each in self._attempts():
             number, name = each.name.split()
             for task in range(self.tasks):
                 unit = f"task {task} of batch {number}"
