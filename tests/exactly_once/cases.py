@@ -14,6 +14,7 @@ from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
+from spark_kafka_sink.exactly_once.log_topic import PARTITIONS, partition_of
 from spark_kafka_sink.exactly_once.log_writer import Held, OpenWrite
 from spark_kafka_sink.exactly_once.names import driver_id, task_of
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
@@ -151,6 +152,16 @@ def transactions(broker: EmbeddedBroker, prefix: str = PREFIX) -> QueryTransacti
 
 def fence(held: QueryTransactions) -> Held:
     return Held(held.fence(held.look(), (60_000,))[0])
+
+
+def write_as(broker: EmbeddedBroker, transactional_id: str, key: str, value: bytes | None) -> None:
+    """A record of the log, in a transaction of this id."""
+    options = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": transactional_id}
+    with KafkaProducer(options) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(ProducerRecord(LOG, value, key=key, partition=partition_of(key, PARTITIONS)))
+        producer.commit_transaction()
 
 
 def open_ids(broker: EmbeddedBroker, prefix: str = PREFIX, topic: str = TOPIC) -> list[str]:

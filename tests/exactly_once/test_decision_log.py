@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from spark_kafka_sink.errors import BrokerError, DecodeError, ExactlyOnceError
+from spark_kafka_sink.errors import BrokerError, DecodeError
 from spark_kafka_sink.exactly_once import decision_log, log_writer, operations, query_transactions
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, encoded
@@ -16,7 +16,6 @@ from spark_kafka_sink.exactly_once.log_topic import PARTITIONS, partition_of
 from spark_kafka_sink.exactly_once.log_writer import Held
 from spark_kafka_sink.exactly_once.names import TaskName, task_id
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.record import ProducerRecord
@@ -27,7 +26,7 @@ from spark_kafka_sink.reader import fetched, reader
 from spark_kafka_sink.reader.blocking_client import Asked
 from spark_kafka_sink.reader.reader import TopicReader
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import LOG, PREFIX, QUERY, Query, fence, rows, seen, transactions
+from tests.exactly_once.cases import LOG, PREFIX, QUERY, Query, fence, rows, seen, transactions, write_as
 from tests.exactly_once.cases import broker as broker
 from tests.exactly_once.cases import held as held
 from tests.waiting import PATIENCE_SECONDS
@@ -37,15 +36,6 @@ def write_plainly(broker: EmbeddedBroker, key: str, value: bytes | None) -> None
     with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
         record = ProducerRecord(LOG, value, key=key, partition=partition_of(key, PARTITIONS))
         producer.send(record).result(PATIENCE_SECONDS)
-
-
-def write_as(broker: EmbeddedBroker, transactional_id: str, key: str, value: bytes | None) -> None:
-    options = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": transactional_id}
-    with KafkaProducer(options) as producer:
-        producer.init_transactions()
-        producer.begin_transaction()
-        producer.send(ProducerRecord(LOG, value, key=key, partition=partition_of(key, PARTITIONS)))
-        producer.commit_transaction()
 
 
 # --- the topic
@@ -292,86 +282,6 @@ def test_an_entry_that_cannot_be_read_is_left_out_for_people_with_a_warning(
         "r": "driver of r",
     }
     assert "its format is 99" in caplog.text
-
-
-@pytest.fixture
-def its_own_ids_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `owners` shows with the rights of docs/security.md."""
-    owners = TransactionsClient.owners
-    monkeypatch.setattr(
-        TransactionsClient, "owners", lambda client: {key: name for key, name in owners(client).items() if "p-" in name}
-    )
-
-
-def use_up_epochs(broker: EmbeddedBroker, name: str, left: int = 3) -> None:
-    transaction = broker.cluster.coordinator.transactions[name]
-    transaction.epoch, transaction.last_epoch = 32_767 - left, 32_766 - left
-
-
-def test_when_its_epochs_are_used_up_a_stranger_whose_are_so_too_is_not_taken_for_the_driver(
-    broker: EmbeddedBroker, its_own_ids_alone: None
-) -> None:
-    """In version 2 the end of the record that says "done" brings another producer id. The record is written again
-    under that."""
-    query = Query(broker)
-    query.run(0)
-    with transactions(broker) as held:
-        look = held.look()
-        assert look is not None
-        old = held.entry(look.id_and_epoch.producer_id)
-    driver = broker.cluster.coordinator.transactions["p-driver"]
-    producer_id = driver.producer_id
-    use_up_epochs(broker, "p-driver", left=4)
-    query.run(1)
-    assert (driver.producer_id != producer_id) == (driver.version == 2)
-    write_as(broker, "evil", "p", None)
-    use_up_epochs(broker, "evil")
-    write_as(broker, "evil", "p", encoded(old))
-    decision_log._progress.clear()
-    start = query.begin()
-    assert start.is_committed(query.batch(1))
-    query.run(2)
-    query.run(3)
-    assert seen(broker) == rows(0, 1, 2, 3)
-    assert driver.producer_id != producer_id
-
-
-def test_of_an_id_with_a_claim_only_a_record_by_an_id_that_is_used_up_is_believed_beside_its_own(
-    broker: EmbeddedBroker, its_own_ids_alone: None
-) -> None:
-    query = Query(broker)
-    query.run(0)
-    query.run(1)
-    write_as(broker, "evil", "p", encoded(Entry(PREFIX, generation=1)))
-    driver = broker.cluster.coordinator.transactions["p-driver"]
-    driver.producer_id = broker.cluster.coordinator.new_producer_id()  # as if its own records were not there
-    decision_log._progress.clear()
-    with pytest.raises(ExactlyOnceError, match="has nothing of the prefix p"):
-        query.again().begin()
-
-
-def test_a_driver_that_brokers_have_forgotten_goes_on_from_what_it_wrote(
-    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
-) -> None:
-    """They forget an id that was not used for a week, and give a new producer id then."""
-    query = Query(broker)
-    query.run(0)
-    del broker.cluster.coordinator.transactions[f"{PREFIX}-driver"]
-    again = query.again()
-    assert again.begin().is_committed(query.batch(0))
-    assert "an earlier producer id of its driver" in caplog.text
-    again.run(1)
-    assert seen(broker) == rows(0, 1)
-
-
-def test_a_driver_whose_epochs_are_used_up_goes_on_under_its_next_producer_id(broker: EmbeddedBroker) -> None:
-    query = Query(broker)
-    query.run(0)
-    broker.cluster.coordinator.transactions[f"{PREFIX}-driver"].epoch = 32_760
-    for number in range(1, 9):
-        query.run(number)
-    assert seen(broker) == rows(*range(9))
-    assert query.again().begin().is_committed(query.batch(8))
 
 
 # --- how much is read

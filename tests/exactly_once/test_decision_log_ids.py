@@ -1,0 +1,93 @@
+"""Whose word the log believes where ids change: epochs are used up, brokers forget an id and give another one."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.errors import ExactlyOnceError
+from spark_kafka_sink.exactly_once import decision_log
+from spark_kafka_sink.exactly_once.entries import Entry, encoded
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
+from spark_kafka_sink.testing import EmbeddedBroker
+from tests.exactly_once.cases import PREFIX, Query, rows, seen, transactions, write_as
+from tests.exactly_once.cases import broker as broker
+
+
+@pytest.fixture
+def its_own_ids_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `owners` shows with the rights of docs/security.md."""
+    owners = TransactionsClient.owners
+    monkeypatch.setattr(
+        TransactionsClient, "owners", lambda client: {key: name for key, name in owners(client).items() if "p-" in name}
+    )
+
+
+def use_up_epochs(broker: EmbeddedBroker, name: str, left: int = 3) -> None:
+    transaction = broker.cluster.coordinator.transactions[name]
+    transaction.epoch, transaction.last_epoch = 32_767 - left, 32_766 - left
+
+
+def test_when_its_epochs_are_used_up_a_stranger_whose_are_so_too_is_not_taken_for_the_driver(
+    broker: EmbeddedBroker, its_own_ids_alone: None
+) -> None:
+    """In version 2 the end of the record that says "done" brings another producer id. The record is written again
+    under that."""
+    query = Query(broker)
+    query.run(0)
+    with transactions(broker) as held:
+        look = held.look()
+        assert look is not None
+        old = held.entry(look.id_and_epoch.producer_id)
+    driver = broker.cluster.coordinator.transactions["p-driver"]
+    producer_id = driver.producer_id
+    use_up_epochs(broker, "p-driver", left=4)
+    query.run(1)
+    assert (driver.producer_id != producer_id) == (driver.version == 2)
+    write_as(broker, "evil", "p", None)
+    use_up_epochs(broker, "evil")
+    write_as(broker, "evil", "p", encoded(old))
+    decision_log._progress.clear()
+    start = query.begin()
+    assert start.is_committed(query.batch(1))
+    query.run(2)
+    query.run(3)
+    assert seen(broker) == rows(0, 1, 2, 3)
+    assert driver.producer_id != producer_id
+
+
+def test_of_an_id_with_a_claim_only_a_record_by_an_id_that_is_used_up_is_believed_beside_its_own(
+    broker: EmbeddedBroker, its_own_ids_alone: None
+) -> None:
+    query = Query(broker)
+    query.run(0)
+    query.run(1)
+    write_as(broker, "evil", "p", encoded(Entry(PREFIX, generation=1)))
+    driver = broker.cluster.coordinator.transactions["p-driver"]
+    driver.producer_id = broker.cluster.coordinator.new_producer_id()  # as if its own records were not there
+    decision_log._progress.clear()
+    with pytest.raises(ExactlyOnceError, match="has nothing of the prefix p"):
+        query.again().begin()
+
+
+def test_a_driver_that_brokers_have_forgotten_goes_on_from_what_it_wrote(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They forget an id that was not used for a week, and give a new producer id then."""
+    query = Query(broker)
+    query.run(0)
+    del broker.cluster.coordinator.transactions[f"{PREFIX}-driver"]
+    again = query.again()
+    assert again.begin().is_committed(query.batch(0))
+    assert "an earlier producer id of its driver" in caplog.text
+    again.run(1)
+    assert seen(broker) == rows(0, 1)
+
+
+def test_a_driver_whose_epochs_are_used_up_goes_on_under_its_next_producer_id(broker: EmbeddedBroker) -> None:
+    query = Query(broker)
+    query.run(0)
+    broker.cluster.coordinator.transactions[f"{PREFIX}-driver"].epoch = 32_760
+    for number in range(1, 9):
+        query.run(number)
+    assert seen(broker) == rows(*range(9))
+    assert query.again().begin().is_committed(query.batch(8))
