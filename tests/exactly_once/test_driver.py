@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
+from spark_kafka_sink.broker.transactions import TransactionState
 from spark_kafka_sink.errors import (
     CommitLostError,
     ExactlyOnceError,
@@ -17,6 +18,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, EntryState, beginning_of
+from spark_kafka_sink.exactly_once.names import driver_id
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
 from spark_kafka_sink.protocol import error_codes
@@ -172,6 +174,8 @@ def test_a_transaction_that_brokers_have_forgotten_is_found_before_the_decision(
     del query.broker.cluster.coordinator.transactions[start.task_id(1, 0)]
     with pytest.raises(ExactlyOnceError, match="p-1-1-0: the brokers do not know it"):
         query.commit(start, 0, written)
+    of_driver = query.broker.cluster.coordinator.transactions[driver_id(query.prefix)]
+    assert of_driver.state is not TransactionState.ONGOING, "readers of the log would wait for it"
     assert query.begin().entry.state is EntryState.OPEN, "nothing was decided"
 
 
