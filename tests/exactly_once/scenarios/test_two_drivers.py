@@ -21,7 +21,19 @@ from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import LOG, PREFIX, Query, client_of, dying, no_new_epoch, open_ids, rows, seen
+from tests.exactly_once.cases import (
+    LOG,
+    PREFIX,
+    Query,
+    client_of,
+    dying,
+    fence,
+    no_new_epoch,
+    open_ids,
+    rows,
+    seen,
+    transactions,
+)
 from tests.exactly_once.cases import broker as broker
 
 
@@ -76,6 +88,30 @@ def before_the_commit(act: Callable[[], object]) -> Iterator[None]:
 
     with patch.object(TransactionsClient, "end", end):
         yield
+
+
+def test_a_driver_that_is_fenced_gives_way_to_a_claim_that_comes_while_it_gets_its_next_epoch(query: Query) -> None:
+    """A newer one has fenced it, and claims after the look into the log. In version 1 that changes no epoch."""
+    start = query.begin()
+    written = query.write_both(start, 0)
+    whole = QueryTransactions.fence
+    with transactions(query.broker) as newer:
+        held = fence(newer)
+        claim = newer.entry(held.driver.producer_id).begun("driver-2", "/checkpoint", 60_000, held.driver)
+
+        def fence_late(older: QueryTransactions, *given: Any) -> Any:
+            if claims:
+                newer.write(held, claims.pop())
+            return whole(older, *given)
+
+        claims = [claim]
+        with (
+            patch.object(QueryTransactions, "fence", fence_late),
+            pytest.raises(ExactlyOnceError, match="newer driver"),
+        ):
+            query.commit(start, 0, written)
+    assert claims == []
+    assert seen(query.broker) == []
 
 
 def test_an_older_driver_that_stood_still_after_its_decision_does_not_say_that_rows_are_lost(query: Query) -> None:
