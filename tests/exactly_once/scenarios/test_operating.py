@@ -128,3 +128,16 @@ def test_a_log_that_is_lost_after_brokers_have_forgotten_the_id_is_not_noticed_a
     lose(query.broker)
     query.again().run(0)
     assert seen(query.broker) == rows(0, 0)
+
+
+def test_a_log_that_is_lost_after_a_driver_died_between_fence_and_mark_is_not_noticed_and_written_again(
+    query: Query,
+) -> None:
+    """By the first it has got its epoch, and its id has lost the mark that it has claimed; by the second it has it
+    again."""
+    query.run(0)
+    with patch.object(QueryTransactions, "renew", side_effect=Crash), pytest.raises(Crash):
+        query.again().begin()
+    delete_log(query.broker)
+    query.again().run(0)
+    assert seen(query.broker) == rows(0, 0)
