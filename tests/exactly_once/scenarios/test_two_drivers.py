@@ -14,7 +14,7 @@ from spark_kafka_sink.errors import BrokerError, CommitLostError, ExactlyOnceErr
 from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import Entry
+from spark_kafka_sink.exactly_once.entries import Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import Held
 from spark_kafka_sink.exactly_once.names import driver_id
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
@@ -60,8 +60,11 @@ def test_of_two_drivers_the_older_is_fenced_and_its_commit_fails(query: Query) -
     start = older.begin()
     written = older.write_both(start, 0)
     of_newer = newer.begin()
-    with pytest.raises(
-        ExactlyOnceError, match="batch 0 of query query-1 was not committed: a newer driver has taken over"
+    with (
+        no_new_epoch(query.broker),
+        pytest.raises(
+            ExactlyOnceError, match="batch 0 of query query-1 was not committed: a newer driver has taken over"
+        ),
     ):
         older.commit(start, 0, written)
     newer.commit(of_newer, 0, newer.write_both(of_newer, 0))
@@ -112,6 +115,20 @@ def test_a_driver_that_is_fenced_gives_way_to_a_claim_that_comes_while_it_gets_i
             query.commit(start, 0, written)
     assert claims == []
     assert seen(query.broker) == []
+
+
+def test_a_driver_that_is_fenced_after_its_decision_by_one_that_claims_nothing_notes_that_the_batch_is_done(
+    query: Query,
+) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    with before_the_commit(lambda: others_take(query, driver_id(PREFIX))):
+        query.commit(start, 0, written)
+    with transactions(query.broker) as held:
+        now = held.look()
+        assert now is not None
+        assert held.entry(now.id_and_epoch.producer_id).state is EntryState.DONE
+    assert seen(query.broker) == rows(0)
 
 
 def test_an_older_driver_that_stood_still_after_its_decision_does_not_say_that_rows_are_lost(query: Query) -> None:
