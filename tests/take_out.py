@@ -42,7 +42,11 @@ _LEFT_ALONE = (
     *(ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Pass, ast.Global, ast.Nonlocal),
     ast.Assert,  # says what is so in any case
 )
-_EXACTLY_ONCE = ("tests/exactly_once", "tests/cli/test_transactions.py")
+_EXACTLY_ONCE = (
+    "tests/exactly_once",
+    "tests/cli/test_transactions.py",
+    "tests/spark/scenarios/test_granted_timeouts.py",
+)
 ROOMS = {
     "spark_kafka_sink/exactly_once": _EXACTLY_ONCE,
     "spark_kafka_sink/producer/transactions": (

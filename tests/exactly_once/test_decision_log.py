@@ -270,6 +270,26 @@ def test_what_the_own_driver_wrote_and_cannot_be_read_is_an_error_for_this_query
     assert seen(broker) == rows(0, 1)
 
 
+def test_a_claim_of_a_newer_version_counts_though_what_it_has_found_cannot_be_read(
+    broker: EmbeddedBroker, held: QueryTransactions
+) -> None:
+    mine = held.write(fence(held), Entry(PREFIX, generation=1))
+    mine = held._written_by_newest_id(mine, (b'{"format":99,"found":true}', b'{"format":99,"claimed":true}'))
+    with pytest.raises(DecodeError, match="format is 99"):
+        held.entry(mine.driver.producer_id)
+
+
+def test_a_right_that_is_revoked_between_two_looks_is_not_taken_for_records_that_were_deleted(
+    broker: EmbeddedBroker, held: QueryTransactions
+) -> None:
+    mine = held.write(fence(held), Entry(PREFIX, generation=1))
+    assert held.entry(mine.driver.producer_id).generation == 1
+    mine = held.write(mine, Entry(PREFIX, generation=2))
+    broker.control.when(api=ApiKey.FETCH, times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+        held.entry(mine.driver.producer_id)
+
+
 def test_an_entry_that_cannot_be_read_is_left_out_for_people_with_a_warning(
     broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafka_sink.broker.cluster import ClusterConfig
 from spark_kafka_sink.broker.listening import Listening
-from spark_kafka_sink.errors import PreflightError
+from spark_kafka_sink.errors import BrokerError, PreflightError
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.driver import Driver
@@ -52,3 +52,10 @@ def test_of_many_transactions_that_cannot_be_committed_some_are_named_and_the_ot
     lines = [line for line in str(error).splitlines() if line.startswith("- ")]
     assert len(lines) == shown
     assert lines[-1].startswith(f"- {last}")
+
+
+def test_a_tasks_refusal_for_another_reason_than_its_timeout_is_shown_as_it_is() -> None:
+    refused = broker_error(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional id p-1-0-0")
+    with pytest.raises(BrokerError) as raised, refusals.timeout_may_be_refused(is_chosen=True):
+        raise refused
+    assert raised.value is refused
