@@ -35,7 +35,19 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorResponse
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import BOTH_TASKS, LOG, PREFIX, TOPIC, Query, client_of, dying, open_ids, rows, seen
+from tests.exactly_once.cases import (
+    BOTH_TASKS,
+    LOG,
+    PREFIX,
+    TOPIC,
+    Query,
+    client_of,
+    dying,
+    no_new_epoch,
+    open_ids,
+    rows,
+    seen,
+)
 from tests.exactly_once.cases import broker as broker
 
 
@@ -137,7 +149,8 @@ def test_finish_commits_what_is_decided(query: Query) -> None:
 def test_to_finish_where_nothing_is_decided_disturbs_no_driver(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
-    assert operations.finish(options(query.broker), PREFIX, LOG) is None
+    with no_new_epoch(query.broker):
+        assert operations.finish(options(query.broker), PREFIX, LOG) is None
     query.commit(start, 0, written)
     assert seen(query.broker) == rows(0)
 

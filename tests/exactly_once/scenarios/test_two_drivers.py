@@ -243,8 +243,16 @@ def test_a_driver_that_hangs_after_its_first_look_gives_way_to_one_that_begins_m
     assert seen(query.broker) == (rows(1) if is_first else rows(0, 1))
 
 
-def test_a_driver_that_hangs_after_it_has_read_the_log_ends_no_decision_that_another_makes_meanwhile(
-    query: Query,
+@pytest.mark.parametrize(
+    ("goes_on", "words"),
+    [
+        (Query.begin, "driver-2 began while this one, driver-1, was starting, and works"),
+        (lambda query: operations.abort(query.delivery.options, PREFIX, LOG), "A newer driver has taken over"),
+    ],
+    ids=["a driver", "a person who aborts"],
+)
+def test_one_who_hangs_after_a_look_into_the_log_ends_no_decision_that_another_makes_meanwhile(
+    query: Query, goes_on: Callable[[Query], object], words: str
 ) -> None:
     """Brokers abort what is open under an id for any client that asks for its next epoch."""
     query.again(name="driver-0").run(0)
@@ -263,8 +271,8 @@ def test_a_driver_that_hangs_after_it_has_read_the_log_ends_no_decision_that_ano
     patched = patch.object(QueryTransactions, "entry", entry)
     with epochs:
         patched.start()
-        with pytest.raises(ExactlyOnceError, match="driver-2 began while this one, driver-1, was starting, and works"):
-            query.begin()
+        with pytest.raises(ExactlyOnceError, match=words):
+            goes_on(query)
         assert query.broker.cluster.coordinator.transactions[driver_id(PREFIX)].state is TransactionState.ONGOING
 
 
