@@ -68,6 +68,7 @@ class Control:
         times: int | None = 1,
         probability: float = 1.0,
     ) -> FaultFor:
+        """`matches` looks at a request and decides at once: other requests of the broker wait meanwhile."""
         if partition is not None and topic is None:
             raise ValueError("a rule for a partition needs its topic")
         if node is not None:

@@ -6,7 +6,7 @@
 
 Threads: one acceptor; `processors` with a Selector each, which answer the requests of their connections; and one for
 what waits. Python runs one of them at a time, and to hand each request to a further thread, as Kafka's broker does,
-costs more than to receive a megabyte and to answer it. `close` ends them all and closes every socket. If one of them
+would take between a quarter and six tenths of its cost. `close` ends them all and closes every socket. If one of them
 fails, which none should, all of them end: what is half dead would leave clients waiting.
 """
 

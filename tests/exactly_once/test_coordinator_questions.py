@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 
@@ -169,6 +170,17 @@ def test_what_was_given_up_is_not_sent_later(cluster: Cluster, prepared: list[Tr
             client.end([each for each in prepared if each.transactional_id in OF_THE_DEAD], commit=True)
         cluster.accept(DEAD)
         client.describe(IDS)
+    assert cluster.total(ApiKey.END_TXN) == 0
+
+
+def test_what_was_interrupted_before_it_was_sent_is_not_sent_later(
+    cluster: Cluster, client: TransactionsClient, prepared: list[TransactionIdentity]
+) -> None:
+    """The client is kept for the next batch."""
+    interrupted = Mock(side_effect=KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        client.end(prepared, commit=True, meanwhile=interrupted)
+    assert len(client.describe(IDS)) == 300
     assert cluster.total(ApiKey.END_TXN) == 0
 
 

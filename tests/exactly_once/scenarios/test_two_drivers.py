@@ -256,22 +256,19 @@ def test_one_who_hangs_after_a_look_into_the_log_ends_no_decision_that_another_m
 ) -> None:
     """Brokers abort what is open under an id for any client that asks for its next epoch."""
     query.again(name="driver-0").run(0)
-    newer, whole, epochs = query.again(), QueryTransactions.entry, ExitStack()
+    newer, whole, of_newer = query.again(), QueryTransactions.entry, list[BatchStart]()
 
     def entry(held: QueryTransactions, producer_id: int | None) -> Entry:
         found = whole(held, producer_id)
-        with patch.object(QueryTransactions, "entry", whole):
-            start = newer.begin()
-            decision = epochs.enter_context(Driver(newer.delivery))._query.start_write(Held(start.driver), start.entry)
-            decision.wait()
-        epochs.enter_context(no_new_epoch(query.broker))
-        patched.stop()
+        if not of_newer:
+            with patch.object(QueryTransactions, "entry", whole):
+                of_newer.append(newer.begin())
+            driver._query.start_write(Held(of_newer[0].driver), of_newer[0].entry).wait()
+            undisturbed.enter_context(no_new_epoch(query.broker))
         return found
 
-    patched = patch.object(QueryTransactions, "entry", entry)
-    with epochs:
-        patched.start()
-        with pytest.raises(ExactlyOnceError, match=words):
+    with Driver(newer.delivery) as driver, ExitStack() as undisturbed:
+        with patch.object(QueryTransactions, "entry", entry), pytest.raises(ExactlyOnceError, match=words):
             goes_on(query)
         assert query.broker.cluster.coordinator.transactions[driver_id(PREFIX)].state is TransactionState.ONGOING
 
