@@ -124,9 +124,9 @@ fuzz: setup ## hostile bytes for every decoder: make fuzz N=1000000
 soak: setup kafka ## schedules, hostile bytes, faults, killed drivers and placement in full length (hours)
 	for name in producer.explorer producer.transaction_explorer exactly_once.explorer; do \
 		$(BIN)/python -m tests.$$name --seeds 0:20000 --processes $$(getconf _NPROCESSORS_ONLN) || exit 1; done
-	$(BIN)/python -m tests.exactly_once.explorer --every 1 --faults 1
-	$(BIN)/python -m tests.exactly_once.explorer --every 0 --faults 1 --kinds "loses the answer" "sends late by"
-	$(BIN)/python -m tests.exactly_once.explorer --every 2 --faults 0
+	$(BIN)/python -m tests.exactly_once.explorer --processes 2 --every 1 --faults 1
+	$(BIN)/python -m tests.exactly_once.explorer --processes 2 --every 0 --faults 1 --kinds "loses the answer" "sends late by"
+	$(BIN)/python -m tests.exactly_once.explorer --processes 2 --every 2 --faults 0
 	$(BIN)/python -m tests.take_out --rooms
 	$(BIN)/python -m tests.fuzz $(N)
 	SOAK=1 $(BIN)/python -m pytest --capture=no $(wildcard integration/test_faults_*.py) integration/test_partitioner_keys.py \

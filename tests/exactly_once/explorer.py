@@ -34,6 +34,7 @@ import argparse
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -43,7 +44,7 @@ from spark_kafka_sink.exactly_once import operations
 from tests.exactly_once.interleaving import Actor, Point
 from tests.exactly_once.invariants import INVARIANTS, check
 from tests.exactly_once.lives import LAST, TASKS, TIMEOUT_MS, Operation, Replay, World, one_process_at_a_time
-from tests.producer.explorer import command
+from tests.producer.explorer import RUNS_PER_LINE, command
 
 DIES, LOSES, LATE, MARKERS, TIME = "dies", "loses the answer", "sends late by", "markers", "time passes, ms:"
 LATE_BY = (1, 2, 4, 8, 16, 32, 64)
@@ -187,10 +188,11 @@ def every(
     kinds: Sequence[str] = (DIES,),
     batches: int = 2,
     part: tuple[int, int] = (0, 1),
+    progress: Callable[[Explored], None] = lambda explored: None,
 ) -> Explored:
     """Play all schedules with at most `changes_max` changes of who goes on, and at most `faults_max` faults.
 
-    `part`: of the first changes, every n-th from the m-th on."""
+    `part`: of the first changes, every n-th from the m-th on. `progress`: called after each schedule."""
     explored = Explored()
     known: set[tuple[int, int, int]] = set()
     left: list[Changes] = [()]
@@ -210,6 +212,7 @@ def every(
         known.update((step.state, *budget) for step in run.steps)
         following = list(_next_changes(run, *budget, kinds))
         left.extend((*changes, change) for change in (following if changes else following[part[0] :: part[1]]))
+        progress(explored)
     explored.states = len({state for state, *_ in known})
     return explored
 
@@ -299,6 +302,25 @@ def _replayed(version: int, text: str) -> int:
     return 0 if _shown(run, run.play) else 1
 
 
+def _every(options: argparse.Namespace, version: int) -> Explored:
+    first, step = map(int, options.part.split(":"))
+
+    def progress(explored: Explored) -> None:
+        if explored.schedules % RUNS_PER_LINE == 0:
+            words = f"{explored.schedules} schedules, {len(explored.failed)} failed"
+            print(f"version {version}, so far: {words}", flush=True)
+
+    return every(
+        version,
+        options.every,
+        faults_max=options.faults,
+        kinds=tuple(options.kinds),
+        batches=options.batches,
+        part=(first, step),
+        progress=progress,
+    )
+
+
 def _shown(run: Run, play: Callable[[], object]) -> bool:
     try:
         play()
@@ -317,7 +339,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0:1000", help="from:to")
     parser.add_argument("--seed", type=int)
-    parser.add_argument("--processes", type=int, default=1, help="explore as many seeds at a time")
+    parser.add_argument("--processes", type=int, default=1, help="explore as many seeds, or versions, at a time")
     parser.add_argument("--every", type=int, help="the most changes of who goes on")
     parser.add_argument("--faults", type=int, default=1, help="the most faults beside them")
     parser.add_argument("--kinds", nargs="+", default=[DIES], choices=[DIES, LOSES, LATE], help="of faults")
@@ -335,17 +357,13 @@ def main() -> int:
     if options.every is None:
         return command(explore, __doc__)
     failed = 0
-    for version in (1, 2):
-        first, step = map(int, options.part.split(":"))
-        kinds = tuple(options.kinds)
-        part = first, step
-        explored = every(
-            version, options.every, faults_max=options.faults, kinds=kinds, batches=options.batches, part=part
-        )
-        print(f"version {version}, {options.part} of the first changes: {explored}", flush=True)
-        for changes, words in explored.failed:
-            print(f'  --replay {version} "{", ".join(map(str, changes))}": {words}')
-        failed += len(explored.failed)
+    versions = (1, 2)
+    with ProcessPoolExecutor(min(options.processes, len(versions))) as processes:
+        for version, explored in zip(versions, processes.map(partial(_every, options), versions), strict=True):
+            print(f"version {version}, {options.part} of the first changes: {explored}", flush=True)
+            for changes, words in explored.failed:
+                print(f'  --replay {version} "{", ".join(map(str, changes))}": {words}')
+            failed += len(explored.failed)
     return 1 if failed else 0
 
 
