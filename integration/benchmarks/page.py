@@ -54,7 +54,7 @@ class Scale(NamedTuple):
         return max(least, round(count * self.share))
 
 
-FULL, QUICK = Scale(5, 1.0), Scale(2, 0.2)
+FULL, QUICK = Scale(7, 1.0), Scale(2, 0.2)
 
 
 class Line(NamedTuple):

@@ -180,7 +180,7 @@ class Explored:
         return f"{self.schedules} schedules ({ends}), {self.states} states, {len(self.failed)} failed"
 
 
-def every(
+def every(  # noqa: PLR0913 - each bound, by its name
     version: int,
     changes_max: int,
     *,
