@@ -46,19 +46,25 @@ _EXACTLY_ONCE = (
     "tests/exactly_once",
     "tests/cli/test_transactions.py",
     "tests/spark/scenarios/test_granted_timeouts.py",
+    "tests/spark/scenarios/test_fenced_tasks.py",
+    "tests/spark/test_exactly_once_writers.py",
+    "tests/spark/test_exactly_once_starts.py",
+)
+_TRANSACTIONS = (
+    "tests/producer/transactions",
+    *(
+        f"tests/producer/test_transactional_{kind}.py"
+        for kind in ("producer", "calls", "failures", "faults", "handover")
+    ),
+    "tests/producer/sending",
+    "tests/producer/scenarios",
+    *_EXACTLY_ONCE,
 )
 ROOMS = {
     "spark_kafka_sink/exactly_once": _EXACTLY_ONCE,
-    "spark_kafka_sink/producer/transactions": (
-        "tests/producer/transactions",
-        *(
-            f"tests/producer/test_transactional_{kind}.py"
-            for kind in ("producer", "calls", "failures", "faults", "handover")
-        ),
-        "tests/producer/sending",
-        "tests/producer/scenarios",
-        *_EXACTLY_ONCE,
-    ),
+    "spark_kafka_sink/spark/exactly_once.py": _EXACTLY_ONCE,
+    "spark_kafka_sink/producer/transactions": _TRANSACTIONS,
+    "spark_kafka_sink/producer/sending/transaction_talk.py": _TRANSACTIONS,
 }
 """Where a statement that no test misses may lose or double rows; with the places of their tests."""
 _CPU_SECONDS, _SECONDS, _TIMES = 3.0, 60.0, 10.0
@@ -275,9 +281,10 @@ def _in_child(work: Callable[[], Any]) -> Any:
 
 
 def in_rooms() -> Iterator[tuple[list[Path], Sequence[str]]]:
-    """The modules of each room, with its tests."""
+    """The modules of each room, with its tests. A room is a folder, or a module."""
     for room, tests in ROOMS.items():
-        yield sorted((ROOT / room).glob("*.py")), tests
+        place = ROOT / room
+        yield sorted(place.glob("*.py")) if place.is_dir() else [place], tests
 
 
 def main() -> None:

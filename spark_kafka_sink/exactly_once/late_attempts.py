@@ -27,15 +27,12 @@ from spark_kafka_sink.exactly_once.names import TaskName, second_attempt_name, t
 from spark_kafka_sink.exactly_once.query_transactions import can_write
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
-from spark_kafka_sink.producer.transactions.verdicts import NOT_THE_CALLERS
-from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.producer.transactions.verdicts import NOT_THE_WRITERS
 
 _log = logging.getLogger(__name__)
 
 Describe = Callable[[Sequence[str]], Mapping[str, TransactionDescription]]
 """What brokers know of these ids: a task asks over the connections of its producer."""
-_MAY_BE_LATE = NOT_THE_CALLERS | {error_codes.TRANSACTION_ABORTABLE}
-"""The last one is what leaders say of a transaction that is not open any more."""
 
 
 def free_name(describe: Describe, start: BatchStart, task: TaskName, task_attempt_id: int) -> TaskName:
@@ -76,7 +73,7 @@ def refuse_if_fenced_late(error: BaseException, config: ClientConfig, start: Bat
 def _says_fenced(error: BaseException | None) -> bool:
     """Does it, or one of its causes, say that the id, the epoch or the transaction is not the caller's any more?"""
     while error is not None:
-        if isinstance(error, BrokerError) and error.code in _MAY_BE_LATE:
+        if isinstance(error, BrokerError) and error.code in NOT_THE_WRITERS:
             return True
         error = error.__cause__
     return False

@@ -39,7 +39,7 @@ from spark_kafka_sink.producer.transactions.requests import (
 )
 from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.producer.transactions.transaction_request import TransactionRequest
-from spark_kafka_sink.producer.transactions.verdicts import NOT_THE_CALLERS, Verdict, may_pass
+from spark_kafka_sink.producer.transactions.verdicts import NOT_THE_WRITERS, Verdict, may_pass
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import broker_error
 from spark_kafka_sink.protocol.message import Message
@@ -62,7 +62,7 @@ REPLICATION_MS_MAX = 2_000
 """How long a leader waits for its followers before it says that they are late. Less than SILENCE_MS of the client."""
 
 _ALL_IN_SYNC = -1
-_LOST = NOT_THE_CALLERS | {codes.OUT_OF_ORDER_SEQUENCE_NUMBER}
+_LOST = NOT_THE_WRITERS | {codes.OUT_OF_ORDER_SEQUENCE_NUMBER}
 """Refusals of a batch which say that the id, the epoch or the next sequence is not the caller's any more."""
 
 KeyValue = tuple[bytes, "bytes | None"]

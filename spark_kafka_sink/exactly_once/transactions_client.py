@@ -109,30 +109,42 @@ class TransactionsClient(Closing):
         """Abort exactly these, and let nothing more be written under their epochs: ids that were listed before, which
         are open or given to somebody who has begun nothing. What has begun since, under a newer epoch, is left alone.
 
-        An open one is ended, which is refused if its epoch is not the newest: to ask for its producer id would abort
-        whatever is open now, since Kafka compares no epochs while a transaction is open. Those that have begun nothing
-        are fenced by a request for their next epoch, with this timeout, which is put until it is answered: "concurrent"
-        may mean the attempt's own first request as well.
-
-        In version 1 the end does not fence, so the open ones are fenced after it. That alone does not stop a task that
-        has added its partitions already: leaders before Kafka 3.6 look at no coordinator, and would take what it still
-        sends, which no marker ends. So these partitions get a marker of the next epoch as well.
+        Each is ended, which is refused if its epoch is not the newest. To ask for its next epoch would abort whatever
+        is open now, since Kafka compares no epochs while a transaction is open; and ids are used again. In version 2
+        the end of a transaction moves the epoch on, also where nothing has begun. So it fences the attempt.
 
         `patience_ms`: how long each of these steps may bring nothing; the client's patience by default.
         """
         version = self.transaction_version
-        open_ones = [
-            TransactionIdentity(each.transactional_id, *each.id_and_epoch, version) for each in listed if each.is_open
-        ]
-        refused_ones = self.end(open_ones, commit=False, patience_ms=patience_ms)
-        fences = [
-            InitProducerId(each.transactional_id, timeout_ms, each.id_and_epoch)
-            for each in listed
-            if not each.is_open or (version < 2 and each.transactional_id not in refused_ones)
-        ]
-        answers = self._coordinated.answers(fences, timeout_ms=patience_ms)
+        wanted = listed if version >= 2 else [each for each in listed if each.is_open]
+        identities = [TransactionIdentity(each.transactional_id, *each.id_and_epoch, version) for each in wanted]
+        refused = self.end(identities, commit=False, patience_ms=patience_ms)
         if version < 2:
-            self._fence_at_leaders([each for each in listed if each.is_open], answers, patience_ms)
+            ended = [each for each in listed if each.transactional_id not in refused]
+            self._fence_in_version_1(ended, timeout_ms, patience_ms)
+
+    def _fence_in_version_1(
+        self, ended: Sequence[TransactionDescription], timeout_ms: int, patience_ms: float | None
+    ) -> None:
+        """Fence those that still have the epoch under which they were listed.
+
+        An end does not fence in version 1, and one that has begun nothing cannot be ended. So brokers are asked for the
+        next epoch, with this timeout, until they answer: "concurrent" may mean the attempt's own first request as well.
+        They would abort what another has begun between the look and this request.
+
+        That alone does not stop a task that has added its partitions already: leaders before Kafka 3.6 look at no
+        coordinator, and would take what it still sends, which no marker ends. So these partitions get a marker of the
+        next epoch as well.
+        """
+        now = self.describe([each.transactional_id for each in ended], patience_ms=patience_ms) if ended else {}
+        same = [
+            each
+            for each in ended
+            if each.transactional_id in now and now[each.transactional_id].id_and_epoch == each.id_and_epoch
+        ]
+        fences = [InitProducerId(each.transactional_id, timeout_ms, each.id_and_epoch) for each in same]
+        answers = self._coordinated.answers(fences, timeout_ms=patience_ms)
+        self._fence_at_leaders([each for each in same if each.is_open], answers, patience_ms)
 
     def _fence_at_leaders(
         self,
@@ -175,12 +187,16 @@ class TransactionsClient(Closing):
         return writing.commit()
 
     def describe(
-        self, transactional_ids: Iterable[str], meanwhile: Callable[[], None] = lambda: None
+        self,
+        transactional_ids: Iterable[str],
+        meanwhile: Callable[[], None] = lambda: None,
+        *,
+        patience_ms: float | None = None,
     ) -> dict[str, TransactionDescription]:
         """What coordinators know of these ids; those that they do not know are missing. Each is asked about all its
-        ids in one request."""
+        ids in one request. `patience_ms`: as for `abort`."""
         request = DescribeTransactions(tuple(transactional_ids))
-        answers = self._coordinated.answers([request], meanwhile)
+        answers = self._coordinated.answers([request], meanwhile, patience_ms)
         # Each is read once: it is about many ids, and has all partitions of each.
         distinct = {id(answer): answer for answer in answers.values()}
         read = {key: (request.judged_by_id(answer), request.found(answer)) for key, answer in distinct.items()}

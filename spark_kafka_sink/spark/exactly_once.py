@@ -157,10 +157,8 @@ def _content(reports: Sequence[TaskReport]) -> Content:
 
 
 def begin_stream(options: SinkOptions, run: str | None) -> ExactlyOnce:
-    """`run`: which start of the query it is. All its micro-batches have the same; None without `register`: then each
-    micro-batch has a driver of its own, since two starts might else decide under one epoch."""
-    name = _name(run) if run is not None else beginning_of(_name(run), uuid.uuid4().hex[:12])
-    return _begun(stream_delivery(options), name, is_stream=True)
+    """`run`: which start of the query it is; None without `register`."""
+    return _begun(stream_delivery(options), driver_name(run), is_stream=True)
 
 
 def begin_job(options: SinkOptions) -> ExactlyOnce:
@@ -168,7 +166,7 @@ def begin_job(options: SinkOptions) -> ExactlyOnce:
     if delivery.is_forgotten:
         with refusals.before_the_first_row():
             free_abandoned_jobs(delivery.options, delivery.topic)
-    return _begun(delivery, _name(uuid.uuid4().hex), is_stream=False)
+    return _begun(delivery, driver_name(uuid.uuid4().hex), is_stream=False)
 
 
 def _begun(delivery: Delivery, name: str, *, is_stream: bool) -> ExactlyOnce:
@@ -176,7 +174,13 @@ def _begun(delivery: Delivery, name: str, *, is_stream: bool) -> ExactlyOnce:
         return ExactlyOnce(delivery, driver.begin(name), is_stream, name)
 
 
-def _name(run: str | None) -> str:
+def driver_name(run: str | None) -> str:
+    """Of all micro-batches of a start. Without `register` each micro-batch has a driver of its own: two starts might
+    else decide under one epoch."""
+    return start_name(run) if run is not None else beginning_of(start_name(run), uuid.uuid4().hex[:12])
+
+
+def start_name(run: str | None) -> str:
     """Of a start of the query. Without `register` all starts in one Spark count as one: Spark makes a data source anew
     for each micro-batch, and says nothing of which start it is. The folders that Spark makes for a process are its own.
     """
@@ -237,4 +241,4 @@ def of_reports(options: SinkOptions, reports: Sequence[TaskReport], run: str | N
     starts = [report.start for report in reports if report.start is not None]
     if len({(start.prefix, start.driver) for start in starts}) > 1:
         raise DeliveryError("The tasks of one batch were begun by several drivers. Run the write again.")
-    return ExactlyOnce(stream_delivery(options), starts[0] if starts else None, is_stream=True, name=_name(run))
+    return ExactlyOnce(stream_delivery(options), starts[0] if starts else None, is_stream=True, name=start_name(run))

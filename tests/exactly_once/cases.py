@@ -6,6 +6,7 @@ import dataclasses
 import pickle
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from unittest.mock import patch
 
 import pytest
@@ -119,6 +120,15 @@ class Query:
     def again(self, **changes: object) -> Query:
         """A copy of the query under another driver."""
         return dataclasses.replace(self, **{"name": "driver-2", **changes})  # type: ignore[arg-type]
+
+    def with_ids_of(self, start: BatchStart) -> tuple[Query, BatchStart]:
+        """The first of newer drivers whose tasks have the ids of that start again, when it has begun."""
+        for number in count(2):
+            newer = self.again(name=f"driver-{number}")
+            begun = newer.begin()
+            if begun.task_id(0, 0) == start.task_id(0, 0):
+                return newer, begun
+        raise AssertionError
 
 
 def rows(*numbers: int) -> list[str]:

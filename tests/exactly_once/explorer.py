@@ -104,11 +104,13 @@ class Run:
         batches: int = 2,
         markers_ms: float = MARKERS_MS,
         replay: Replay = Replay.EQUAL,
-        start: str = "",
+        registered: bool = True,
     ) -> None:
         """`operator`: somebody who does one of OPERATIONS."""
         self.is_known: Callable[[int], bool] | None = None
-        self.world = World(version=version, batches=batches, markers_ms=markers_ms, replay=replay, start=start)
+        self.world = World(
+            version=version, batches=batches, markers_ms=markers_ms, replay=replay, registered=registered
+        )
         self.steps: list[Step] = []
         self.lines: list[str] = []
         self._changes = {change.at: change.what for change in changes}
@@ -258,8 +260,8 @@ def seeded(seed: int) -> tuple[Run, Callable[[], object]]:
     version, acts = random.randint(1, 2), random.random() < 0.2
     operator = more.choice((*OPERATIONS, STOPS)) if acts else ""
     markers_ms, replay = random.choice((0.0, 5.0, MARKERS_MS, MARKERS_MS)), random.choice((Replay.EQUAL, *Replay))
-    start = more.choice(("", "", "", "spark")) if replay is Replay.EQUAL else ""
-    run = Run(version, operator=operator, markers_ms=markers_ms, replay=replay, start=start)
+    registered = replay is not Replay.EQUAL or more.choice((True, True, True, False))
+    run = Run(version, operator=operator, markers_ms=markers_ms, replay=replay, registered=registered)
     run.world.late_task = more.randrange(TASKS)
     # Most runs change little: the more often the actors change, the less each of them does undisturbed. In some the two
     # drivers begin at the same time.
@@ -281,7 +283,7 @@ def seeded(seed: int) -> tuple[Run, Callable[[], object]]:
             return random.choice([actor.name for actor in others])
         return None
 
-    who = f"{operator or 'no person'} acts, drivers are {'of one name' if start else 'numbered'}"
+    who = f"{operator or 'no person'} acts, drivers are {'numbered' if registered else 'of one name'}"
     run.lines.append(f"seed {seed}: version {version}, markers after {markers_ms} ms, {replay.value}, {who}")
     return run, lambda: run.play(choose)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from spark_kafka_sink.errors import BrokerError, ExactlyOnceError
 from spark_kafka_sink.exactly_once.names import driver_id
+from spark_kafka_sink.producer.transactions.verdicts import NOT_THE_WRITERS
 from tests.exactly_once.lives import LAST, PREFIX, TASKS, TIMEOUT_MS, TOPIC, Replay, World
 from tests.history import History, Outcome, Write
 
@@ -34,7 +36,7 @@ def a_decided_batch_is_seen_once_and_whole_and_an_undecided_one_never(world: Wor
 def no_older_driver_changes_anything_after_a_newer_one_has_begun(world: World) -> None:
     generations = [entry.generation for entry in world.decisions()]
     assert generations == sorted(generations), f"the log goes back to an older driver: {generations}"
-    if world.start:
+    if not world.registered:
         return  # each batch has a driver of its own: who began first may be the newer one
     drivers_of = {each.identity: each.driver for each in world.attempts}
     in_a_decision = {identity for every in world.decided().values() for ids in every for identity in ids}
@@ -64,6 +66,20 @@ def only_who_finds_anothers_entry_gives_way(world: World) -> None:
     if "came too late" in str(error) and any(name not in known for name in {*world.failed, *world.in_vain}):
         return
     assert not gave_way, f"{driver} has the last word in the log, and has given way: {error}"
+
+
+def who_is_fenced_says_that_a_newer_driver_has_taken_over(world: World) -> None:
+    """In words of exactly once, not in those of brokers, which are the reason at most."""
+    errors = [*world.failed.values(), *(each.error for each in world.attempts if each.error is not None)]
+    for error in errors:
+        reasons = [each for each in _causes(error) if isinstance(each, BrokerError) and each.code in NOT_THE_WRITERS]
+        assert not reasons or isinstance(error, ExactlyOnceError), f"{error!r}, since {reasons}"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
 
 
 def what_is_passed_over_is_what_was_decided(world: World) -> None:
@@ -110,6 +126,7 @@ def the_next_start_works(world: World) -> None:
 INVARIANTS: tuple[Callable[[World], None], ...] = (
     no_older_driver_changes_anything_after_a_newer_one_has_begun,
     only_who_finds_anothers_entry_gives_way,
+    who_is_fenced_says_that_a_newer_driver_has_taken_over,
     what_is_passed_over_is_what_was_decided,
     the_next_start_works,
     a_decided_batch_is_seen_once_and_whole_and_an_undecided_one_never,

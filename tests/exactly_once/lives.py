@@ -20,12 +20,13 @@ from spark_kafka_sink.exactly_once import clients, decision_log, operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, beginning_of, decoded
-from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_late
-from spark_kafka_sink.exactly_once.names import driver_id, task_id
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, decoded
+from spark_kafka_sink.exactly_once.names import driver_id
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.reader import blocking_client
+from spark_kafka_sink.spark.exactly_once import ExactlyOnce, driver_name, start_name
+from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
 from tests.exactly_once.attempts import Attempt as Attempt
 from tests.exactly_once.attempts import End, Identity
 from tests.exactly_once.attempts import Replay as Replay
@@ -63,10 +64,10 @@ class World:
         seed: int = 0,
         markers_ms: float = 0.0,
         replay: Replay = Replay.EQUAL,
-        start: str = "",
+        registered: bool = True,
     ) -> None:
-        """`markers_ms`: how long after the end of a transaction was answered its markers are written. `start`: what all
-        starts of the query are called, as it is without `register`."""
+        """`markers_ms`: how long after the end of a transaction was answered its markers are written. `registered`:
+        else all starts of the query have one name, as it is without `register`."""
         self.system = FakeSystem()
         self.stage = Stage(self.system)
         self.cluster = SimulatedCluster(
@@ -78,7 +79,9 @@ class World:
         self.late_task = 0
         """Of which there is an attempt that comes late."""
         self.stopped = False  # by Spark, a start of the query
-        self.start, self.beginnings = start, list[str]()  # whose each driver of one batch was
+        self.registered = registered
+        self._whose: dict[str, str] = {}
+        """The actor that is the driver with this name."""
         self.checkpoint = 0
         """The batch with which the next start of the query begins."""
         self.attempts: list[Attempt] = []
@@ -187,54 +190,46 @@ class World:
     # --- the life of a task
 
     def write(self, actor: Actor, start: BatchStart, attempt: Attempt) -> None:
-        if start.is_committed(Batch(QUERY, attempt.number)):
+        once = ExactlyOnce(self.delivery, start, is_stream=True)
+        number = len(self.attempts)
+        task = TaskIdentity(attempt.partition, attempt.attempt, number, 0, query_id=QUERY, batch_id=str(attempt.number))
+        report = TaskReport(task)
+        if once.is_committed(task):
             attempt.passed_over = True
             return
-        producer = self.producer(actor, start)
-        try:
-            wanted = start.task(attempt.partition, attempt.attempt)
-            name = free_name(producer.describe_transactions, start, wanted, len(self.attempts))
-            producer.init_transactions(task_id(PREFIX, name))
-            identity = sender_of(producer).idempotence.id_and_epoch
-            attempt.identity = (task_id(PREFIX, name), identity.producer_id, identity.epoch)
-            refuse_if_late(producer.describe_transactions, start)
-            producer.begin_transaction()
+        producer = self.producer(actor, once, attempt)
+        with once.transaction(producer, report):
             for partition in range(TASKS):
                 for row in range(self.rows(attempt.driver)):
                     value = f"{attempt.number}/{attempt.partition}/{attempt.driver}/{attempt.attempt}/{row}".encode()
                     attempt.values.append((partition, value))
                     producer.send(ProducerRecord(TOPIC, value, partition=partition))
-            prepared = producer.prepare_transaction()
-            if self.fails(attempt):
-                attempt.error = KafkaSinkError(f"{attempt.name} has failed")
-                return  # its worker was killed: nothing is aborted
-        except Exception:
-            producer.close(5)
-            raise
-        assert prepared is not None
+        if self.fails(attempt):
+            attempt.error = KafkaSinkError(f"{attempt.name} has failed")
+            return  # its worker was killed: nothing is aborted
         producer.close(timeout=0)
-        attempt.transaction = prepared
+        attempt.transaction = report.transaction
 
-    def producer(self, actor: Actor, start: BatchStart) -> KafkaProducer:
-        own = {"transactional.id": "task", "transaction.timeout.ms": str(start.entry.timeout_ms), "linger.ms": "0"}
-        return SimulatedProducer(cast(FakeSystem, actor.system), {**self.options, **own}, random=Random(0))
+    def producer(self, actor: Actor, once: ExactlyOnce, attempt: Attempt) -> KafkaProducer:
+        options = {**self.options, **once.producer_options(), "linger.ms": "0"}
+        return _ProducerOf(attempt, cast(FakeSystem, actor.system), options, random=Random(0))
 
     def driver_name(self, name: str) -> str:
-        if not self.start or name == LAST:  # the last start is in a Spark of its own
+        if self.registered or name == LAST:  # the last start is in a Spark of its own
             return name
-        self.beginnings.append(name)
-        return beginning_of(self.start, str(len(self.beginnings) - 1))
+        driver = driver_name(None)
+        self._whose[driver] = name
+        return driver
 
     def whose(self, entry: Entry) -> str:
         """The actor that is the entry's driver, or has a name in the log."""
-        number = entry.driver.removeprefix(f"{self.start}+") if self.start else ""
-        return self.beginnings[int(number)] if number.isdecimal() else entry.driver
+        return self._whose.get(entry.driver, entry.driver)
 
-    def stop(self, actor: Actor, driver_name: str) -> None:
+    def stop(self, actor: Actor, name: str) -> None:
         """Spark stops the query: this start's batch is aborted, of which no task has reported."""
         self.stopped = True
         with contextlib.suppress(KafkaSinkError), Driver(self.delivery, system=actor.system) as driver:
-            driver.abort_unreported(self.start or driver_name)
+            driver.abort_unreported(name if self.registered else start_name(None))
 
     # --- the life of a person
 
@@ -357,6 +352,19 @@ class World:
             value = type(getattr(module, name))() if mine is None else mine[module, name]
             setattr(module, name, value)
         self._now_in = process
+
+
+class _ProducerOf(SimulatedProducer):
+    """Notes which identity brokers have given to the attempt, also if it begins nothing under it."""
+
+    def __init__(self, attempt: Attempt, *arguments: Any, **named: Any) -> None:
+        self._attempt = attempt
+        super().__init__(*arguments, **named)
+
+    def init_transactions(self, transactional_id: str | None = None) -> None:
+        super().init_transactions(transactional_id)
+        given = sender_of(self).idempotence.id_and_epoch
+        self._attempt.identity = transactional_id or "", given.producer_id, given.epoch
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from spark_kafka_sink.exactly_once.log_writer import Held, OpenWrite
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.transaction_description import COMPLETE_COMMIT, TransactionDescription
-from tests.exactly_once import lives
+from spark_kafka_sink.spark import exactly_once
 
 TakenOut = Callable[[pytest.MonkeyPatch], None]
 
@@ -138,11 +138,15 @@ def what_a_fenced_driver_writes_again_is_a_claim(patch: pytest.MonkeyPatch) -> N
 
 
 def each_batch_of_a_start_without_a_number_has_a_driver_of_its_own(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(lives, "beginning_of", lambda start, number: start)
+    patch.setattr(exactly_once, "beginning_of", lambda start, number: start)
 
 
 def a_late_attempt_looks_before_it_begins(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(lives, "refuse_if_late", lambda describe, start: None)
+    patch.setattr(exactly_once, "refuse_if_late", lambda describe, start: None)
+
+
+def an_attempt_that_is_fenced_asks_why(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(exactly_once, "refuse_if_fenced_late", lambda error, config, start, timeout_ms: None)
 
 
 def the_rows_of_a_batch_that_is_passed_over_are_compared(patch: pytest.MonkeyPatch) -> None:

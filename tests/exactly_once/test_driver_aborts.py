@@ -237,3 +237,26 @@ def test_a_driver_that_is_fenced_while_it_aborts_has_aborted_nothing(query: Quer
     with patch.object(QueryTransactions, "fence", side_effect=fenced), Driver(query.delivery) as driver:
         assert driver.abort(start, query.batch(0)) is False
         assert driver.abort_unreported(query.name) is False
+
+
+def test_an_abort_that_stands_still_until_its_ids_are_used_again_hits_nothing_of_the_newer_driver(
+    query: Query,
+) -> None:
+    """Generations come again. What it has listed had begun nothing then; now a decided transaction has this id."""
+    start = query.begin()
+    query.attempt(start, 1, attempt=0).close(timeout=0)
+    whole = QueryTransactions.end_listed
+
+    def end_listed(held: QueryTransactions, listed: list[TransactionDescription], patience_ms: Any = None) -> None:
+        with patch.object(QueryTransactions, "end_listed", whole):
+            newer, later = query.with_ids_of(start)
+            written = newer.write_both(later, 0)
+            assert listed[0].transactional_id in {each.transactional_id for each in written}
+            with dying("commit"):
+                newer.commit(later, 0, written)
+        whole(held, listed, patience_ms)
+
+    with patch.object(QueryTransactions, "end_listed", end_listed):
+        query.abort(start, 0)
+    query.again(name="last").begin()
+    assert seen(query.broker) == rows(0)

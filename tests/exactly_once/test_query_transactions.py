@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from spark_kafka_sink.errors import BrokerError, ProducerFencedError
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
-from spark_kafka_sink.exactly_once.log_writer import Held
+from spark_kafka_sink.exactly_once.log_writer import Held, LogWriter
 from spark_kafka_sink.exactly_once.query_transactions import (
     QueryTransactions,
     claimed_timeout_ms,
@@ -111,6 +112,25 @@ def test_of_two_that_hold_one_epoch_one_claims(of_two: tuple[QueryTransactions, 
         other.claim(second, Entry(PREFIX), claim_of("other"))
     assert one.entry(driver.producer_id) == claim_of("one")
     assert holds(one, driver)
+
+
+def test_of_two_that_hold_one_epoch_the_one_is_fenced_whose_transaction_the_other_ends(
+    of_two: tuple[QueryTransactions, QueryTransactions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In version 1 leaders say then that the transaction is not open any more, in place of "fenced"."""
+    one, other = of_two
+    one.fence(None, (GRANTED_MS,))
+    driver = one.fence(one.look(), (GRANTED_MS,))[0]
+    whole = LogWriter._start_at_leader
+
+    def start_at_leader(writer: LogWriter, *arguments: Any) -> Any:
+        monkeypatch.undo()  # the other one's partition is added
+        one.write(Held(driver), claim_of("one"))
+        return whole(writer, *arguments)
+
+    monkeypatch.setattr(LogWriter, "_start_at_leader", start_at_leader)
+    with pytest.raises(ProducerFencedError):
+        other.claim(driver, Entry(PREFIX), claim_of("other"))
 
 
 @pytest.mark.parametrize("claims_first", [True, False])

@@ -13,10 +13,13 @@ from spark_kafka_sink.broker.context import RequestContext
 from spark_kafka_sink.broker.handlers import HANDLERS
 from spark_kafka_sink.broker.transactions import ProducerIdentity, Transaction, TransactionCoordinator
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
+from spark_kafka_sink.exactly_once.log_writer import Held
+from spark_kafka_sink.exactly_once.query_transactions import can_write
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.producer.transactions.transaction_description import ONGOING
 from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.protocol import error_codes
@@ -218,13 +221,38 @@ def test_an_attempt_that_has_just_begun_is_aborted_though_its_first_request_is_b
     alive.init_transactions()
     with client_of(broker) as client:
         listed = [*client.describe(["alive"]).values()]
-        broker.control.when(api=ApiKey.INIT_PRODUCER_ID).fail(error_codes.CONCURRENT_TRANSACTIONS)
+        for api in (ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID):
+            broker.control.when(api=api).fail(error_codes.CONCURRENT_TRANSACTIONS)
         alive.begin_transaction()
         alive.send(ProducerRecord("t", b"1", partition=0)).result(PATIENCE_SECONDS)
         client.abort(listed, 1)
         assert not client.describe(["alive"])["alive"].is_open
     alive.close(timeout=0)
     assert seen(broker) == []
+
+
+def test_an_attempt_that_has_begun_nothing_is_fenced_so_that_it_never_begins(broker: EmbeddedBroker) -> None:
+    with client_of(broker) as client:
+        attempt = client.init_producer_id("attempt", 60_000)
+        client.abort([*client.describe(["attempt"]).values()], 1)
+        assert not [each for each in client.describe(["attempt"]).values() if can_write(each)]
+        with pytest.raises(ProducerFencedError):
+            client.start_write("attempt", Held(attempt), TopicPartition("t", 0), [(b"k", b"late")]).wait()
+
+
+def test_of_an_id_that_was_listed_when_nothing_had_begun_a_newer_transaction_is_left_alone(
+    broker: EmbeddedBroker,
+) -> None:
+    """Ids are used again. Kafka would abort what is open now for the one who asks under the old epoch for the next."""
+    with client_of(broker) as client:
+        client.init_producer_id("again", 60_000)
+        listed = [*client.describe(["again"]).values()]
+        newer = client.init_producer_id("again", 60_000)
+        writing = client.start_write("again", Held(newer), TopicPartition("t", 0), [(b"k", b"newer")])
+        writing.wait()
+        client.abort(listed, 1)
+        writing.commit()
+    assert seen(broker) == ["newer"]
 
 
 @pytest.mark.parametrize("version", [1, 2])

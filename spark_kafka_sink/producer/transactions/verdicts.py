@@ -57,7 +57,9 @@ NOT_THE_CALLERS = frozenset(
         codes.INVALID_PRODUCER_ID_MAPPING,
     }
 )
-"""Only these refusals say that the id, its epoch or its transaction is not the caller's any more."""
+"""Only these refusals of a coordinator say that the id, its epoch or its transaction is not the caller's any more."""
+NOT_THE_WRITERS = NOT_THE_CALLERS | {codes.TRANSACTION_ABORTABLE}
+"""These refusals of a batch do: the last one is what leaders say of a transaction that is not open any more."""
 
 
 def worst(judgements: Iterable[Judgement]) -> Judgement:

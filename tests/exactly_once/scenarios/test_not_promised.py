@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from spark_kafka_sink.errors import MetadataTimeoutError
+from spark_kafka_sink.errors import CommitLostError, MetadataTimeoutError
 from spark_kafka_sink.exactly_once.coordinator_questions import CoordinatorQuestions
 from spark_kafka_sink.exactly_once.transactions_client import TIMEOUT_MS, TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -18,7 +18,7 @@ from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.producer.transactions.requests import AddPartitions
 from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import TOPIC, Crash, Query, client_of, open_ids, rows, seen
+from tests.exactly_once.cases import TOPIC, Crash, Query, client_of, dying, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
@@ -87,6 +87,36 @@ def test_a_request_to_add_partitions_that_comes_late_opens_a_transaction_that_th
     assert open_ids(query.broker) == [written[0].transactional_id]
     query.again().begin()
     assert (seen(query.broker), open_ids(query.broker)) == (rows(0), [])
+
+
+@pytest.mark.parametrize("broker", [1], indirect=True)
+def test_a_request_to_fence_what_was_listed_that_comes_when_the_id_is_used_again_is_a_commit_that_is_lost_and_said(
+    query: Query,
+) -> None:
+    """In version 1, between the last look at what was listed and this request. In version 2 brokers compare epochs."""
+    start = query.begin()
+    query.attempt(start, 1, attempt=0).close(timeout=0)
+    whole = TransactionsClient.describe
+    looks = list[object]()
+
+    def describe(client: TransactionsClient, ids: Iterable[str], *arguments: Any, **named: Any) -> Any:
+        found = whole(client, ids, *arguments, **named)
+        if start.task_id(1, 0) in found and not looks:
+            looks.append(found)
+        elif start.task_id(1, 0) in found and len(looks) == 1:
+            looks.append(found)
+            with patch.object(TransactionsClient, "describe", whole):
+                newer, later = query.with_ids_of(start)
+                written = newer.write_both(later, 0)
+                with dying("commit"):
+                    newer.commit(later, 0, written)
+        return found
+
+    with patch.object(TransactionsClient, "describe", describe):
+        query.abort(start, 0)
+    with pytest.raises(CommitLostError):
+        query.again(name="last").begin()
+    assert seen(query.broker) == ["0/0"]
 
 
 def test_a_machine_that_slept_for_more_than_two_minutes_counts_that_as_waiting_for_brokers() -> None:
