@@ -5,6 +5,7 @@ driver. The batch that a record came in names the producer id. Brokers give the 
 those who have the right to that transactional id, and take a transactional batch of it from no one else.
 
     written outside of a transaction                         never counts
+    in a batch that cannot be decoded                        does not count; of the prefix's driver it is an error
     by the producer id that `<prefix>-driver` has now        counts; the newest one is the entry
     by another one, while that has written something         does not count
     by another one, and `<prefix>-driver` has written        the newest counts, unless the producer id is that of
@@ -40,7 +41,7 @@ from spark_kafka_sink.exactly_once.log_topic import DEFAULT_REPLICATION, LogTopi
 from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.reader.blocking_client import Asked, BlockingClient
-from spark_kafka_sink.reader.fetched import is_abort_marker
+from spark_kafka_sink.reader.fetched import StoredBatch, is_abort_marker
 from spark_kafka_sink.reader.reader import READ_UNCOMMITTED, TopicReader
 from spark_kafka_sink.records.decoder import DecodedBatch
 from spark_kafka_sink.words import placed
@@ -73,9 +74,17 @@ class _Progress:
     """Key -> what was written last outside of a transaction."""
     open: dict[int, list[tuple[bytes, Record]]] = field(default_factory=dict)
     """Producer id -> what it wrote in a transaction without a marker so far."""
+    unreadable: dict[int, tuple[Record, DecodeError]] = field(default_factory=dict)
+    """Producer id -> the first record of the last batch of it that cannot be decoded, and why."""
 
-    def take(self, batch: DecodedBatch, key: bytes | None) -> None:
-        header = batch.header
+    def take(self, stored: StoredBatch, key: bytes | None) -> None:
+        header = stored.header
+        try:
+            batch = stored.decoded()
+        except DecodeError as error:  # brokers take what is a thousand times as large when it is unpacked
+            written_by = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
+            self.unreadable[header.producer_id] = Record(header.base_offset, written_by, None), error
+            return
         if header.control:
             if batch.columns.num_rows:
                 self._end(header.producer_id, aborted=is_abort_marker(batch))
@@ -233,7 +242,7 @@ class DecisionLog:
     def _read_on(
         self, progress: _Progress, partition: int, key: bytes | None, end: int, ahead: Asked | None = None
     ) -> None:
-        for batch in self._reader.decoded(self.topic, partition, start=progress.next_offset, stop=end, ahead=ahead):
+        for batch in self._reader.stored(self.topic, partition, start=progress.next_offset, stop=end, ahead=ahead):
             progress.take(batch, key)
         progress.next_offset = end
 
@@ -255,6 +264,10 @@ class DecisionLog:
         for stranger in (*newest.values(), progress.plain.get(key)):
             if stranger is not None and stranger is not record and (record is None or stranger.offset > record.offset):
                 self._warn(partition, stranger, f"it is not of the driver of the prefix {prefix}, and is passed over")
+        for producer_id, (unread, why) in progress.unreadable.items():
+            if producer_id in producer_ids and (record is None or unread.offset > record.offset):
+                raise refusals.unreadable_entry(self._place(partition, unread), prefix, why) from why
+            self._warn(partition, unread, f"it cannot be read ({why}), and is passed over")
         if record is None or record.value is None:
             return None
         try:

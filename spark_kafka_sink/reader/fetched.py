@@ -15,13 +15,16 @@ import heapq
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import starmap
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.protocol.messages.fetch import AbortedTransaction
-from spark_kafka_sink.records.decoder import HEADERS_TYPE, DecodedBatch, decode_batches
+from spark_kafka_sink.records.decoder import HEADERS_TYPE, DecodedBatch, batches_in, decode_body
+from spark_kafka_sink.records.header import HEADER_BYTES, BatchHeader
 
 ROWS_SCHEMA = pa.schema(
     [
@@ -50,6 +53,16 @@ _CONTROL_KEY = struct.Struct(">hh")  # version, type
 _ABORT_MARKER = 0
 
 
+class StoredBatch(NamedTuple):
+    """As it lies in the log: its records may be anything that a broker has taken."""
+
+    header: BatchHeader
+    data: memoryview
+
+    def decoded(self) -> DecodedBatch:
+        return DecodedBatch(self.header, decode_body(self.header, self.data[HEADER_BYTES:], bytes_max=BATCH_BYTES_MAX))
+
+
 @dataclass(frozen=True)
 class FetchedRows:
     rows: pa.Table
@@ -75,7 +88,7 @@ def visible_rows(
     heapq.heapify(to_hide)
     tables: list[pa.Table] = []
     size, next_offset = 0, start
-    for batch in decoded_batches(records):
+    for batch in map(StoredBatch.decoded, stored_batches(records)):
         header = batch.header
         next_offset = max(next_offset, header.last_offset + 1)
         while to_hide and to_hide[0][0] <= header.last_offset:
@@ -94,9 +107,9 @@ def visible_rows(
     yield FetchedRows(pa.concat_tables(tables) if tables else ROWS_SCHEMA.empty_table(), next_offset)
 
 
-def decoded_batches(records: memoryview | bytes | None) -> Iterator[DecodedBatch]:
+def stored_batches(records: memoryview | bytes | None) -> Iterator[StoredBatch]:
     """All batches as they are stored: control batches, and those of transactions that are open or were aborted, too."""
-    return decode_batches(records if records is not None else b"", bytes_max=BATCH_BYTES_MAX)
+    return starmap(StoredBatch, batches_in(records if records is not None else b""))
 
 
 def is_abort_marker(batch: DecodedBatch) -> bool:

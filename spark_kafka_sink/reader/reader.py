@@ -37,8 +37,7 @@ from spark_kafka_sink.protocol.messages.list_offsets import (
 )
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.reader.blocking_client import Asked, BlockingClient, Question
-from spark_kafka_sink.reader.fetched import ROWS_SCHEMA, decoded_batches, visible_rows
-from spark_kafka_sink.records.decoder import DecodedBatch
+from spark_kafka_sink.reader.fetched import ROWS_SCHEMA, StoredBatch, stored_batches, visible_rows
 from spark_kafka_sink.words import placed
 
 READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
@@ -160,9 +159,9 @@ class TopicReader(Closing):
         message = fetching.request([partition], wait_ms=0)
         return self._client.start(Question(leader, message, fetching.versions))
 
-    def decoded(
+    def stored(
         self, topic: str, partition: int, *, start: int, stop: int, ahead: Asked | None = None
-    ) -> Iterator[DecodedBatch]:
+    ) -> Iterator[StoredBatch]:
         """The batches of a partition as they are stored, with control batches and whatever the isolation says.
 
         `ahead`: what was fetched from `start`, before the end was known.
@@ -328,9 +327,9 @@ def _is_whole(answer: FetchResponse) -> bool:
     return not any([answer.error_code, *(data.error_code for topic in answer.responses for data in topic.partitions)])
 
 
-def _as_stored(topic: str, data: PartitionData, start: int, stop: int) -> Iterator[tuple[DecodedBatch, int]]:
+def _as_stored(topic: str, data: PartitionData, start: int, stop: int) -> Iterator[tuple[StoredBatch, int]]:
     """Brokers send whole batches: the first may begin before `start`, and what ends before it was read before."""
-    for batch in decoded_batches(_records(data)):
+    for batch in stored_batches(_records(data)):
         if batch.header.last_offset >= start and batch.header.base_offset < stop:
             yield batch, batch.header.last_offset + 1
 

@@ -63,14 +63,14 @@ class DecodedBatch(NamedTuple):
 
 def check_batches(buffer: Buffer) -> list[tuple[BatchHeader, memoryview]]:
     """The batches in `buffer`, each with its bytes (header included). Structure and CRC are checked, not records."""
-    return list(_batches(memoryview(buffer), allow_partial_last=False))
+    return list(batches_in(buffer, allow_partial_last=False))
 
 
 def decode_batches(
     buffer: Buffer, *, bytes_max: int = BYTES_MAX, allow_partial_last: bool = True
 ) -> Iterator[DecodedBatch]:
     """The batches in `buffer`, decoded one by one. A broker may cut the last batch of a fetch short: it is left out."""
-    for header, batch in _batches(memoryview(buffer), allow_partial_last=allow_partial_last):
+    for header, batch in batches_in(buffer, allow_partial_last=allow_partial_last):
         yield DecodedBatch(header, decode_body(header, batch[HEADER_BYTES:], bytes_max=bytes_max))
 
 
@@ -105,8 +105,9 @@ def _reader(header: BatchHeader, body: Buffer, bytes_max: int) -> _Reader:
     return _Reader(data, starts, ends, bytes_max // NOTES_BYTES_PER_HEADER)
 
 
-def _batches(view: memoryview, *, allow_partial_last: bool) -> Iterator[tuple[BatchHeader, memoryview]]:
-    at = 0
+def batches_in(buffer: Buffer, *, allow_partial_last: bool = True) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """As `check_batches`, one by one, and without the last one if a broker has cut it short."""
+    view, at = memoryview(buffer), 0
     while at < len(view):
         rest = view[at:]
         if len(rest) < HEADER_BYTES and allow_partial_last and (len(rest) < 17 or rest[16] == 2):

@@ -95,13 +95,13 @@ def test_a_claim_counts_though_another_version_writes_what_it_has_found_in_other
 
 def test_what_was_read_is_not_read_again_by_this_process(held: QueryTransactions) -> None:
     read: list[int] = []
-    whole = TopicReader.decoded
+    whole = TopicReader.stored
 
-    def decoded(reader: TopicReader, topic: str, partition: int, *, start: int, **rest: Any) -> Any:
+    def stored(reader: TopicReader, topic: str, partition: int, *, start: int, **rest: Any) -> Any:
         read.append(start)
         return whole(reader, topic, partition, start=start, **rest)
 
-    with patch.object(TopicReader, "decoded", decoded):
+    with patch.object(TopicReader, "stored", stored):
         mine = held.write(fence(held), Entry(PREFIX, generation=1))
         assert held.entry(mine.driver.producer_id).generation == 1
         mine = held.write(mine, Entry(PREFIX, generation=2))
@@ -260,6 +260,37 @@ def test_junk_of_others_stops_no_query(broker: EmbeddedBroker, value: bytes) -> 
     assert seen(broker) == rows(0, 1)
 
 
+def append_bomb(broker: EmbeddedBroker, producer: ProducerIdAndEpoch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few kilobytes that are more than readers take when they are unpacked."""
+    monkeypatch.setattr(fetched, "BATCH_BYTES_MAX", 1 << 20)
+    batch = log_writer._batch(Held(producer, 0), [(PREFIX.encode(), bytes(2 << 20))], 1)
+    broker.cluster.log(LOG, partition_of(PREFIX, PARTITIONS)).append(batch, wall_ms=1)
+
+
+def test_a_batch_of_others_that_is_too_large_when_it_is_unpacked_stops_no_query_and_no_person(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = Query(broker)
+    query.run(0)
+    append_bomb(broker, ProducerIdAndEpoch(999_999, 0), monkeypatch)
+    query.again().run(1)
+    assert seen(broker) == rows(0, 1)
+    (found,) = operations.survey(query.delivery.options, LOG)
+    assert found.entry is not None
+    assert found.entry.batch == query.batch(1)
+    assert "it cannot be read (more than 1048576 bytes come out" in caplog.text
+
+
+def test_a_batch_of_the_own_driver_that_is_too_large_when_it_is_unpacked_is_an_error_with_its_place(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query(broker)
+    start = query.run(0)
+    append_bomb(broker, start.driver._replace(epoch=30_000), monkeypatch)
+    with pytest.raises(DecodeError, match=r"(?s)topic decisions, partition \d+, offset \d+: .*more than 1048576"):
+        query.again().begin()
+
+
 def test_what_the_own_driver_wrote_and_cannot_be_read_is_an_error_for_this_query_alone(broker: EmbeddedBroker) -> None:
     query, other = Query(broker), Query(broker, prefix="other", name="of-another-query")
     query.run(0)
@@ -326,14 +357,14 @@ def test_ten_thousand_batches_of_five_hundred_prefixes_are_a_start_of_less_than_
                 log.append(log_writer._batch(written, [(prefix.encode(), encoded(each))], 1), wall_ms=1)
                 log.end_transaction(producer_id, 2 * number + epoch, commit=True, wall_ms=1, leader_epoch=0)
     sizes: list[int] = []
-    whole = fetched.decoded_batches
+    whole = fetched.stored_batches
 
-    def decoded_batches(records: Any) -> Any:
+    def stored_batches(records: Any) -> Any:
         sizes.append(len(records or b""))
         return whole(records)
 
     decision_log._progress.clear()
-    with patch.object(reader, "decoded_batches", decoded_batches), transactions(broker) as held:
+    with patch.object(reader, "stored_batches", stored_batches), transactions(broker) as held:
         entry = held.entry(10_000)
     assert (entry.state, entry.batch.number) == (EntryState.DONE, 19)
     assert sum(sizes) < 1 << 20

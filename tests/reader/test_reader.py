@@ -190,7 +190,7 @@ def test_what_was_fetched_ahead_is_read_up_to_the_end_and_not_fetched_again() ->
     with cluster.reader() as reader:
         ahead = reader.fetch_ahead("t", 0, 1)
         assert reader.end_offsets("t", [0]) == {0: 3}
-        found = list(reader.decoded("t", 0, start=1, stop=2, ahead=ahead))
+        found = list(reader.stored("t", 0, start=1, stop=2, ahead=ahead))
     assert [each.header.base_offset for each in found] == [1]
     assert cluster.fetches == 1
 
@@ -203,7 +203,7 @@ def test_what_was_written_after_it_was_fetched_ahead_is_fetched() -> None:
         reader.end_offsets("t", [0])  # it is answered by now
         log.batches.append(batch(1, b"b"))
         end = reader.end_offsets("t", [0])[0]
-        found = list(reader.decoded("t", 0, start=0, stop=end, ahead=ahead))
+        found = list(reader.stored("t", 0, start=0, stop=end, ahead=ahead))
     assert [each.header.base_offset for each in found] == [0, 1]
     assert cluster.fetches == 2
 
@@ -215,6 +215,6 @@ def test_what_could_not_be_fetched_ahead_is_fetched_again() -> None:
         reader.end_offsets("t", [0])
         log.errors = [error_codes.NOT_LEADER_OR_FOLLOWER]
         ahead = reader.fetch_ahead("t", 0, 0)
-        found = list(reader.decoded("t", 0, start=0, stop=1, ahead=ahead))
+        found = list(reader.stored("t", 0, start=0, stop=1, ahead=ahead))
     assert [each.header.base_offset for each in found] == [0]
     assert cluster.fetches == 2
