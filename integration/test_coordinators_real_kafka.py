@@ -14,6 +14,7 @@ from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
 from spark_kafka_sink.errors import ProducerFencedError
 from spark_kafka_sink.exactly_once.log_writer import Held
+from spark_kafka_sink.exactly_once.query_transactions import can_write
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.topic_partition import TopicPartition
@@ -127,6 +128,27 @@ def test_the_log_takes_nothing_of_a_writer_that_was_fenced(cluster: KafkaCluster
         assert refused.value.code in (error_codes.PRODUCER_FENCED, error_codes.INVALID_PRODUCER_EPOCH)
         newer.write(topic, *of_newer, topic, 0, [(b"k", b"newer")])
     assert values(cluster, topic) == [b"older", b"newer"]
+
+
+def test_of_what_was_listed_the_attempt_never_begins_and_a_newer_transaction_of_its_id_is_left_alone(
+    cluster: KafkaCluster,
+) -> None:
+    """A real broker compares epochs at the end of a transaction, not where the next epoch is asked for."""
+    topic = create_topic(cluster.bootstrap(), partitions=1)
+    again, late = f"{topic}-again", f"{topic}-late"
+    with client_of(cluster) as client, client_of(cluster) as newer:
+        attempt = Held(client.init_producer_id(late, 60_000), 0)
+        client.init_producer_id(again, 60_000)
+        listed = [*client.describe([again, late]).values()]
+        of_newer = Held(newer.init_producer_id(again, 60_000), 0)
+        writing = newer.start_write(again, of_newer, TopicPartition(topic, 0), [(b"k", b"newer")])
+        writing.wait()
+        client.abort(listed, 1)
+        writing.commit()
+        assert not any(can_write(each) for each in client.describe([late]).values())
+        with pytest.raises(ProducerFencedError):
+            client.write(late, *attempt, topic, 0, [(b"k", b"late")])
+    assert values(cluster, topic) == [b"newer"]
 
 
 @pytest.mark.parametrize("fault", ["one is killed", "one stands still"])

@@ -18,7 +18,7 @@ new epoch, as it does after an upgrade to version 2.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import count
 from typing import NamedTuple, TypeVar
 
@@ -39,7 +39,7 @@ from spark_kafka_sink.producer.transactions.requests import (
 )
 from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.producer.transactions.transaction_request import TransactionRequest
-from spark_kafka_sink.producer.transactions.verdicts import NOT_THE_WRITERS, Verdict, may_pass
+from spark_kafka_sink.producer.transactions.verdicts import NOT_THE_CALLERS, NOT_THE_WRITERS, Verdict, may_pass
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import broker_error
 from spark_kafka_sink.protocol.message import Message
@@ -62,8 +62,11 @@ REPLICATION_MS_MAX = 2_000
 """How long a leader waits for its followers before it says that they are late. Less than SILENCE_MS of the client."""
 
 _ALL_IN_SYNC = -1
-_LOST = NOT_THE_WRITERS | {codes.OUT_OF_ORDER_SEQUENCE_NUMBER}
-"""Refusals of a batch which say that the id, the epoch or the next sequence is not the caller's any more."""
+_LOST = NOT_THE_CALLERS | {codes.OUT_OF_ORDER_SEQUENCE_NUMBER}
+"""Refusals which say that the id, the epoch or the next sequence is not the caller's any more."""
+_LOST_BATCH = {1: NOT_THE_WRITERS | _LOST, 2: _LOST}
+"""By version, of a batch. In version 1 leaders also say that its transaction is not open: another one that holds the
+epoch has ended it. In version 2 the batch begins it, and they say the same where the cluster is back at version 1."""
 
 KeyValue = tuple[bytes, "bytes | None"]
 AnswerT = TypeVar("AnswerT", bound=Message)
@@ -205,7 +208,7 @@ class OpenWrite:
         )
         if code in (codes.NONE, codes.DUPLICATE_SEQUENCE_NUMBER):
             return None
-        refusal = _error(broker_error(code, what))
+        refusal = _error(broker_error(code, what), _LOST_BATCH[self._transaction.version])
         if not may_pass(code):
             raise refusal
         return refusal
@@ -230,5 +233,5 @@ def _batch(now: Held, records: Sequence[KeyValue], wall_ms: int) -> bytes:
     return header + bytes(body)
 
 
-def _error(error: BrokerError) -> BrokerError:
-    return ProducerFencedError(str(error), code=error.code, name=error.name) if error.code in _LOST else error
+def _error(error: BrokerError, lost: Collection[int] = _LOST) -> BrokerError:
+    return ProducerFencedError(str(error), code=error.code, name=error.name) if error.code in lost else error

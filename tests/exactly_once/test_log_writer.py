@@ -221,7 +221,6 @@ def test_who_was_fenced_writes_nothing(
         codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
         codes.INVALID_TXN_STATE,
         codes.INVALID_PRODUCER_ID_MAPPING,
-        codes.TRANSACTION_ABORTABLE,
     ],
 )
 def test_a_refused_batch_says_why_and_ends_no_transaction(
