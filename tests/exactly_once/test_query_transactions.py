@@ -235,7 +235,7 @@ def test_exactly_what_was_listed_is_ended_and_nothing_that_has_begun_under_its_i
     assert open_ids(broker) == before
 
 
-def test_ids_that_have_begun_nothing_are_fenced_by_a_timeout_that_marks_them(broker: EmbeddedBroker) -> None:
+def test_an_id_that_has_begun_nothing_is_fenced_and_not_listed_again(broker: EmbeddedBroker) -> None:
     query = Query(broker)
     start = query.begin()
     query.attempt(start, 1, attempt=0).close()
