@@ -34,6 +34,8 @@ class Attempt:
     passed_over: bool = False
     ended: bool = False
     error: KafkaSinkError | None = None
+    overtaken: bool = False
+    """When it failed, a newer driver had begun."""
 
     @property
     def name(self) -> str:

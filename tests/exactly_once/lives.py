@@ -174,6 +174,7 @@ class World:
                 self.write(actor, start, attempt)
             except KafkaSinkError as error:
                 attempt.error = error
+                attempt.overtaken = self.registered and self.began[-1] != attempt.driver
             finally:
                 attempt.ended = True
 

@@ -30,7 +30,7 @@ NOTICED: dict[tuple[TakenOut, Callable[[World], None]], tuple[int, ...]] = {
     (rules.the_log_is_read_after_the_epoch_was_given, no_older_driver): (0, 1),
     (rules.what_is_left_is_aborted_by_the_next_driver, nothing_stays_open): (0, 1),
     (rules.a_late_attempt_looks_before_it_begins, nothing_stays_open): (21, 106),
-    (rules.an_attempt_that_is_fenced_asks_why, who_is_fenced_says_so): (38, 51),
+    (rules.an_attempt_that_is_fenced_asks_why, who_is_fenced_says_so): (151, 282),
     (
         rules.a_driver_begins_when_the_log_says_how_its_ids_last_transaction_has_ended,
         the_next_start_works,
