@@ -95,6 +95,10 @@ class SimulatedCluster:
         outcome = answer(self.core, self.control, conversation.node, memoryview(bytearray(frame)), self.system.now())
         self._follow(conversation, outcome)
         self._resume_parked()
+        self._await_timeout()
+
+    def _await_timeout(self) -> None:
+        """Of the transaction that is overdue first. When it was aborted, the next one is awaited."""
         timeout_ms = self.core.coordinator.next_timeout_ms()
         if timeout_ms is not None and timeout_ms not in self._timeouts_ms:
             self._timeouts_ms.add(timeout_ms)
@@ -144,6 +148,7 @@ class SimulatedCluster:
     def _abort_overdue(self) -> None:
         self.core.tick(self.system.now())
         self._resume_parked()
+        self._await_timeout()
 
 
 class _Parked:
