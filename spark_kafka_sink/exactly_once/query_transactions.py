@@ -67,8 +67,8 @@ meanwhile."""
 # Brokers keep two things that a client says of an id, and show them to all: its epoch and its timeout. So the timeout
 # says what the id is:
 FENCED_TIMEOUT_MS = 1
-"""Of a task's id that a driver has fenced in version 1. It is not fenced again with each batch. In version 2 it has been
-ended, and is not listed any more."""
+"""Of a task's id that a driver has fenced in version 1: it is not fenced again with each batch. In version 2 such an id
+is ended, and not listed any more."""
 _CLAIMED = 999
 """A driver's id whose timeout ends in this has a claim in the log: if there is none, the log has lost it."""
 

@@ -52,7 +52,11 @@ Operation = Callable[[Mapping[str, str], str, str], object]
 
 
 class World:
-    """One query, its cluster, and what happened."""
+    """One query, its cluster, and what happened.
+
+    `markers_ms`: how long after the end of a transaction was answered its markers are written. `registered`: else all
+    starts of the query have one name, as it is without `register`.
+    """
 
     def __init__(  # noqa: PLR0913 - each thing that a run can be given, by its name
         self,
@@ -66,8 +70,6 @@ class World:
         replay: Replay = Replay.EQUAL,
         registered: bool = True,
     ) -> None:
-        """`markers_ms`: how long after the end of a transaction was answered its markers are written. `registered`:
-        else all starts of the query have one name, as it is without `register`."""
         self.system = FakeSystem()
         self.stage = Stage(self.system)
         self.cluster = SimulatedCluster(
