@@ -103,9 +103,7 @@ class World:
         self.replay = replay
         self._process_of: dict[str, str] = {}
         self._processes: dict[str, dict[tuple[Any, str], Any]] = {}
-        self._watch_ends()
-        self.lateness.watch_epochs(driver_id(PREFIX), lambda: self.stage.current)
-        self.stage.before_going_on = self._enter_process
+        self._watch()
         self._now_in = ""
         self._read = (-1, -1)
         self._decisions: list[Entry] = []
@@ -331,6 +329,12 @@ class World:
         return any(each.identity in still for each in self.attempts if each.number == entry.batch.number)
 
     # --- parts
+
+    def _watch(self) -> None:
+        """Note who ends transactions, who gets the driver's epochs, and in whose process one goes on."""
+        self._watch_ends()
+        self.lateness.watch_epochs(driver_id(PREFIX), lambda: self.stage.current)
+        self.stage.before_going_on = self._enter_process
 
     def _watch_ends(self) -> None:
         coordinator = self.cluster.core.coordinator
