@@ -38,7 +38,7 @@ from spark_kafka_sink.errors import BrokerError, DecodeError
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.entries import Entry, decoded
 from spark_kafka_sink.exactly_once.log_topic import DEFAULT_REPLICATION, LogTopic, partition_of
-from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.reader.blocking_client import Asked, BlockingClient
 from spark_kafka_sink.reader.fetched import StoredBatch, is_abort_marker
@@ -75,7 +75,8 @@ class _Progress:
     open: dict[int, list[tuple[bytes, Record]]] = field(default_factory=dict)
     """Producer id -> what it wrote in a transaction without a marker so far."""
     unreadable: dict[int, tuple[Record, DecodeError]] = field(default_factory=dict)
-    """Producer id -> the first record of the last batch of it that cannot be decoded, and why."""
+    """Producer id -> the first record of its last batch that cannot be decoded, and why. What was written outside of a
+    transaction is that of NO_PRODUCER_ID: there anybody may have put any id into the batch."""
 
     def take(self, stored: StoredBatch, key: bytes | None) -> None:
         header = stored.header
@@ -83,7 +84,8 @@ class _Progress:
             batch = stored.decoded()
         except DecodeError as error:  # brokers take what is a thousand times as large when it is unpacked
             written_by = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
-            self.unreadable[header.producer_id] = Record(header.base_offset, written_by, None), error
+            by = header.producer_id if header.transactional else NO_PRODUCER_ID.producer_id
+            self.unreadable[by] = Record(header.base_offset, written_by, None), error
             return
         if header.control:
             if batch.columns.num_rows:

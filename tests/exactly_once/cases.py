@@ -121,8 +121,14 @@ class Query:
         """A copy of the query under another driver."""
         return dataclasses.replace(self, **{"name": "driver-2", **changes})  # type: ignore[arg-type]
 
-    def with_ids_of(self, start: BatchStart) -> tuple[Query, BatchStart]:
-        """The first of newer drivers whose tasks have the ids of that start again, when it has begun."""
+    def decide_under_ids_of(self, start: BatchStart) -> None:
+        """The first of newer drivers whose tasks have the ids of that start again decides batch 0, and dies."""
+        newer, later = self._with_ids_of(start)
+        written = newer.write_both(later, 0)
+        with dying("commit"):
+            newer.commit(later, 0, written)
+
+    def _with_ids_of(self, start: BatchStart) -> tuple[Query, BatchStart]:
         for number in count(2):
             newer = self.again(name=f"driver-{number}")
             begun = newer.begin()

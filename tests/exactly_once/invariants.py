@@ -74,9 +74,9 @@ def who_is_fenced_says_that_a_newer_driver_has_taken_over(world: World) -> None:
     An attempt may also be fenced by one of its number that stood still before it asked for its id: then its driver
     waits, and what brokers say is all that is known.
     """
-    of_attempts = [each.error for each in world.attempts if each.error is not None and not each.overtaken]
+    of_brokers = {id(each.error) for each in world.attempts if not each.overtaken}
     errors = [*world.failed.values(), *(each.error for each in world.attempts if each.error is not None)]
-    for error in (each for each in errors if not any(each is other for other in of_attempts)):
+    for error in (each for each in errors if id(each) not in of_brokers):
         reasons = [each for each in _causes(error) if isinstance(each, BrokerError) and each.code in NOT_THE_WRITERS]
         assert not reasons or isinstance(error, ExactlyOnceError), f"{error!r}, since {reasons}"
 

@@ -281,6 +281,18 @@ def test_a_batch_of_others_that_is_too_large_when_it_is_unpacked_stops_no_query_
     assert "it cannot be read (more than 1048576 bytes come out" in caplog.text
 
 
+def test_a_batch_outside_of_a_transaction_that_has_the_drivers_producer_id_in_it_stops_no_query(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers ask for rights on the transactional id only where a batch is transactional."""
+    query = Query(broker)
+    start = query.run(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(log_writer, "TRANSACTIONAL", 0)
+        append_bomb(broker, start.driver._replace(epoch=30_000), monkeypatch)
+    assert query.again().begin().is_committed(query.batch(0))
+
+
 def test_a_batch_of_the_own_driver_that_is_too_large_when_it_is_unpacked_is_an_error_with_its_place(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

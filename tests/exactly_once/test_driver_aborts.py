@@ -249,11 +249,7 @@ def test_an_abort_that_stands_still_until_its_ids_are_used_again_hits_nothing_of
 
     def end_listed(held: QueryTransactions, listed: list[TransactionDescription], patience_ms: Any = None) -> None:
         with patch.object(QueryTransactions, "end_listed", whole):
-            newer, later = query.with_ids_of(start)
-            written = newer.write_both(later, 0)
-            assert listed[0].transactional_id in {each.transactional_id for each in written}
-            with dying("commit"):
-                newer.commit(later, 0, written)
+            query.decide_under_ids_of(start)
         whole(held, listed, patience_ms)
 
     with patch.object(QueryTransactions, "end_listed", end_listed):

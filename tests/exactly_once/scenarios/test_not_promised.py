@@ -18,7 +18,7 @@ from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.producer.transactions.requests import AddPartitions
 from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import TOPIC, Crash, Query, client_of, dying, open_ids, rows, seen
+from tests.exactly_once.cases import TOPIC, Crash, Query, client_of, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
@@ -106,10 +106,7 @@ def test_a_request_to_fence_what_was_listed_that_comes_when_the_id_is_used_again
         elif start.task_id(1, 0) in found and len(looks) == 1:
             looks.append(found)
             with patch.object(TransactionsClient, "describe", whole):
-                newer, later = query.with_ids_of(start)
-                written = newer.write_both(later, 0)
-                with dying("commit"):
-                    newer.commit(later, 0, written)
+                query.decide_under_ids_of(start)
         return found
 
     with patch.object(TransactionsClient, "describe", describe):
