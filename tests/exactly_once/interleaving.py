@@ -51,6 +51,13 @@ STEPS_MAX = 5_000
 _KNOWN = frozenset(int(key) for key in ApiKey)
 
 
+def new_baton() -> threading.Lock:
+    """A lock that is released by whoever lets another thread go on: in a third of the time that a semaphore takes."""
+    baton = threading.Lock()
+    baton.acquire()
+    return baton
+
+
 class Death(BaseException):
     """Raised in an actor where its process ends."""
 
@@ -92,7 +99,7 @@ class Actor:
         """A hash of all that it was answered: what it does next follows from that."""
         self.api: ApiKey | None = None
         self._run = run
-        self._go = threading.Semaphore(0)
+        self._go = new_baton()
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
         self._thread.start()
 
@@ -140,7 +147,12 @@ class Actor:
         self.known = hash((self.known, bytes(data)))
 
     def before_wait(self, is_ready: Callable[[], bool], until_ms: float) -> None:
-        self._give_back("wait", is_ready, until_ms)
+        """After a short wait it goes on in any case (Stage._by_default): so nothing is given back for one."""
+        system = self.stage.system
+        if until_ms - system.now() > SHORT_WAIT_MS:
+            self._give_back("wait", is_ready, until_ms)
+        elif not is_ready():
+            system.jump_to(until_ms)
 
     def _give_back(self, what: str, is_ready: Callable[[], bool], until_ms: float) -> None:
         if self.dies:
@@ -177,7 +189,7 @@ class Stage:
         self.actors: list[Actor] = []
         self.points: list[Point] = []
         self.current: Actor | None = None
-        self.baton = threading.Semaphore(0)
+        self.baton = new_baton()
         self.has_killed = False
         """A process has ended where it stood."""
         self.before_going_on: Callable[[Actor], None] = lambda actor: None
