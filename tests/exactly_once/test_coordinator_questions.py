@@ -4,6 +4,7 @@ its own ids a little time, and the others none."""
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from functools import partial
 from unittest.mock import Mock
 
@@ -18,7 +19,16 @@ from spark_kafka_sink.producer.transactions.transaction_identity import Transact
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange
-from tests.exactly_once.three_nodes import DEAD, ELECTION_MS, IDS, LATENCY_MS, OF_THE_DEAD, Cluster, elapsed_ms
+from tests.exactly_once.three_nodes import (
+    DEAD,
+    ELECTION_MS,
+    IDS,
+    LATENCY_MS,
+    OF_THE_DEAD,
+    Cluster,
+    begin_all,
+    elapsed_ms,
+)
 from tests.exactly_once.three_nodes import client as client
 from tests.exactly_once.three_nodes import cluster as cluster
 from tests.exactly_once.three_nodes import prepared as prepared
@@ -89,6 +99,25 @@ def test_a_silent_node_is_left_when_the_cluster_has_elected_another(
     in_time = [at for at, node, _ in cluster.requests if node != DEAD and at <= begun + 10 * LATENCY_MS]
     assert len(in_time) >= 200, "the questions to the other nodes were not held up"
     assert client.describe(IDS)[OF_THE_DEAD[0]].state == "CompleteCommit"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("strike", [Cluster.kill, Cluster.suspend])
+def test_what_is_listed_is_aborted_when_the_cluster_has_elected_another_for_a_node_that_is_gone(
+    version: int, strike: Callable[[Cluster, int], None]
+) -> None:
+    cluster = Cluster(transaction_version=version)
+    with cluster.client() as client:
+        begun = begin_all(client, version)
+        listed = list(client.describe(IDS).values())
+        assert all(each.is_open for each in listed)
+        strike(cluster, DEAD)
+        since = cluster.system.now()
+        client.abort(listed, 900_000)
+        assert elapsed_ms(cluster, since) <= ELECTION_MS + 2 * SUSPICIOUS_MS
+        found = client.describe(IDS)
+    assert not any(each.is_open for each in found.values())
+    assert all(found[each.transactional_id].id_and_epoch != each.id_and_epoch for each in begun), "all are fenced"
 
 
 def test_a_silent_node_gets_more_time_each_time(cluster: Cluster, prepared: list[TransactionIdentity]) -> None:

@@ -87,11 +87,17 @@ def client(cluster: Cluster) -> Iterator[TransactionsClient]:
 @pytest.fixture
 def prepared(cluster: Cluster, client: TransactionsClient) -> list[TransactionIdentity]:
     """An open transaction under each id. After it the client knows all coordinators, and nothing is counted yet."""
+    begun = begin_all(client)
+    cluster.requests.clear()
+    return begun
+
+
+def begin_all(client: TransactionsClient, version: int = 1) -> list[TransactionIdentity]:
+    """An open transaction under each id."""
     made = {name: client.init_producer_id(name, 900_000) for name in IDS}
-    begun = [TransactionIdentity(name, *made[name], 1) for name in IDS]
+    begun = [TransactionIdentity(name, *made[name], version) for name in IDS]
     questions = CoordinatorQuestions(client.blocking)
     questions.answers(AddPartitions(each, frozenset([TopicPartition("t", 0)])) for each in begun)
-    cluster.requests.clear()
     return begun
 
 
