@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from random import Random
 from typing import Any, cast
@@ -64,7 +64,7 @@ class World:
         version: int,
         batches: int,
         nodes: int = 1,
-        late_attempts: bool = True,
+        late_tasks: Sequence[int] = (0,),
         seed: int = 0,
         markers_ms: float = 0.0,
         replay: Replay = Replay.EQUAL,
@@ -77,9 +77,8 @@ class World:
         )
         self.cluster.core.create_topic(LOG, 1, {"cleanup.policy": "compact"})
         self.batches = batches
-        self.late_attempts = late_attempts
-        self.late_task = 0
-        """Of which there is an attempt that comes late."""
+        self.late_tasks = late_tasks
+        """Of each of these there is an attempt that comes late."""
         self.stopped = False  # by Spark, a start of the query
         self.registered = registered
         self._whose: dict[str, str] = {}
@@ -158,14 +157,15 @@ class World:
     def run_tasks(self, actor: Actor, name: str, start: BatchStart, number: int) -> list[Attempt]:
         """The attempts whose reports Spark takes: the first of each task that succeeded."""
         attempts = [Attempt(name, number, partition, 0, []) for partition in range(TASKS)]
-        late = [Attempt(name, number, self.late_task, 1, [])] if self.late_attempts else []
-        for each in (*attempts, *late):
+        late = {partition: Attempt(name, number, partition, 1, []) for partition in self.late_tasks}
+        for each in (*attempts, *late.values()):
             self.attempts.append(each)
             self.stage.add(each.name, self._attempt_of(start, each), latent=each.attempt > 0)
         actor.wait_for(lambda: all(each.ended for each in attempts), "waits for its tasks")
+        others = [late.get(each.partition, each) for each in attempts]
         return [
-            late[0] if late and each.partition == self.late_task and not each.succeeded and late[0].succeeded else each
-            for each in attempts
+            other if other.succeeded and not each.succeeded else each
+            for each, other in zip(attempts, others, strict=True)
         ]
 
     def _attempt_of(self, start: BatchStart, attempt: Attempt) -> Callable[[Actor], None]:

@@ -29,7 +29,7 @@ BEGIN = range(1, 12)
 
 def world_after_one_batch(version: int) -> World:
     """driver-1 has written batch 0, and is gone."""
-    world = World(version=version, batches=3, late_attempts=False)
+    world = World(version=version, batches=3, late_tasks=())
     world.add_driver("driver-1", until=1)
     with one_process_at_a_time(world):
         world.stage.play(lambda point, chosen, others: chosen)
@@ -99,7 +99,7 @@ def test_1b_a_driver_that_hung_in_its_start_is_refused_and_the_one_that_works_go
 
 @BOTH
 @pytest.mark.parametrize("place", BEGIN)
-@pytest.mark.parametrize("ended", [1])
+@pytest.mark.parametrize("ended", range(TASKS + 1))
 def test_2_what_a_newer_driver_has_decided_before_it_died_is_neither_doubled_nor_aborted(
     version: int, place: int, ended: int
 ) -> None:
@@ -181,7 +181,7 @@ def test_a_start_waits_until_the_claim_of_a_driver_that_died_is_in_the_log(versi
 
 @BOTH
 def test_12_two_drivers_that_live_long_take_turns_on_one_checkpoint(version: int) -> None:
-    world = World(version=version, batches=3, late_attempts=False)
+    world = World(version=version, batches=3, late_tasks=())
     for until, (name, process) in enumerate((("driver-1", "A"), ("driver-2", "B"), ("driver-3", "A")), 1):
         world.add_driver(name, until=until, process=process)
         with one_process_at_a_time(world):

@@ -84,7 +84,7 @@ def test_1b_an_abort_that_stood_still_stops_no_other_in_the_middle_of_its_decisi
 def test_of_two_starts_that_have_one_name_one_decides_the_batch(version: int, first: int, second: int) -> None:
     """Without `register` starts in one Spark have one name. Each stands still at a place of its commit until the
     other is as far."""
-    world = World(version=version, batches=2, late_attempts=False, registered=False)
+    world = World(version=version, batches=2, late_tasks=(), registered=False)
     world.add_driver("driver-1", until=1)
     with one_process_at_a_time(world):
         world.stage.play(lambda point, chosen, others: chosen)

@@ -15,7 +15,7 @@ BOTH = pytest.mark.parametrize("version", [1, 2])
 
 def replayed(version: int, replay: Replay) -> World:
     """driver-1 dies when it has committed batch 0 and before that is in the checkpoint; driver-2 runs it again."""
-    world = World(version=version, batches=1, late_attempts=False, replay=replay)
+    world = World(version=version, batches=1, late_tasks=(), replay=replay)
     script = Script(world)
     world.add_driver("driver-1")
     script.kills("driver-1", since=lambda: any(entry.batch.number == 0 for entry in world.decisions()))
