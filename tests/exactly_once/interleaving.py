@@ -52,7 +52,7 @@ _KNOWN = frozenset(int(key) for key in ApiKey)
 
 
 def new_baton() -> threading.Lock:
-    """A lock that is released by the thread which lets another one go on: in a third of the time that a semaphore takes."""
+    """A lock that is released by the thread which lets another one go on: in a third of the time of a semaphore."""
     baton = threading.Lock()
     baton.acquire()
     return baton
