@@ -49,6 +49,7 @@ _EXACTLY_ONCE = (
     "tests/spark/scenarios/test_fenced_tasks.py",
     "tests/spark/test_exactly_once_writers.py",
     "tests/spark/test_exactly_once_starts.py",
+    "tests/spark/options/test_delivery.py",
 )
 _TRANSACTIONS = (
     "tests/producer/transactions",

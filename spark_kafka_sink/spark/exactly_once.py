@@ -113,7 +113,6 @@ class ExactlyOnce:
             )
         if passed_over == {True}:
             self._begun.check_passed_over(batch, content, tolerant=self.delivery.tolerates_mismatch)
-            return
         transactions = [report.transaction for report in reports if report.transaction is not None]
         if transactions:
             with Driver(self.delivery) as driver:

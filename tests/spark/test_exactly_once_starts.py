@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.errors import ExactlyOnceError
+from spark_kafka_sink.exactly_once.entries import beginning_of
 from spark_kafka_sink.exactly_once.job_names import new_job_prefix
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.spark import exactly_once
@@ -48,3 +49,21 @@ def test_an_attempt_whose_batch_ends_while_it_gets_its_id_begins_nothing(
     with pytest.raises(ExactlyOnceError, match=r"This attempt came too late.*It wrote nothing"):
         spark.task(writer, rows("a"), attempt_number=1)
     assert (seen(broker, "read_uncommitted"), open_count(broker)) == (["a"], 0)
+
+
+def test_without_register_the_starts_in_one_spark_have_one_name_and_those_in_another_have_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark says nothing of which start it is; the folders that it makes for a process are its own."""
+    names = []
+    for folders in ("/tmp/blockmgr-1", "/tmp/blockmgr-1", "/tmp/blockmgr-2", None):
+        if folders is None:
+            monkeypatch.delenv("SPARK_LOCAL_DIRS")
+        else:
+            monkeypatch.setenv("SPARK_LOCAL_DIRS", folders)
+        names.append(exactly_once.start_name(None))
+        drivers = {exactly_once.driver_name(None) for _ in range(2)}
+        assert len(drivers) == 2
+        assert all(driver.startswith(beginning_of(names[-1], "")) for driver in drivers), "they succeed each other"
+    assert names[0] == names[1]
+    assert len({*names}) == 3

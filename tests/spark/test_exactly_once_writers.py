@@ -15,13 +15,14 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_kafka_sink.errors import DeliveryError, ExactlyOnceError
 from spark_kafka_sink.producer.transactions.transaction_description import ONGOING
-from spark_kafka_sink.spark import write_task
+from spark_kafka_sink.spark import exactly_once, write_task
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.pool import POOL
 from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
 from spark_kafka_sink.spark.words import START
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 from tests.exactly_once.cases import client_of, seen
+from tests.waiting import wait_until
 
 SCHEMA = StructType([StructField("value", StringType())])
 
@@ -133,6 +134,28 @@ def test_a_task_that_fails_aborts_what_it_wrote_and_its_retry_counts(spark: Spar
     assert seen(broker) == ["a"]
 
 
+def test_a_task_that_fails_has_aborted_what_it_wrote_before_it_asks_why(
+    spark: Spark, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers may take long to answer, and readers wait for what is open."""
+    counts: list[int] = []
+    monkeypatch.setattr(exactly_once, "refuse_if_fenced_late", lambda *asked: counts.append(open_count(broker)))
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from rows("a")
+        wait_until(lambda: open_count(broker) == 1)
+        raise ValueError("of the job")
+
+    with pytest.raises(ValueError, match="of the job"):
+        spark.task(spark.job(), failing())
+    assert counts == [0]
+
+
+def test_a_job_without_tasks_is_committed(spark: Spark, broker: EmbeddedBroker) -> None:
+    spark.job().commit([])
+    assert seen(broker) == []
+
+
 def test_a_task_that_is_killed_is_aborted_by_the_driver(spark: Spark, broker: EmbeddedBroker) -> None:
     writer = spark.job()
 
@@ -224,6 +247,19 @@ def test_tasks_of_two_drivers_are_not_committed_together(spark: Spark, broker: E
     messages[0] = dataclasses.replace(messages[1], task=of_another_batch)
     with pytest.raises(DeliveryError, match="name 2 of them"):
         spark.committing().commit(messages, 0)
+
+
+def test_what_some_tasks_have_written_and_others_passed_over_is_not_committed(
+    spark: Spark, broker: EmbeddedBroker
+) -> None:
+    """No start of a query writes so; a message that comes from elsewhere may."""
+    where = {"query_id": "q", "batch_id": "0"}
+    written = spark.task(spark.batch(), rows("a"), **where)
+    task = dataclasses.replace(written.task, partition_id=1)
+    passed_over = dataclasses.replace(written, task=task, was_committed=True, transaction=None)
+    with pytest.raises(DeliveryError, match="Some tasks of the batch have written and others have passed it over"):
+        spark.committing().commit([written, passed_over], 0)
+    assert seen(broker) == []
 
 
 def test_a_task_that_does_not_know_its_batch_writes_nothing(spark: Spark, broker: EmbeddedBroker) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.spark.exactly_once import stream_delivery
+from spark_kafka_sink.spark.exactly_once import job_delivery, stream_delivery
 from spark_kafka_sink.spark.options.delivery import DeliveryOptions
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
@@ -100,3 +100,9 @@ def test_a_stream_needs_a_name_that_stays_and_no_key() -> None:
         stream_delivery(parse(**ONCE, idempotencyKey="k"))
     named = stream_delivery(parse(deliveryGuarantee="exactly-once", transactionalIdPrefix="orders"))
     assert (named.prefix, named.is_given) == ("orders", True)
+
+
+def test_a_jobs_prefix_is_the_one_that_is_given_whatever_its_key() -> None:
+    for more in ({}, {"idempotencyKey": "k"}):
+        named = job_delivery(parse(deliveryGuarantee="exactly-once", transactionalIdPrefix="orders", **more))
+        assert (named.prefix, named.is_given, named.is_forgotten) == ("orders", True, False)
