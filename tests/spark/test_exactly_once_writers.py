@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import pickle
 import uuid
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.pool import POOL
 from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
 from spark_kafka_sink.spark.words import START
-from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.exactly_once.cases import client_of, seen
 from tests.waiting import wait_until
 
@@ -62,6 +61,11 @@ class Spark:
 
 def rows(*values: str) -> Iterator[pa.RecordBatch]:
     return iter([pa.record_batch({"value": list(values)})])
+
+
+def micro_batch(spark: Spark, number: int, *values: str, query: str = "q") -> None:
+    where = {"query_id": query, "batch_id": str(number)}
+    spark.committing().commit([spark.task(spark.batch(), rows(*values), **where)], number)
 
 
 def open_count(broker: EmbeddedBroker) -> int:
@@ -276,130 +280,6 @@ def test_a_deleted_checkpoint_with_a_fixed_prefix_is_refused_by_the_tasks(
     with pytest.raises(ExactlyOnceError, match="the checkpoint was deleted"):
         spark.task(spark.batch(), rows("a"), query_id="another", batch_id="0")
     assert seen(broker, "read_uncommitted") == ["a"]
-
-
-# --- what a batch is
-
-
-def job_of(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, values: tuple[str, ...], **options: str) -> None:
-    job = Spark(broker, monkeypatch, **options)
-    writer = job.job()
-    writer.commit([job.task(writer, rows(*values))])
-
-
-def micro_batch(spark: Spark, number: int, *values: str, query: str = "q") -> None:
-    where = {"query_id": query, "batch_id": str(number)}
-    spark.committing().commit([spark.task(spark.batch(), rows(*values), **where)], number)
-
-
-@pytest.fixture
-def both_topics(broker: EmbeddedBroker) -> EmbeddedBroker:
-    broker.control.create_topic("u", 1)
-    return broker
-
-
-def seen_in(broker: EmbeddedBroker, topic: str) -> list[str]:
-    values = read_topic(broker.bootstrap_servers, topic).column("value").to_pylist()
-    return sorted(value.decode() for value in values)
-
-
-@pytest.mark.parametrize("prefix", [{}, {"transactionalIdPrefix": "daily"}])
-def test_one_key_for_two_topics_is_the_key_of_two_jobs(
-    both_topics: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, prefix: dict[str, str]
-) -> None:
-    """A date is the key that people take, in every job."""
-    for topic in ("t", "u", "t", "u"):
-        job_of(both_topics, monkeypatch, ("a",), topic=topic, idempotencyKey="2026-11-22", **prefix)
-    assert (seen_in(both_topics, "t"), seen_in(both_topics, "u")) == (["a"], ["a"])
-
-
-def test_a_key_that_was_used_for_other_rows_is_an_error_with_both_counts(
-    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job_of(broker, monkeypatch, ("a", "b"), idempotencyKey="today")
-    job_of(broker, monkeypatch, ("a", "b"), idempotencyKey="today")
-    with pytest.raises(ExactlyOnceError) as error:
-        job_of(broker, monkeypatch, ("c",), idempotencyKey="today")
-    words = str(error.value)
-    assert words.startswith("the job with the idempotencyKey 'today' is in Kafka already")
-    assert "2 rows of 2 bytes (t: 2) were committed" in words
-    assert "this time there are 1 rows of 1 bytes (t: 1)" in words
-    assert seen(broker) == ["a", "b"]
-
-
-def test_the_number_of_a_batch_as_key_is_refused_when_a_new_checkpoint_counts_from_0_again(
-    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the query's id in the key, as the documents show it, all are written."""
-    for number in range(2):
-        job_of(broker, monkeypatch, ("a",), transactionalIdPrefix="mine", idempotencyKey=str(number))
-    with pytest.raises(ExactlyOnceError, match="the key is used for another job"):
-        job_of(broker, monkeypatch, ("b", "c"), transactionalIdPrefix="mine", idempotencyKey="0")
-    for query in ("q1", "q2"):
-        job_of(broker, monkeypatch, ("d",), transactionalIdPrefix="mine", idempotencyKey=f"{query}-0")
-    assert seen(broker) == ["a", "a", "d", "d"]
-
-
-def test_the_copy_of_a_checkpoint_that_writes_elsewhere_and_the_original_both_write_all_rows(
-    both_topics: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = Spark(both_topics, monkeypatch, checkpointLocation="/original", topic="t")
-    micro_batch(original, 0, "0")
-    copy = Spark(both_topics, monkeypatch, checkpointLocation="/copy", topic="u")
-    for number in (1, 2):
-        micro_batch(copy, number, f"{number}")
-        micro_batch(original, number, f"{number}")
-    assert (seen_in(both_topics, "t"), seen_in(both_topics, "u")) == (["0", "1", "2"], ["1", "2"])
-
-
-def test_a_batch_whose_replay_has_other_rows_is_an_error_and_not_passed_over(
-    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The checkpoint was restored from yesterday's copy, and the source has moved on."""
-    before = Spark(broker, monkeypatch, checkpointLocation="/checkpoint")
-    micro_batch(before, 0, "y1")
-    micro_batch(before, 1, "y2")
-    restored = Spark(broker, monkeypatch, checkpointLocation="/checkpoint")
-    with pytest.raises(ExactlyOnceError, match=r"batch 1 of query q is in Kafka already .*1 rows.*2 rows.*restored"):
-        micro_batch(restored, 1, "y2", "y3")
-    assert seen(broker) == ["y1", "y2"]
-
-
-def test_a_replay_to_another_topic_is_an_error(both_topics: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    micro_batch(Spark(both_topics, monkeypatch, checkpointLocation="/checkpoint", topic="t"), 0, "a")
-    moved = Spark(both_topics, monkeypatch, checkpointLocation="/checkpoint", topic="u")
-    with pytest.raises(ExactlyOnceError, match=r"\(t: 1\) were committed, and this time there are .*\(u: 1\)"):
-        micro_batch(moved, 0, "a")
-
-
-def test_a_replay_that_honestly_differs_goes_on_with_a_warning_where_the_user_says_so(
-    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    given = {"checkpointLocation": "/checkpoint", "onReplayMismatch": "warn"}
-    micro_batch(Spark(broker, monkeypatch, **given), 0, "a", "b")
-    again = Spark(broker, monkeypatch, **given)
-    micro_batch(again, 0, "a")
-    micro_batch(again, 1, "c")
-    assert seen(broker) == ["a", "b", "c"], "what was committed first stands"
-    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert "2 rows of 2 bytes (t: 2) were committed, and this time there are 1 rows" in warning
-
-
-def test_a_replay_with_the_same_rows_raises_no_alarm(
-    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Though its tasks are cut in another way, and the time in a value has another length."""
-    where = {"query_id": "q", "batch_id": "0"}
-    before = Spark(broker, monkeypatch, checkpointLocation="/checkpoint")
-    writer = before.batch()
-    messages = [before.task(writer, rows(*part), partition_id=at, **where) for at, part in enumerate(["ab", "c"])]
-    before.committing().commit(messages, 0)
-    again = Spark(broker, monkeypatch, checkpointLocation="/checkpoint")
-    writer = again.batch()
-    messages = [again.task(writer, rows(*part), partition_id=at, **where) for at, part in enumerate(["a", ["b", "cc"]])]
-    again.committing().commit([*messages, again.task(writer, rows(), partition_id=2, **where)], 0)
-    assert seen(broker, "read_uncommitted") == ["a", "b", "c"]
-    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def test_drivers_that_live_on_may_take_turns(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:

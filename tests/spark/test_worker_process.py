@@ -37,6 +37,7 @@ class Node:
 def reused_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
     worker_process.forget()
+    gc.unfreeze()
     gc.collect()
     yield
     gc.unfreeze()
