@@ -34,6 +34,8 @@ SECONDS_MORE = 5.0
 USUAL_TIMES_MORE = 10.0
 """So long after an election all must be answered: as many seconds, and for a slow machine as many times what it takes,
 while all brokers live, to begin what is ended then."""
+ELECTION_SECONDS_MAX = 300.0
+"""A test that has failed before the election ends its look; it takes 3 s, and on a slow machine some more."""
 
 
 def client_of(cluster: KafkaCluster) -> TransactionsClient:
@@ -59,7 +61,9 @@ class Patience:
 
     def wait_for_election(self, cluster: KafkaCluster, gone: int, *topics: str) -> None:
         """Look for it from now on, in a thread that ends when it is over."""
-        self._elected = ThreadPoolExecutor(1).submit(elected_at, cluster, gone, topics)
+        with_one_thread = ThreadPoolExecutor(1)
+        self._elected = with_one_thread.submit(elected_at, cluster, gone, topics)
+        with_one_thread.shutdown(wait=False)
 
     @contextmanager
     def measured(self, what: str) -> Iterator[None]:
@@ -76,7 +80,9 @@ def elected_at(cluster: KafkaCluster, gone: int, topics: tuple[str, ...]) -> flo
     others = ",".join(
         f"localhost:{n.ports['PLAINTEXT']}" for n in cluster.nodes.values() if n.is_broker and n.node_id != gone
     )
+    begun = time.monotonic()
     while any(leads(others, gone, topic) for topic in topics):
+        assert time.monotonic() < begun + ELECTION_SECONDS_MAX, "the cluster elects no other broker"
         time.sleep(0.05)
     return time.monotonic()
 
