@@ -137,6 +137,24 @@ def test_transactions_of_many_tasks_are_committed(kafka3: KafkaCluster, fault: s
     kafka3.wait_until_ready()
 
 
+def test_ids_that_are_aborted_as_in_version_1_are_free_at_once(
+    kafka3: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Coordinators wait for the other brokers to have their record of an id for as long as the id's timeout: if it were
+    short, the id would be blocked for minutes."""
+    monkeypatch.setattr(TransactionsClient, "transaction_version", 1)
+    topic = create_topic(kafka3.bootstrap(), replicas=3)
+    with client_of(kafka3) as client:
+        begun = time.monotonic()
+        tasks = prepared(client, topic)
+        patience = Patience(time.monotonic() - begun)
+        with patience.measured(f"{TASKS} aborts as in version 1"):
+            client.abort([*client.describe(each.transactional_id for each in tasks).values()])
+        with patience.measured(f"{TASKS} transactions of these ids"):
+            again = prepared(client, topic)
+        client.abort([*client.describe(each.transactional_id for each in again).values()])
+
+
 @pytest.fixture(params=["kafka_of_version_1", "kafka"])
 def cluster(request: pytest.FixtureRequest) -> KafkaCluster:
     """With transactions of version 1, and of version 2."""
@@ -186,7 +204,7 @@ def test_of_what_was_listed_the_attempt_never_begins_and_a_newer_transaction_of_
         of_newer = Held(newer.init_producer_id(again, 60_000), 0)
         writing = newer.start_write(again, of_newer, TopicPartition(topic, 0), [(b"k", b"newer")])
         writing.wait()
-        client.abort(listed, 1)
+        client.abort(listed)
         writing.commit()
         assert not any(can_write(each) for each in client.describe([late]).values())
         with pytest.raises(ProducerFencedError):

@@ -245,7 +245,7 @@ def test_a_task_that_lives_on_writes_nothing_more_into_what_was_aborted(broker: 
     alive.begin_transaction()
     alive.send(topic, b"1").result(PATIENCE_SECONDS)
     with TransactionsClient(ProducerConfig.parse(config).client_config()) as client:
-        client.abort([*client.describe([topic]).values()], 1)
+        client.abort([*client.describe([topic]).values()])
     with pytest.raises(KafkaSinkError):
         alive.send(topic, b"2").result(PATIENCE_SECONDS)
     alive.close(timeout=0)

@@ -34,11 +34,11 @@ from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import Held
 from spark_kafka_sink.exactly_once.query_transactions import (
     QueryTransactions,
-    claimed_timeout_ms,
     has_claimed,
     is_left_unused,
 )
 from spark_kafka_sink.exactly_once.time_left import decision_ms, margin_ms
+from spark_kafka_sink.exactly_once.timeout_marks import claimed_ms, unmarked_ms
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.transaction_description import EMPTY, ONGOING, TransactionDescription
@@ -136,7 +136,7 @@ class Driver:
         """
         try:
             if granted_ms is not None:
-                return self._query.fence(seen, (claimed_timeout_ms(granted_ms),))[0], granted_ms
+                return self._query.fence(seen, (claimed_ms(granted_ms),))[0], granted_ms
             return self._query.fence(seen, self._timeouts_ms())
         except BrokerError as error:
             if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
@@ -185,7 +185,7 @@ class Driver:
     def _timeouts_ms(self) -> Sequence[int]:
         """What to ask for: what the user wants, or else all, the longest first."""
         if self._delivery.timeout_ms is not None:
-            return (self._delivery.timeout_ms,)
+            return (unmarked_ms(self._delivery.timeout_ms),)
         longest_ms = JOB_TIMEOUT_MS_MAX if self._delivery.is_forgotten else TIMEOUTS_MS[0]
         return tuple(timeout_ms for timeout_ms in TIMEOUTS_MS if timeout_ms <= longest_ms)
 

@@ -44,7 +44,7 @@ from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState, encoded
 from spark_kafka_sink.exactly_once.log_writer import Held, OpenWrite
 from spark_kafka_sink.exactly_once.names import driver_id, task_of
-from spark_kafka_sink.exactly_once.time_left import decision_ms
+from spark_kafka_sink.exactly_once.timeout_marks import claimed_ms, says_claimed, says_fenced
 from spark_kafka_sink.exactly_once.transactions_client import Listing, TransactionsClient
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -64,13 +64,6 @@ TURNS_MAX = 5
 NO_DRIVER_YET = ProducerIdAndEpoch(2**62, 0)
 """Expected for an id that brokers do not know. No producer has this id, so it is refused if the id was made
 meanwhile."""
-# Brokers keep two things that a client says of an id, and show them to all: its epoch and its timeout. So the timeout
-# says what the id is:
-FENCED_TIMEOUT_MS = 1
-"""Of a task's id that a driver has fenced in version 1: it is not fenced again with each batch. In version 2 such an id
-is ended, and not listed any more."""
-_CLAIMED = 999
-"""A driver's id whose timeout ends in this has a claim in the log: if there is none, the log has lost it."""
 
 ResultT = TypeVar("ResultT")
 
@@ -154,7 +147,7 @@ class QueryTransactions:
         ProducerFencedError if another has got an epoch since the look. A timeout that is refused changes nothing.
         """
         driver, granted_ms = self._granted(NO_DRIVER_YET if seen is None else seen.id_and_epoch, timeouts_ms)
-        if seen is not None and has_claimed(seen) and granted_ms % 1000 != _CLAIMED:
+        if seen is not None and has_claimed(seen) and not says_claimed(granted_ms):
             driver = self.renew(driver, granted_ms)  # the id says still that it has claimed, if the log is lost now
         return driver, granted_ms
 
@@ -166,7 +159,7 @@ class QueryTransactions:
 
     def renew(self, driver: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
         """The next epoch after the one that is held. ProducerFencedError if it is not the newest any more."""
-        return self.client.init_producer_id(self.driver_id, claimed_timeout_ms(granted_ms), driver)
+        return self.client.init_producer_id(self.driver_id, claimed_ms(granted_ms), driver)
 
     def entry(self, producer_id: int | None) -> Entry:
         """The newest entry that counts; one that says nothing, if there is none."""
@@ -311,13 +304,7 @@ class QueryTransactions:
         What a newer driver's tasks have begun since has another epoch, and is not hit.
         """
         if listed:
-            self.client.abort(listed, FENCED_TIMEOUT_MS, patience_ms)
-
-
-def claimed_timeout_ms(granted_ms: int) -> int:
-    """The timeout of the id of a driver whose tasks have `granted_ms`: about what a decision may take."""
-    timeout_ms = max(0, decision_ms(granted_ms) // 1000 - 1) * 1000 + _CLAIMED
-    return timeout_ms if timeout_ms <= granted_ms else FENCED_TIMEOUT_MS
+            self.client.abort(listed, patience_ms)
 
 
 def _committed(writing: OpenWrite) -> Held:
@@ -326,7 +313,7 @@ def _committed(writing: OpenWrite) -> Held:
 
 
 def has_claimed(driver: TransactionDescription) -> bool:
-    return driver.timeout_ms % 1000 == _CLAIMED
+    return says_claimed(driver.timeout_ms)
 
 
 def is_left_unused(seen: TransactionDescription, entry: Entry, version: int) -> bool:
@@ -351,7 +338,7 @@ def _identity(seen: TransactionDescription | None) -> object:
 def can_write(description: TransactionDescription) -> bool:
     """Is it open, or given to somebody who has begun nothing yet?"""
     if description.state == EMPTY:
-        return description.timeout_ms != FENCED_TIMEOUT_MS
+        return not says_fenced(description.timeout_ms)
     return description.is_open
 
 

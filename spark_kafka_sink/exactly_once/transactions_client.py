@@ -19,6 +19,7 @@ from spark_kafka_sink.closing import Closing
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, NetworkError
 from spark_kafka_sink.exactly_once.coordinator_questions import CoordinatorQuestions, pause_ms
 from spark_kafka_sink.exactly_once.log_writer import Held, KeyValue, LogWriter, OpenWrite
+from spark_kafka_sink.exactly_once.timeout_marks import fenced_ms
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.producer.topic_partition import TopicPartition
@@ -103,9 +104,7 @@ class TransactionsClient(Closing):
             if answer.error_code != error_codes.NONE
         }
 
-    def abort(
-        self, listed: Sequence[TransactionDescription], timeout_ms: int, patience_ms: float | None = None
-    ) -> None:
+    def abort(self, listed: Sequence[TransactionDescription], patience_ms: float | None = None) -> None:
         """Abort exactly these, and let nothing more be written under their epochs: ids that were listed before, which
         are open or given to somebody who has begun nothing. What has begun since, under a newer epoch, is left alone.
 
@@ -121,16 +120,14 @@ class TransactionsClient(Closing):
         refused = self.end(identities, commit=False, patience_ms=patience_ms)
         if version < 2:
             ended = [each for each in listed if each.transactional_id not in refused]
-            self._fence_in_version_1(ended, timeout_ms, patience_ms)
+            self._fence_in_version_1(ended, patience_ms)
 
-    def _fence_in_version_1(
-        self, ended: Sequence[TransactionDescription], timeout_ms: int, patience_ms: float | None
-    ) -> None:
+    def _fence_in_version_1(self, ended: Sequence[TransactionDescription], patience_ms: float | None) -> None:
         """Fence those that still have the epoch under which they were listed.
 
         An end does not fence in version 1, and one that has begun nothing cannot be ended. So brokers are asked for the
-        next epoch, with this timeout, until they answer: "concurrent" may mean the attempt's own first request as well.
-        They would abort what another has begun between the look and this request.
+        next epoch, with a timeout that says so, until they answer: "concurrent" may mean the attempt's own first
+        request as well. They would abort what another has begun between the look and this request.
 
         That alone does not stop a task that has added its partitions already: leaders before Kafka 3.6 look at no
         coordinator, and would take what it still sends, which no marker ends. So these partitions get a marker of the
@@ -142,7 +139,7 @@ class TransactionsClient(Closing):
             for each in ended
             if each.transactional_id in now and now[each.transactional_id].id_and_epoch == each.id_and_epoch
         ]
-        fences = [InitProducerId(each.transactional_id, timeout_ms, each.id_and_epoch) for each in same]
+        fences = [InitProducerId(each.transactional_id, fenced_ms(each.timeout_ms), each.id_and_epoch) for each in same]
         answers = self._coordinated.answers(fences, timeout_ms=patience_ms)
         self._fence_at_leaders([each for each in same if each.is_open], answers, patience_ms)
 

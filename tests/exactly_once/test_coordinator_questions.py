@@ -113,7 +113,7 @@ def test_what_is_listed_is_aborted_when_the_cluster_has_elected_another_for_a_no
         assert all(each.is_open for each in listed)
         strike(cluster, DEAD)
         since = cluster.system.now()
-        client.abort(listed, 900_000)
+        client.abort(listed)
         assert elapsed_ms(cluster, since) <= ELECTION_MS + 2 * SUSPICIOUS_MS
         found = client.describe(IDS)
     assert not any(each.is_open for each in found.values())
@@ -296,5 +296,5 @@ def test_an_abort_that_must_not_last_ends_each_of_its_steps_with_the_patience_th
     cluster.control.when(api=api, nth=nth, times=None).fail(error_codes.CONCURRENT_TRANSACTIONS)
     begun = cluster.system.now()
     with pytest.raises(KafkaSinkError, match="CONCURRENT_TRANSACTIONS"):
-        client.abort(listed, 1, patience_ms=5_000)
+        client.abort(listed, patience_ms=5_000)
     assert 5_000 <= elapsed_ms(cluster, begun) <= 7_000

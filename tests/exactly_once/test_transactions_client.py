@@ -184,7 +184,7 @@ def test_what_is_aborted_cannot_be_written_to_any_more(
     alive.begin_transaction()
     alive.send(ProducerRecord("t", b"1", partition=0)).result(PATIENCE_SECONDS)
     with client_of(broker) as client:
-        client.abort([*client.describe(["alive", *(each.transactional_id for each in written)]).values()], 60_000)
+        client.abort([*client.describe(["alive", *(each.transactional_id for each in written)]).values()])
         with pytest.raises(KafkaSinkError):
             alive.send(ProducerRecord("t", b"2", partition=1)).result(PATIENCE_SECONDS)
         assert [each.is_open for each in client.describe(["alive", *ids(written)]).values()] == [False] * 3
@@ -203,7 +203,7 @@ def test_what_is_aborted_is_not_written_to_where_leaders_ask_no_coordinator(
     alive.begin_transaction()
     alive.send(ProducerRecord("t", b"1", partition=0)).result(PATIENCE_SECONDS)
     with client_of(broker) as client:
-        client.abort([*client.describe(["alive"]).values()], 1)
+        client.abort([*client.describe(["alive"]).values()])
         with pytest.raises(KafkaSinkError):
             alive.send(ProducerRecord("t", b"2", partition=0)).result(PATIENCE_SECONDS)
         assert not client.describe(["alive"])["alive"].is_open
@@ -225,7 +225,7 @@ def test_an_attempt_that_has_just_begun_is_aborted_though_its_first_request_is_b
             broker.control.when(api=api).fail(error_codes.CONCURRENT_TRANSACTIONS)
         alive.begin_transaction()
         alive.send(ProducerRecord("t", b"1", partition=0)).result(PATIENCE_SECONDS)
-        client.abort(listed, 1)
+        client.abort(listed)
         assert not client.describe(["alive"])["alive"].is_open
     alive.close(timeout=0)
     assert seen(broker) == []
@@ -234,7 +234,7 @@ def test_an_attempt_that_has_just_begun_is_aborted_though_its_first_request_is_b
 def test_an_attempt_that_has_begun_nothing_is_fenced_so_that_it_never_begins(broker: EmbeddedBroker) -> None:
     with client_of(broker) as client:
         attempt = client.init_producer_id("attempt", 60_000)
-        client.abort([*client.describe(["attempt"]).values()], 1)
+        client.abort([*client.describe(["attempt"]).values()])
         assert not [each for each in client.describe(["attempt"]).values() if can_write(each)]
         with pytest.raises(ProducerFencedError):
             client.start_write("attempt", Held(attempt), TopicPartition("t", 0), [(b"k", b"late")]).wait()
@@ -250,7 +250,7 @@ def test_of_an_id_that_was_listed_when_nothing_had_begun_a_newer_transaction_is_
         newer = client.init_producer_id("again", 60_000)
         writing = client.start_write("again", Held(newer), TopicPartition("t", 0), [(b"k", b"newer")])
         writing.wait()
-        client.abort(listed, 1)
+        client.abort(listed)
         writing.commit()
     assert seen(broker) == ["newer"]
 
@@ -272,7 +272,7 @@ def test_what_is_aborted_is_fenced_though_its_markers_are_written_later(version:
         held = client.init_producer_id("x", 60_000)
         coordinator, identity = cluster.core.coordinator, ProducerIdentity(*held)
         assert coordinator.add_partitions("x", identity, [("t", 0)], 0, 0) == 0
-        client.abort([*client.describe(["x"]).values()], 1)
+        client.abort([*client.describe(["x"]).values()])
         assert coordinator.add_partitions("x", identity, [("t", 0)], 0, 0) == error_codes.PRODUCER_FENCED
 
 

@@ -1,0 +1,70 @@
+"""The timeout of an id says that its driver has claimed, or that a driver has fenced it; and brokers can use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from spark_kafka_sink.exactly_once.query_transactions import can_write
+from spark_kafka_sink.exactly_once.timeout_marks import claimed_ms, fenced_ms, says_claimed, says_fenced, unmarked_ms
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.testing import EmbeddedBroker
+from tests.exactly_once.cases import Query
+from tests.exactly_once.cases import broker as broker
+
+GRANTED_MS = [1_000, 1_997, 5_000, 10_500, 60_000, 900_000, 86_400_000]
+
+
+@pytest.mark.parametrize("granted_ms", GRANTED_MS)
+def test_a_mark_is_read_as_what_it_says_and_nothing_else(granted_ms: int) -> None:
+    assert says_claimed(claimed_ms(granted_ms))
+    assert not says_fenced(claimed_ms(granted_ms))
+    assert says_fenced(fenced_ms(granted_ms))
+    assert not says_claimed(fenced_ms(granted_ms))
+
+
+@pytest.mark.parametrize("mark", [claimed_ms, fenced_ms])
+@pytest.mark.parametrize("granted_ms", [1, 500, *GRANTED_MS])
+def test_a_marked_timeout_is_granted_and_lasts_as_long_as_brokers_need_to_write_their_log(
+    mark: Callable[[int], int], granted_ms: int
+) -> None:
+    """A coordinator waits for its replicas as long as the id's timeout: with 1 ms an id was blocked for minutes."""
+    assert min(granted_ms, 998) <= mark(granted_ms) <= granted_ms
+
+
+@pytest.mark.parametrize("timeout_ms", [1, 500, 998, 999, 59_998, 59_999, 60_000])
+def test_a_timeout_that_a_user_has_chosen_says_nothing(timeout_ms: int) -> None:
+    unmarked = unmarked_ms(timeout_ms)
+    assert timeout_ms - 2 <= unmarked <= timeout_ms
+    assert not says_claimed(unmarked)
+    assert not says_fenced(unmarked)
+
+
+def test_ids_of_a_user_who_has_chosen_a_timeout_that_would_say_something_say_nothing(broker: EmbeddedBroker) -> None:
+    """Else its attempts would count as fenced, and a driver that dies in its start as one whose log is lost."""
+    query = Query(broker)
+    query.timeout_ms = 59_998
+    start = query.begin()
+    attempt = query.attempt(start, 0, 0)
+    with client_of(broker) as client:
+        (described,) = client.describe([start.task_id(0, 0)]).values()
+    assert can_write(described)
+    attempt.close(timeout=0)
+
+
+def test_an_id_that_was_fenced_in_version_1_has_time_for_what_brokers_write_of_it(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TransactionsClient, "transaction_version", 1)
+    with client_of(broker) as client:
+        client.init_producer_id("attempt", 60_000)
+        client.abort([*client.describe(["attempt"]).values()])
+        (described,) = client.describe(["attempt"]).values()
+    assert not can_write(described)
+    assert described.timeout_ms == fenced_ms(60_000)
+
+
+def client_of(broker: EmbeddedBroker) -> TransactionsClient:
+    return TransactionsClient(ProducerConfig.parse({"bootstrap.servers": broker.bootstrap_servers}).client_config())
