@@ -350,6 +350,7 @@ def test_an_entry_that_cannot_be_read_is_left_out_for_people_with_a_warning(
 # --- how much is read
 
 
+@pytest.mark.parametrize("broker", [2], indirect=True)
 def test_ten_thousand_batches_of_five_hundred_prefixes_are_a_start_of_less_than_a_megabyte(
     broker: EmbeddedBroker,
 ) -> None:
