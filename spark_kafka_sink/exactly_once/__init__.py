@@ -15,6 +15,7 @@ coordinator_questions.py  asked of many ids at once, until each has an answer
 clients.py                clients that are kept from batch to batch
 operations.py             what a person may do from outside: look, finish, abort, give up
 time_left.py              how much of the transactions' timeout must be left when a batch is decided
+timeout_marks.py          what the timeout of an id says of it: claimed, fenced
 late_attempts.py          attempts of tasks that end when their batch is over, or whose id is in use
 refusals.py               the errors: what happened, what is in Kafka now, what to do
 
