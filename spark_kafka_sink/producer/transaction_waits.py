@@ -31,7 +31,7 @@ from spark_kafka_sink.producer.sender_loop import SenderLoop
 from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata, OffsetAndMetadata, ensure_number
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
-from spark_kafka_sink.producer.transactions.states import Operation, advise_no_abort
+from spark_kafka_sink.producer.transactions.states import PREPARE, Operation, advise_no_abort
 from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
 from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 
@@ -109,6 +109,9 @@ class ProducerTransactions:
         self.manager.take_no_more()
         # Each record has an outcome after delivery.timeout.ms at the latest.
         self._accumulator.flush(lambda flushed: self._loop.wait(flushed, None))
+        offsets = self.manager.last_offsets()
+        if offsets is not None and not self._loop.wait(offsets.done, self._max_block_ms):
+            raise self._out_of_time(PREPARE)
         return self.manager.prepare()
 
     @contextmanager
@@ -156,13 +159,16 @@ class ProducerTransactions:
 
     def _take_result(self, operation: Operation, done: bool) -> None:
         if not done:
-            trouble = self.manager.trouble
-            raise TransactionTimeoutError(
-                f"transactional id {self.manager.transactional_id}: {operation.name}() was not answered within "
-                f"max.block.ms ({self._max_block_ms:.0f} ms). Call {operation.name}() again to learn how it ended."
-                + (f" The last attempt to ask a broker: {trouble}" if trouble else "")
-            )
+            raise self._out_of_time(operation.name)
         operation.result()
+
+    def _out_of_time(self, call: str) -> TransactionTimeoutError:
+        trouble = self.manager.trouble
+        return TransactionTimeoutError(
+            f"transactional id {self.manager.transactional_id}: {call}() was not answered within max.block.ms "
+            f"({self._max_block_ms:.0f} ms). Call {call}() again to learn how it ended."
+            + (f" The last attempt to ask a broker: {trouble}" if trouble else "")
+        )
 
     def _refuse_in_callback(self) -> None:
         if self._loop.is_current():

@@ -89,6 +89,7 @@ class TransactionalProducer:
     def prepare_transaction(self) -> TransactionIdentity | None:
         """Wait for all acknowledgements and leave the transaction open. Another process may end it with the result.
 
+        Offsets of consumer groups are waited for, too, for at most max.block.ms: after that the call may be repeated.
         Brokers abort it transaction.timeout.ms after its begin. None, and it is over, if nothing was sent in it.
         """
         return self._in_transactions().prepare()

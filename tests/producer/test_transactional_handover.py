@@ -13,6 +13,7 @@ from spark_kafka_sink.errors import (
     IllegalStateError,
     InvalidRecordError,
     TransactionAbortableError,
+    TransactionTimeoutError,
 )
 from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.protocol import error_codes as codes
@@ -148,6 +149,41 @@ def test_to_prepare_reports_records_that_failed(version: int) -> None:
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.INVALID_RECORD)
     send(producer, b"1", key=b"k1")
     with pytest.raises(TransactionAbortableError, match="with the key 'k1' for topic t, partition 0, failed"):
+        producer.prepare_transaction()
+
+
+@BOTH
+@pytest.mark.parametrize("has_records", [True, False])
+def test_what_is_prepared_has_the_offsets_of_a_call_that_ran_out_of_time(version: int, has_records: bool) -> None:
+    """Another process knows nothing of them, and would commit the records alone."""
+    cluster, producer = begun(version, max_block_ms=100)
+    if has_records:
+        sent(producer, b"1")
+    cluster.control.when(api=ApiKey.TXN_OFFSET_COMMIT, times=None).fail(codes.COORDINATOR_LOAD_IN_PROGRESS)
+    with pytest.raises(TransactionTimeoutError, match=r"Call send_offsets_to_transaction\(\) again"):
+        producer.send_offsets_to_transaction({("t", 0): 7}, "g")
+    with pytest.raises(TransactionTimeoutError, match=r"Call prepare_transaction\(\) again"):
+        producer.prepare_transaction()
+    with pytest.raises(IllegalStateError, match="is being prepared"):
+        producer.send_offsets_to_transaction({("t", 0): 8}, "g")
+    cluster.control.clear()
+    prepared = producer.prepare_transaction()
+    assert prepared is not None
+    other = producer_of(cluster, ID)
+    other.take_over_transaction(prepared)
+    other.commit_transaction()
+    assert (committed(cluster), group_offset(cluster)) == ([b"1"] if has_records else [], 7)
+
+
+@BOTH
+def test_to_prepare_reports_offsets_that_were_refused_after_their_call(version: int) -> None:
+    cluster, producer = begun(version, max_block_ms=100)
+    cluster.control.when(api=ApiKey.TXN_OFFSET_COMMIT, times=None).fail(codes.COORDINATOR_LOAD_IN_PROGRESS)
+    with pytest.raises(TransactionTimeoutError):
+        producer.send_offsets_to_transaction({("t", 0): 7}, "g")
+    cluster.control.clear()
+    cluster.control.when(api=ApiKey.TXN_OFFSET_COMMIT).fail(codes.GROUP_AUTHORIZATION_FAILED)
+    with pytest.raises(TransactionAbortableError, match="GROUP_AUTHORIZATION_FAILED"):
         producer.prepare_transaction()
 
 

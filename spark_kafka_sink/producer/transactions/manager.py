@@ -141,10 +141,17 @@ class TransactionManager:
         """Before the last flush of a transaction that is to be prepared. An abort may follow, and nothing else."""
         with self._lock:
             self._calls.ensure_in_transaction(calls.PREPARE)
-            self._open().takes_records = False
+            self._open().takes_more = False
+
+    def last_offsets(self) -> Operation | None:
+        """The last offsets of groups that are on their way into the transaction."""
+        with self._lock:
+            groups = [] if self._transaction is None else self._transaction.groups
+            return groups[-1].operation if groups else None
 
     def prepare(self) -> TransactionIdentity | None:
-        """Leave it open for another process to end, if all records are acknowledged. None: it was empty."""
+        """Leave it open for another process to end, if all records are acknowledged and all offsets are written. None:
+        it was empty."""
         with self._lock:
             self._calls.ensure_in_transaction(calls.PREPARE)
             transaction = self._open()
@@ -158,6 +165,8 @@ class TransactionManager:
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> Operation:
         with self._lock:
             self._calls.ensure_in_transaction(calls.SEND_OFFSETS)
+            if not self._open().takes_more:
+                raise self._calls.ended_meanwhile(calls.SEND_OFFSETS)
             operation = Operation(calls.SEND_OFFSETS)
             if offsets:
                 self._open().groups.append(GroupOffsets(group, dict(offsets), operation))
@@ -185,7 +194,7 @@ class TransactionManager:
                 raise self._calls.ended_meanwhile("send")
             self._calls.ensure_in_transaction("send")
             assert transaction is not None
-            if not transaction.takes_records:
+            if not transaction.takes_more:
                 raise self._calls.ended_meanwhile("send")
             return transaction.number
 

@@ -39,7 +39,7 @@ class OpenTransaction:
     needs_new_epoch: bool = False
     """Sequences may have gaps when the transaction is over."""
     end_sent: bool = False
-    takes_records: bool = True
+    takes_more: bool = True
     """False while it is prepared: all that was sent before is on its way, and nothing may follow."""
 
     def is_empty(self, *, aborting: bool) -> bool:

@@ -200,8 +200,8 @@ class TransactionCalls:
     def ended_meanwhile(self, call: str) -> IllegalStateError:
         return IllegalStateError(
             f"transactional id {self.transactional_id}: the transaction of this {call}() has ended while the call "
-            f"waited, or is being prepared: the record is in no transaction. Call {call}() again in the one that it "
-            "belongs to, and end a transaction when all its calls have returned."
+            f"waited, or is being prepared: what was given is in no transaction. Call {call}() again in the one that "
+            "it belongs to, and end a transaction when all its calls have returned."
         )
 
     def ensure_in_transaction(self, call: str) -> None:
