@@ -19,6 +19,7 @@ TOPIC_SETTINGS = {
     "segment.ms": "taken, and not acted on",
     "min.cleanable.dirty.ratio": "taken, and not acted on",
     "delete.retention.ms": "taken, and not acted on",
+    "unclean.leader.election.enable": "taken, and not acted on: all nodes have the same records here",
 }
 
 

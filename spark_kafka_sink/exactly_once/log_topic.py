@@ -1,14 +1,16 @@
 """The topic of the decision log: made as it must be, and refused or warned of where it is not so.
 
 A log must not forget: its cleanup.policy is `compact`, and nothing beside that. It should outlive a broker: on a
-cluster of several, one replica is a warning. It has many partitions, so that a driver reads the decisions of a few
-queries when it starts, and not those of all; a prefix has its entries in the partition that its name is hashed to.
+cluster of several, one replica is a warning, and so is an election of brokers that lack its end. It has many
+partitions, so that a driver reads the decisions of a few queries when it starts, and not those of all; a prefix has its
+entries in the partition that its name is hashed to.
 """
 
 from __future__ import annotations
 
 import logging
 import zlib
+from collections.abc import Mapping
 
 from spark_kafka_sink.client.new_topic import BROKERS_CHOOSE, NewTopic
 from spark_kafka_sink.errors import AuthorizationError, UnsupportedVersionError
@@ -20,6 +22,7 @@ DEFAULT_REPLICATION = BROKERS_CHOOSE
 """As many replicas as the brokers give by themselves."""
 PARTITIONS = 32
 POLICY, COMPACT = "cleanup.policy", "compact"
+UNCLEAN = "unclean.leader.election.enable"
 
 # Small segments, cleaned early, and nothing kept of what is over: a driver reads its whole partition when it starts.
 _SETTINGS = {
@@ -58,10 +61,11 @@ class LogTopic:
         self._admin.create_if_missing(NewTopic(self.name, PARTITIONS, replication, tuple(_SETTINGS.items())))
 
     def check(self) -> None:
-        """PreflightError if it would forget. A policy that may not be seen is a warning, and so is a lone replica."""
+        """PreflightError if it would forget. Warns of what may not be seen, and of what may lose its end."""
         self._warn_of_lone_replicas()
         try:
-            policy = self._policy()
+            settings = self._admin.settings([POLICY, UNCLEAN])
+            policy = self._policy(settings)
         except (AuthorizationError, UnsupportedVersionError) as error:
             _log.warning(
                 "the %s of topic %s, the log of what is decided, cannot be seen (%s). Make sure that it is %s: a log "
@@ -74,6 +78,14 @@ class LogTopic:
             return
         if policy != COMPACT:
             raise refusals.log_forgets(self.name, policy)
+        if settings.get(UNCLEAN) == "true":
+            _log.warning(
+                "topic %s, the log of what is decided, has %s=true: if a broker that lacks its newest records is "
+                "elected, the last batch of a query is written twice, and nothing says so. Set it to false for this "
+                "topic",
+                self.name,
+                UNCLEAN,
+            )
 
     # --- parts
 
@@ -90,8 +102,9 @@ class LogTopic:
                 brokers,
             )
 
-    def _policy(self) -> str:
-        policy = self._admin.settings([POLICY]).get(POLICY)
+    @staticmethod
+    def _policy(settings: Mapping[str, str]) -> str:
+        policy = settings.get(POLICY)
         if policy is None:
             raise UnsupportedVersionError(f"the broker does not say the {POLICY} of topics")
         return policy

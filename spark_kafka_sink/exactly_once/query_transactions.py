@@ -45,7 +45,7 @@ from spark_kafka_sink.exactly_once.entries import Entry, EntryState, encoded
 from spark_kafka_sink.exactly_once.log_writer import Held, OpenWrite
 from spark_kafka_sink.exactly_once.names import driver_id, task_of
 from spark_kafka_sink.exactly_once.timeout_marks import claimed_ms, says_claimed, says_fenced
-from spark_kafka_sink.exactly_once.transactions_client import Listing, TransactionsClient
+from spark_kafka_sink.exactly_once.transactions_client import Listing, TransactionsClient, expected_of
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
@@ -61,9 +61,6 @@ from spark_kafka_sink.protocol import error_codes
 _log = logging.getLogger(__name__)
 
 TURNS_MAX = 5
-NO_DRIVER_YET = ProducerIdAndEpoch(2**62, 0)
-"""Expected for an id that brokers do not know. No producer has this id, so it is refused if the id was made
-meanwhile."""
 
 ResultT = TypeVar("ResultT")
 
@@ -146,7 +143,7 @@ class QueryTransactions:
 
         ProducerFencedError if another has got an epoch since the look. A timeout that is refused changes nothing.
         """
-        driver, granted_ms = self._granted(NO_DRIVER_YET if seen is None else seen.id_and_epoch, timeouts_ms)
+        driver, granted_ms = self._granted(expected_of(seen), timeouts_ms)
         if seen is not None and has_claimed(seen) and not says_claimed(granted_ms):
             driver = self.renew(driver, granted_ms)  # the id says still that it has claimed, if the log is lost now
         return driver, granted_ms

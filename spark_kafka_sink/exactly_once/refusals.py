@@ -239,6 +239,8 @@ def downgraded(entry: Entry) -> ExactlyOnceError:
 
 
 _LOST = NOT_THE_CALLERS | {error_codes.TRANSACTIONAL_ID_NOT_FOUND}
+_FORGOTTEN = {error_codes.INVALID_PRODUCER_ID_MAPPING, error_codes.TRANSACTIONAL_ID_NOT_FOUND}
+"""Brokers do not know the id, or have given it another producer id since."""
 
 
 def is_lost(error: BrokerError) -> bool:
@@ -295,6 +297,15 @@ def _commit_lost(entry: Entry, refused: Mapping[str, BrokerError]) -> CommitLost
         f"{name} ({_rows_of(name)}producer id {by_id[name].producer_id}, epoch {by_id[name].epoch}): {error.name}"
         for name, error in sorted(lost.items())
     ]
+    if all(error.code in _FORGOTTEN for error in lost.values()):
+        return CommitLostError(
+            f"{entry.batch} is decided (prefix {entry.prefix}), and brokers know nothing any more of {len(lost)} of "
+            f"its {len(by_id)} transactions:\n{_listed(lines)}\nThey forget an id that is not used for a week "
+            "(transactional.id.expiration.ms). So it is not known whether the rows of these were committed before the "
+            "driver died; "
+            f"{others}. Compare the batch with what is in Kafka before anything is written again. docs/exactly-once.md "
+            "says how to go on: `pykafka transactions` shows what is decided, and can give up what is not known."
+        )
     return CommitLostError(
         f"{entry.batch} is decided (prefix {entry.prefix}), and {len(lost)} of its {len(by_id)} transactions cannot "
         f"be committed any more:\n{_listed(lines)}\nThe rows of these are lost to read_committed readers; {others}. "

@@ -8,8 +8,9 @@ digits of the timeout say what has become of the id:
           an id is ended, and not listed any more
 
 Such a timeout is about as long as what may be open under it needs. It is never much shorter: a coordinator waits for as
-long as the timeout for the other brokers to have what it writes of the id into its own log. With a millisecond that
-fails nearly each time, it writes the same again and again, and the id is CONCURRENT_TRANSACTIONS for minutes.
+long as the timeout for the other brokers to have what it writes of the id into its own log. If that is too short it
+writes the same again, on a quiet cluster half a minute later, and meanwhile the id is CONCURRENT_TRANSACTIONS. With a
+millisecond that happened nearly each time, and lasted for minutes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 from spark_kafka_sink.exactly_once.time_left import decision_ms
 
 _CLAIMED, _FENCED, _NEITHER = 999, 998, 997
-_FENCED_MS_MAX = 30_000
+_FENCED_MS_MAX = 5_000
 """What is open under an id that was fenced is ended at once, by who has fenced it or by the next driver."""
 
 
@@ -32,8 +33,9 @@ def claimed_ms(granted_ms: int) -> int:
 
 
 def fenced_ms(granted_ms: int) -> int:
-    """Of the id of a task that has `granted_ms`."""
-    return _marked(min(granted_ms, _FENCED_MS_MAX), _FENCED, granted_ms)
+    """Of the id of a task that has `granted_ms`. Who has less than a second gets one that is longer: no task has begun
+    with it, and an id without a mark would be fenced again with each batch."""
+    return max(_marked(min(granted_ms, _FENCED_MS_MAX), _FENCED, granted_ms), _FENCED)
 
 
 def _marked(timeout_ms: int, mark: int, granted_ms: int) -> int:

@@ -8,6 +8,7 @@ or a refusal that the caller must judge. All ids of a call are asked about at th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -28,12 +29,14 @@ from spark_kafka_sink.producer.transactions.requests import (
     DescribeTransactions,
     EndTransaction,
     InitProducerId,
+    codes_of_partitions,
 )
 from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
 from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
-from spark_kafka_sink.producer.transactions.verdicts import Verdict, may_pass
+from spark_kafka_sink.producer.transactions.verdicts import NOT_THE_CALLERS, Judgement, Verdict, may_pass
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import broker_error
+from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.list_transactions import (
     ListTransactionsRequest,
@@ -42,11 +45,44 @@ from spark_kafka_sink.protocol.messages.list_transactions import (
 from spark_kafka_sink.protocol.messages.list_transactions import TransactionState as ListedTransaction
 from spark_kafka_sink.reader.blocking_client import Asked, BlockingClient, Question
 
+_log = logging.getLogger(__name__)
+
 TIMEOUT_MS = 120_000.0
 """The longest time without any progress."""
 SILENCE_MS = 3_000.0
 """A node that owes an answer is given up after this silence, and gets more time when it is asked again."""
 _IN_FLIGHT_MAX = 50
+_NO_HOLDER = ProducerIdAndEpoch(2**62, 0)
+"""No producer has this id."""
+
+
+def expected_of(seen: TransactionDescription | None) -> ProducerIdAndEpoch:
+    """What a request for the next epoch expects of an id that was described; None: that brokers do not know.
+
+    If the first record of an id could not be written, brokers know its producer id and no epoch. They refuse such a
+    half identity as an invalid request, and take any whole one as long as the id has no epoch. Once it has one, they
+    refuse that of no producer.
+    """
+    return _NO_HOLDER if seen is None or seen.id_and_epoch.epoch < 0 else seen.id_and_epoch
+
+
+def _warn_of(what: str, refused: Iterable[BrokerError]) -> None:
+    """Of those that say something else than that the id is another's by now."""
+    for error in refused:
+        if error.code not in NOT_THE_CALLERS:
+            _log.warning("%s: %s", what, error)
+
+
+class _AddIfThere(AddPartitions):
+    """Brokers that do not know one of the partitions refuse all, for as long as one asks: its topic was deleted."""
+
+    verdicts = AddPartitions.verdicts | {error_codes.UNKNOWN_TOPIC_OR_PARTITION: Verdict.ABORTABLE}
+
+    def without_unknown(self, answer: AddPartitionsToTxnResponse) -> _AddIfThere | None:
+        """The request to ask next. None if there is nothing to be asked."""
+        codes = codes_of_partitions(answer)
+        there = frozenset(each for each in self.partitions if codes.get(each) != error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+        return _AddIfThere(self.transaction, there) if there and there != self.partitions else None
 
 
 class Listing(NamedTuple):
@@ -118,6 +154,7 @@ class TransactionsClient(Closing):
         wanted = listed if version >= 2 else [each for each in listed if each.is_open]
         identities = [TransactionIdentity(each.transactional_id, *each.id_and_epoch, version) for each in wanted]
         refused = self.end(identities, commit=False, patience_ms=patience_ms)
+        _warn_of("a transaction could not be aborted", refused.values())
         if version < 2:
             ended = [each for each in listed if each.transactional_id not in refused]
             self._fence_in_version_1(ended, patience_ms)
@@ -139,8 +176,15 @@ class TransactionsClient(Closing):
             for each in ended
             if each.transactional_id in now and now[each.transactional_id].id_and_epoch == each.id_and_epoch
         ]
-        fences = [InitProducerId(each.transactional_id, fenced_ms(each.timeout_ms), each.id_and_epoch) for each in same]
+        fences = [InitProducerId(each.transactional_id, fenced_ms(each.timeout_ms), expected_of(each)) for each in same]
         answers = self._coordinated.answers(fences, timeout_ms=patience_ms)
+        codes = {each: answers[each.transactional_id].error_code for each in fences}
+        refused = [
+            each.refusal(each.transactional_id, Judgement(Verdict.REFUSED, code))
+            for each, code in codes.items()
+            if code
+        ]
+        _warn_of("an attempt that may come late could not be fenced", refused)
         self._fence_at_leaders([each for each in same if each.is_open], answers, patience_ms)
 
     def _fence_at_leaders(
@@ -150,7 +194,7 @@ class TransactionsClient(Closing):
         patience_ms: float | None,
     ) -> None:
         """Abort an empty transaction of the next epoch in the partitions that each of these had."""
-        additions = []
+        additions: list[_AddIfThere] = []
         for each in ended:
             answer = answers.get(each.transactional_id)
             if answer is not None and answer.error_code == error_codes.NONE:
@@ -158,8 +202,10 @@ class TransactionsClient(Closing):
                     each.transactional_id, answer.producer_id, answer.producer_epoch, version=1
                 )
                 places = frozenset(TopicPartition(*place) for place in each.partitions)
-                additions.append(AddPartitions(following, places))
-        self._coordinated.answers(additions, timeout_ms=patience_ms)
+                additions.append(_AddIfThere(following, places))
+        added = self._coordinated.answers(additions, timeout_ms=patience_ms)
+        fewer = [each.without_unknown(added[each.transaction.transactional_id]) for each in additions]
+        self._coordinated.answers([each for each in fewer if each is not None], timeout_ms=patience_ms)
         self.end([each.transaction for each in additions], commit=False, patience_ms=patience_ms)
 
     def start_write(

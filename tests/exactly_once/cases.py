@@ -7,10 +7,12 @@ import pickle
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
+from spark_kafka_sink.broker.transactions import Transaction
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.driver import Driver
@@ -148,9 +150,9 @@ def seen(broker: EmbeddedBroker, isolation: str = "read_committed") -> list[str]
 
 
 @contextmanager
-def client_of(broker: EmbeddedBroker, topic: str = TOPIC) -> Iterator[TransactionsClient]:
+def client_of(broker: EmbeddedBroker, topic: str = TOPIC, **options: Any) -> Iterator[TransactionsClient]:
     config = ProducerConfig.parse({"bootstrap.servers": broker.bootstrap_servers}).client_config()
-    with TransactionsClient(config) as client:
+    with TransactionsClient(config, **options) as client:
         client.blocking.topic(topic)
         yield client
 
@@ -183,6 +185,12 @@ def write_as(broker: EmbeddedBroker, transactional_id: str, key: str, value: byt
 def open_ids(broker: EmbeddedBroker, prefix: str = PREFIX, topic: str = TOPIC) -> list[str]:
     with client_of(broker, topic) as client:
         return client.ids(lambda name: task_of(prefix, name) is not None, ONGOING)
+
+
+def known_without_an_epoch(broker: EmbeddedBroker, transactional_id: str) -> None:
+    """As a coordinator knows an id whose first record it could not write."""
+    coordinator = broker.cluster.coordinator
+    coordinator.transactions[transactional_id] = Transaction(transactional_id, coordinator.new_producer_id())
 
 
 @contextmanager

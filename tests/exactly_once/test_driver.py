@@ -24,7 +24,17 @@ from spark_kafka_sink.producer.transactions.transaction_description import Trans
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import Query, client_of, dying, no_new_epoch, open_ids, rows, seen
+from tests.exactly_once.cases import (
+    PREFIX,
+    Query,
+    client_of,
+    dying,
+    known_without_an_epoch,
+    no_new_epoch,
+    open_ids,
+    rows,
+    seen,
+)
 from tests.exactly_once.cases import broker as broker
 
 
@@ -49,6 +59,13 @@ def test_batches_follow_each_other_under_the_same_ids(query: Query) -> None:
     assert seen(query.broker) == rows(0, 1)
     assert first.task_id(0, 0) == second.task_id(0, 0)
     assert first.driver != second.driver, "each batch has an epoch of its own"
+
+
+def test_a_driver_begins_though_the_first_record_of_its_id_was_never_written(query: Query) -> None:
+    """Coordinators that cannot write their log keep a producer id without an epoch, until they are restarted."""
+    known_without_an_epoch(query.broker, driver_id(PREFIX))
+    query.run(0)
+    assert seen(query.broker) == rows(0)
 
 
 def test_a_batch_without_rows_decides_nothing(query: Query) -> None:

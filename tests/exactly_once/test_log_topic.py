@@ -119,6 +119,18 @@ def test_the_log_is_created_with_as_many_replicas_as_the_user_wants(broker: Embe
     assert LOG not in broker.cluster.topics
 
 
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_a_log_that_may_lose_its_end_by_an_election_is_a_warning(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, value: str
+) -> None:
+    broker.control.create_topic(LOG, 1, {"cleanup.policy": "compact", "unclean.leader.election.enable": value})
+    with caplog.at_level(logging.WARNING, "spark_kafka_sink"):
+        create_if_missing(broker)
+    warnings = [each.getMessage() for each in caplog.records if "unclean" in each.getMessage()]
+    assert len(warnings) == (value == "true")
+    assert all("written twice" in each for each in warnings)
+
+
 def test_a_log_with_one_replica_on_a_cluster_of_several_is_a_warning(
     broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:

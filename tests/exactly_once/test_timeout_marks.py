@@ -9,9 +9,8 @@ import pytest
 from spark_kafka_sink.exactly_once.query_transactions import can_write
 from spark_kafka_sink.exactly_once.timeout_marks import claimed_ms, fenced_ms, says_claimed, says_fenced, unmarked_ms
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
-from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import Query
+from tests.exactly_once.cases import Query, client_of
 from tests.exactly_once.cases import broker as broker
 
 GRANTED_MS = [1_000, 1_997, 5_000, 10_500, 60_000, 900_000, 86_400_000]
@@ -26,12 +25,19 @@ def test_a_mark_is_read_as_what_it_says_and_nothing_else(granted_ms: int) -> Non
 
 
 @pytest.mark.parametrize("mark", [claimed_ms, fenced_ms])
-@pytest.mark.parametrize("granted_ms", [1, 500, *GRANTED_MS])
+@pytest.mark.parametrize("granted_ms", GRANTED_MS)
 def test_a_marked_timeout_is_granted_and_lasts_as_long_as_brokers_need_to_write_their_log(
     mark: Callable[[int], int], granted_ms: int
 ) -> None:
     """A coordinator waits for its replicas as long as the id's timeout: with 1 ms an id was blocked for minutes."""
-    assert min(granted_ms, 998) <= mark(granted_ms) <= granted_ms
+    assert 998 <= mark(granted_ms) <= granted_ms
+
+
+@pytest.mark.parametrize("granted_ms", [1, 500])
+def test_an_id_with_less_than_a_second_is_marked_as_fenced_too(granted_ms: int) -> None:
+    """Else it would be fenced with each batch, and blocked each time."""
+    assert fenced_ms(granted_ms) == 998
+    assert claimed_ms(granted_ms) == granted_ms
 
 
 @pytest.mark.parametrize("timeout_ms", [1, 500, 998, 999, 59_998, 59_999, 60_000])
@@ -64,7 +70,3 @@ def test_an_id_that_was_fenced_in_version_1_has_time_for_what_brokers_write_of_i
         (described,) = client.describe(["attempt"]).values()
     assert not can_write(described)
     assert described.timeout_ms == fenced_ms(60_000)
-
-
-def client_of(broker: EmbeddedBroker) -> TransactionsClient:
-    return TransactionsClient(ProducerConfig.parse({"bootstrap.servers": broker.bootstrap_servers}).client_config())

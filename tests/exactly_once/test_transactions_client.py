@@ -26,7 +26,7 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.describe_transactions import TopicData
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import Query, client_of, open_ids, rows, seen
+from tests.exactly_once.cases import Query, client_of, known_without_an_epoch, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
@@ -229,6 +229,59 @@ def test_an_attempt_that_has_just_begun_is_aborted_though_its_first_request_is_b
         assert not client.describe(["alive"])["alive"].is_open
     alive.close(timeout=0)
     assert seen(broker) == []
+
+
+def test_what_was_aborted_is_fenced_at_the_leaders_that_are_left_though_one_of_its_topics_was_deleted(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers refuse the other partitions with that of a topic which they do not know, however often they are asked."""
+    monkeypatch.setattr(TransactionCoordinator, "verify", lambda *arguments: error_codes.NONE)
+    broker.control.create_topic("gone", 1)
+    alive = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "alive", "linger.ms": 0})
+    alive.init_transactions()
+    alive.begin_transaction()
+    for topic in ("t", "gone"):
+        alive.send(ProducerRecord(topic, b"1", partition=0)).result(PATIENCE_SECONDS)
+    broker.control.delete_topic("gone")
+    with client_of(broker, timeout_ms=5_000) as client:
+        client.abort([*client.describe(["alive"]).values()])
+        with pytest.raises(KafkaSinkError):
+            alive.send(ProducerRecord("t", b"2", partition=0)).result(PATIENCE_SECONDS)
+    alive.close(timeout=0)
+    assert seen(broker) == []
+
+
+def test_a_fence_that_brokers_refuse_is_a_warning(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The transaction has ended by then; what is left is that its attempt may begin another one."""
+    monkeypatch.setattr(TransactionsClient, "transaction_version", 1)
+    with client_of(broker) as client:
+        client.init_producer_id("attempt", 60_000)
+        broker.cluster.coordinator.timeout_ms_max = 500
+        client.abort([*client.describe(["attempt"]).values()])
+    assert "an attempt that may come late could not be fenced" in caplog.text
+    assert "INVALID_TRANSACTION_TIMEOUT" in caplog.text
+
+
+def test_an_abort_that_brokers_refuse_is_a_warning(
+    broker: EmbeddedBroker, written: list[TransactionIdentity], caplog: pytest.LogCaptureFixture
+) -> None:
+    with client_of(broker) as client:
+        listed = [*client.describe(ids(written)).values()]
+        broker.control.when(api=ApiKey.END_TXN).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        client.abort(listed)
+        again = client.describe(ids(written)).values()
+    assert sum(each.is_open for each in again) == 1
+    assert "a transaction could not be aborted" in caplog.text
+    assert "TRANSACTIONAL_ID_AUTHORIZATION_FAILED" in caplog.text
+
+
+def test_an_id_whose_first_record_was_never_written_is_fenced(broker: EmbeddedBroker) -> None:
+    known_without_an_epoch(broker, "attempt")
+    with client_of(broker) as client:
+        client.abort([*client.describe(["attempt"]).values()])
+        assert client.describe(["attempt"])["attempt"].id_and_epoch.epoch >= 0
 
 
 def test_an_attempt_that_has_begun_nothing_is_fenced_so_that_it_never_begins(broker: EmbeddedBroker) -> None:

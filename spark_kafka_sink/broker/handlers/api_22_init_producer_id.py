@@ -17,6 +17,8 @@ def handle(context: RequestContext, request: InitProducerIdRequest) -> Handled:
     if error:
         return InitProducerIdResponse(error_code=error, producer_id=-1, producer_epoch=-1)
     expected = None
+    if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == -1):
+        return InitProducerIdResponse(error_code=error_codes.INVALID_REQUEST, producer_id=-1, producer_epoch=-1)
     if request.producer_id != NO_PRODUCER:
         expected = ProducerIdentity(request.producer_id, request.producer_epoch)
     with cluster.lock:

@@ -195,13 +195,13 @@ class AddPartitions(TransactionRequest[AddPartitionsToTxnResponse]):
         )
 
     def judged(self, answer: AddPartitionsToTxnResponse) -> Judgement:
-        return worst(self.judgement(code, placed(*where)) for where, code in _codes_of_partitions(answer).items())
+        return worst(self.judgement(code, placed(*where)) for where, code in codes_of_partitions(answer).items())
 
     def follow(self, answer: AddPartitionsToTxnResponse, follower: Follower) -> None:
-        follower.partitions_added(_codes_of_partitions(answer))
+        follower.partitions_added(codes_of_partitions(answer))
 
 
-def _codes_of_partitions(answer: AddPartitionsToTxnResponse) -> dict[TopicPartition, int]:
+def codes_of_partitions(answer: AddPartitionsToTxnResponse) -> dict[TopicPartition, int]:
     return {
         TopicPartition(topic.name, row.partition_index): row.partition_error_code
         for topic in answer.results_by_topic_v3_and_below

@@ -90,6 +90,20 @@ def test_where_one_is_lost_and_one_refused_both_are_named_as_what_they_are() -> 
     assert "They are still open. Lost for good are: p-1-0-0. Nothing was given up." in waiting
 
 
+def test_of_transactions_that_brokers_have_forgotten_it_is_said_that_nothing_is_known(query: Query) -> None:
+    """They may have been committed before the driver died: who writes the batch again without a look may double it."""
+    start = query.begin()
+
+    def a_week_passes() -> None:
+        for partition in range(2):
+            del query.broker.cluster.coordinator.transactions[start.task_id(partition, 0)]
+
+    said = str(fails(query, start, query.write_both(start, 0), a_week_passes))
+    assert "brokers know nothing any more of 2 of its 2 transactions" in said
+    assert "it is not known whether the rows of these were committed" in said
+    assert "lost to read_committed readers" not in said
+
+
 def test_an_abort_waits_until_it_is_seen_how_the_decision_has_ended(query: Query) -> None:
     """Brokers answer the end of a transaction before they write its markers; an abort was taken for a decision then."""
     start = query.begin()
