@@ -14,16 +14,18 @@ from confluent_kafka.admin import AdminClient
 
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
-from spark_kafka_sink.errors import ProducerFencedError
+from spark_kafka_sink.errors import KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.log_writer import Held
 from spark_kafka_sink.exactly_once.query_transactions import can_write
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient, expected_of
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.producer.transactions.requests import AddPartitions, InitProducerId
-from spark_kafka_sink.producer.transactions.transaction_description import ONGOING
+from spark_kafka_sink.producer.transactions.transaction_description import EMPTY, ONGOING
 from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
+from spark_kafka_sink.producer.transactions.transaction_request import TRANSACTION, CoordinatorKey
 from spark_kafka_sink.protocol import error_codes
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("kafka")
 
@@ -93,6 +95,13 @@ def leads(bootstrap: str, node_id: int, topic: str) -> bool:
     return any(partition.leader in (node_id, -1) for partition in found.partitions.values())
 
 
+def is_alone(cluster: KafkaCluster, node_id: int) -> bool:
+    """Has this broker, in the log of transactions, no other in sync?"""
+    bootstrap = f"localhost:{cluster.nodes[node_id].ports['PLAINTEXT']}"
+    found = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(OF_TRANSACTIONS, timeout=60)
+    return all(each.isrs == [node_id] for each in found.topics[OF_TRANSACTIONS].partitions.values())
+
+
 def coordinator_of_most(client: TransactionsClient) -> int:
     nodes = [node.id for node in client._coordinated.coordinators.values()]
     return max(set(nodes), key=nodes.count)
@@ -153,6 +162,34 @@ def test_ids_that_are_aborted_as_in_version_1_are_free_at_once(
         with patience.measured(f"{TASKS} transactions of these ids"):
             again = prepared(client, topic)
         client.abort([*client.describe(each.transactional_id for each in again).values()])
+
+
+def test_an_id_whose_first_record_could_not_be_written_is_no_obstacle_when_the_brokers_are_back(
+    kafka3: KafkaCluster,
+) -> None:
+    """The coordinator describes it with an epoch of -1, which it refuses as that of a request."""
+    topic = create_topic(kafka3.bootstrap(), replicas=3)
+    with client_of(kafka3) as client:
+        client.init_producer_id(f"{topic}-other", TIMEOUT_MS)  # its coordinator is known then
+        assert client.describe([topic]) == {}
+        coordinator = client._coordinated.coordinators[CoordinatorKey(TRANSACTION, topic)].id
+        others = [node.node_id for node in kafka3.nodes.values() if node.is_broker and node.node_id != coordinator]
+        for node in others:
+            kafka3.pause(node)
+        try:
+            wait_until(lambda: is_alone(kafka3, coordinator))
+            with pytest.raises(KafkaSinkError, match="COORDINATOR_NOT_AVAILABLE"):
+                client._coordinated.answers([InitProducerId(topic, TIMEOUT_MS)], timeout_ms=2_000)
+        finally:
+            for node in others:
+                kafka3.resume(node)
+        kafka3.wait_until_ready()
+        described = client.describe([topic])[topic]
+        assert (described.state, described.id_and_epoch.epoch) == (EMPTY, -1)
+        held = client.init_producer_id(topic, TIMEOUT_MS, expected_of(described))
+        assert held.epoch == 0
+        with pytest.raises(ProducerFencedError):
+            client.init_producer_id(topic, TIMEOUT_MS, expected_of(None))
 
 
 @pytest.fixture(params=["kafka_of_version_1", "kafka"])

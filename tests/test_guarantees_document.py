@@ -18,6 +18,7 @@ EXACTLY_ONCE = "\n".join(
         ("tests/spark", "test_*.py"),
         ("tests/cli", "test_transactions.py"),
         ("integration", "test_ex*.py"),
+        ("integration", "test_coordinators_real_kafka.py"),
     )
     for path in (ROOT / folder).rglob(names)
 )
