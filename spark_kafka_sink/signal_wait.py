@@ -27,8 +27,9 @@ class SignalWait:
     def __enter__(self) -> SignalWait:
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
-        self._before = [signal.signal(number, _wait_notices) for number in _SIGNALS]
+        # In this order: what is handled before there is a place for its byte would be lost, and the wait have no end.
         self._wakeup = signal.set_wakeup_fd(self._writer.fileno())
+        self._before = [signal.signal(number, _wait_notices) for number in _SIGNALS]
         return self
 
     def wait(self, seconds: float) -> bool:
@@ -44,9 +45,9 @@ class SignalWait:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         faulthandler.cancel_dump_traceback_later()
-        signal.set_wakeup_fd(self._wakeup)
         for number, handler in zip(_SIGNALS, self._before, strict=True):
             signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
         self._reader.close()
         self._writer.close()
 
