@@ -77,6 +77,8 @@ def test_executors_and_a_python_worker_that_are_killed_while_they_write_exactly_
     options = {"deliveryGuarantee": "exactly-once", "checkpointLocation": str(tmp_path / "checkpoint")}
     options["transactionalIdPrefix"] = topic
     driver.begin(jobs.write_behind_gate, topic=topic, rows=ROWS, gate=str(gate), options=options)
+    # The source gives each task every fourth number.
+    driver.wait_until(lambda: len({number % TASKS for number in count_rows(kafka, topic, "read_uncommitted")}) == 2)
     for _ in range(EXECUTORS_KILLED):
         driver.wait_until(lambda: len(writers(standalone, kafka)) == 2)
         executor = standalone.executors()[0]
@@ -140,9 +142,14 @@ def test_of_two_attempts_of_a_task_that_both_write_exactly_once_commits_one_and_
 
 
 def test_tasks_that_fail_and_are_run_again_write_each_row_once(
-    kafka: KafkaCluster, driver: ClusterDriver, topic: str
+    kafka: KafkaCluster, driver: ClusterDriver, topic: str, tmp_path: Path
 ) -> None:
-    driver.begin(jobs.write_with_failures, topic=topic, rows=ROWS, options={"deliveryGuarantee": "exactly-once"})
+    gate = tmp_path / "gate"
+    options = {"deliveryGuarantee": "exactly-once"}
+    driver.begin(jobs.write_with_failures, topic=topic, rows=ROWS, gate=str(gate), options=options)
+    of_the_first_to_fail = set(range(ROWS // TASKS, 2 * ROWS // TASKS))
+    driver.wait_until(lambda: not of_the_first_to_fail.isdisjoint(count_rows(kafka, topic, "read_uncommitted")))
+    gate.touch()
     driver.wait()
     count = count_rows(kafka, topic)
     assert (sorted(count), set(count.values())) == (list(range(ROWS)), {1})

@@ -109,14 +109,21 @@ def side_by_side(folder: Path, rows_per_task: int) -> Callable[[Batches], Batche
     return passed
 
 
-def failing_at_first(batches: Batches) -> Batches:
-    """The first attempt of one task fails half-way, and the first two of another."""
-    context = TaskContext.get()
-    assert context is not None
-    for number, each in enumerate(batches):
-        if context.attemptNumber() < context.partitionId() < STUCK_TASK and number == STUCK_AFTER_BATCHES:
-            raise RuntimeError("a task that fails at first")
-        yield each
+def failing_at_first(gate: Path) -> Callable[[Batches], Batches]:
+    """The first attempt of one task fails half-way, and the first two of another: when the gate, a file, exists."""
+
+    def passed(batches: Batches) -> Batches:
+        context = TaskContext.get()
+        assert context is not None
+        fails = context.attemptNumber() < context.partitionId() < STUCK_TASK
+        for number, each in enumerate(batches):
+            if fails and number == STUCK_AFTER_BATCHES:
+                while not gate.exists():
+                    time.sleep(GATE_SECONDS)
+                raise RuntimeError("a task that fails at first")
+            yield each
+
+    return passed
 
 
 # --- jobs
@@ -135,8 +142,9 @@ def write_side_by_side(spark: SparkSession, folder: str, rows: int, **where: Any
     _write(_numbered(spark, rows, where).mapInArrow(side_by_side(Path(folder), rows // TASKS), "id LONG"), **where)
 
 
-def write_with_failures(spark: SparkSession, rows: int, **where: Any) -> None:
-    _write(_numbered(spark, rows, where).mapInArrow(failing_at_first, "id LONG"), **where)
+def write_with_failures(spark: SparkSession, gate: str, rows: int, **where: Any) -> None:
+    """Attempts that fail do so behind the gate."""
+    _write(_numbered(spark, rows, where).mapInArrow(failing_at_first(Path(gate)), "id LONG"), **where)
 
 
 def print_threads(spark: SparkSession) -> None:
