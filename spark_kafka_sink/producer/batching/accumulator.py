@@ -13,8 +13,8 @@ or a flush or the close is under way.
 Memory. What is reserved when rows are staged is enough for their Arrow bytes, and for what they become: the upper bound
 of what they are encoded to, and with compression as much again, as room for the compressed form until the batches are
 closed. So no thread waits for memory while it holds rows that others wait for, and neither encoding nor compressing can
-run out of it. On top of buffer.memory comes, while a thread encodes a stage, the other form of its rows: a third of it
-at most. The encoded rows of one buffer share a lease (buffer_pool.py); when memory is short, the last few batches of a
+run out of it. On top of buffer.memory comes, while a thread encodes a stage, the other form of its rows: half of it at
+most. The encoded rows of one buffer share a lease (buffer_pool.py); when memory is short, the last few batches of a
 buffer are copied out of it. A call that is larger than the memory is taken in chunks; max.block.ms is for each chunk,
 so that a large call to slow brokers does not fail while it makes progress. A record of send() is charged for its future
 as well.

@@ -10,7 +10,8 @@ beside a column of partition numbers, until their stage is due:
     hurried       a flush or the close is under way: at once
 
 Keys are skewed: in ten thousand rows over a thousand partitions one partition may have a whole batch, and most have a
-few rows. Then only the rows of the full partitions leave (`split`), and the others wait on.
+few rows. Then only the rows of the full partitions leave (`split`), and the others wait on. To take them out copies the
+others. So in a stage that is half full already they wait, too, until it is full and all leave.
 
 Single records wait as they are given, and cost as little as a tuple in a list. When they are as many bytes as a batch,
 or their stage is due, they become columns and get their partitions, all at once (`place`). Mostly no partition is full
@@ -215,23 +216,27 @@ class Stage:
 
     def is_full(self, batch_bytes: int) -> bool:
         """Should rows become batches now? `batch_bytes` is what a batch takes, without its header."""
-        enough = batch_bytes if not self.bytes else _BATCHES_UNPLACED * batch_bytes
-        if self.fullest_bytes >= batch_bytes or self.unplaced_bytes >= enough:
-            return True
         size = self.bytes + self.unplaced_bytes
-        if size < _FULL_BYTES and size < self._bytes_max:
-            return False
-        return size >= self._bytes_max or size >= _BYTES_PER_PARTITION * int(np.count_nonzero(self._staged_bytes))
+        enough = batch_bytes if not self.bytes else _BATCHES_UNPLACED * batch_bytes
+        if size >= self._bytes_max or self.unplaced_bytes >= enough:
+            return True
+        if self.fullest_bytes >= batch_bytes:
+            return size < self._bytes_max // 2 or not self._is_thin(batch_bytes)
+        return size >= _FULL_BYTES and size >= _BYTES_PER_PARTITION * int(np.count_nonzero(self._staged_bytes))
+
+    def _is_thin(self, batch_bytes: int) -> bool:
+        """Have the partitions without a full batch too few rows for batches?"""
+        waiting = self._staged_bytes[self._staged_bytes < batch_bytes]
+        enough = min(_BYTES_PER_PARTITION, batch_bytes // 2)
+        return int(waiting.sum()) < enough * int(np.count_nonzero(waiting))
 
     def leaving(self, batch_bytes: int) -> NDArray[np.bool_] | None:
         """Mask of the partitions whose rows leave; None: all leave."""
         full = self._staged_bytes >= batch_bytes
         if not self.is_full(batch_bytes):
-            return full
-        waiting = self._staged_bytes[~full]
-        enough = min(_BYTES_PER_PARTITION, batch_bytes // 2)
-        thin = int(waiting.sum()) < enough * int(np.count_nonzero(waiting))
-        return full if thin and self.bytes < self._bytes_max and self._splits < _SPLITS_MAX else None
+            return np.zeros_like(full)
+        may_split = self.bytes < self._bytes_max and self._splits < _SPLITS_MAX
+        return full if may_split and self._is_thin(batch_bytes) else None
 
     def split(self, leaving: NDArray[np.bool_]) -> tuple[Stage, Stage]:
         """A stage of the rows that leave, and one of the others; both are as old as this one, which does not change."""

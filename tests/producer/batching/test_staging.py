@@ -168,6 +168,19 @@ def test_the_rows_of_a_full_partition_leave_and_the_thin_ones_wait_on_as_old_as_
     assert len(stage.entries) == 3
 
 
+def test_while_others_are_thin_a_full_partition_waits_in_a_stage_that_is_half_full_until_all_leave() -> None:
+    less_than_half, half_full = skewed_stage(bytes_max=40_602), skewed_stage(bytes_max=40_600)
+    assert less_than_half.bytes == half_full.bytes == 20_300
+    assert less_than_half.is_full(16 * KIB)
+    assert not half_full.is_full(16 * KIB)
+    leaving = half_full.leaving(16 * KIB)
+    assert leaving is not None
+    assert not leaving.any()
+    half_full.add(rows_of([100] * 203, [29] * 203), 20_300)
+    assert half_full.is_full(16 * KIB)
+    assert half_full.leaving(16 * KIB) is None
+
+
 def test_what_is_staged_later_comes_behind_rows_that_wait_on() -> None:
     stage, later = skewed_stage(), Stage("t", 9, 32 * MIB)
     added = rows_of([1_000] * 17, [30] * 17)

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from spark_kafka_sink.producer.batching.staging import Stage
-from tests.producer.batching.accumulator_harness import BATCH_ROWS, VALUE, Harness
+from tests.producer.batching.accumulator_harness import BATCH_ROWS, VALUE, Harness, tp
 from tests.producer.batching.named_call import name_of
 
 LINGER_MS = 1_000
@@ -41,6 +41,19 @@ def test_thin_partitions_gather_the_rows_of_many_calls_in_one_batch_each() -> No
     thin = [batch for _ in range(BATCH_ROWS) for batch in h.take() if batch.topic_partition.partition]
     assert [batch.record_count for batch in thin] == [BATCH_ROWS // 2] * (PARTITIONS - 1)
     assert {len(batch.rows) for batch in thin} == {1}  # filled once
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_rows_of_thin_partitions_become_batches_before_they_have_taken_all_memory(compression: str) -> None:
+    options = {"compression_type": compression, "buffer_memory": 100_000, "batch_size": 16_384, "max_block_ms": 0}
+    h = Harness(leaders=[0] * PARTITIONS, linger_ms=LINGER_MS, **options)
+    calls = 0
+    while not h.accumulator.queued(tp(0)):
+        appended = h.append_rows([VALUE] * PARTITIONS, list(range(PARTITIONS)), call=(calls := calls + 1))
+        assert appended == (PARTITIONS, None)
+    (batch,) = h.accumulator.queued(tp(0))
+    assert batch.record_count == calls
+    assert calls == {"none": 11, "gzip": 8}[compression]
 
 
 def test_rows_that_are_staged_while_others_leave_come_behind_those_that_wait_on(
