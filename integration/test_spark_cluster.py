@@ -128,7 +128,8 @@ def test_a_speculative_attempt_loses_nothing_and_leaves_nothing_behind(
 def test_of_two_attempts_of_a_task_that_both_write_exactly_once_commits_one_and_aborts_the_other(
     kafka: KafkaCluster, driver: ClusterDriver, topic: str, tmp_path: Path, batches: int
 ) -> None:
-    options = {"deliveryGuarantee": "exactly-once", "transactionalIdPrefix": topic}
+    # Without linger.ms an attempt sends what it gets: the loser ends a moment after the winner.
+    options = {"deliveryGuarantee": "exactly-once", "transactionalIdPrefix": topic, "kafka.linger.ms": "0"}
     if batches > 1:
         options["checkpointLocation"] = str(tmp_path / "checkpoint")
     driver.begin(jobs.write_side_by_side, topic=topic, rows=ROWS, folder=str(tmp_path), options=options)
