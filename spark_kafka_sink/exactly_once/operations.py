@@ -150,17 +150,28 @@ def _opened(options: Mapping[str, str], prefix: str, topic: str) -> Iterator[Que
 
 def _fenced(query: QueryTransactions, check: Callable[[Entry], None]) -> tuple[ProducerIdAndEpoch, Entry]:
     """Fence the driver of the prefix. `check` looks at the entry before that, so that no driver is fenced for nothing,
-    and at the entry after it, which counts."""
-    seen = query.look_when_ended()
-    hint = query.entry(None if seen is None else seen.id_and_epoch.producer_id)
-    if not hint.generation:
-        raise refusals.unknown_prefix(query.log.topic, query.prefix, exists=True)
-    check(hint)
-    query.look_again(seen)
-    driver, _ = query.fence(seen, TIMEOUTS_MS)
-    entry = query.entry(driver.producer_id)
-    check(entry)
-    return driver, entry
+    and at the entry after it, which counts.
+
+    In turns, since a driver that died in its decision has left that open: brokers abort it, and refuse the fence. A
+    driver that has claimed the prefix meanwhile is left alone.
+    """
+    hints: list[Entry] = []
+
+    def turn(seen: TransactionDescription | None) -> tuple[ProducerIdAndEpoch, Entry]:
+        hint = query.entry(None if seen is None else seen.id_and_epoch.producer_id)
+        if not hint.generation:
+            raise refusals.unknown_prefix(query.log.topic, query.prefix, exists=True)
+        hints.append(hint)
+        if hint != hints[0]:
+            raise refusals.fenced(query.driver_id)
+        check(hint)
+        query.look_again(seen)
+        driver, _ = query.fence(seen, TIMEOUTS_MS)
+        entry = query.entry(driver.producer_id)
+        check(entry)
+        return driver, entry
+
+    return query.in_turns(turn, query.look_when_ended())
 
 
 def _refuse_decided(entry: Entry) -> None:

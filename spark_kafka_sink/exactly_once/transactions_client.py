@@ -31,7 +31,7 @@ from spark_kafka_sink.producer.transactions.requests import (
     InitProducerId,
     codes_of_partitions,
 )
-from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
+from spark_kafka_sink.producer.transactions.transaction_description import COMPLETE_ABORT, TransactionDescription
 from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.producer.transactions.verdicts import NOT_THE_CALLERS, Judgement, Verdict, may_pass
 from spark_kafka_sink.protocol import error_codes
@@ -151,6 +151,8 @@ class TransactionsClient(Closing):
         `patience_ms`: how long each of these steps may bring nothing; the client's patience by default.
         """
         version = self.transaction_version
+        if version < 2:
+            listed = self._as_they_are(listed, patience_ms)
         wanted = listed if version >= 2 else [each for each in listed if each.is_open]
         identities = [TransactionIdentity(each.transactional_id, *each.id_and_epoch, version) for each in wanted]
         refused = self.end(identities, commit=False, patience_ms=patience_ms)
@@ -158,6 +160,14 @@ class TransactionsClient(Closing):
         if version < 2:
             ended = [each for each in listed if each.transactional_id not in refused]
             self._fence_in_version_1(ended, patience_ms)
+
+    def _as_they_are(
+        self, listed: Sequence[TransactionDescription], patience_ms: float | None
+    ) -> list[TransactionDescription]:
+        """What was listed, with the partitions that were added since. Those that have another epoch now stay as they were."""
+        now = self.describe([each.transactional_id for each in listed], patience_ms=patience_ms) if listed else {}
+        found = [(each, now.get(each.transactional_id, each)) for each in listed]
+        return [later if later.id_and_epoch == each.id_and_epoch and later.is_open else each for each, later in found]
 
     def _fence_in_version_1(self, ended: Sequence[TransactionDescription], patience_ms: float | None) -> None:
         """Fence those that still have the epoch under which they were listed.
@@ -168,7 +178,8 @@ class TransactionsClient(Closing):
 
         That alone does not stop a task that has added its partitions already: leaders before Kafka 3.6 look at no
         coordinator, and would take what it still sends, which no marker ends. So these partitions get a marker of the
-        next epoch as well.
+        next epoch as well. What a task adds between the end and the fence is aborted by the fence, which is refused
+        then: such an id is fenced once more.
         """
         now = self.describe([each.transactional_id for each in ended], patience_ms=patience_ms) if ended else {}
         same = [
@@ -176,7 +187,33 @@ class TransactionsClient(Closing):
             for each in ended
             if each.transactional_id in now and now[each.transactional_id].id_and_epoch == each.id_and_epoch
         ]
-        fences = [InitProducerId(each.transactional_id, fenced_ms(each.timeout_ms), expected_of(each)) for each in same]
+        answers = self._fenced(same, patience_ms)
+        answers |= self._fenced(self._aborted_by_fences(same, answers, patience_ms), patience_ms)
+        self._fence_at_leaders([each for each in same if each.is_open], answers, patience_ms)
+
+    def _aborted_by_fences(
+        self,
+        fenced: Sequence[TransactionDescription],
+        answers: Mapping[str, InitProducerIdResponse],
+        patience_ms: float | None,
+    ) -> list[TransactionDescription]:
+        """What had something open when its fence came, as it is now: under the next epoch, with nothing begun."""
+        following = {
+            each.transactional_id: each.id_and_epoch._replace(epoch=each.id_and_epoch.epoch + 1)
+            for each in fenced
+            if answers[each.transactional_id].error_code in NOT_THE_CALLERS
+        }
+        now = self.describe(following, patience_ms=patience_ms) if following else {}
+        return [
+            each for name, each in now.items() if each.state == COMPLETE_ABORT and each.id_and_epoch == following[name]
+        ]
+
+    def _fenced(
+        self, looked_at: Sequence[TransactionDescription], patience_ms: float | None
+    ) -> dict[str, InitProducerIdResponse]:
+        fences = [
+            InitProducerId(each.transactional_id, fenced_ms(each.timeout_ms), expected_of(each)) for each in looked_at
+        ]
         answers = self._coordinated.answers(fences, timeout_ms=patience_ms)
         codes = {each: answers[each.transactional_id].error_code for each in fences}
         refused = [
@@ -185,7 +222,7 @@ class TransactionsClient(Closing):
             if code
         ]
         _warn_of("an attempt that may come late could not be fenced", refused)
-        self._fence_at_leaders([each for each in same if each.is_open], answers, patience_ms)
+        return answers
 
     def _fence_at_leaders(
         self,

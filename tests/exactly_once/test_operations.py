@@ -23,14 +23,17 @@ from spark_kafka_sink.errors import (
     ProducerFencedError,
 )
 from spark_kafka_sink.exactly_once import clients, operations
+from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, EntryState
 from spark_kafka_sink.exactly_once.job_names import new_job_prefix
+from spark_kafka_sink.exactly_once.log_writer import OpenWrite
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.transactions.requests import FindCoordinator
+from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorResponse
@@ -40,6 +43,7 @@ from tests.exactly_once.cases import (
     LOG,
     PREFIX,
     TOPIC,
+    Crash,
     Query,
     client_of,
     dying,
@@ -270,6 +274,38 @@ def test_that_a_newer_driver_has_overtaken_a_person_is_said(query: Query, operat
         operation(options(query.broker), PREFIX, LOG)
 
 
+def test_what_a_driver_that_died_in_its_decision_left_open_is_in_no_persons_way(query: Query) -> None:
+    """Brokers abort its record for the person's fence, and refuse that."""
+    start = query.begin()
+    written = query.write_both(start, 0)
+    with patch.object(OpenWrite, "commit", side_effect=Crash), pytest.raises(Crash):
+        query.commit(start, 0, written)
+    aborted = operations.abort(options(query.broker), PREFIX, LOG)
+    assert [each.transactional_id for each in aborted] == [each.transactional_id for each in written]
+    assert open_ids(query.broker) == []
+
+
+def test_a_person_leaves_a_driver_alone_that_has_claimed_the_prefix_while_the_fence_was_asked_for(query: Query) -> None:
+    query.write_both(query.begin(), 0)
+    look_again = QueryTransactions.look_again
+    newer = list[BatchStart]()
+
+    def begin(transactions: QueryTransactions, found: TransactionDescription | None) -> None:
+        if not newer:
+            with patch.object(QueryTransactions, "look_again", look_again):
+                newer.append(query.again(name="newer").begin())
+        look_again(transactions, found)
+
+    with (
+        patch.object(QueryTransactions, "look_again", begin),
+        pytest.raises(ExactlyOnceError, match=r"newer driver .* at this moment\. Nothing that belongs to it was"),
+    ):
+        operations.abort(options(query.broker), PREFIX, LOG)
+    again = query.again(name="newer")
+    again.commit(newer[0], 0, again.write_both(newer[0], 0))
+    assert seen(query.broker) == rows(0)
+
+
 # --- jobs without a name
 
 
@@ -306,6 +342,18 @@ def test_what_such_a_job_had_decided_is_committed(query: Query) -> None:
         dead.commit(start, 0, written)
     operations.free_abandoned_jobs(options(query.broker), LOG)
     assert seen(query.broker) == rows(0)
+
+
+def test_what_such_a_job_was_deciding_when_its_driver_died_is_aborted(query: Query) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        dead = job(query, process.pid)
+        process.kill()
+    start = dead.begin()
+    written = dead.write_both(start, 0)
+    with patch.object(OpenWrite, "commit", side_effect=Crash), pytest.raises(Crash):
+        dead.commit(start, 0, written)
+    operations.free_abandoned_jobs(options(query.broker), LOG)
+    assert (seen(query.broker), open_ids(query.broker, dead.prefix)) == ([], [])
 
 
 @pytest.mark.parametrize("at", ["commit", "losers"])

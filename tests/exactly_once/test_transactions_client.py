@@ -213,6 +213,46 @@ def test_what_is_aborted_is_not_written_to_where_leaders_ask_no_coordinator(
     assert seen(broker) == ["3"]
 
 
+@pytest.mark.parametrize("step", ["before the end", "between end and fence"])
+def test_a_partition_that_an_attempt_adds_while_it_is_aborted_takes_nothing_of_it_any_more(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Before Kafka 3.6: what a leader took then was seen with the next transaction of the id."""
+    monkeypatch.setattr(TransactionCoordinator, "verify", lambda *arguments: error_codes.NONE)
+    alive = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "alive", "linger.ms": 0})
+
+    def send(partition: int) -> None:
+        alive.send(ProducerRecord("t", b"late", partition=partition)).result(PATIENCE_SECONDS)
+
+    alive.init_transactions()
+    alive.begin_transaction()
+    send(0)
+    with client_of(broker) as client:
+        listed = [*client.describe(["alive"]).values()]
+        if step == "before the end":
+            send(1)
+        looks, describe = iter([False, step == "between end and fence", False]), client.describe
+
+        def look(*arguments: Any, **options: Any) -> Any:
+            found = describe(*arguments, **options)
+            if next(looks):
+                send(1)
+            return found
+
+        monkeypatch.setattr(client, "describe", look)
+        client.abort(listed)
+        with pytest.raises(KafkaSinkError):
+            send(1 if step == "before the end" else 0)
+    alive.close(timeout=0)
+    with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "alive"}) as another:
+        another.init_transactions()
+        another.begin_transaction()
+        for partition in (0, 1):
+            another.send(ProducerRecord("t", b"its own", partition=partition))
+        another.commit_transaction()
+    assert seen(broker) == ["its own"] * 2
+
+
 def test_an_attempt_that_has_just_begun_is_aborted_though_its_first_request_is_being_written(
     broker: EmbeddedBroker,
 ) -> None:

@@ -10,7 +10,7 @@ from spark_kafka_sink.producer.transactions.transaction_description import EMPTY
 from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
-from tests.exactly_once.three_nodes import DEAD, ELECTION_MS, IDS, Cluster, elapsed_ms
+from tests.exactly_once.three_nodes import DEAD, ELECTION_MS, IDS, OF_THE_DEAD, Cluster, elapsed_ms
 from tests.exactly_once.three_nodes import client as client
 from tests.exactly_once.three_nodes import cluster as cluster
 from tests.exactly_once.three_nodes import prepared as prepared
@@ -69,6 +69,19 @@ def test_a_broker_that_has_come_since_is_asked_for_its_list(
         cluster.control.start_node(DEAD)
         cluster.share(range(3))
         assert client.ids(IDS.__contains__) == sorted(IDS)
+
+
+def test_what_moves_while_a_list_is_answered_to_a_broker_that_has_answered_is_in_the_next_list(
+    cluster: Cluster, client: TransactionsClient, prepared: list[TransactionIdentity]
+) -> None:
+    def moves(request: object) -> bool:
+        for name in OF_THE_DEAD:
+            cluster.control.move_coordinator(name, 0)
+        return True
+
+    cluster.control.when(api=ApiKey.LIST_TRANSACTIONS, node=DEAD, matches=moves).delay(0)
+    assert client.ids(IDS.__contains__) == sorted(set(IDS) - set(OF_THE_DEAD))
+    assert client.ids(IDS.__contains__) == sorted(IDS)
 
 
 def test_a_list_that_fails_is_asked_for_again_after_pauses_that_grow(cluster: Cluster) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 
 from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.errors import KafkaSinkError, TransactionAbortableError
+from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError, TransactionAbortableError
 from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.producer.transactions import states as calls
@@ -52,6 +52,7 @@ from spark_kafka_sink.protocol.message import Message
 _log = logging.getLogger(__name__)
 
 _S = TransactionState
+_TO_BE_ASKED_AGAIN = (Verdict.RETRY, Verdict.LOOK_UP)
 Request = TransactionRequest[Any]
 
 
@@ -102,7 +103,13 @@ class TransactionManager:
         A producer that is ready, or whose prepared transaction others have ended, may do so again, under any id.
         """
         with self._lock:
-            return self._calls.operate(calls.INIT, lambda: self._begin_init(transactional_id or self.transactional_id))
+            wanted = transactional_id or self.transactional_id
+            if self._calls.pending is not None and wanted != self.transactional_id:
+                raise IllegalStateError(
+                    f"transactional id {self.transactional_id}: a call for {wanted} cannot begin, because it is not "
+                    f"known how {self._calls.pending.name}() ended: call that again, or make a new producer."
+                )
+            return self._calls.operate(calls.INIT, lambda: self._begin_init(wanted))
 
     def take_over(self, prepared: TransactionIdentity) -> None:
         """Hold a transaction that another process has prepared, to commit or abort it."""
@@ -308,14 +315,14 @@ class TransactionManager:
                 return  # of a call whose time was up: what it says may be older than the call that waits now
             judgement = request.judged(message)
             verdict = judgement.verdict
-            if request.joins and self._transaction is not None:
-                self._transaction.in_doubt = False
+            if request.joins and self._transaction is not None and verdict not in _TO_BE_ASKED_AGAIN:
+                self._transaction.in_doubt = False  # an earlier one, whose answer was lost, may be carried out yet
             if verdict < Verdict.ABORTABLE:
                 request.progress(message, self)
             if verdict is Verdict.DONE:
                 self._coordinators.succeeded(request)
                 request.follow(message, self)
-            elif verdict in (Verdict.RETRY, Verdict.LOOK_UP):
+            elif verdict in _TO_BE_ASKED_AGAIN:
                 if verdict is Verdict.LOOK_UP:
                     self._coordinators.forget(request)
                 self._coordinators.pause(now, judgement.code)

@@ -277,6 +277,18 @@ def test_an_abort_asks_once_more_for_what_may_have_been_added() -> None:
     assert error_of(operation) is None
 
 
+@pytest.mark.parametrize("code", [codes.CONCURRENT_TRANSACTIONS, codes.NOT_COORDINATOR])
+def test_an_answer_that_settles_nothing_leaves_in_doubt_what_an_earlier_request_may_add(code: int) -> None:
+    talk = about_to(AddPartitions)
+    talk.lose(AddPartitions)
+    talk.answer(AddPartitions, code)
+    talk.wait()
+    operation = talk.manager.abort()
+    talk.settle()
+    assert error_of(operation) is None
+    assert EndTransaction in talk.asked
+
+
 def test_an_abort_asks_once_more_for_a_group_that_may_have_been_added() -> None:
     talk = about_to(AddOffsets)
     talk.lose(AddOffsets)
