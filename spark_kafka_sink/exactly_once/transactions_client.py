@@ -164,7 +164,7 @@ class TransactionsClient(Closing):
     def _as_they_are(
         self, listed: Sequence[TransactionDescription], patience_ms: float | None
     ) -> list[TransactionDescription]:
-        """What was listed, with the partitions that were added since. Those that have another epoch now stay as they were."""
+        """What was listed, with the partitions that were added since. What has another epoch now stays as it was."""
         now = self.describe([each.transactional_id for each in listed], patience_ms=patience_ms) if listed else {}
         found = [(each, now.get(each.transactional_id, each)) for each in listed]
         return [later if later.id_and_epoch == each.id_and_epoch and later.is_open else each for each, later in found]
