@@ -335,20 +335,6 @@ def test_calls_that_need_a_transaction_say_what_to_call_first() -> None:
         talk.manager.ensure_can_send()
 
 
-def test_while_an_id_is_asked_for_another_one_is_refused_and_the_first_may_be_asked_for_again() -> None:
-    talk = Talk()
-    pending = talk.manager.init("one")
-    with pytest.raises(IllegalStateError, match=r"id one: a call for two cannot begin, because .* init_transactions\("):
-        talk.manager.init("two")
-    assert talk.manager.init("one") is pending
-    talk.settle()
-    pending.result()
-    second = talk.manager.init("two")
-    talk.settle()
-    second.result()
-    assert talk.manager.transactional_id == "two"
-
-
 @pytest.mark.parametrize("call", ["begin", "commit", "abort"])
 def test_an_illegal_call_raises_and_changes_nothing(call: str) -> None:
     talk = Talk()

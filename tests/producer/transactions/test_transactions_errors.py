@@ -9,6 +9,7 @@ import pytest
 from spark_kafka_sink.errors import (
     AuthorizationError,
     DeliveryTimeoutError,
+    IllegalStateError,
     KafkaSinkError,
     ProducerFencedError,
     UnsupportedVersionError,
@@ -236,3 +237,17 @@ def test_a_timeout_above_the_brokers_limit_fails_init() -> None:
     operation = talk.manager.init()
     talk.answer(InitProducerId, codes.INVALID_TRANSACTION_TIMEOUT)
     assert "transaction.timeout.ms exceeds the broker's transaction.max.timeout.ms" in str(error_of(operation))
+
+
+def test_while_an_id_is_asked_for_another_one_is_refused_and_the_first_may_be_asked_for_again() -> None:
+    talk = Talk()
+    pending = talk.manager.init("one")
+    with pytest.raises(IllegalStateError, match=r"id one: a call for two cannot begin, because .* init_transactions\("):
+        talk.manager.init("two")
+    assert talk.manager.init("one") is pending
+    talk.settle()
+    pending.result()
+    second = talk.manager.init("two")
+    talk.settle()
+    second.result()
+    assert talk.manager.transactional_id == "two"

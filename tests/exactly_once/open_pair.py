@@ -1,0 +1,21 @@
+"""Two open transactions, one of each task of a batch."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
+from spark_kafka_sink.testing import EmbeddedBroker
+from tests.exactly_once.cases import Query
+
+
+@pytest.fixture
+def written(broker: EmbeddedBroker) -> list[TransactionIdentity]:
+    """The open transactions of two tasks."""
+    query = Query(broker)
+    start = query.begin()
+    return query.write_both(start, 0)
+
+
+def ids(written: list[TransactionIdentity]) -> list[str]:
+    return [each.transactional_id for each in written]
