@@ -230,3 +230,7 @@ def dying(at: str) -> Iterator[None]:
             stack.enter_context(patch.object(QueryTransactions, "end_listed", die))
         stack.enter_context(pytest.raises(Crash))
         yield
+
+
+def options(broker: EmbeddedBroker) -> dict[str, str]:
+    return {"bootstrap.servers": broker.bootstrap_servers}

@@ -41,6 +41,7 @@ from tests.exactly_once.cases import (
     dying,
     no_new_epoch,
     open_ids,
+    options,
     rows,
     seen,
 )
@@ -50,10 +51,6 @@ from tests.exactly_once.cases import broker as broker
 @pytest.fixture
 def query(broker: EmbeddedBroker) -> Query:
     return Query(broker)
-
-
-def options(broker: EmbeddedBroker) -> dict[str, str]:
-    return {"bootstrap.servers": broker.bootstrap_servers}
 
 
 def decided_by_a_driver_that_died(query: Query) -> list[str]:

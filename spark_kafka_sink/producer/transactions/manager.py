@@ -316,7 +316,8 @@ class TransactionManager:
             judgement = request.judged(message)
             verdict = judgement.verdict
             if request.joins and self._transaction is not None and verdict not in _TO_BE_ASKED_AGAIN:
-                self._transaction.in_doubt = False  # an earlier one, whose answer was lost, may be carried out yet
+                # Else an earlier one, whose answer was lost, may be carried out yet.
+                self._transaction.in_doubt = False
             if verdict < Verdict.ABORTABLE:
                 request.progress(message, self)
             if verdict is Verdict.DONE:

@@ -28,6 +28,7 @@ from tests.exactly_once.cases import (
     Query,
     dying,
     open_ids,
+    options,
     rows,
     seen,
 )
@@ -39,13 +40,16 @@ def query(broker: EmbeddedBroker) -> Query:
     return Query(broker)
 
 
-def options(broker: EmbeddedBroker) -> dict[str, str]:
-    return {"bootstrap.servers": broker.bootstrap_servers}
-
-
 def job(query: Query, process: int) -> Query:
     """One whose driver's process is this one."""
     return Query(query.broker, prefix=new_job_prefix(process), checkpoint="", is_given=False)
+
+
+def dead_job(query: Query) -> Query:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        dead = job(query, process.pid)
+        process.kill()
+    return dead
 
 
 def test_what_a_job_without_a_name_has_left_is_freed_by_the_next_one_if_its_process_has_ended(
@@ -67,9 +71,7 @@ def test_what_a_job_without_a_name_has_left_is_freed_by_the_next_one_if_its_proc
 
 
 def test_what_such_a_job_had_decided_is_committed(query: Query) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        dead = job(query, process.pid)
-        process.kill()
+    dead = dead_job(query)
     start = dead.begin()
     written = dead.write_both(start, 0)
     with dying("commit"):
@@ -79,9 +81,7 @@ def test_what_such_a_job_had_decided_is_committed(query: Query) -> None:
 
 
 def test_what_such_a_job_was_deciding_when_its_driver_died_is_aborted(query: Query) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        dead = job(query, process.pid)
-        process.kill()
+    dead = dead_job(query)
     start = dead.begin()
     written = dead.write_both(start, 0)
     with patch.object(OpenWrite, "commit", side_effect=Crash), pytest.raises(Crash):
@@ -94,9 +94,7 @@ def test_what_such_a_job_was_deciding_when_its_driver_died_is_aborted(query: Que
 def test_what_attempts_that_lost_have_left_of_such_a_job_is_freed_wherever_its_driver_dies(
     query: Query, at: str
 ) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        dead = job(query, process.pid)
-        process.kill()
+    dead = dead_job(query)
     delivery = dataclasses.replace(dead.delivery, is_forgotten=True)
     start = dead.begin()
     written = dead.write_both(start, 0)
@@ -127,9 +125,7 @@ def test_such_a_job_is_not_forgotten_while_it_is_not_known_what_attempts_that_lo
 def test_that_what_such_a_job_has_left_cannot_be_freed_is_a_warning(
     query: Query, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        dead = job(query, process.pid)
-        process.kill()
+    dead = dead_job(query)
     dead.write_both(dead.begin(), 0)
     with patch.object(operations, "abort", side_effect=NetworkError("no broker answers")):
         operations.free_abandoned_jobs(options(query.broker), LOG)
