@@ -233,8 +233,8 @@ class RecordAccumulator:
             raise
 
     def _staged(self, topic: str, *, first: bool, full: bool) -> None:
-        """Fill batches if the stage is full; wake the sender if there is something to send, or a new linger to wait
-        for."""
+        """Fill batches if the stage is full; wake the sender if there may be something to send, or a linger to wait
+        for that it has not seen."""
         if (full and self._filler.fill(topic, only_full=True)) or first:
             self._wakeup()
 
@@ -269,10 +269,12 @@ class RecordAccumulator:
                 self._filler.free_sparse_memory()
             flushes = self._incomplete.new_flushes()
             due = self._filler.topics() if flushes else []
-            for stage in self._filler.stages.values():
+            for stage in self._filler.all_stages():
                 due_ms = self._due_ms(stage, now, hurry=hurry)
                 if not at_once and due_ms > now:
                     next_ms = min(next_ms, due_ms)
+                elif self._filler.is_taken(stage):
+                    stage.overlooked = True
                 elif not flushes:
                     due.append(stage.topic)
             if not due and not flushes:

@@ -104,6 +104,14 @@ class BatchFiller:
         stage = self.stages[topic] = Stage(topic, now, bytes_max)
         return stage
 
+    def all_stages(self) -> list[Stage]:
+        """Rows that wait, and rows that are taken: of these some may wait on."""
+        return [*self.stages.values(), *self._taken.values()]
+
+    def is_taken(self, stage: Stage) -> bool:
+        """Is a thread filling its rows into batches?"""
+        return self._taken.get(stage.topic) is stage
+
     @property
     def has_rows(self) -> bool:
         """Are there rows that are in no batch yet?"""
@@ -148,8 +156,8 @@ class BatchFiller:
         return list({*self.stages, *self._fill_locks})
 
     def fill(self, topic: str, *, only_full: bool = False) -> bool:
-        """Put the rows that wait for a topic into batches, after any other thread that is at it. Returns whether there
-        were any.
+        """Put the rows that wait for a topic into batches, after any other thread that is at it. Returns whether the
+        sender must look again: rows have left the stage, or were due when it looked, and may wait on.
 
         `only_full`: nothing if the stage is not full, and of skewed rows only those that fill batches (staging.py).
         """
@@ -207,7 +215,6 @@ class BatchFiller:
             return stage
 
     def _fill(self, stage: Stage, *, only_full: bool) -> bool:
-        """Returns whether rows have left the stage."""
         try:
             runs = self._runs(stage, only_full=only_full)
         except Exception as error:
@@ -221,7 +228,7 @@ class BatchFiller:
                 return True
             self._append(stage, run, additions, queues)
         self._end(stage)
-        return len(runs) > 0
+        return len(runs) > 0 or stage.overlooked
 
     def _runs(self, stage: Stage, *, only_full: bool) -> list[list[StagedRows]]:
         """The rows of the stage, in columns that can be encoded together."""

@@ -139,6 +139,7 @@ class Stage:
         "fullest_bytes",
         "leases",
         "oldest_ms",
+        "overlooked",
         "reserved",
         "topic",
         "unplaced_bytes",
@@ -157,6 +158,7 @@ class Stage:
         self.unplaced_bytes = 0  # and of all single records
         self.fullest_bytes = 0  # what the partition with the most rows has, single records left out; a lower bound
         self._staged_bytes = np.zeros(0, np.int64)  # by partition, lower bounds
+        self.overlooked = False  # the sender found them due, and could not fill them, since they were taken
         self.leases: list[MemoryLease] = []  # what `reserved` has become since the stage was taken
 
     def __repr__(self) -> str:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import BufferExhaustedError, ProducerClosedError, RecordTooLargeError
+from spark_kafka_sink.producer.batching.accumulator import ReadyCheck
+from spark_kafka_sink.producer.batching.staging import Stage
 from tests.producer.batching.accumulator_harness import (
     BATCH_ROWS,
     ERROR,
@@ -194,6 +198,40 @@ def test_an_append_wakes_the_sender_for_a_new_linger_and_for_a_full_batch_only()
     assert h.wakeups == 1
     h.append(0, BATCH_ROWS)
     assert h.wakeups == 2
+
+
+def placed(h: Harness, monkeypatch: pytest.MonkeyPatch, *, later_ms: float) -> ReadyCheck:
+    """Single records get their partitions, and wait on, since none is full. What the sender finds meanwhile."""
+    split = Stage.split
+    checks: list[ReadyCheck] = []
+
+    def split_and_look(stage: Stage, leaving: NDArray[np.bool_]) -> Any:
+        h.clock.now += later_ms
+        checks.append(h.ready())  # on its own thread
+        return split(stage, leaving)
+
+    monkeypatch.setattr(Stage, "split", split_and_look)
+    for row in range(BATCH_ROWS + 1):
+        h.append_record(row % 3)
+    (check,) = checks
+    return check
+
+
+def test_the_sender_looks_again_when_rows_have_lingered_though_another_thread_had_them_when_it_looked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    h = Harness()
+    assert placed(h, monkeypatch, later_ms=4).next_check_delay_ms == 6
+    assert h.wakeups == 1
+
+
+def test_the_sender_is_woken_for_rows_that_wait_on_if_they_were_due_while_another_thread_had_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    h = Harness()
+    assert placed(h, monkeypatch, later_ms=10).next_check_delay_ms == FOREVER
+    assert h.wakeups == 2
+    assert h.ready_nodes() == {0, 1}
 
 
 def test_a_call_larger_than_the_memory_is_taken_in_chunks() -> None:
