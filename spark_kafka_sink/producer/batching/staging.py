@@ -238,7 +238,7 @@ class Stage:
         if not self.is_full(batch_bytes):
             return np.zeros_like(full)
         may_split = self.bytes < self._bytes_max and self._splits < _SPLITS_MAX
-        return full if may_split and self._is_thin(batch_bytes) else None
+        return full if may_split and full.any() and self._is_thin(batch_bytes) else None
 
     def split(self, leaving: NDArray[np.bool_]) -> tuple[Stage, Stage]:
         """A stage of the rows that leave, and one of the others; both are as old as this one, which does not change."""

@@ -181,6 +181,13 @@ def test_while_others_are_thin_a_full_partition_waits_in_a_stage_that_is_half_fu
     assert half_full.leaving(16 * KIB) is None
 
 
+def test_all_rows_leave_a_stage_that_is_full_without_a_full_partition() -> None:
+    stage = Stage("t", 0, 32 * MIB)
+    stage.add(rows_of([64 * KIB] * 64, list(range(64))), 1)  # encoded they may be 8 bytes less, each of them
+    assert stage.is_full(MIB)
+    assert stage.leaving(MIB) is None
+
+
 def test_what_is_staged_later_comes_behind_rows_that_wait_on() -> None:
     stage, later = skewed_stage(), Stage("t", 9, 32 * MIB)
     added = rows_of([1_000] * 17, [30] * 17)
