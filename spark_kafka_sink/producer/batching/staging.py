@@ -131,8 +131,10 @@ class Stage:
 
     __slots__ = (
         "_bytes_max",
+        "_partition_count",
         "_splits",
         "_staged_bytes",
+        "_thin",
         "additions",
         "bytes",
         "entries",
@@ -158,6 +160,8 @@ class Stage:
         self.unplaced_bytes = 0  # and of all single records
         self.fullest_bytes = 0  # what the partition with the most rows has, single records left out; a lower bound
         self._staged_bytes = np.zeros(0, np.int64)  # by partition, lower bounds
+        self._partition_count = 0  # those that have some of them
+        self._thin: tuple[int, bool] | None = None  # what _is_thin has found for batches of this size
         self.overlooked = False  # the sender found them due, and could not fill them, since they were taken
         self.leases: list[MemoryLease] = []  # what `reserved` has become since the stage was taken
 
@@ -208,8 +212,14 @@ class Stage:
         sizes = np.bincount(rows.partitions, rows.sizes).astype(np.int64)
         self._reach(len(sizes))
         self._staged_bytes[: len(sizes)] += sizes - _ROW_BYTES_OVER * rows.counts
-        self.fullest_bytes = int(self._staged_bytes.max())
         self.bytes += int(sizes.sum())
+        self._look_at_partitions()
+
+    def _look_at_partitions(self) -> None:
+        """After a change of _staged_bytes. Single records change nothing there: for each of them is_full is asked."""
+        self.fullest_bytes = int(self._staged_bytes.max(initial=0))
+        self._partition_count = int(np.count_nonzero(self._staged_bytes))
+        self._thin = None
 
     def _reach(self, partitions: int) -> None:
         missing = partitions - len(self._staged_bytes)
@@ -224,13 +234,15 @@ class Stage:
             return True
         if self.fullest_bytes >= batch_bytes:
             return size < self._bytes_max // 2 or not self._is_thin(batch_bytes)
-        return size >= _FULL_BYTES and size >= _BYTES_PER_PARTITION * int(np.count_nonzero(self._staged_bytes))
+        return size >= _FULL_BYTES and size >= _BYTES_PER_PARTITION * self._partition_count
 
     def _is_thin(self, batch_bytes: int) -> bool:
         """Have the partitions without a full batch too few rows for batches?"""
-        waiting = self._staged_bytes[self._staged_bytes < batch_bytes]
-        enough = min(_BYTES_PER_PARTITION, batch_bytes // 2)
-        return int(waiting.sum()) < enough * int(np.count_nonzero(waiting))
+        if self._thin is None or self._thin[0] != batch_bytes:
+            waiting = self._staged_bytes[self._staged_bytes < batch_bytes]
+            enough = min(_BYTES_PER_PARTITION, batch_bytes // 2)
+            self._thin = batch_bytes, int(waiting.sum()) < enough * int(np.count_nonzero(waiting))
+        return self._thin[1]
 
     def leaving(self, batch_bytes: int) -> NDArray[np.bool_] | None:
         """Mask of the partitions whose rows leave; None: all leave."""
@@ -248,6 +260,7 @@ class Stage:
             return leave, rest
         rest._splits = self._splits + 1
         rest._staged_bytes = np.where(leaving, 0, self._staged_bytes)
+        rest._look_at_partitions()
         futures_bytes = 0
         for rows in self.rows:
             going, staying = rows.split(leaving)
@@ -268,7 +281,7 @@ class Stage:
         """Add what was staged after these rows."""
         self._reach(len(later._staged_bytes))
         self._staged_bytes[: len(later._staged_bytes)] += later._staged_bytes
-        self.fullest_bytes = int(self._staged_bytes.max(initial=0))
+        self._look_at_partitions()
         self.bytes += later.bytes
         self.unplaced_bytes += later.unplaced_bytes
         self.reserved += later.reserved

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.errors import DeliveryError
@@ -168,6 +171,16 @@ def test_the_rows_of_a_full_partition_leave_and_the_thin_ones_wait_on_as_old_as_
     assert len(stage.entries) == 3
 
 
+def test_the_rest_of_a_large_stage_waits_until_it_has_enough_for_each_of_its_partitions() -> None:
+    stage = Stage("t", 0, 32 * MIB)
+    stage.add(rows_of([60_000] * 118, [*range(100), *[7] * 18]), 1)
+    leaving = stage.leaving(MIB)
+    assert leaving is not None
+    _, rest = stage.split(leaving)
+    assert rest.bytes > 5 * MIB
+    assert not rest.is_full(MIB)
+
+
 def test_while_others_are_thin_a_full_partition_waits_in_a_stage_that_is_half_full_until_all_leave() -> None:
     less_than_half, half_full = skewed_stage(bytes_max=40_602), skewed_stage(bytes_max=40_600)
     assert less_than_half.bytes == half_full.bytes == 20_300
@@ -186,6 +199,45 @@ def test_all_rows_leave_a_stage_that_is_full_without_a_full_partition() -> None:
     stage.add(rows_of([64 * KIB] * 64, list(range(64))), 1)  # encoded they may be 8 bytes less, each of them
     assert stage.is_full(MIB)
     assert stage.leaving(MIB) is None
+
+
+def test_a_single_record_is_staged_without_a_look_at_each_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+
+    def counted(values: NDArray[np.int64], count: Callable[..., int] = np.count_nonzero) -> int:
+        looks.append(len(values))
+        return count(values)
+
+    monkeypatch.setattr(np, "count_nonzero", counted)
+    half_full, large = skewed_stage(bytes_max=40_600), Stage("t", 0, 32 * MIB)
+    large.add(rows_of([1_000] * 5_000, [*range(1_000)] * 5), 1)
+    for stage in (half_full, large):
+        assert not stage.is_full(16 * KIB)
+        looks.clear()
+        for _ in range(10):
+            add_record(stage, 8, 100)
+            assert not stage.is_full(16 * KIB)
+        assert looks == []
+
+
+def half_full_stage() -> Stage:
+    """Of its 19.2 kB partition 7 has a batch of 16 kB, and partition 8 the rest."""
+    stage = Stage("t", 5, 38_400)
+    stage.add(rows_of([1_200] * 16, [7] * 15 + [8]), 1)
+    return stage
+
+
+def test_whether_others_are_thin_is_asked_anew_when_there_are_more_rows_or_batches_become_smaller() -> None:
+    more, later = rows_of([1_200] * 6, [8] * 6), Stage("t", 9, 38_400)
+    later.add(more, 1)
+    changes: list[Callable[[Stage], None]] = [lambda stage: stage.add(more, 1), lambda stage: stage.extend(later)]
+    for change in changes:
+        stage = half_full_stage()
+        assert not stage.is_full(16 * KIB)
+        assert stage.is_full(2 * KIB)
+        assert not stage.is_full(16 * KIB)
+        change(stage)
+        assert stage.is_full(16 * KIB)
 
 
 def test_what_is_staged_later_comes_behind_rows_that_wait_on() -> None:
