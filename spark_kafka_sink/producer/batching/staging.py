@@ -298,7 +298,8 @@ class Stage:
         pieces = [(its, number) for its in self.additions.buffers for number in range(len(its))]
         for batch, (its, number) in zip(self.additions.batches, pieces, strict=True):
             missing = its.rows(number)
-            if all(rows.first_index != missing.first_index for rows in batch.rows):
+            first = missing.first_index
+            if all(rows.between(first, first + 1) is None for rows in batch.rows):
                 batches.append(ProducerBatch.failed(batch.topic_partition, missing, error))
         return batches
 

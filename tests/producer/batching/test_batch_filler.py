@@ -11,14 +11,15 @@ import pytest
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue
 from spark_kafka_sink.records.compression import Codec
-from tests.producer.batching.accumulator_harness import RECORD_BYTES, VALUE, Harness
+from spark_kafka_sink.records.encoder import encode
+from tests.producer.batching.accumulator_harness import ERROR, RECORD_BYTES, VALUE, Harness
 from tests.producer.batching.named_call import name_of
 
 BATCH_ROWS = (1024 - 61) // RECORD_BYTES
 FAULTS = [MemoryError, ValueError]
 
 
-def failing(real: Callable[..., Any], fault: type[Exception], nth: int = 1) -> Callable[..., Any]:
+def failing(real: Callable[..., Any], fault: type[BaseException], nth: int = 1) -> Callable[..., Any]:
     """Raises at the nth call, before or after it has done its work; all others go through."""
     calls = [0]
 
@@ -66,6 +67,40 @@ def test_a_fault_while_open_batches_are_looked_up_holds_none_of_them(
     sent, failed = sent_and_failed(h)
     assert rows_of(failed) == [("struck", row) for row in range(24)]
     assert rows_of(sent) == [("before", row) for row in range(2 * BATCH_ROWS + 2)]
+
+
+def with_open_batches(*partitions: int) -> Harness:
+    """A harness with an open batch of five rows for each of these partitions."""
+    h = Harness(compression_type="gzip", leaders=(0, 0))
+    h.append_rows([VALUE] * (5 * len(partitions)), list(partitions) * 5, call="before")
+    h.clock.now += 10
+    h.ready()
+    return h
+
+
+def test_rows_behind_others_in_a_compressed_batch_fail_once_when_the_next_compression_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    h = with_open_batches(0, 1)
+    interrupted = failing(lambda *_: b"packed", KeyboardInterrupt, 2)
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch.compress", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        h.append_rows([VALUE] * 20, [0, 1] * 10, call="struck")
+    failed = h.accumulator.abort_incomplete(ERROR)
+    assert rows_of(failed) == [("before", row) for row in range(10)] + [("struck", row) for row in range(20)]
+
+
+def test_rows_behind_others_in_a_compressed_batch_are_sent_when_later_rows_cannot_be_encoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    h = with_open_batches(0)
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.grouping.GROUPED_BYTES_MAX", 6 * RECORD_BYTES)
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode", failing(encode, MemoryError, 2))
+    h.append(0, 5, call="encoded")
+    h.append(0, 5, call="struck")
+    sent, failed = sent_and_failed(h)
+    assert rows_of(sent) == [("before", row) for row in range(5)] + [("encoded", row) for row in range(5)]
+    assert rows_of(failed) == [("struck", row) for row in range(5)]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
