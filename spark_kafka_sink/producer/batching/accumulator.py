@@ -289,7 +289,10 @@ class RecordAccumulator:
             return self._ready_check(now, next_ms)
 
     def _due_ms(self, stage: Stage, now: float, *, hurry: bool) -> float:
-        """When to fill batches with the rows of a stage that is not full. `hurry`: memory is short."""
+        """When to fill batches with the rows of a stage that is not full. `hurry`: memory is short, so that rows
+        which a leader could take wait for nothing."""
+        if hurry and not self._queues.hold_ms(stage.topic):
+            return stage.oldest_ms
         wanted_ms = stage.oldest_ms + (0.0 if hurry else self._config.linger_ms)
         wanted_ms = max(wanted_ms, self._queues.pause_until_ms(stage.topic))
         return wanted_ms if wanted_ms > now else wanted_ms + self._queues.hold_ms(stage.topic)

@@ -249,7 +249,7 @@ class PartitionQueues:
         self._pauses[topic] = ended_ms + pause_ms if pause_ms >= _PAUSE_MS_MIN else 0.0
 
     def pause_until_ms(self, topic: str) -> float:
-        """No rows that have lingered are filled before."""
+        """No rows that have lingered are filled before, unless memory is short."""
         return self._pauses.get(topic, 0.0)
 
     # -- drain --------------------------------------------------------------------------------------------------------

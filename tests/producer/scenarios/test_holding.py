@@ -127,7 +127,7 @@ def test_held_rows_leave_with_the_next_request_and_wait_for_no_answer() -> None:
 
 def after_a_fill_of(spent_ms: float, monkeypatch: pytest.MonkeyPatch) -> Harness:
     """A harness where lingering rows were filled into batches, which took `spent_ms`; then a row was appended."""
-    h = Harness(linger_ms=0)
+    h = Harness(linger_ms=0, max_request_size=REQUEST_BYTES)
     fill = BatchFiller.fill
 
     def slow(filler: BatchFiller, topic: str) -> None:
@@ -166,3 +166,21 @@ def test_a_flush_does_not_wait_for_the_end_of_a_pause(monkeypatch: pytest.Monkey
     (batch,) = h.take()
     h.acknowledge(batch)
     assert h.flushed(flush)
+
+
+def test_where_memory_is_short_a_leader_that_could_take_rows_waits_for_no_end_of_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    h = after_a_fill_of(49, monkeypatch)
+    monkeypatch.setattr(BufferPool, "waiters", 1)
+    assert [batch.topic_partition.partition for batch in h.take()] == [1]
+
+
+def test_a_pause_goes_on_where_memory_is_short_while_every_leader_has_a_full_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    h = after_a_fill_of(49, monkeypatch)
+    for partition in (0, 2):
+        h.append(partition, 9)
+    monkeypatch.setattr(BufferPool, "waiters", 1)
+    assert h.ready().next_check_delay_ms == 98
