@@ -255,10 +255,11 @@ class Stage:
     def split(self, leaving: NDArray[np.bool_]) -> tuple[Stage, Stage]:
         """A stage of the rows that leave, and one of the others; both are as old as this one, which does not change."""
         leave, rest = (Stage(self.topic, self.oldest_ms, self._bytes_max) for _ in range(2))
+        rest._splits = self._splits
         if not leaving.any():
             rest.extend(self)
             return leave, rest
-        rest._splits = self._splits + 1
+        rest._splits += 1
         rest._staged_bytes = np.where(leaving, 0, self._staged_bytes)
         rest._look_at_partitions()
         futures_bytes = 0

@@ -271,6 +271,16 @@ def test_all_rows_leave_when_they_fill_memory_or_the_others_are_not_thin_or_have
     assert splits == 64
 
 
+def test_rows_have_waited_as_often_after_single_records_among_them_got_their_partitions() -> None:
+    stage, splits = skewed_stage(), 0
+    while splits < 100 and (leaving := stage.leaving(16 * KIB)) is not None:
+        splits += 1
+        _, stage = stage.split(leaving)
+        _, stage = stage.split(np.zeros(30, np.bool_))  # none was full
+        stage.add(rows_of([1_000] * 17, [7] * 17), 1)
+    assert splits == 64
+
+
 def test_single_records_and_their_futures_share_what_was_reserved_by_bytes_and_by_count() -> None:
     before = Stage("t", 0, MIB)
     for to, length in ((0, 50), (1, 50), (1, 700)):
