@@ -13,11 +13,12 @@ or a flush or the close is under way.
 Memory. What is reserved when rows are staged is enough for their Arrow bytes, and for what they become: the upper bound
 of what they are encoded to, and with compression as much again, as room for the compressed form until the batches are
 closed. So no thread waits for memory while it holds rows that others wait for, and neither encoding nor compressing can
-run out of it. On top of buffer.memory comes, while a thread encodes a stage, the other form of its rows: half of it at
-most. The encoded rows of one buffer share a lease (buffer_pool.py); when memory is short, the last few batches of a
-buffer are copied out of it. A call that is larger than the memory is taken in chunks; max.block.ms is for each chunk,
-so that a large call to slow brokers does not fail while it makes progress. A record of send() is charged for its future
-as well.
+run out of it. On top of buffer.memory comes, while a thread encodes a stage, the other form of its rows: half of the
+memory for a stage that has just become full, and more where rows were staged behind some that wait on; where stages of
+several topics are encoded at a time, as much as buffer.memory at most. The encoded rows of one buffer share a lease
+(buffer_pool.py); when memory is short, the last few batches of a buffer are copied out of it. A call that is larger
+than the memory is taken in chunks; max.block.ms is for each chunk, so that a large call to slow brokers does not fail
+while it makes progress. A record of send() is charged for its future as well.
 
 Locks. _lock guards stages, queues and batches that are not in flight; it is held for moments, never while encoding,
 compressing or waiting. A topic's fill lock is taken before _lock, never after. Under _lock that of the transaction is
