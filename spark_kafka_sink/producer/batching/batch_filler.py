@@ -51,6 +51,9 @@ _STAGE_SHARE = 2
 partitions this limit decides: with a third a row costs a tenth more, with a quarter two tenths."""
 _STAGE_SHARE_COMPRESSED = 3
 """Memory is reserved twice for rows that will be compressed."""
+_RESERVED_SHARE = 0.75
+"""A stage is full as well when this part of the memory is reserved for it. A record of send() of 100 bytes is reserved
+three times as much; columns are full before, unless rows are tiny."""
 _RATIO_SAFETY = 1.05  # an estimate of the compressed size is taken a little too high, as in Java
 
 
@@ -98,10 +101,8 @@ class BatchFiller:
 
     def new_stage(self, topic: str, now: float) -> Stage:
         """For the first row of a topic that waits."""
-        bytes_max = max(
-            1, self._config.buffer_memory // (_STAGE_SHARE_COMPRESSED if self._compresses else _STAGE_SHARE)
-        )
-        stage = self.stages[topic] = Stage(topic, now, bytes_max)
+        memory, share = self._config.buffer_memory, _STAGE_SHARE_COMPRESSED if self._compresses else _STAGE_SHARE
+        stage = self.stages[topic] = Stage(topic, now, max(1, memory // share), max(1, int(_RESERVED_SHARE * memory)))
         return stage
 
     def all_stages(self) -> list[Stage]:

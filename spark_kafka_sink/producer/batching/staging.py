@@ -4,8 +4,8 @@ Ten thousand rows over a thousand partitions are ten rows for each, and a batch 
 one that gets a thousand. So rows are not sorted into their partitions when they arrive. They wait, as Arrow columns
 beside a column of partition numbers, until their stage is due:
 
-    full          the rows of a partition fill its batch, or all rows have 4 MB or fill a part of buffer.memory: at
-                  once, on the thread of the caller that filled it
+    full          the rows of a partition fill its batch, or all rows have 4 MB, or they or what is reserved for them
+                  fill a part of buffer.memory: at once, on the thread of the caller that filled it
     lingered      linger.ms has passed, or memory is short: on the sender's thread
     hurried       a flush or the close is under way: at once
 
@@ -132,6 +132,7 @@ class Stage:
     __slots__ = (
         "_bytes_max",
         "_partition_count",
+        "_reserved_max",
         "_splits",
         "_staged_bytes",
         "_thin",
@@ -147,11 +148,12 @@ class Stage:
         "unplaced_bytes",
     )
 
-    def __init__(self, topic: str, now: float, bytes_max: int) -> None:
-        """`bytes_max` is the part of buffer.memory that its rows, encoded, may fill."""
+    def __init__(self, topic: str, now: float, bytes_max: int, reserved_max: int) -> None:
+        """The parts of buffer.memory that its rows, encoded, may fill, and that may be reserved for them."""
         self.topic = topic
         self.oldest_ms = now
         self._bytes_max = min(bytes_max, GROUPED_BYTES_MAX)
+        self._reserved_max = reserved_max
         self._splits = 0  # how often rows have left before these
         self.entries: list[Entry] = []
         self.additions = Additions()  # what is being, or was added to batches, and is no entry any more
@@ -230,11 +232,16 @@ class Stage:
         """Should rows become batches now? `batch_bytes` is what a batch takes, without its header."""
         size = self.bytes + self.unplaced_bytes
         enough = batch_bytes if not self.bytes else _BATCHES_UNPLACED * batch_bytes
-        if size >= self._bytes_max or self.unplaced_bytes >= enough:
+        if self._fills_memory or self.unplaced_bytes >= enough:
             return True
         if self.fullest_bytes >= batch_bytes:
             return size < self._bytes_max // 2 or not self._is_thin(batch_bytes)
         return size >= _FULL_BYTES and size >= _BYTES_PER_PARTITION * self._partition_count
+
+    @property
+    def _fills_memory(self) -> bool:
+        """Have its rows their part of buffer.memory, encoded, or with what is reserved beside them?"""
+        return self.bytes + self.unplaced_bytes >= self._bytes_max or self.reserved >= self._reserved_max
 
     def _is_thin(self, batch_bytes: int) -> bool:
         """Have the partitions without a full batch too few rows for batches?"""
@@ -249,12 +256,12 @@ class Stage:
         full = self._staged_bytes >= batch_bytes
         if not self.is_full(batch_bytes):
             return np.zeros_like(full)
-        may_split = self.bytes < self._bytes_max and self._splits < _SPLITS_MAX
+        may_split = not self._fills_memory and self._splits < _SPLITS_MAX
         return full if may_split and full.any() and self._is_thin(batch_bytes) else None
 
     def split(self, leaving: NDArray[np.bool_]) -> tuple[Stage, Stage]:
         """A stage of the rows that leave, and one of the others; both are as old as this one, which does not change."""
-        leave, rest = (Stage(self.topic, self.oldest_ms, self._bytes_max) for _ in range(2))
+        leave, rest = (Stage(self.topic, self.oldest_ms, self._bytes_max, self._reserved_max) for _ in range(2))
         rest._splits = self._splits
         if not leaving.any():
             rest.extend(self)

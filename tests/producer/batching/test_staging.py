@@ -54,7 +54,7 @@ def rows_of_records(staged: StagedRecords) -> StagedRows:
 
 
 def test_a_stage_counts_what_it_holds() -> None:
-    stage = Stage("t", 5, 32 * MIB)
+    stage = Stage("t", 5, 32 * MIB, 32 * MIB)
     add_record(stage, 2, 1_036, reserved=1_000)
     add_record(stage, 2, 1_036, reserved=1_000)
     stage.add(rows_of([208, 108, 108], [0, 9, 9]), 900)
@@ -64,7 +64,7 @@ def test_a_stage_counts_what_it_holds() -> None:
 
 
 def test_single_records_that_are_placed_become_rows_between_the_others_and_are_counted_as_such() -> None:
-    stage = Stage("t", 5, 32 * MIB)
+    stage = Stage("t", 5, 32 * MIB, 32 * MIB)
     first = [add_record(stage, 2, 1_036, bytes(900)) for _ in range(2)]
     between = rows_of([108], [9])
     stage.add(between, 900)
@@ -83,7 +83,7 @@ def test_single_records_that_are_placed_become_rows_between_the_others_and_are_c
 
 @pytest.mark.parametrize("length", [0, 10, 100, 1_000])
 def test_a_full_stage_of_single_records_fills_a_batch(length: int) -> None:
-    stage, batch_bytes = Stage("t", 5, 32 * MIB), 16 * KIB
+    stage, batch_bytes = Stage("t", 5, 32 * MIB, 32 * MIB), 16 * KIB
     while not stage.is_full(batch_bytes - HEADER_BYTES):
         add_record(stage, 0, RECORD_SIZE_MAX + 8 + length + header_bytes(None), bytes(length))
         if stage.is_full(batch_bytes - HEADER_BYTES):
@@ -95,7 +95,7 @@ def test_a_full_stage_of_single_records_fills_a_batch(length: int) -> None:
 
 
 def test_single_records_are_placed_when_they_could_fill_a_batch_and_then_four_and_wait_on_if_they_do_not() -> None:
-    stage, room = Stage("t", 5, 32 * MIB), 16 * KIB - HEADER_BYTES
+    stage, room = Stage("t", 5, 32 * MIB, 32 * MIB), 16 * KIB - HEADER_BYTES
     placed_after: list[int] = []
     for number in range(160):
         add_record(stage, number % 8, 1_000, bytes(950))
@@ -115,7 +115,7 @@ def test_however_much_memory_there_is_rows_that_are_grouped_at_once_fit_one_arra
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(staging, "GROUPED_BYTES_MAX", 300)
-    stage = Stage("t", 0, 32 * MIB)
+    stage = Stage("t", 0, 32 * MIB, 32 * MIB)
     stage.add(rows_of([150], [0]), 1)
     assert not stage.is_full(16 * KIB)
     stage.add(rows_of([150], [1]), 1)
@@ -123,8 +123,29 @@ def test_however_much_memory_there_is_rows_that_are_grouped_at_once_fit_one_arra
     assert list(chunks(np.array([150, 150, 150, 400]), 100, 32 * MIB)) == [(0, 2, 300), (2, 3, 150), (3, 4, 400)]
 
 
+def test_single_records_count_for_the_part_of_the_memory_that_a_stage_may_fill() -> None:
+    stage = Stage("t", 0, 1_000, 32 * MIB)
+    stage.add(rows_of([500], [0]), 1)
+    add_record(stage, 0, 499)
+    assert not stage.is_full(MIB)
+    add_record(stage, 0, 1)
+    assert stage.is_full(MIB)
+
+
+def test_all_rows_leave_when_their_part_of_the_memory_is_reserved_for_them_however_few_bytes_they_are() -> None:
+    stage = Stage("t", 0, MIB, 1_000)
+    stage.add(rows_of([1_000] * 17 + [100], [7] * 17 + [8]), 500)
+    add_record(stage, 0, 100, reserved=499)
+    stage.place(rows_of_records)
+    assert stage.leaving(16 * KIB) is not None
+    add_record(stage, 0, 100, reserved=1)
+    assert stage.is_full(MIB)
+    stage.place(rows_of_records)
+    assert stage.leaving(16 * KIB) is None
+
+
 def test_a_stage_is_full_when_one_partition_has_a_batch_of_rows_however_thin_the_others_are() -> None:
-    stage = Stage("t", 0, 32 * MIB)
+    stage = Stage("t", 0, 32 * MIB, 32 * MIB)
     stage.add(rows_of([100] * 101, list(range(101))), 1)
     assert not stage.is_full(16 * KIB)
     stage.add(rows_of([1_000] * 17, [7] * 17), 1)
@@ -140,7 +161,7 @@ def test_a_stage_is_full_when_one_partition_has_a_batch_of_rows_however_thin_the
     ],
 )
 def test_a_stage_is_full_with(batch_size: int, memory: int, partitions: int, enough: int) -> None:
-    stage = Stage("t", 0, memory)
+    stage = Stage("t", 0, memory, 32 * MIB)
     stage.add(rows_of([100] * partitions, list(range(partitions))), 1)
     stage.bytes = enough - 1
     assert not stage.is_full(batch_size)
@@ -150,7 +171,7 @@ def test_a_stage_is_full_with(batch_size: int, memory: int, partitions: int, eno
 
 def skewed_stage(bytes_max: int = 32 * MIB) -> Stage:
     """Partition 7 has a batch of 16 kB, in two entries; 20 others have a row each. Each byte is reserved twice."""
-    stage = Stage("t", 5, bytes_max)
+    stage = Stage("t", 5, bytes_max, 32 * MIB)
     stage.add(rows_of([100] * 20 + [1_000] * 9, [*range(8, 28), *[7] * 9]), 22_000)
     stage.add(rows_of([1_000] * 9, [7] * 9), 18_000)
     stage.add(rows_of([100] * 3, [8, 9, 10]), 600)
@@ -172,7 +193,7 @@ def test_the_rows_of_a_full_partition_leave_and_the_thin_ones_wait_on_as_old_as_
 
 
 def test_the_rest_of_a_large_stage_waits_until_it_has_enough_for_each_of_its_partitions() -> None:
-    stage = Stage("t", 0, 32 * MIB)
+    stage = Stage("t", 0, 32 * MIB, 32 * MIB)
     stage.add(rows_of([60_000] * 118, [*range(100), *[7] * 18]), 1)
     leaving = stage.leaving(MIB)
     assert leaving is not None
@@ -195,7 +216,7 @@ def test_while_others_are_thin_a_full_partition_waits_in_a_stage_that_is_half_fu
 
 
 def test_all_rows_leave_a_stage_that_is_full_without_a_full_partition() -> None:
-    stage = Stage("t", 0, 32 * MIB)
+    stage = Stage("t", 0, 32 * MIB, 32 * MIB)
     stage.add(rows_of([64 * KIB] * 64, list(range(64))), 1)  # encoded they may be 8 bytes less, each of them
     assert stage.is_full(MIB)
     assert stage.leaving(MIB) is None
@@ -209,7 +230,7 @@ def test_a_single_record_is_staged_without_a_look_at_each_partition(monkeypatch:
         return count(values)
 
     monkeypatch.setattr(np, "count_nonzero", counted)
-    half_full, large = skewed_stage(bytes_max=40_600), Stage("t", 0, 32 * MIB)
+    half_full, large = skewed_stage(bytes_max=40_600), Stage("t", 0, 32 * MIB, 32 * MIB)
     large.add(rows_of([1_000] * 5_000, [*range(1_000)] * 5), 1)
     for stage in (half_full, large):
         assert not stage.is_full(16 * KIB)
@@ -222,13 +243,13 @@ def test_a_single_record_is_staged_without_a_look_at_each_partition(monkeypatch:
 
 def half_full_stage() -> Stage:
     """Of its 19.2 kB partition 7 has a batch of 16 kB, and partition 8 the rest."""
-    stage = Stage("t", 5, 38_400)
+    stage = Stage("t", 5, 38_400, 32 * MIB)
     stage.add(rows_of([1_200] * 16, [7] * 15 + [8]), 1)
     return stage
 
 
 def test_whether_others_are_thin_is_asked_anew_when_there_are_more_rows_or_batches_become_smaller() -> None:
-    more, later = rows_of([1_200] * 6, [8] * 6), Stage("t", 9, 38_400)
+    more, later = rows_of([1_200] * 6, [8] * 6), Stage("t", 9, 38_400, 32 * MIB)
     later.add(more, 1)
     changes: list[Callable[[Stage], None]] = [lambda stage: stage.add(more, 1), lambda stage: stage.extend(later)]
     for change in changes:
@@ -241,7 +262,7 @@ def test_whether_others_are_thin_is_asked_anew_when_there_are_more_rows_or_batch
 
 
 def test_what_is_staged_later_comes_behind_rows_that_wait_on() -> None:
-    stage, later = skewed_stage(), Stage("t", 9, 32 * MIB)
+    stage, later = skewed_stage(), Stage("t", 9, 32 * MIB, 32 * MIB)
     added = rows_of([1_000] * 17, [30] * 17)
     later.add(added, 34_000)
     leaving = stage.leaving(16 * KIB)
@@ -257,10 +278,10 @@ def test_what_is_staged_later_comes_behind_rows_that_wait_on() -> None:
 
 def test_all_rows_leave_when_they_fill_memory_or_the_others_are_not_thin_or_have_waited_often() -> None:
     assert skewed_stage(bytes_max=20_000).leaving(16 * KIB) is None
-    broad = Stage("t", 0, 32 * MIB)
+    broad = Stage("t", 0, 32 * MIB, 32 * MIB)
     broad.add(rows_of([64 * KIB + 8] * 20, [0] * 18 + [1, 2]), 1)
     assert broad.leaving(MIB) is None
-    half_full = Stage("t", 0, 32 * MIB)
+    half_full = Stage("t", 0, 50_000, 32 * MIB)
     half_full.add(rows_of([1_000] * 17 + [1_000] * 9, [7] * 17 + [8] * 9), 1)
     assert half_full.leaving(16 * KIB) is None
     stage, splits = skewed_stage(), 0
@@ -282,13 +303,13 @@ def test_rows_have_waited_as_often_after_single_records_among_them_got_their_par
 
 
 def test_single_records_and_their_futures_share_what_was_reserved_by_bytes_and_by_count() -> None:
-    before = Stage("t", 0, MIB)
+    before = Stage("t", 0, MIB, 32 * MIB)
     for to, length in ((0, 50), (1, 50), (1, 700)):
         add_record(before, to, 800, bytes(length))
     before.place(rows_of_records)
     (rows,) = before.rows
     small, _, large = rows.sizes.tolist()
-    stage = Stage("t", 0, MIB)
+    stage = Stage("t", 0, MIB, 32 * MIB)
     stage.add(rows, 2 * (2 * small + large) + 3 * FUTURE_BYTES)
     leave, rest = stage.split(np.array([False, True]))
     assert leave.reserved == 2 * (small + large) + 2 * FUTURE_BYTES
@@ -309,7 +330,7 @@ def test_a_call_is_staged_in_chunks_of_bounded_rows_and_bytes(sizes: list[int], 
 
 
 def test_rows_that_are_given_up_become_a_failed_batch_for_each_partition() -> None:
-    stage, error = Stage("t", 0, MIB), DeliveryError("no memory")
+    stage, error = Stage("t", 0, MIB, 32 * MIB), DeliveryError("no memory")
     stage.add(rows_of([10, 10, 10], [2, 5, 2]), 1)
     futures = [stage.add_record((b"v", None, None, to, 1), 30, 1, ClusterSnapshot(), ()) for to in (5, None, 5)]
     batches = stage.failed_batches(error)
@@ -323,7 +344,7 @@ def test_rows_that_are_given_up_become_a_failed_batch_for_each_partition() -> No
 
 
 def test_rows_that_are_in_a_batch_do_not_fail_with_their_stage_though_the_batch_was_moved() -> None:
-    stage = Stage("t", 0, MIB)
+    stage = Stage("t", 0, MIB, 32 * MIB)
     appended, missing = (ProducerBatch(TopicPartition("t", partition), 0, 1) for partition in range(2))
     group = RowOrigins(np.arange(4), [NamedCall("call")])
     encoded = EncodedSlices(memoryview(b""), [0, 0], [0, 0], [2, 2], [0, 0], [0, 0])

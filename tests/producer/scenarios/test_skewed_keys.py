@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.batching.staging import Stage
 from tests.producer.batching.accumulator_harness import BATCH_ROWS, VALUE, Harness, tp
 from tests.producer.batching.named_call import name_of
@@ -54,6 +56,44 @@ def test_rows_of_thin_partitions_become_batches_before_they_have_taken_all_memor
     (batch,) = h.accumulator.queued(tp(0))
     assert batch.record_count == calls
     assert calls == {"none": 11, "gzip": 8}[compression]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_single_records_become_batches_before_they_and_their_futures_have_taken_all_memory(compression: str) -> None:
+    options = {"compression_type": compression, "buffer_memory": 100_000, "batch_size": 16_384, "max_block_ms": 0}
+    h = Harness(leaders=(0, 0, 0), linger_ms=LINGER_MS, **options)
+    records = 0
+    while not h.accumulator.queued(tp(0)):
+        h.append_record(records % 3)
+        records += 1
+    assert sum(h.accumulator.queued(tp(partition))[0].record_count for partition in range(3)) == records
+    assert records == {"none": 203, "gzip": 155}[compression]
+
+
+def skewed_and_half_full() -> Harness:
+    """Partition 0 has full batches, and the others a row each; together they have half of what a stage may have."""
+    h = Harness(leaders=[0] * PARTITIONS, linger_ms=LINGER_MS, buffer_memory=20_000)
+    partitions = list(range(1, PARTITIONS)) + [0] * (2 * BATCH_ROWS)
+    h.append_rows([VALUE] * len(partitions), partitions)
+    return h
+
+
+def linger(h: Harness) -> None:
+    h.clock.now += LINGER_MS
+
+
+@pytest.mark.parametrize("end", [linger, Harness.begin_flush, lambda h: h.accumulator.close(), None])
+def test_a_full_partition_of_a_stage_that_is_half_full_waits_for_linger_a_flush_the_close_or_a_need_for_memory(
+    end: Callable[[Harness], object] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    h = skewed_and_half_full()
+    assert h.take() == []
+    assert h.ready().next_check_delay_ms == LINGER_MS
+    if end is None:
+        monkeypatch.setattr(BufferPool, "waiters", 1)
+    else:
+        end(h)
+    assert {batch.topic_partition.partition for batch in h.take()} == set(range(PARTITIONS))
 
 
 def test_rows_that_are_staged_while_others_leave_come_behind_those_that_wait_on(
