@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.client.bootstrap import USE_ALL_DNS_IPS
-from spark_kafka_sink.network.frame import FRAME_BYTES_MAX
 from spark_kafka_sink.network.security_config import SecurityConfig
 
 REBOOTSTRAP = "rebootstrap"
@@ -33,7 +32,6 @@ class ClientConfig:
     connections_max_idle_ms: int = 540_000
     send_buffer_bytes: int = 131_072
     receive_buffer_bytes: int = 32_768
-    receive_message_max_bytes: int = FRAME_BYTES_MAX
     max_in_flight_requests_per_connection: int = 5
     metadata_max_age_ms: int = 300_000
     metadata_max_idle_ms: int = 300_000

@@ -413,7 +413,6 @@ def new_network_client(
     selector = Selector(
         system,
         channels=client_channels(config.security, config.client_id),
-        frame_bytes_max=config.receive_message_max_bytes,
         deadlines=Deadlines(idle_ms=config.connections_max_idle_ms),
     )
     return NetworkClient(selector, metadata, config, system=system, random=random)

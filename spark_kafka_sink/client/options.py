@@ -1,6 +1,6 @@
 """The options of the Java client that concern connections, requests and metadata: the one table, and the one reader.
 
-A producer has these, all but receive.message.max.bytes, and more (producer/config.py). The rows of TLS and SASL
+A producer has all of these, and more (producer/config.py). The rows of TLS and SASL
 are in network/security. The defaults are those of ClientConfig.
 """
 
@@ -36,7 +36,8 @@ CONNECTION_OPTIONS = (
         "client.dns.lookup",
         ClientConfig.client_dns_lookup,
         one_of(USE_ALL_DNS_IPS, RESOLVE_CANONICAL),
-        "use_all_dns_ips tries every address of a name; the other value expands bootstrap names to canonical ones",
+        "use_all_dns_ips tries every address of a name; resolve_canonical_bootstrap_servers_only "
+        "replaces bootstrap names by the canonical names of their addresses",
     ),
     Option(
         "send.buffer.bytes",
@@ -96,7 +97,8 @@ CONNECTION_OPTIONS = (
         "metadata.recovery.strategy",
         ClientConfig.metadata_recovery_strategy,
         one_of(REBOOTSTRAP, NO_RECOVERY),
-        "rebootstrap: when no known broker answers, the bootstrap servers are resolved and asked again",
+        "rebootstrap: when no known broker answers, the bootstrap servers are resolved and asked again; none: they are "
+        "not",
     ),
     Option(
         "metadata.recovery.rebootstrap.trigger.ms",
@@ -127,12 +129,6 @@ _REQUEST_OPTIONS = (
         ClientConfig.max_in_flight_requests_per_connection,
         whole(1, INT_MAX),
         "unanswered requests per broker; at most 5 with idempotence",
-    ),
-    Option(
-        "receive.message.max.bytes",
-        ClientConfig.receive_message_max_bytes,
-        whole(1024, INT_MAX),
-        "the longest answer that is taken from a broker",
     ),
 )
 

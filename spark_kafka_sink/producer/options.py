@@ -36,16 +36,17 @@ def _gzip_level(value: object) -> int:
     return int(str(number))
 
 
+NO_OTHER_PARTITIONER = (
+    "must be DefaultPartitioner, UniformStickyPartitioner or RoundRobinPartitioner: another Java class cannot run here"
+)
+
+
 def _partitioner(value: object) -> str:
-    name = text(value)
-    known = ("internals.DefaultPartitioner", "UniformStickyPartitioner", "RoundRobinPartitioner", "")
-    for short in known:
-        if name in (short, KAFKA_CLASSES + short):
-            return short
-    raise ValueError(
-        "is a Java class that cannot run here: pass a Python callable as KafkaProducer(partitioner=...), or use "
-        + ", ".join(KAFKA_CLASSES + short for short in known if short)
-    )
+    """One of the Java client's own, with or without its package."""
+    short = text(value).removeprefix(KAFKA_CLASSES).removeprefix("internals.")
+    if short not in ("DefaultPartitioner", "UniformStickyPartitioner", "RoundRobinPartitioner", ""):
+        raise ValueError(f"{NO_OTHER_PARTITIONER}; pass a Python callable as KafkaProducer(partitioner=...)")
+    return short
 
 
 _NO_SERIALIZER = "it names a Java class; pass key_serializer= and value_serializer= to KafkaProducer instead"
@@ -78,8 +79,8 @@ _DELIVERY = (
         "enable.idempotence",
         True,
         boolean,
-        "retries neither double nor reorder; off by itself if acks, retries or "
-        "max.in.flight.requests.per.connection conflict and it was not asked for",
+        "retries neither double nor reorder; off by itself, with a warning, if acks is not all or retries is 0 and it "
+        "was not asked for; with more than 5 requests in flight it must be false",
     ),
     Option(
         "transaction.timeout.ms", 60_000, natural_int, "the coordinator aborts a transaction that is open for longer"
@@ -118,7 +119,7 @@ _BATCHING = (
         "compression.type",
         "none",
         one_of("none", "gzip", "snappy", "lz4", "zstd"),
-        "batches are compressed as a whole",
+        "none, gzip, snappy, lz4 or zstd; a batch is compressed as a whole",
     ),
     Option("compression.gzip.level", -1, _gzip_level, "1 (fast) to 9 (small); -1 is gzip's own default"),
     Option("compression.lz4.level", 9, whole(1, 17), "1 to 17; 9 is the fast default as in Java"),

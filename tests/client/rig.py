@@ -37,7 +37,6 @@ class Rig:
         self.selector = Selector(
             self.system,
             deadlines=Deadlines(idle_ms=self.config.connections_max_idle_ms),
-            frame_bytes_max=self.config.receive_message_max_bytes,
         )
         self.client = NetworkClient(self.selector, self.metadata, self.config, system=self.system, random=Random(2))
         self.responses: list[ClientResponse] = []

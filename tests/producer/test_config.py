@@ -199,6 +199,8 @@ def test_only_the_level_of_the_codec_in_use_counts() -> None:
 def test_javas_own_partitioners_are_known_by_name(prefix: str) -> None:
     assert parse(partitioner_class=prefix + "RoundRobinPartitioner").partitioner_class == "RoundRobinPartitioner"
     assert parse(partitioner_class=prefix + "UniformStickyPartitioner").partitioner_ignore_keys
+    for name in ("DefaultPartitioner", "internals.DefaultPartitioner"):
+        assert parse(partitioner_class=prefix + name).partitioner_class == "DefaultPartitioner"
 
 
 @pytest.mark.parametrize("value", ["ssl", "Sasl_Ssl"])

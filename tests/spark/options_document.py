@@ -33,6 +33,14 @@ COMMON = (
     "deliveryGuarantee",
 )
 """What a job begins with, in the order in which its author needs it."""
+OF_A_JOB = {
+    "transaction.timeout.ms": (
+        "(the brokers' maximum)",
+        "with `exactly-once`: how long the transaction of a task may be open "
+        "([the default](exactly-once.md#options)); with `at-least-once` it has no effect",
+    )
+}
+"""Default and meaning, where they are others than those of a producer by itself."""
 REGISTRY_TLS = "schema.registry.ssl."
 REGISTRY_TLS_ROW = (f"{REGISTRY_TLS}*", "", "as the options [`kafka.ssl.*`](#tls-and-sasl), for the registry")
 
@@ -48,7 +56,7 @@ def sections() -> dict[str, str]:
             )
         ),
         "producer": _table(
-            (f"kafka.{option.name}", _default(option), option.meaning)
+            (f"kafka.{option.name}", *OF_A_JOB.get(option.name, (_default(option), option.meaning)))
             for option in PRODUCER_OPTIONS.values()
             if option.name not in _refused()
         ),
@@ -81,7 +89,8 @@ def written(document: str) -> str:
 def _table(rows: Iterable[tuple[str, str, str]]) -> str:
     lines = ["| option | default | meaning |", "| --- | --- | --- |"]
     for name, default, meaning in rows:
-        lines.append(f"| `{name}` | {f'`{default}`' if default else ''} | {meaning.replace('|', chr(92) + '|')} |")
+        value = default if not default or default.startswith("(") else f"`{default}`"
+        lines.append(f"| `{name}` | {value} | {meaning.replace('|', chr(92) + '|')} |")
     return "\n".join(lines) + "\n"
 
 

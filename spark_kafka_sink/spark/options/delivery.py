@@ -30,7 +30,8 @@ DELIVERY_OPTIONS = (
         "deliveryGuarantee",
         AT_LEAST_ONCE,
         one_of(AT_LEAST_ONCE, EXACTLY_ONCE),
-        "`exactly-once`: read_committed readers see each row once, and a job that fails not at all",
+        "`exactly-once`: readers with `isolation.level=read_committed` see each row exactly once, and no row of a job "
+        "that failed",
     ),
     Option(
         "transactionalIdPrefix",

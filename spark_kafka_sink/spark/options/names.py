@@ -29,10 +29,6 @@ IN_PLACE_OF_CLASSES = {
         "reportCallback, reportTopic or reportPath"
     ),
     "metric.reporters": "The options reportCallback, reportTopic and reportPath report what was written",
-    "partitioner.class": (
-        "Compute the partition into the column 'partition'; without one, rows with a key go where the Java client "
-        "sends them"
-    ),
     "config.providers": "Read the secret in the program that starts the job, and put its value into the option",
 }
 

@@ -28,7 +28,7 @@ from spark_kafka_sink.formats.registry_options import PREFIX as REGISTRY_PREFIX
 from spark_kafka_sink.formats.registry_options import registry_of
 from spark_kafka_sink.held_log import warn_once
 from spark_kafka_sink.producer.config import ProducerConfig, read_producer_options
-from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
+from spark_kafka_sink.producer.options import NO_OTHER_PARTITIONER, PRODUCER_OPTIONS
 from spark_kafka_sink.spark.options.delivery import delivery_of
 from spark_kafka_sink.spark.options.distribution import distribution_of
 from spark_kafka_sink.spark.options.names import (
@@ -63,6 +63,10 @@ _REFUSED = {
     ),
     "transactional.id": "Kafka option 'transactional.id' cannot be set: each task needs one of its own.",
 }
+_IN_PLACE_OF_A_PARTITIONER = (
+    "Compute the partition into the column 'partition'; without one, rows with a key go where the Java client sends "
+    "them."
+)
 
 
 def parse_options(options: Mapping[str, str]) -> SinkOptions:
@@ -220,6 +224,10 @@ def _producer_options(given: dict[str, str]) -> tuple[dict[str, str], Reading, l
 def _with_prefix(fault: str, producer: Mapping[str, str]) -> str:
     """The producer's words with the names as they stand in the job."""
     name = fault.partition(" ")[0].rstrip(":")
+    if name == "partitioner.class":
+        return f"{KAFKA_PREFIX}{name} {NO_OTHER_PARTITIONER}. {_IN_PLACE_OF_A_PARTITIONER}" + _value_of(
+            fault, producer, PRODUCER_OPTIONS
+        )
     if name in IN_PLACE_OF_CLASSES:
         return f"{KAFKA_PREFIX}{name} cannot be set: it names a Java class. {IN_PLACE_OF_CLASSES[name]}."
     return as_in_spark(fault) + _value_of(fault, producer, PRODUCER_OPTIONS)

@@ -79,7 +79,7 @@ _ROWS = (
     ),
     *DELIVERY_OPTIONS,
     CHECKPOINT_LOCATION,
-    Option("queryName", None, words, "of a stream; Spark's own, passed by"),
+    Option("queryName", None, words, "of a stream; Spark's own; the sink ignores it"),
 )
 SINK_OPTIONS = {option.name: option for option in _ROWS}
 IN_LOWER_CASE = {name.lower(): name for name in SINK_OPTIONS}

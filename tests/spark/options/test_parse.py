@@ -158,6 +158,7 @@ def test_a_wrong_value_is_reported_with_the_option_name_that_the_job_used(name: 
     ("options", "words"),
     [
         ({"kafka.interceptor.classes": "a.B"}, ["functions of DataFrames before the write", "reportCallback"]),
+        ({"kafka.partitioner.class": "a.B"}, ["kafka.partitioner.class must be DefaultPartitioner, UniformSticky"]),
         ({"kafka.partitioner.class": "a.B"}, ["into the column 'partition'"]),
         ({"kafka.metric.reporters": "a.B"}, ["reportPath report what was written"]),
         ({"kafka.ssl.engine.factory.class": "a.B"}, ["keys and certificates go into kafka.ssl.keystore.*"]),
