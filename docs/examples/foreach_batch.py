@@ -23,6 +23,7 @@ def write(sales: DataFrame, batch_id: int) -> None:
         .write.format("pykafka")
         .option("kafka.bootstrap.servers", bootstrap)
         .option("topic", "totals")
+        .mode("append")  # Spark Connect runs this function where `register` was not called
         .save()
     )
     # A folder for each micro-batch: one that is run again replaces what its first run has left.

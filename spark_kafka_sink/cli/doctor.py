@@ -61,6 +61,7 @@ def run(chosen: argparse.Namespace) -> int:
         every_broker=True,
         create_topics=False,
         transactional_id=chosen.transactional_id or target.transactional_id,
+        transactional_id_prefix="" if chosen.transactional_id else target.transactional_id_prefix,
         record_bytes_max=config.max_request_size,
     )
     with quiet():
@@ -90,13 +91,14 @@ def _of_spark(chosen: argparse.Namespace) -> tuple[ProducerConfig, Target, str |
     try:
         from spark_kafka_sink.spark.checks import write_target
         from spark_kafka_sink.spark.options.parse import parse_options
+        from spark_kafka_sink.spark.words import TASKS_AT_ONCE
     except ImportError as error:
         raise ConfigurationError(f"--spark-conf: {error}") from error
     options = dict(_options_of(text_of(chosen.spark_conf, "--spark-conf")))
     options.update({f"kafka.{name}": value for name, value in properties(chosen.option, "-X").items()})
     if chosen.bootstrap_server:
         options[f"kafka.{SERVERS}"] = chosen.bootstrap_server
-    parsed = parse_options(options)
+    parsed = parse_options({**options, TASKS_AT_ONCE: "1"})  # as `register` says it, for options that need it
     return parsed.producer_config(), write_target(parsed), parsed.report_path
 
 

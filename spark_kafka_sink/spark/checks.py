@@ -18,7 +18,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from spark_kafka_sink import errors
 from spark_kafka_sink.client.preflight import Check, Target, failure, preflight
 from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError, PreflightError, SchemaError
-from spark_kafka_sink.exactly_once.names import driver_id, prefix_of
+from spark_kafka_sink.exactly_once.names import OWN_PREFIX, driver_id, prefix_of
 from spark_kafka_sink.formats.chosen_columns import plan_encoders
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.options import encoded_sides
@@ -126,17 +126,19 @@ def write_target(options: SinkOptions) -> Target:
     """What a write needs of Kafka, for the driver and for `pykafka doctor`."""
     named = (options.topic, options.dead_letter_topic, options.report_topic)
     topics = tuple(topic for topic in named if topic is not None)
-    transactional_id = None
+    transactional_id, prefix = None, ""
     if options.exactly_once is not None:
         # Where the user gives no prefix, the check uses one that begins like the sink's own: rights are granted for the
         # beginnings of names.
         transactional_id = driver_id(options.exactly_once.prefix or prefix_of("check", ""))
+        prefix = options.exactly_once.prefix or OWN_PREFIX
     return Target(
         topics,
         every_broker=options.topic is None,
         new_topic=options.new_topic,
         idempotent=options.producer_config().enable_idempotence,
         transactional_id=transactional_id,
+        transactional_id_prefix=prefix,
         exactly_once=options.exactly_once is not None,
     )
 

@@ -15,6 +15,8 @@ import pytest
 from spark_kafka_sink.cli import doctor
 from spark_kafka_sink.cli.main import main
 from spark_kafka_sink.named_file import FILE_BYTES_MAX
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.reports.store import keep
 from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
 from tests.reports.some_reports import report
@@ -114,6 +116,19 @@ def test_the_options_of_a_spark_job_are_taken_as_they_are(
     assert "topic t" in checks
 
 
+def test_options_that_need_register_are_taken_since_the_job_is_not_run_here(
+    capsys: Output, bootstrap: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("pyspark")
+    conf = tmp_path / "options"
+    conf.write_text(
+        f"kafka.bootstrap.servers={bootstrap}\ntopic=t\nmaxTasks=4\nmaxBytesPerSecond=1000000\n"
+        "distribution=partition\ndistributionTasks=2\n"
+    )
+    status, checks = doctor_json(capsys, "--spark-conf", str(conf))
+    assert (status, checks["topic t"]["outcome"]) == (0, "passed")
+
+
 def test_the_rows_of_the_tasks_of_a_jobs_last_write_are_looked_at(
     capsys: Output, bootstrap: str, tmp_path: Path
 ) -> None:
@@ -150,6 +165,30 @@ def test_exactly_once_is_looked_at_with_the_rights_that_it_needs(
     conf.write_text(f"kafka.bootstrap.servers={bootstrap}\ntopic=t\ndeliveryGuarantee=exactly-once\n")
     status, checks = doctor_json(capsys, "--spark-conf", str(conf))
     assert (status, checks["transactions"]["outcome"]) == (0, "passed")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "where"),
+    [
+        ([], "orders-driver", "all transactional ids with the prefix orders."),
+        (["--transactional-id", "mine"], "mine", "this transactional id."),
+    ],
+)
+def test_a_missing_right_is_named_with_the_id_and_with_what_to_grant_it_on(
+    capsys: Output, tmp_path: Path, arguments: list[str], name: str, where: str
+) -> None:
+    pytest.importorskip("pyspark")
+    conf = tmp_path / "options"
+    with embedded_broker({"t": 1}) as broker:
+        broker.control.when(api=ApiKey.END_TXN, times=None).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        conf.write_text(
+            f"kafka.bootstrap.servers={broker.bootstrap_servers}\ntopic=t\ndeliveryGuarantee=exactly-once\n"
+            "transactionalIdPrefix=orders\n"
+        )
+        status, checks = doctor_json(capsys, "--spark-conf", str(conf), *arguments)
+    assert status == 1
+    assert checks["transactions"]["detail"] == f"this user may not use the transactional id {name}"
+    assert checks["transactions"]["remedy"] == f"Grant this user Write and Describe on {where}"
 
 
 @pytest.mark.parametrize(

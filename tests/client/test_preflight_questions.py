@@ -57,7 +57,7 @@ def test_trying_leaves_nothing_behind() -> None:
             error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
             TRANSACTIONS,
             Outcome.FAILED,
-            "Describe and Write on the transactional id",
+            "this user may not use the transactional id an-id. Grant this user Write and Describe on this",
         ),
         (ApiKey.END_TXN, error_codes.NOT_COORDINATOR, TRANSACTIONS, Outcome.PASSED, ""),
         (ApiKey.DESCRIBE_QUORUM, error_codes.CLUSTER_AUTHORIZATION_FAILED, CLOCK, Outcome.SKIPPED, "Describe"),
@@ -80,6 +80,16 @@ def test_each_refusal_is_one_check_with_its_remedy(
     assert words in str(checks[name])
     others = {check.outcome for other, check in checks.items() if other != name}
     assert others == {Outcome.PASSED}
+
+
+def test_a_write_that_uses_many_transactional_ids_needs_the_rights_on_their_prefix() -> None:
+    cluster = simulated()
+    cluster.control.when(api=ApiKey.END_TXN, times=None).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    target = Target(["t"], transactional_id="orders-driver", transactional_id_prefix="orders")
+    assert str(checks_of(cluster, target)[TRANSACTIONS]) == (
+        "transactions: this user may not use the transactional id orders-driver. Grant this user Write and Describe on "
+        "all transactional ids with the prefix orders."
+    )
 
 
 def test_a_broker_that_has_no_producer_ids_yet_is_asked_again() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from spark_kafka_sink.client.preflight import Check, Outcome, Target
 from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError, PreflightError, SchemaError
 from spark_kafka_sink.held_log import forget
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.spark import checks
 from spark_kafka_sink.spark.checks import ask_driver, check_all, check_connection
 from spark_kafka_sink.spark.datasource import KafkaDataSource
@@ -100,6 +103,24 @@ def test_lines_about_connections_are_logged_if_kafka_can_be_written_to_and_else_
     with pytest.raises(PreflightError, match="Connection refused"):
         check_all(given | {"kafka.bootstrap.servers": f"127.0.0.1:{unused_port}"}, VALUE)
     assert caplog.messages == []
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "exactly-once.md"
+
+
+@pytest.mark.parametrize("prefix", ["orders", None])
+def test_that_transactional_ids_may_not_be_used_is_said_as_on_the_page_of_exactly_once(prefix: str | None) -> None:
+    given = {"topic": "t", "deliveryGuarantee": "exactly-once", "checkpointLocation": "/checkpoints/orders"}
+    given |= {} if prefix is None else {"transactionalIdPrefix": prefix}
+    with embedded_broker({"t": 1}) as broker:
+        broker.control.when(api=ApiKey.END_TXN, times=None).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        with pytest.raises(PreflightError) as error:
+            check_all(given | {"kafka.bootstrap.servers": broker.bootstrap_servers}, VALUE)
+    if prefix is not None:
+        assert f"\n{error.value}\n" in PAGE.read_text()
+    else:
+        assert "the transactional id pykafka-check-" in str(error.value)
+        assert "on all transactional ids with the prefix pykafka-." in str(error.value)
 
 
 def test_the_names_of_options_in_the_error_are_those_of_the_job(preflights: Preflights) -> None:

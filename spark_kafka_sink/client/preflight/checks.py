@@ -51,6 +51,8 @@ class Target:
     idempotent: bool = False
     transactional_id: str | None = None
     """An id with which transactions will be made; none is begun or ended by the checks."""
+    transactional_id_prefix: str = ""
+    """Other ids with this beginning will be used as well, so the rights must be for all of them."""
     exactly_once: bool = False
     """Brokers will be asked which transactions there are, and whose."""
     record_bytes_max: int | None = None

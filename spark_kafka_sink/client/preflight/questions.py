@@ -80,7 +80,7 @@ def rights(target: Target) -> Iterator[Question]:
         yield Question(IDEMPOTENT_WRITE, InitProducerIdRequest(transactional_id=None), _idempotent_write, again=True)
     if target.transactional_id is not None:
         message = EndTxnRequest(transactional_id=target.transactional_id, producer_id=-1, producer_epoch=-1)
-        yield Question(TRANSACTIONS, message, _transactions, _END_TXN_VERSIONS)
+        yield Question(TRANSACTIONS, message, partial(_transactions, target), _END_TXN_VERSIONS)
 
 
 def sizes_and_clocks(topics: Iterable[str], record_bytes_max: int | None) -> Iterator[Question]:
@@ -121,21 +121,23 @@ def _idempotent_write(answer: Answer) -> Check:
     error = error_code(code)
     if code == error_codes.CLUSTER_AUTHORIZATION_FAILED:
         remedy = (
-            "Grant the user Write on the topic (on brokers before Kafka 3.0 also IdempotentWrite on the cluster), or "
-            "set enable.idempotence=false and bear duplicates."
+            "Grant this user Write on the topic (before Kafka 2.8 IdempotentWrite on the cluster), or set "
+            "enable.idempotence=false and accept duplicates."
         )
         return Check(IDEMPOTENT_WRITE, Outcome.FAILED, f"this user may not ({error.name})", remedy)
     return Check(IDEMPOTENT_WRITE, Outcome.WARNING if error.retriable else Outcome.FAILED, error.name, error.advice)
 
 
-def _transactions(answer: Answer) -> Check:
+def _transactions(target: Target, answer: Answer) -> Check:
     assert isinstance(answer.message, EndTxnResponse)
     error = error_code(answer.message.error_code)
     if error.code in _TRANSACTION_RIGHTS_ARE_THERE:
         return Check(TRANSACTIONS, Outcome.PASSED, "this user may write in them")
     if error.code == error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-        remedy = "Grant the user the rights Describe and Write on the transactional id, or on its prefix."
-        return Check(TRANSACTIONS, Outcome.FAILED, "this user may not use the transactional id", remedy)
+        prefix = target.transactional_id_prefix
+        ids = f"all transactional ids with the prefix {prefix}" if prefix else "this transactional id"
+        detail = f"this user may not use the transactional id {target.transactional_id}"
+        return Check(TRANSACTIONS, Outcome.FAILED, detail, f"Grant this user Write and Describe on {ids}.")
     return Check(TRANSACTIONS, Outcome.WARNING, error.name, error.advice)
 
 
