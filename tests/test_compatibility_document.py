@@ -9,7 +9,8 @@ import pytest
 
 from integration.support.kafka_versions import VERSIONS, KafkaVersion
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "compatibility.md").read_text()
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "compatibility.md").read_text()
 
 
 def rows_of(heading: str) -> list[list[str]]:
@@ -27,6 +28,17 @@ def test_a_version_that_is_run_has_a_row_with_what_it_can(version: KafkaVersion,
         " and ".join(map(str, version.transactions)),
         *("yes", "yes", "yes", exactly_once, "yes", exactly_once),
     ]
+
+
+def test_the_other_pages_name_the_same_oldest_and_newest_version() -> None:
+    listing = next(version for version in VERSIONS if version.describes_transactions)
+    oldest, with_exactly_once, newest = (
+        ".".join(version.number.split(".")[:2]) for version in (VERSIONS[0], listing, VERSIONS[-1])
+    )
+    upgrading = (ROOT / "docs" / "upgrading.md").read_text()
+    assert f"| Apache Kafka | {oldest}, for [exactly once](exactly-once.md) {with_exactly_once} | {newest} |" in upgrading
+    readme = (ROOT / "README.md").read_text()
+    assert f"Apache Kafka {oldest} to {newest}, exactly once from {with_exactly_once} on" in readme
 
 
 def test_a_service_has_a_link_to_its_own_documents() -> None:

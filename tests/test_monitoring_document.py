@@ -125,7 +125,9 @@ def dashboard() -> dict[str, Any]:
 
 def expressions() -> list[str]:
     shown = [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
-    return [rule["expr"] for rule in rules()] + shown
+    on_the_page = re.findall(r"^\| `([^`]+)` \|", TEXT.partition("## What to alert on")[2], re.MULTILINE)
+    named = re.findall(r"`(kafka_producer_[a-z_]+)`", TEXT.partition("## What to alert on")[2])
+    return list(dict.fromkeys([*(rule["expr"] for rule in rules()), *shown, *on_the_page, *named]))
 
 
 def page() -> bytes:

@@ -46,7 +46,7 @@ def run(chosen: argparse.Namespace) -> int:
         everything_is_there = demo.run()
     if chosen.bootstrap_server:
         print(f"Topic {demo.topic} is still there: delete it when you have seen enough.")
-    print("Where to look next: a job of your own, docs/quickstart.md; what is promised, docs/guarantees.md.")
+    print("Next: write a job of your own, and look with `pykafka doctor` whether it can write to your Kafka.")
     return 0 if everything_is_there else 1
 
 

@@ -303,16 +303,24 @@ def _commit_lost(entry: Entry, refused: Mapping[str, BrokerError]) -> CommitLost
             f"its {len(by_id)} transactions:\n{_listed(lines)}\nThey forget an id that is not used for a week "
             "(transactional.id.expiration.ms). So it is not known whether the rows of these were committed before the "
             "driver died; "
-            f"{others}. Compare the batch with what is in Kafka before anything is written again. docs/exactly-once.md "
-            "says how to go on: `pykafka transactions` shows what is decided, and can give up what is not known."
+            f"{others}. Compare the batch with what is in Kafka, and write what is missing with a job of your own. "
+            f"{_give_up(entry)}"
         )
     return CommitLostError(
         f"{entry.batch} is decided (prefix {entry.prefix}), and {len(lost)} of its {len(by_id)} transactions cannot "
         f"be committed any more:\n{_listed(lines)}\nThe rows of these are lost to read_committed readers; {others}. "
         "Probably the driver was down for longer than the transaction timeout "
         f"({entry.timeout_ms / 1000:g} s) between the decision and the commit. The batch is not written again by "
-        "itself, since this would double what is committed. docs/exactly-once.md says how to go on: `pykafka "
-        "transactions` shows what is decided, and can give up what is lost."
+        "itself, since this would double what is committed. If the missing rows are needed, write them with a job of "
+        f"your own first. {_give_up(entry)}"
+    )
+
+
+def _give_up(entry: Entry) -> str:
+    return (
+        f"Then note the batch as done: `pykafka transactions give-up --bootstrap-server HOST:PORT --prefix "
+        f"{entry.prefix}`, with --log-topic if the write has decisionLogTopic. After that a stream goes on with its "
+        "next batch."
     )
 
 

@@ -103,7 +103,7 @@ def _with_unit(name: str) -> tuple[str, float]:
 def _family(name: str, stem: str, labels: list[str]) -> Metric:
     words = f"kafka_producer_{name.replace('-', '_')}"
     kind = CounterMetricFamily if name.endswith("-total") else GaugeMetricFamily
-    return kind(words, f"docs/metrics.md: {stem}", labels=labels)
+    return kind(words, f"{stem} of KafkaProducer.metrics()", labels=labels)
 
 
 def _producer_latencies(latencies: dict[tuple[str, ...], Latencies]) -> HistogramMetricFamily:

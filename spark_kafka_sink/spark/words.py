@@ -17,7 +17,7 @@ REAL_TIME = (
     "which has none in Python (PythonTable, or ForeachBatchSink in output mode update). The setting "
     "spark.sql.streaming.realTimeMode.allowlistCheck = false does not help: the mode also needs asynchronous progress "
     "tracking, which Spark refuses for sinks in Python. Use micro-batches, one after the other: "
-    '.trigger(processingTime="0 seconds"). They take some tenths of a second; docs/latency.md has figures.'
+    '.trigger(processingTime="0 seconds"). They take some tenths of a second.'
 )
 OPTIONS_OF_A_TABLE = (
     "If this writes to a table: Spark does not hand the options of CREATE TABLE to a data source in Python. Give them "

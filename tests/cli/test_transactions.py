@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 
 import pytest
 
 from spark_kafka_sink.cli.main import main
+from spark_kafka_sink.errors import CommitLostError
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import LOG, PREFIX, Query, client_of, dying, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker
@@ -122,6 +124,19 @@ def test_what_is_lost_is_named_and_given_up_only_by_that_word(capsys: Output, qu
     assert "What cannot is LOST" in capsys.readouterr().out
     assert transactions(query.broker, "finish", "--prefix", PREFIX, "--yes") == 0
     assert "nothing to finish" in capsys.readouterr().out
+
+
+def test_the_error_of_a_commit_that_is_lost_has_the_command_that_notes_the_batch_as_done(query: Query) -> None:
+    _, second = decided_by_a_driver_that_died(query)
+    with client_of(query.broker) as client:
+        client.init_producer_id(second, 60_000)
+    with pytest.raises(CommitLostError) as error:
+        query.again().begin()
+    (command,) = re.findall(r"`pykafka ([^`]*give-up [^`]*)`", str(error.value))
+    given = command.replace("HOST:PORT", query.broker.bootstrap_servers).split()
+    assert main([*given, "--log-topic", LOG, "--yes"]) == 1
+    query.again().run(1)
+    assert seen(query.broker) == ["0/0", *rows(1)]
 
 
 def test_all_but_the_list_need_a_prefix(capsys: Output, broker: EmbeddedBroker) -> None:
