@@ -25,7 +25,9 @@ def sections() -> dict[str, str]:
     known = {action.option_strings[0] for action in shared._actions}
     tables = {"connection": _table(shared, set())}
     for name in COMMANDS:
-        tables[name] = _table(commands()[name], {"-h", *known})
+        own = {flag for action in commands()[name]._actions for flag in action.option_strings}
+        # The demo has one argument of these by itself, with a meaning of its own.
+        tables[name] = _table(commands()[name], {"-h", *known} if known <= own else {"-h"})
     return tables
 
 
