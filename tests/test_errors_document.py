@@ -5,13 +5,23 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from spark_kafka_sink import errors
-from tests.error_document import Row, sentences
+from spark_kafka_sink.errors import BrokerError, KafkaSinkError
+from spark_kafka_sink.exactly_once import refusals
+from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.entries import Batch, Entry
+from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.producer.transactions.transaction_description import ONGOING, TransactionDescription
+from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.error_codes import broker_error
+from tests.error_document import Row, rows_that_explain, sentences
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "errors.md").read_text()
@@ -49,6 +59,40 @@ def test_a_sentence_is_looked_up_in_what_a_program_has_said() -> None:
     row = Row(0, "there … times; one of them", "rename it")
     assert row.explains("AnalysisException: 'a' is there 3\n times; one of them must go")
     assert not row.explains("one of them is there 3 times; both")
+
+
+TASKS = tuple(TransactionIdentity(f"orders-1-{partition}-0", 4711, 12, 2) for partition in range(2))
+CONTENT, BATCH = Content.of({"t": 2}, 6), Batch("q", 0)
+ENTRY = Entry("orders", timeout_ms=60_000).begun("host/1", "/checkpoint", 60_000).decided(BATCH, CONTENT, TASKS)
+OPEN = TransactionDescription("orders-1-0-0", ONGOING, ProducerIdAndEpoch(4711, 12), 60_000, 1)
+
+
+def refused(code: int) -> Mapping[str, BrokerError]:
+    return {TASKS[0].transactional_id: broker_error(code, "the commit")}
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (refusals.superseded(ENTRY, "me"), "newer driver has taken over"),
+        (refusals.overtaken(ENTRY, "me"), "newer driver has taken over"),
+        (refusals.contested("orders", "me"), "Several drivers"),
+        (refusals.replay_mismatch(ENTRY, BATCH, CONTENT, Content.of({"t": 3}, 9)), "is in Kafka already"),
+        (refusals.older_batch(ENTRY, BATCH), "must not be written"),
+        (refusals.other_query(ENTRY, BATCH), "belongs to another query"),
+        (refusals.other_checkpoint(ENTRY, "/other"), "is in use by a query"),
+        (refusals.log_lost("orders", "pykafka-decisions"), "has nothing of the prefix"),
+        (refusals.too_late(ENTRY, OPEN, 5_000), "were left for"),
+        (refusals.not_open(ENTRY, ["orders-1-0-0"]), "are not open any more"),
+        (refusals.decision_in_doubt(ENTRY, KafkaSinkError("no answer.")), "It is not known whether"),
+        (refusals.not_committed(ENTRY, refused(error_codes.NOT_COORDINATOR)), "could not be committed now"),
+        (refusals.not_committed(ENTRY, refused(error_codes.PRODUCER_FENCED)), "cannot be committed any more"),
+        (refusals.not_committed(ENTRY, refused(error_codes.TRANSACTIONAL_ID_NOT_FOUND)), "brokers know nothing"),
+    ],
+)
+def test_who_looks_up_an_error_of_exactly_once_finds_its_row(error: KafkaSinkError, sentence: str) -> None:
+    (row,) = rows_that_explain(str(error))
+    assert row.sentence.startswith(sentence)
 
 
 def test_many_sentences_are_quoted() -> None:
