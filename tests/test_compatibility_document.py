@@ -36,7 +36,8 @@ def test_the_other_pages_name_the_same_oldest_and_newest_version() -> None:
         ".".join(version.number.split(".")[:2]) for version in (VERSIONS[0], listing, VERSIONS[-1])
     )
     upgrading = (ROOT / "docs" / "upgrading.md").read_text()
-    assert f"| Apache Kafka | {oldest}, for [exactly once](exactly-once.md) {with_exactly_once} | {newest} |" in upgrading
+    row = f"| Apache Kafka | {oldest}, for [exactly once](exactly-once.md) {with_exactly_once} | {newest} |"
+    assert row in upgrading
     readme = (ROOT / "README.md").read_text()
     assert f"Apache Kafka {oldest} to {newest}, exactly once from {with_exactly_once} on" in readme
 

@@ -223,7 +223,7 @@ class SchemaRegistry:
         status, answer = found.status, json_object(found.data)
         about = f"The schema registry refused the request about the subject '{subject}' (status {status})"
         if status in (401, 403):
-            return f"{about}: check the credentials in schema.registry.basic.auth.user.info and what they may do."
+            return f"{about}: {self._remedy_of_credentials()}"
         if answer.get("error_code") in _NOT_FOUND or status == 404:
             missing = "has no version" if schema is None else "does not have this schema"
             return (
@@ -237,6 +237,16 @@ class SchemaRegistry:
                 f"{self._message(answer)}"
             ).rstrip()
         return f"{about}: {self._message(answer) or 'no reason given'}"
+
+    def _remedy_of_credentials(self) -> str:
+        if self._config.token is not None:
+            return "check the token in schema.registry.bearer.auth.token and what its owner may do."
+        if self._config.user_info is not None:
+            return "check the credentials in schema.registry.basic.auth.user.info and what they may do."
+        return (
+            "the request had no credentials: set schema.registry.basic.auth.user.info or "
+            "schema.registry.bearer.auth.token."
+        )
 
     def _message(self, answer: Mapping[str, Any]) -> str:
         message = answer.get("message")

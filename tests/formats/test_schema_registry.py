@@ -269,8 +269,13 @@ def test_users_are_asked_for_their_password(fake: FakeRegistry) -> None:
     fake.user_info = "alice:s3cret"
     registry = SchemaRegistry(RegistryConfig((fake.url,), user_info="alice:s3cret"))
     assert registry.register("s", avro_schema("a")) == 1
-    with pytest.raises(SchemaRegistryError, match="check the credentials in"):
-        SchemaRegistry(RegistryConfig((fake.url,), user_info="alice:wrong")).register("s", avro_schema("a"))
+    for config, words in (
+        (RegistryConfig((fake.url,), user_info="alice:wrong"), "check the credentials in schema.registry.basic.auth"),
+        (RegistryConfig((fake.url,), token="t0ken"), "check the token in schema.registry.bearer.auth.token"),
+        (RegistryConfig((fake.url,)), "no credentials: set schema.registry.basic.auth.user.info or"),
+    ):
+        with pytest.raises(SchemaRegistryError, match=words):
+            SchemaRegistry(config).register("s", avro_schema("a"))
 
 
 def test_a_token_is_sent(fake: FakeRegistry) -> None:

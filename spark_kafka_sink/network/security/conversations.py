@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from spark_kafka_sink.errors import AuthenticationError
+from spark_kafka_sink.errors import AuthenticationError, NetworkError
 from spark_kafka_sink.named_function import named_function
 from spark_kafka_sink.network.security.assertions import token_of_file
 from spark_kafka_sink.network.security.login import Login
@@ -46,7 +46,16 @@ def _bearer_token(login: Login) -> str:
 
 
 def _called(callback: Callable[[], object] | str) -> str:
-    token = (_imported(callback) if isinstance(callback, str) else callback)()
+    function = _imported(callback) if isinstance(callback, str) else callback
+    try:
+        token = function()
+    except (AuthenticationError, NetworkError):
+        raise
+    except Exception as error:
+        raise AuthenticationError(
+            f"OAUTHBEARER: the function of sasl.oauthbearer.token.callback raised {type(error).__name__}. Call it by "
+            "itself on this machine to see why; its words are not shown, since they may hold a secret."
+        ) from None
     if not isinstance(token, str):
         raise AuthenticationError("OAUTHBEARER: sasl.oauthbearer.token.callback must return the token as str")
     return token

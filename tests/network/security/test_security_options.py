@@ -6,6 +6,7 @@ import logging
 import pickle
 import ssl
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,17 @@ def test_a_token_by_the_users_callback_with_extensions() -> None:
     wrong = security_config(OAUTH | {"sasl.oauthbearer.token.callback": returns_nothing})
     with pytest.raises(AuthenticationError, match="must return the token as str"):
         wrong.conversation("b")
+
+
+def raises() -> str:
+    raise KeyError("token-secret")
+
+
+def test_a_callback_that_raises_is_named_with_the_kind_of_its_error_and_without_its_words() -> None:
+    config = security_config(OAUTH | {"sasl.oauthbearer.token.callback": raises})
+    with pytest.raises(AuthenticationError, match=r"sasl\.oauthbearer\.token\.callback raised KeyError\.") as error:
+        config.conversation("b")
+    assert "token-secret" not in "".join(traceback.format_exception(error.value)), "Spark shows tracebacks to all"
 
 
 def test_a_token_by_the_name_of_a_function_that_is_imported_where_the_connection_is(
