@@ -11,10 +11,10 @@ id before all else, then what joins the transaction, then its end. A coordinator
 What an answer means, and which of the methods at the end follows from it, stands with each request (requests.py).
 The end is asked for only when no record is on its way any more (`quiet`). An empty transaction ends without a request.
 
-In doubt: a request that adds partitions or a group may have been carried out although its answer was lost. A
-transaction that is aborted then asks once more before it ends, because brokers refuse to end one that never began. A
-request to end that is carried out late would end the next transaction. So the next one begins under another epoch, as
-each transaction of version 2 does.
+In doubt: a request that adds partitions or a group may have been carried out although its answer was lost, or was that
+of a coordinator which could not store it in time. A transaction that is aborted then is ended at the brokers, and it is
+no error if they answer that nothing had begun. A request to end that is carried out late would end the next
+transaction. So the next one begins under another epoch, as each transaction of version 2 does.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from spark_kafka_sink.producer.transactions.transaction_description import Trans
 from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.producer.transactions.transaction_request import CoordinatorKey, TransactionRequest
 from spark_kafka_sink.producer.transactions.verdicts import Judgement, Verdict
+from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import Message
 
 _log = logging.getLogger(__name__)
 
 _S = TransactionState
-_TO_BE_ASKED_AGAIN = (Verdict.RETRY, Verdict.LOOK_UP)
 Request = TransactionRequest[Any]
 
 
@@ -104,10 +104,11 @@ class TransactionManager:
         """
         with self._lock:
             wanted = transactional_id or self.transactional_id
-            if self._calls.pending is not None and wanted != self.transactional_id:
+            pending = None if self.state is _S.FATAL_ERROR else self._calls.pending
+            if pending is not None and wanted != self.transactional_id:
                 raise IllegalStateError(
                     f"transactional id {self.transactional_id}: a call for {wanted} cannot begin, because it is not "
-                    f"known how {self._calls.pending.name}() ended: call that again, or make a new producer."
+                    f"known how {pending.name}() ended: call that again, or make a new producer."
                 )
             return self._calls.operate(calls.INIT, lambda: self._begin_init(wanted))
 
@@ -296,13 +297,13 @@ class TransactionManager:
             transaction = self._transaction
             if transaction is not None:
                 transaction.end_sent |= request.ends
-                transaction.in_doubt |= request.joins
                 transaction.started |= request.begins_version_2 and transaction.version >= 2
 
     def lost(self, request: Request, now: float, why: str) -> None:
         """The connection ended before the answer; the request may have been carried out, or may be yet."""
         with self._lock:
             self._may_come_late |= self._coordinators.in_flight and request.harms_late
+            self._doubt(request)
             self._descriptions.ended(request)
             self._coordinators.lost(request, now, why)
 
@@ -315,15 +316,14 @@ class TransactionManager:
                 return  # of a call whose time was up: what it says may be older than the call that waits now
             judgement = request.judged(message)
             verdict = judgement.verdict
-            if request.joins and self._transaction is not None and verdict not in _TO_BE_ASKED_AGAIN:
-                # Else an earlier one, whose answer was lost, may be carried out yet.
-                self._transaction.in_doubt = False
+            if verdict is Verdict.LOOK_UP or judgement.code == codes.UNKNOWN_SERVER_ERROR:
+                self._doubt(request)  # it may be in a coordinator's log: its replicas were too slow for the answer
             if verdict < Verdict.ABORTABLE:
                 request.progress(message, self)
             if verdict is Verdict.DONE:
                 self._coordinators.succeeded(request)
                 request.follow(message, self)
-            elif verdict in _TO_BE_ASKED_AGAIN:
+            elif verdict in (Verdict.RETRY, Verdict.LOOK_UP):
                 if verdict is Verdict.LOOK_UP:
                     self._coordinators.forget(request)
                 self._coordinators.pause(now, judgement.code)
@@ -373,12 +373,14 @@ class TransactionManager:
         transaction = self._transaction
         if transaction is None:
             return None
-        if self.state in WRITING or (self.state is _S.ABORTING and transaction.in_doubt):
+        if self.state in WRITING:
             if transaction.waiting:
                 return AddPartitions(self.in_use, frozenset(transaction.waiting))
             if transaction.groups:
                 return self._about_offsets(transaction.groups[0])
-        return EndTransaction(self.in_use, self.state is _S.COMMITTING) if self.state in ENDING and quiet else None
+        if self.state not in ENDING or not quiet:
+            return None
+        return EndTransaction(self.in_use, self.state is _S.COMMITTING, has_begun=transaction.started)
 
     def _about_offsets(self, group: GroupOffsets) -> Request:
         whose = self.in_use
@@ -451,6 +453,10 @@ class TransactionManager:
             self._transaction.fail_offsets(self._calls.must_abort(error))
 
     # --- parts
+
+    def _doubt(self, request: Request) -> None:
+        if self._transaction is not None:
+            self._transaction.in_doubt |= request.joins
 
     def _open(self) -> OpenTransaction:
         assert self._transaction is not None

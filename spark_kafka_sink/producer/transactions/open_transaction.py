@@ -35,7 +35,7 @@ class OpenTransaction:
     started: bool = False
     """Brokers know of the transaction, so it must be ended there."""
     in_doubt: bool = False
-    """The answer to the last request that adds a partition or a group was lost."""
+    """It is not known of a request that adds a partition or a group whether it was carried out."""
     needs_new_epoch: bool = False
     """Sequences may have gaps when the transaction is over."""
     end_sent: bool = False

@@ -312,6 +312,8 @@ class EndTransaction(TransactionRequest[EndTxnResponse]):
     harms_late = True
     transaction: TransactionIdentity
     commit: bool
+    has_begun: bool = True
+    """False: it is not known whether there is anything to end; then brokers may say that there is not."""
 
     @property
     def coordinator(self) -> CoordinatorKey:
@@ -332,6 +334,8 @@ class EndTransaction(TransactionRequest[EndTxnResponse]):
         )
 
     def judged(self, answer: EndTxnResponse) -> Judgement:
+        if answer.error_code == codes.INVALID_TXN_STATE and not self.has_begun:
+            return Judgement(Verdict.DONE, codes.NONE)
         return self.judgement(answer.error_code)
 
     def follow(self, answer: EndTxnResponse, follower: Follower) -> None:

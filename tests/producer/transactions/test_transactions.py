@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_kafka_sink.errors import IllegalStateError
+from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError
 from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.requests import (
     AddPartitions,
@@ -333,6 +333,14 @@ def test_calls_that_need_a_transaction_say_what_to_call_first() -> None:
         IllegalStateError, match=r"send\(\) needs an open .* is ready\. Call begin_transaction\(\) first"
     ):
         talk.manager.ensure_can_send()
+
+
+def test_a_producer_that_cannot_go_on_says_why_whatever_id_it_is_asked_for() -> None:
+    talk = Talk().started()
+    talk.manager.commit()
+    talk.manager.fail_for_good(KafkaSinkError("the disk is gone"))
+    with pytest.raises(KafkaSinkError, match="the disk is gone"):
+        talk.manager.init("two")
 
 
 @pytest.mark.parametrize("call", ["begin", "commit", "abort"])

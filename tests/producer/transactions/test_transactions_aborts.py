@@ -29,7 +29,6 @@ from tests.producer.transactions.transaction_cases import (
     S,
     Talk,
     about_to,
-    adding,
     error_of,
     partitions_answer,
 )
@@ -268,11 +267,11 @@ def test_a_partition_whose_addition_was_under_way_takes_no_new_batches_after_an_
 # --- in doubt
 
 
-def test_an_abort_asks_once_more_for_what_may_have_been_added() -> None:
-    talk = about_to(AddPartitions)
-    talk.lose(AddPartitions)
+@pytest.mark.parametrize("joins", [AddPartitions, AddOffsets])
+def test_an_abort_ends_what_may_have_begun_with_a_request_whose_answer_was_lost(joins: type[Request]) -> None:
+    talk = about_to(joins)
+    talk.lose(joins)
     operation = talk.manager.abort()
-    assert adding(talk.answer(AddPartitions)) == {T0}
     talk.answer(EndTransaction)
     assert error_of(operation) is None
 
@@ -289,13 +288,52 @@ def test_an_answer_that_settles_nothing_leaves_in_doubt_what_an_earlier_request_
     assert EndTransaction in talk.asked
 
 
-def test_an_abort_asks_once_more_for_a_group_that_may_have_been_added() -> None:
-    talk = about_to(AddOffsets)
-    talk.lose(AddOffsets)
+@pytest.mark.parametrize("code", [codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR, codes.UNKNOWN_SERVER_ERROR])
+def test_what_a_coordinator_could_not_store_in_time_is_in_doubt(code: int) -> None:
+    talk = about_to(AddPartitions)
+    talk.answer(AddPartitions, code)
+    talk.wait()
+    talk.manager.abort()
+    talk.settle()
+    assert EndTransaction in talk.asked
+
+
+@pytest.mark.parametrize("code", [codes.CONCURRENT_TRANSACTIONS, codes.COORDINATOR_LOAD_IN_PROGRESS])
+def test_a_request_that_was_not_carried_out_leaves_nothing_to_be_ended(code: int) -> None:
+    talk = about_to(AddPartitions)
+    talk.answer(AddPartitions, code)
+    talk.wait()
     operation = talk.manager.abort()
-    talk.answer(AddOffsets)
+    talk.settle()
+    assert error_of(operation) is None
+    assert EndTransaction not in talk.asked
+
+
+def test_an_abort_ends_although_brokers_do_not_know_a_topic_any_more_that_waits_to_be_added() -> None:
+    talk = Talk().started(T0)
+    talk.manager.admits(T1, is_retry=False)
+    talk.answer(AddPartitions, codes.UNKNOWN_TOPIC_OR_PARTITION)
+    talk.wait()
+    talk.manager.batch_failed(FAILURE, has_sequence=False)
+    operation = talk.manager.abort()
     talk.answer(EndTransaction)
     assert error_of(operation) is None
+
+
+def test_brokers_may_say_that_nothing_had_begun_of_what_is_in_doubt() -> None:
+    talk = about_to(AddPartitions)
+    talk.lose(AddPartitions)
+    operation = talk.manager.abort()
+    talk.answer(EndTransaction, codes.INVALID_TXN_STATE)
+    assert error_of(operation) is None
+    assert talk.state() is S.READY
+
+
+def test_brokers_may_not_say_so_of_what_has_begun() -> None:
+    talk = Talk().started(T0)
+    talk.manager.abort()
+    talk.answer(EndTransaction, codes.INVALID_TXN_STATE)
+    assert talk.state() is S.FATAL_ERROR
 
 
 def test_an_abort_while_partitions_are_being_added_waits_for_the_answer() -> None:
@@ -308,14 +346,13 @@ def test_an_abort_while_partitions_are_being_added_waits_for_the_answer() -> Non
     assert error_of(operation) is None
 
 
-def test_an_abort_that_comes_just_before_an_addition_is_sent_asks_once_more_when_its_answer_is_lost() -> None:
+def test_an_abort_that_comes_just_before_an_addition_is_sent_ends_it_when_its_answer_is_lost() -> None:
     talk = about_to(AddPartitions)
     request = talk.due()
     operation = talk.manager.abort()
     talk.manager.sent(request)
     talk.manager.lost(request, talk.now, "the connection was lost")
     talk.wait()
-    talk.answer(AddPartitions)
     talk.answer(EndTransaction)
     assert error_of(operation) is None
 
@@ -344,16 +381,6 @@ def test_an_end_that_may_come_late_is_followed_by_another_epoch_in_version_1() -
     message = talk.answer(InitProducerId).message(4)
     assert isinstance(message, InitProducerIdRequest)
     assert message.producer_epoch == IDENTITY.epoch + 1
-
-
-def test_an_abort_whose_addition_is_refused_after_all_has_nothing_to_end() -> None:
-    talk = about_to(AddPartitions)
-    talk.lose(AddPartitions)
-    operation = talk.manager.abort()
-    talk.answer(AddPartitions, codes.TOPIC_AUTHORIZATION_FAILED)
-    talk.settle()
-    assert error_of(operation) is None
-    assert EndTransaction not in talk.asked
 
 
 def test_what_was_not_asked_for_yet_is_not_asked_for_by_an_abort() -> None:
