@@ -127,7 +127,16 @@ def free_abandoned_jobs(options: Mapping[str, str], topic: str) -> None:
 
 def _free(options: Mapping[str, str], prefix: str, topic: str) -> None:
     try:
-        if finish(options, prefix, topic) is None:
+        finished = finish(options, prefix, topic)
+        if finished is not None and finished.lost:
+            _log.warning(
+                "%s has ended (prefix %s), and a part of what it had decided cannot be committed any more: %s. %d of "
+                "its transactions are committed. Compare what it wrote with what is in Kafka; then `pykafka "
+                "transactions give-up --prefix %s` notes that it is done.",
+                *(whose(prefix), prefix, "; ".join(map(str, finished.lost.values())), len(finished.committed), prefix),
+            )
+            return
+        if finished is None:
             abort(options, prefix, topic)
         _log.info("%s has ended and left transactions open (prefix %s): they are ended now", whose(prefix), prefix)
     except KafkaSinkError as error:
@@ -153,7 +162,8 @@ def _fenced(query: QueryTransactions, check: Callable[[Entry], None]) -> tuple[P
     and at the entry after it, which counts.
 
     In turns, since a driver that died in its decision has left that open: brokers abort it, and refuse the fence. A
-    driver that has claimed the prefix meanwhile is left alone.
+    driver that has claimed the prefix meanwhile is left alone; what the same driver has decided meanwhile is for
+    `check`.
     """
     hints: list[Entry] = []
 
@@ -162,7 +172,7 @@ def _fenced(query: QueryTransactions, check: Callable[[Entry], None]) -> tuple[P
         if not hint.generation:
             raise refusals.unknown_prefix(query.log.topic, query.prefix, exists=True)
         hints.append(hint)
-        if hint != hints[0]:
+        if (hint.generation, hint.claimed) != (hints[0].generation, hints[0].claimed):
             raise refusals.fenced(query.driver_id)
         check(hint)
         query.look_again(seen)

@@ -66,6 +66,13 @@ def expected_of(seen: TransactionDescription | None) -> ProducerIdAndEpoch:
     return _NO_HOLDER if seen is None or seen.id_and_epoch.epoch < 0 else seen.id_and_epoch
 
 
+def _with_added(listed: TransactionDescription, now: TransactionDescription | None) -> TransactionDescription:
+    """As it was listed, and open if it is so `now`, under the same epoch: with all partitions that it had or has."""
+    if now is None or not now.is_open or now.id_and_epoch != listed.id_and_epoch:
+        return listed
+    return replace(now, topics=listed.topics + now.topics)
+
+
 def _warn_of(what: str, refused: Iterable[BrokerError]) -> None:
     """Of those that say something else than that the id is another's by now."""
     for error in refused:
@@ -164,10 +171,16 @@ class TransactionsClient(Closing):
     def _as_they_are(
         self, listed: Sequence[TransactionDescription], patience_ms: float | None
     ) -> list[TransactionDescription]:
-        """What was listed, with the partitions that were added since. What has another epoch now stays as it was."""
-        now = self.describe([each.transactional_id for each in listed], patience_ms=patience_ms) if listed else {}
-        found = [(each, now.get(each.transactional_id, each)) for each in listed]
-        return [later if later.id_and_epoch == each.id_and_epoch and later.is_open else each for each, later in found]
+        """What was listed, and the partitions that were added since. What has another epoch now stays as it was.
+
+        So does all if a coordinator does not answer: the others are to end what they have at once.
+        """
+        try:
+            now = self.describe([each.transactional_id for each in listed], patience_ms=patience_ms) if listed else {}
+        except KafkaSinkError as error:
+            _log.warning("what is to be aborted could not be looked at once more: %s", error)
+            return list(listed)
+        return [_with_added(each, now.get(each.transactional_id)) for each in listed]
 
     def _fence_in_version_1(self, ended: Sequence[TransactionDescription], patience_ms: float | None) -> None:
         """Fence those that still have the epoch under which they were listed.

@@ -159,9 +159,25 @@ def test_what_is_decided_while_an_abort_begins_is_not_aborted(query: Query) -> N
             query.commit(start, 0, written)
         return whole(held, *given)
 
-    with patch.object(QueryTransactions, "fence", fence), pytest.raises(ExactlyOnceError, match=r"is decided|at this"):
+    with patch.object(QueryTransactions, "fence", fence), pytest.raises(ExactlyOnceError, match="is decided"):
         operations.abort(options(query.broker), PREFIX, LOG)
     query.again().begin()
+    assert seen(query.broker) == rows(0)
+
+
+def test_a_driver_that_commits_its_batch_while_an_abort_begins_is_no_newer_one(query: Query) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    look_again = QueryTransactions.look_again
+
+    def commit(transactions: QueryTransactions, found: TransactionDescription | None) -> None:
+        with patch.object(QueryTransactions, "look_again", look_again):
+            if not seen(query.broker):
+                query.commit(start, 0, written)
+        look_again(transactions, found)
+
+    with patch.object(QueryTransactions, "look_again", commit):
+        assert operations.abort(options(query.broker), PREFIX, LOG) == []
     assert seen(query.broker) == rows(0)
 
 

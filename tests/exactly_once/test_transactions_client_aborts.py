@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.broker.transactions import ProducerIdentity, Transaction, TransactionCoordinator
-from spark_kafka_sink.errors import KafkaSinkError, ProducerFencedError
+from spark_kafka_sink.errors import KafkaSinkError, NetworkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.log_writer import Held
 from spark_kafka_sink.exactly_once.query_transactions import can_write
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
@@ -18,7 +18,7 @@ from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.testing import EmbeddedBroker
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.exactly_once.cases import broker as broker
 from tests.exactly_once.cases import client_of, known_without_an_epoch, seen
 from tests.exactly_once.open_pair import ids
@@ -104,6 +104,47 @@ def test_a_partition_that_an_attempt_adds_while_it_is_aborted_takes_nothing_of_i
             another.send(ProducerRecord("t", b"its own", partition=partition))
         another.commit_transaction()
     assert seen(broker) == ["its own"] * 2
+
+
+def test_what_another_had_ended_takes_nothing_either_when_the_attempt_has_begun_something_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who aborted it first may have died before the fence. Before Kafka 3.6 the partitions that it had were open."""
+    monkeypatch.setattr(TransactionCoordinator, "verify", lambda *arguments: error_codes.NONE)
+    with embedded_broker(topics={"t": 2}, transaction_version=1) as broker, client_of(broker) as client:
+        config = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "alive", "linger.ms": 0}
+        alive = KafkaProducer(config)
+        alive.init_transactions()
+        alive.begin_transaction()
+        alive.send(ProducerRecord("t", b"late", partition=0)).result(PATIENCE_SECONDS)
+        listed = [*client.describe(["alive"]).values()]
+        client.end([TransactionIdentity("alive", *listed[0].id_and_epoch, 1)], commit=False)
+        alive.send(ProducerRecord("t", b"late", partition=1)).result(PATIENCE_SECONDS)
+        client.abort(listed)
+        with pytest.raises(KafkaSinkError):
+            alive.send(ProducerRecord("t", b"late", partition=0)).result(PATIENCE_SECONDS)
+        alive.close(timeout=0)
+        with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as other:
+            other.send(ProducerRecord("t", b"seen", partition=0)).result(PATIENCE_SECONDS)
+        assert seen(broker) == ["seen"]
+
+
+def test_transactions_are_ended_though_coordinators_cannot_be_asked_once_more_what_they_have(
+    written: list[TransactionIdentity], broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is silent holds up no other."""
+    with client_of(broker) as client:
+        listed, describe = [*client.describe(ids(written)).values()], client.describe
+        looks = iter([True])
+
+        def look(*arguments: Any, **options: Any) -> Any:
+            if next(looks, False):
+                raise NetworkError("a coordinator says nothing")
+            return describe(*arguments, **options)
+
+        monkeypatch.setattr(client, "describe", look)
+        client.abort(listed)
+        assert not [each for each in describe(ids(written)).values() if each.is_open]
 
 
 def test_an_attempt_that_has_just_begun_is_aborted_though_its_first_request_is_being_written(

@@ -26,6 +26,7 @@ from tests.exactly_once.cases import (
     LOG,
     Crash,
     Query,
+    client_of,
     dying,
     open_ids,
     options,
@@ -130,3 +131,22 @@ def test_that_what_such_a_job_has_left_cannot_be_freed_is_a_warning(
     with patch.object(operations, "abort", side_effect=NetworkError("no broker answers")):
         operations.free_abandoned_jobs(options(query.broker), LOG)
     assert f"(prefix {dead.prefix}) is not ended: no broker answers" in caplog.text
+
+
+def test_what_cannot_be_committed_any_more_of_what_such_a_job_had_decided_is_a_warning_that_names_it(
+    query: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The batch is not whole then: to say that it has been ended would hide that."""
+    caplog.set_level(logging.INFO)
+    dead = dead_job(query)
+    start = dead.begin()
+    first, second = dead.write_both(start, 0)
+    with dying("commit"):
+        dead.commit(start, 0, [first, second])
+    with client_of(query.broker) as client:
+        client.init_producer_id(first.transactional_id, 60_000)
+    operations.free_abandoned_jobs(options(query.broker), LOG)
+    assert f"{first.transactional_id}: the attempt to end the transaction was refused" in caplog.text
+    assert f"`pykafka transactions give-up --prefix {dead.prefix}`" in caplog.text
+    assert "they are ended now" not in caplog.text
+    assert seen(query.broker) == ["0/1"]
