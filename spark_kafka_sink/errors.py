@@ -38,10 +38,21 @@ KafkaSinkError
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from typing import TypeVar
+
+ErrorT = TypeVar("ErrorT", bound=Exception)
 
 
 class KafkaSinkError(Exception):
     """The root: catch this to catch everything that the library raises on purpose."""
+
+
+def fresh(error: ErrorT) -> ErrorT:
+    """A copy to raise: an exception that is raised twice shows both places, and keeps all that their frames hold."""
+    another = copy(error)
+    another.__cause__ = error.__cause__
+    return another
 
 
 class ConfigurationError(KafkaSinkError, ValueError):

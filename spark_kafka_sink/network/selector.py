@@ -93,9 +93,9 @@ class Selector:
         self._check_unused(channel_id)
         try:
             sock = self._system.connect(address, send_buffer_bytes, receive_buffer_bytes)
-        except OSError as error:
+            self._add(channel_id, sock, address, connecting=True)
+        except OSError as error:  # TLS and the poller may also fail, as without a free descriptor
             raise located(address, error) from error
-        self._add(channel_id, sock, address, connecting=True)
 
     def register(self, channel_id: str, sock: ByteSocket, address: SocketAddress) -> None:
         """Take over an accepted socket."""
@@ -205,7 +205,8 @@ class Selector:
         if self._memory is not None and self._memory.granted:
             self._go_on_reading(self._memory)
         ready = self._ready_now
-        if ready or self.completed_receives or self.disconnected:
+        going_on = any(not channel.muted for channel in self._closing.values())  # in no poller, and not read out yet
+        if ready or self.completed_receives or self.disconnected or going_on:
             timeout_ms = 0
         else:
             self._waiting = True

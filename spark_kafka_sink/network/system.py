@@ -139,7 +139,8 @@ class OperatingSystem:
             raise DisconnectedError(f"{host}:{port}: there is no such port")
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (socket.gaierror, UnicodeError) as error:
+        except (OSError, UnicodeError) as error:
+            # OSError and not gaierror alone: when the system has failed the resolver, as without a free descriptor.
             # UnicodeError: labels that IDNA refuses, such as an empty or an overlong one.
             reason = getattr(error, "strerror", None) or error
             raise DisconnectedError(f"{host}:{port}: the name cannot be resolved: {reason}") from error
@@ -148,7 +149,7 @@ class OperatingSystem:
     def canonical_name(self, address: SocketAddress) -> str:
         try:
             return socket.getnameinfo(address.sockaddr, socket.NI_NAMEREQD)[0]
-        except socket.gaierror:
+        except OSError:
             return str(address.sockaddr[0])
 
     def connect(self, address: SocketAddress, send_buffer_bytes: int, receive_buffer_bytes: int) -> ByteSocket:

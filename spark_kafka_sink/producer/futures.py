@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_kafka_sink.errors import KafkaSinkError
+from spark_kafka_sink.errors import KafkaSinkError, fresh
 from spark_kafka_sink.producer.calls import Shares
 from spark_kafka_sink.producer.results import ColumnsResult, RecordMetadata, RowFailures
 
@@ -122,7 +122,7 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
             if self._state != PENDING or self._waiters or self._done_callbacks:
                 return
             if isinstance(outcome, Exception):
-                self._exception = outcome
+                self._exception = fresh(outcome)  # all records of a batch share one
             else:
                 self._result = outcome
             self._state = FINISHED
@@ -136,7 +136,7 @@ class SendFuture(_ProducerFuture[RecordMetadata]):
             return
         try:
             if isinstance(outcome, Exception):
-                self.set_exception(outcome)
+                self.set_exception(fresh(outcome))
             else:
                 self.set_result(outcome)
         except InvalidStateError:  # a look has taken it, perhaps one that begins to wait a moment later
@@ -211,7 +211,8 @@ class RecordFutures:
         """Return the row's outcome, or None. Safe from any thread: two threads that index one result write the same
         entries."""
         if row not in self._places:
-            known, ended = self._known, self._ended[self._known :]
+            known = self._known  # read once: another thread may set it to less
+            ended = self._ended[known:]
             for one in ended:
                 self._places.update((each, (one, number)) for number, each in enumerate(one.rows.tolist()))
             self._known = known + len(ended)

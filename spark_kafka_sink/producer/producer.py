@@ -214,11 +214,11 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             ensure_named(rows)
         try:
             snapshot = self._await_topic(topic, now)
+            rows = self._refuse(call, rows, wrong_in_themselves(topic, rows, self.config), still)
+            snapshot = self._await_named_partitions(topic, rows, snapshot, now)
         except KafkaSinkError as error:
             self._not_taken(len(rows), error, still)
             raise
-        rows = self._refuse(call, rows, wrong_in_themselves(topic, rows, self.config), still)
-        snapshot = self._await_named_partitions(topic, rows, snapshot, now)
         rows = self._refuse(call, rows, without_their_partition(topic, rows, snapshot, partition), still)
         if len(rows):
             self._append_rows(call, topic, rows, snapshot, still)
@@ -353,9 +353,11 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             return  # a forked child: thread and sockets are the parent's
         self._finalizer.detach()
         in_callback = self._loop.is_current()
-        if self._transactions is not None and not in_callback and timeout != 0:
-            timeout = self._transactions.close(timeout)
-        self._sender.initiate_close(force=in_callback or timeout == 0)
+        try:
+            if self._transactions is not None and not in_callback and timeout != 0:
+                timeout = self._transactions.close(timeout)
+        finally:  # an interruption of that wait must not leave the thread behind
+            self._sender.initiate_close(force=in_callback or timeout == 0)
         if in_callback:
             return  # the thread ends by itself when the callback has returned
         if not self._loop.join(None if timeout is None else timeout * 1000):

@@ -224,6 +224,24 @@ def closing_channel(system: FakeSystem, selector: Selector, *payloads: bytes) ->
     selector.poll(0)
 
 
+def test_a_long_frame_before_the_end_of_a_connection_is_read_without_a_pause(
+    system: FakeSystem, selector: Selector
+) -> None:
+    """A poll reads so much and no more; what is left is in no poller."""
+    system.listen("broker", 9092, SilentPeer())
+    long = b"x" * 5_000_000
+    before = system.now()
+    closing_channel(system, selector, b"1", long)
+    took = system.now() - before
+    assert received(selector) == [("a", b"1")]
+    for _ in range(20):
+        selector.poll(10_000)
+        if selector.completed_receives:
+            break
+    assert received(selector) == [("a", long)]
+    assert system.now() - before == took
+
+
 def test_a_closing_channel_that_is_muted_keeps_its_receives_until_it_is_unmuted(
     system: FakeSystem, selector: Selector
 ) -> None:

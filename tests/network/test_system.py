@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 
@@ -137,6 +139,31 @@ def test_an_unknown_name_is_a_disconnection_that_names_it(monkeypatch: pytest.Mo
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(DisconnectedError, match=r"no-such-host:9092: the name cannot be resolved.*not known"):
         OperatingSystem().resolve("no-such-host", 9092)
+
+
+def test_a_resolver_that_the_system_fails_is_a_disconnection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python raises no gaierror then. A shortage that passes must not end a producer."""
+
+    def without_a_descriptor(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket, "getaddrinfo", without_a_descriptor)
+    monkeypatch.setattr(socket, "getnameinfo", without_a_descriptor)
+    with pytest.raises(DisconnectedError, match=r"broker:9092: the name cannot be resolved.*Too many open files"):
+        OperatingSystem().resolve("broker", 9092)
+    assert OperatingSystem().canonical_name(SocketAddress("b", 1, socket.AF_INET, ("10.0.0.1", 1))) == "10.0.0.1"
+
+
+def test_a_poller_that_takes_no_more_sockets_is_a_disconnection(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        selector = Selector(OperatingSystem())
+        full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+        monkeypatch.setattr(selector._poller, "register", full)
+        (address,) = OperatingSystem().resolve("127.0.0.1", server.getsockname()[1])
+        with pytest.raises(DisconnectedError, match="No space left on device"):
+            selector.connect("a", address)
+        monkeypatch.undo()
+        selector.close()
 
 
 @pytest.mark.parametrize("port", [-1, 0, 65536, 70_000])

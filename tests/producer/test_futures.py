@@ -78,6 +78,20 @@ def test_an_outcome_that_comes_after_the_first_look_is_reported() -> None:
     assert one.result(0) == STORED._replace(timestamp_ms=2_000)
 
 
+def test_what_the_futures_of_a_batch_raise_holds_nothing_of_the_others() -> None:
+    """Its records have one error. Raised again and again, it would keep all frames that it came through."""
+    error = DeliveryError("no")
+    error.__cause__ = OSError("gone")
+    one, other, late = future(), future(), future()
+    assert not late.done()
+    for each in (one, other, late):
+        failed(each, error)
+        with pytest.raises(DeliveryError, match="no") as raised:
+            each.result(0)
+        assert raised.value.__cause__ is error.__cause__
+    assert error.__traceback__ is None
+
+
 def test_it_can_be_waited_for_as_any_future() -> None:
     futures = [future() for _ in range(4)]
     stored(futures[0])
@@ -171,7 +185,7 @@ def test_the_records_of_a_call_get_their_offsets_and_errors_by_their_places_in_w
     call.failed(np.array([0, 5]), None, no, {1: gone})
     assert futures[4].result(0) == RecordMetadata("t", 7, 51, 104, 4, -1)
     assert futures[1].result(0).offset == 50
-    assert [futures[row].exception(0) for row in (0, 5)] == [no, gone]
+    assert [str(futures[row].exception(0)) for row in (0, 5)] == ["no", "gone"]
     call.stored(np.array([2, 3]), np.array([(0, 1, 8, -1, 9), (1, 2, 8, -1, 9)]), 2)
     assert [futures[row].result(0) for row in (2, 3)] == [RecordMetadata("t", 8, -1, 9, row, -1) for row in (2, 3)]
 

@@ -12,6 +12,7 @@ from spark_kafka_sink.errors import (
     DeliveryError,
     DeliveryTimeoutError,
     InvalidRecordError,
+    MetadataTimeoutError,
     RecordTooLargeError,
     TransactionAbortableError,
     TransactionAbortedError,
@@ -105,6 +106,36 @@ def test_a_row_that_cannot_be_written_must_not_be_missed_by_the_commit(version: 
     with pytest.raises(TransactionAbortableError) as caught:
         producer.commit_transaction()
     assert isinstance(caught.value.__cause__, InvalidRecordError)
+
+
+@BOTH
+def test_rows_whose_partition_is_waited_for_in_vain_must_not_be_missed_by_the_commit(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, producer = begun(version)
+    answers = iter([producer._await_topic("t", producer._system.now()), MetadataTimeoutError("no answer")])
+
+    def await_topic(*_: object) -> object:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(producer, "_await_topic", await_topic)
+    with pytest.raises(MetadataTimeoutError):
+        producer.send_columns("t", RecordColumns(pa.array([b"1", b"2"])), pa.array([0, 9], pa.int32()))
+    with pytest.raises(TransactionAbortableError, match="no answer"):
+        producer.commit_transaction()
+
+
+def test_ctrl_c_in_the_abort_of_a_close_ends_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its thread and its connections would stay for as long as the process."""
+    _, producer = begun(2)
+    assert producer._transactions is not None
+    monkeypatch.setattr(producer._transactions, "close", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        producer.close()
+    assert sender_of(producer).finished
 
 
 @BOTH

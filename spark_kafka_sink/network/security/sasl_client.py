@@ -81,6 +81,7 @@ class SaslClientAuthenticator:
         if self._state is _State.START:
             self._state = _State.API_VERSIONS
             return self._request(ApiVersionsRequest(), 0)
+        self._repeat_ms = None  # the broker says anew how long this login lasts, if not for ever
         with self._words_for_failures():
             return self._shake_hands()
 

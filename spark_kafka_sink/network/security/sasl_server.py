@@ -132,6 +132,7 @@ class SaslServerAuthenticator:
             if limit is not None
         ]
         if not limits:
+            self._session_end_ms = None
             return 0
         lifetime_ms = max(0, int(min(limits)))
         self._session_end_ms = now + lifetime_ms

@@ -30,6 +30,10 @@ if TYPE_CHECKING:  # a producer without a transactional.id does not load it
     from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 
 
+_OFFSET_MAX = 2**62
+"""No broker has such offsets; those of a batch's records can be counted up from a smaller one."""
+
+
 class SentBatches(NamedTuple):
     """What a produce request carried, and what was known of the topics' names and ids when it was sent (KIP-516)."""
 
@@ -114,7 +118,8 @@ def answer_of(row: PartitionProduceResponse) -> Answer:
     errors = row.record_errors
     named = {one.batch_index: cleaned(one.batch_index_error_message) for one in errors} if errors else _NONE_NAMED
     words = cleaned(row.error_message) if row.error_message else ""
-    return Answer(row.error_code, row.base_offset, row.log_append_time_ms, row.log_start_offset, words, named)
+    offset = row.base_offset if row.base_offset < _OFFSET_MAX else -1
+    return Answer(row.error_code, offset, row.log_append_time_ms, row.log_start_offset, words, named)
 
 
 def no_answer(reason: str) -> Answer:

@@ -125,10 +125,10 @@ class Sender:
             while not self.finished:
                 self.run_once(self._system.now())
         except BaseException as error:  # whatever it is: without this thread, records would wait for ever
-            _log.exception("The sender has failed; nothing more will be sent.")
             self._broken = True
             self.fatal_error = DeliveryError(f"The producer's sender has failed: {error!r}")
             self.fatal_error.__cause__ = error
+            _log.exception("The sender has failed; nothing more will be sent.")
         finally:
             self.shut_down()
 
@@ -154,6 +154,12 @@ class Sender:
         self._deliveries.fail_unreported(error)
         self._deliveries.fail_all(self.accumulator.abort_incomplete(error), error, now)
         self._fail_what_was_not_encoded(now)
+        self.client.close()
+        for state in self.idempotence:
+            for batch in list(state.on_wire):
+                batch.off_wire()
+            state.on_wire.clear()
+        self.accumulator.end(interrupted=self._broken)
         if (loss := self._deliveries.loss) is not None:
             _log.warning(
                 "KafkaProducer %s was dropped without close(), or its program ended: no acknowledgement for %s. %s",
@@ -161,12 +167,6 @@ class Sender:
                 counted(loss.records, "record"),
                 loss.first_error,
             )
-        self.client.close()
-        for state in self.idempotence:
-            for batch in list(state.on_wire):
-                batch.off_wire()
-            state.on_wire.clear()
-        self.accumulator.end(interrupted=self._broken)
 
     # --- the loop
 
@@ -262,7 +262,7 @@ class Sender:
             self.accumulator.note_node(node_id, now, can_drain=can_send)
             if can_send:
                 node_ids.append(node_id)
-            elif not self.client.has_in_flight_requests(node_id):
+            else:
                 delay_ms = min(delay_ms, self.client.poll_delay(node_id, now) or _POLL_MS_MAX)
         return node_ids, delay_ms
 

@@ -337,8 +337,9 @@ class TransactionManager:
         """The producer cannot go on."""
         with self._lock:
             if self.state is not _S.FATAL_ERROR:
-                _log.error("%r cannot go on: %s", self, error)
+                producer = repr(self)
                 self._calls.fail(_S.FATAL_ERROR, error)
+                _log.error("%s cannot go on: %s", producer, error)
             self.close(error)
 
     def close(self, error: KafkaSinkError) -> None:

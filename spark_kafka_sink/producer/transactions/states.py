@@ -23,10 +23,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from copy import copy
 from enum import Enum
 
-from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError, TransactionAbortableError
+from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError, TransactionAbortableError, fresh
 
 
 class TransactionState(Enum):
@@ -115,13 +114,6 @@ class Operation:
         self.taken = True
         if self._error is not None:
             raise fresh(self._error)
-
-
-def fresh(error: KafkaSinkError) -> KafkaSinkError:
-    """A copy to raise: an exception that is raised twice would show both places."""
-    another = copy(error)
-    another.__cause__ = error.__cause__
-    return another
 
 
 def advise_no_abort(error: TransactionAbortableError) -> None:

@@ -97,6 +97,18 @@ def test_without_an_end_of_session_nothing_is_renewed() -> None:
     assert peer.log == ["data"]
 
 
+def test_a_session_that_is_renewed_without_an_end_is_not_renewed_again() -> None:
+    peer = listener(connections_max_reauth_ms=1000)
+    system, selector = authenticated(peer, sasl_channels(Password))
+    (authenticator,) = peer.authenticators.values()
+    authenticator._max_reauth_ms = 0
+    for number in range(3):
+        system.advance(950)
+        send_number(selector, number)
+        poll_until(selector, lambda: bool(selector.completed_receives))
+    assert peer.log.count("17") == 2
+
+
 def test_answers_that_came_before_the_connection_broke_in_a_renewal_are_delivered() -> None:
     peer = listener(connections_max_reauth_ms=1000)
     system, selector = authenticated(peer, sasl_channels(Password, share=0.9))

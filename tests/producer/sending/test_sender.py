@@ -16,9 +16,11 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.producer_ids import EPOCH_MAX, ProducerIdAndEpoch
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.sending.produce_exchange import answer_of
 from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
@@ -214,6 +216,25 @@ def test_21_a_throttled_producer_waits_and_nothing_times_out() -> None:
     cluster.control.when(api=ApiKey.PRODUCE, times=3).throttle(3000)
     assert send_each(producer, b"1", b"2", b"3") == [None] * 3
     assert producer.metrics()["produce-throttle-time-max"] == 3000
+
+
+def test_the_end_of_a_throttle_is_waited_for_while_answers_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the next request of that broker would wait for the next answer, or its timeout."""
+    _, producer = simulated()
+    established(producer)
+    sender = sender_of(producer)
+    node_id = next(iter(sender.metadata.snapshot.nodes))
+    monkeypatch.setattr(sender.client, "ready", lambda *_: False)
+    monkeypatch.setattr(sender.client, "has_in_flight_requests", lambda *_: True)
+    monkeypatch.setattr(sender.client, "poll_delay", lambda *_: 300.0)
+    assert sender._nodes_to_send_to(sender.metadata.snapshot, [node_id], 0.0) == ([], 300.0)
+
+
+@pytest.mark.parametrize("offset", [2**62, 2**63 - 1])
+def test_an_offset_that_no_broker_has_counts_as_none(offset: int) -> None:
+    """Those of the batch's records are counted up from it, and would be no 64-bit numbers."""
+    assert answer_of(PartitionProduceResponse(index=0, error_code=0, base_offset=offset)).base_offset == -1
+    assert answer_of(PartitionProduceResponse(index=0, error_code=0, base_offset=2**62 - 1)).base_offset == 2**62 - 1
 
 
 def test_a_moved_leader_is_followed() -> None:
