@@ -44,7 +44,7 @@ from spark_kafka_sink.errors import KafkaSinkError, ProducerClosedError, RecordT
 from spark_kafka_sink.producer.batching.batch import DRAINED, IN_FLIGHT, ProducerBatch
 from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
-from spark_kafka_sink.producer.batching.incomplete import IncompleteBatches
+from spark_kafka_sink.producer.batching.incomplete import Flush, IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS, Admit, PartitionQueues
 from spark_kafka_sink.producer.batching.staging import SingleRecord, Stage, StagedRows, chunks
 from spark_kafka_sink.producer.batching.stuck_nodes import StuckNodes
@@ -399,8 +399,9 @@ class RecordAccumulator:
 
         It takes no lock: a signal handler may call it while its thread is inside of an append.
         """
-        flush = self._incomplete.begin_flush()
+        flush = Flush()
         try:
+            self._incomplete.begin_flush(flush)
             if not self._filler.has_rows and not self._incomplete:
                 flush.done.set()
             self._wakeup()

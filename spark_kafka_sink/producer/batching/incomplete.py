@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 from spark_kafka_sink.producer.batching.batch import PINNED, ProducerBatch
 from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS
@@ -73,15 +74,14 @@ class IncompleteBatches:
         self.next_deadline_ms = min(self._deadlines.values(), default=INFINITE_MS)
         return sorted([batch for batch in expired if not batch.done], key=lambda batch: batch.deadline_ms)
 
-    def begin_flush(self) -> Flush:
+    def begin_flush(self, flush: Flush) -> None:
         """From now on everything is sendable at once. Any thread, without the lock."""
-        flush = Flush()
         self._flushes.append(flush)
-        return flush
 
     def end_flush(self, flush: Flush) -> None:
-        """The flush is over, or was given up. Any thread, without the lock."""
-        self._flushes.remove(flush)
+        """The flush is over, was given up, or was interrupted before it began. Any thread, without the lock."""
+        with suppress(ValueError):
+            self._flushes.remove(flush)
 
     def new_flushes(self) -> list[Flush]:
         """Those that are to be armed, as soon as all rows that wait now are in batches."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import BufferExhaustedError, ProducerClosedError, RecordTooLargeError
 from spark_kafka_sink.producer.batching.accumulator import ReadyCheck
+from spark_kafka_sink.producer.batching.incomplete import Flush, IncompleteBatches
 from spark_kafka_sink.producer.batching.staging import Stage
 from tests.producer.batching.accumulator_harness import (
     BATCH_ROWS,
@@ -363,3 +364,20 @@ def test_a_flush_that_begins_while_the_producer_ends_is_over_with_it() -> None:
     h.accumulator.finish(*h.accumulator.abort_incomplete(ERROR))
     h.accumulator.end(interrupted=False)
     assert h.flushed(flush)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_ctrl_c_at_the_begin_of_a_flush_leaves_no_flush_behind(monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
+    """Else nothing would linger any more."""
+    h = Harness()
+    begin = IncompleteBatches.begin_flush
+
+    def interrupted(incomplete: IncompleteBatches, flush: Flush) -> None:
+        if not before:
+            begin(incomplete, flush)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(IncompleteBatches, "begin_flush", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        h.accumulator.flush(lambda done: True)
+    assert not h.accumulator._incomplete.flushing

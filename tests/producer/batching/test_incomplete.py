@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
-from spark_kafka_sink.producer.batching.incomplete import IncompleteBatches
+from spark_kafka_sink.producer.batching.incomplete import Flush, IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS
 from spark_kafka_sink.producer.topic_partition import TopicPartition
 
@@ -42,7 +42,7 @@ def test_a_flush_is_over_when_the_last_of_its_batches_are_settled_together(incom
     first, second, third, later = (batch_until(100) for _ in range(4))
     for batch in (first, second, third):
         incomplete.add(batch)
-    flush = incomplete.begin_flush()
+    incomplete.begin_flush(flush := Flush())
     incomplete.arm([flush])
     incomplete.add(later)
     incomplete.forget(first, later)
@@ -85,9 +85,9 @@ def test_a_batch_that_is_done_does_not_expire(incomplete: IncompleteBatches) -> 
 def test_a_flush_that_begins_while_batches_are_filled_is_armed_behind_its_own_rows(
     incomplete: IncompleteBatches,
 ) -> None:
-    first = incomplete.begin_flush()
+    incomplete.begin_flush(first := Flush())
     seen = incomplete.new_flushes()
-    later = incomplete.begin_flush()
+    incomplete.begin_flush(later := Flush())
     incomplete.arm(seen)
     assert first.done.is_set()
     assert not later.done.is_set()
