@@ -1,0 +1,112 @@
+"""What came before the end of a connection is handed out first, and the end is named."""
+
+from __future__ import annotations
+
+from spark_kafka_sink.network.channel import ChannelStateKind
+from spark_kafka_sink.network.frame import NetworkSend
+from spark_kafka_sink.network.selector import Selector
+from tests.fake_system import FakeSystem
+from tests.network.peers import SilentPeer, connect, frame, poll_until, received
+from tests.network.test_selector import selector as selector
+from tests.network.test_selector import system as system
+
+
+def test_answers_that_came_before_the_connection_closed_are_delivered_before_it_is_named(
+    system: FakeSystem, selector: Selector
+) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    connection = connect(system, selector)
+    connection.send(frame(b"1") + frame(b"2"))
+    connection.close()
+    seen = []
+    for _ in range(3):
+        selector.poll(1000)
+        seen.append((received(selector), list(selector.disconnected)))
+    assert seen == [([("a", b"1")], []), ([("a", b"2")], []), ([], ["a"])]
+
+
+def test_answers_outlive_a_write_that_failed(system: FakeSystem, selector: Selector) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    connection = connect(system, selector)
+    connection.send(frame(b"1") + frame(b"2") + frame(b"3"))
+    connection.reset()
+    system.advance(10)
+    selector.send(NetworkSend("a", [b"x"]))
+    before, seen = system.now(), []
+    for _ in range(4):
+        selector.poll(10_000)
+        seen.append((received(selector), list(selector.disconnected)))
+    assert seen == [([("a", b"1")], []), ([("a", b"2")], []), ([("a", b"3")], []), ([], ["a"])]
+    assert system.now() == before
+
+
+def closing_channel(system: FakeSystem, selector: Selector, *payloads: bytes) -> None:
+    """Channel a after its peer sent these frames and reset: a send has failed, receives are still reported."""
+    connection = connect(system, selector)
+    connection.send(b"".join(map(frame, payloads)))
+    connection.reset()
+    system.advance(10)
+    selector.send(NetworkSend("a", [b"x"]))
+    selector.poll(0)
+
+
+def test_a_long_frame_before_the_end_of_a_connection_is_read_without_a_pause(
+    system: FakeSystem, selector: Selector
+) -> None:
+    """A poll reads so much and no more; what is left is in no poller."""
+    system.listen("broker", 9092, SilentPeer())
+    long = b"x" * 5_000_000
+    before = system.now()
+    closing_channel(system, selector, b"1", long)
+    took = system.now() - before
+    assert received(selector) == [("a", b"1")]
+    for _ in range(20):
+        selector.poll(10_000)
+        if selector.completed_receives:
+            break
+    assert received(selector) == [("a", long)]
+    assert system.now() - before == took
+
+
+def test_a_closing_channel_that_is_muted_keeps_its_receives_until_it_is_unmuted(
+    system: FakeSystem, selector: Selector
+) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    closing_channel(system, selector, b"1", b"2")
+    selector.mute("a")
+    selector.poll(1000)
+    assert (received(selector), dict(selector.disconnected)) == ([], {})
+    selector.unmute("a")
+    selector.poll(1000)
+    assert received(selector) == [("a", b"2")]
+
+
+def test_a_send_to_a_closing_channel_ends_it(system: FakeSystem, selector: Selector) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    closing_channel(system, selector, b"1", b"2", b"3")
+    selector.send(NetworkSend("a", [b"y"]))
+    selector.poll(1000)
+    assert (received(selector), list(selector.disconnected)) == ([], ["a"])
+
+
+def test_a_refused_send_says_nothing_of_a_later_channel_of_the_same_id(system: FakeSystem, selector: Selector) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    for refused in (True, False):
+        closing_channel(system, selector, b"1", b"2")
+        assert received(selector) == [("a", b"1")]
+        if refused:
+            selector.send(NetworkSend("a", [b"y"]))
+            selector.close_channel("a")
+    selector.poll(0)
+    assert received(selector) == [("a", b"2")]
+
+
+def test_a_frame_cut_in_the_middle_is_a_disconnection(system: FakeSystem, selector: Selector) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    connection = connect(system, selector)
+    connection.send(frame(b"hello")[:-1])
+    connection.close()
+    poll_until(selector, lambda: bool(selector.disconnected))
+    state = selector.disconnected["a"]
+    assert (state.kind, received(selector)) == (ChannelStateKind.READY, [])
+    assert str(state.error) == "broker:9092: the other end closed the connection"

@@ -1,0 +1,108 @@
+"""The futures of many rows get their outcomes by their places in what is said of all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spark_kafka_sink.producer.batching.batch import ProducerBatch
+from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
+from spark_kafka_sink.producer.calls import Share
+from spark_kafka_sink.producer.futures import ColumnsFuture, RecordFutures
+from spark_kafka_sink.producer.results import OffsetRange, RecordMetadata
+from spark_kafka_sink.producer.sending.deliveries import complete_futures, shares_of_calls
+from spark_kafka_sink.producer.topic_partition import TopicPartition
+from tests.producer.batching.one_piece import append_rows
+
+
+@pytest.mark.parametrize(
+    ("base_offset", "offsets"), [(100, [(100, 102), (103, 104)]), (0, [(0, 2), (3, 4)]), (-1, [(-1, -1), (-1, -1)])]
+)
+def test_a_call_whose_rows_begin_within_a_batch_gets_their_offsets_or_none_if_the_broker_returned_none(
+    base_offset: int, offsets: list[tuple[int, int]]
+) -> None:
+    calls = [ColumnsFuture("t", 3), ColumnsFuture("t", 2)]
+    batch = ProducerBatch(TopicPartition("t", 7), 0, 1)
+    append_rows(batch, BatchRows(RowOrigins(np.arange(3), calls[:1]), 0, 3, 0))
+    append_rows(batch, BatchRows(RowOrigins(np.arange(9), calls[1:]), 4, 6, 3))  # of a later grouping
+    batch.base_offset = base_offset
+    complete_futures(shares_of_calls([batch]))
+    written = [call.result(0).partitions[7] for call in calls]
+    assert [(one.first_offset, one.last_offset) for one in written] == offsets
+    assert [one.rows for one in written] == [3, 2]
+
+
+def test_a_call_s_partitions_are_summed_up_over_all_answers() -> None:
+    call = ColumnsFuture("t", 12)
+    call.stored(np.arange(12), [Share(0, 2, 7, 100, -1), Share(2, 3, 4, -1, -1)], 3)
+    call.stored(np.arange(12), np.array([(3, 7, 7, 90, -1), (7, 8, 7, -1, -1), (8, 12, 4, 0, -1)]), 9)
+    result = call.result(0)
+    assert result.partitions == {4: OffsetRange(0, 3, 5), 7: OffsetRange(90, 101, 7)}
+    assert result.rows_written == 12
+
+
+@pytest.mark.parametrize("batches", [2, 40], ids=["few", "many"])
+def test_records_of_one_partition_get_their_outcomes_in_their_order(batches: int) -> None:
+    seen: dict[int, list[int]] = {partition: [] for partition in range(batches)}
+
+    def note(metadata: RecordMetadata, error: Exception | None) -> None:
+        seen[metadata.partition].append(metadata.offset)
+
+    def grouped(rows: int) -> RowOrigins:
+        """The records of two calls, in turns."""
+        calls = [RecordFutures("t"), RecordFutures("t")]
+        for call in calls:
+            call.describe(np.zeros(rows, np.int64), np.zeros(rows, np.int32), np.zeros(rows, np.int32))
+            call.callbacks |= dict.fromkeys(range(rows), (note,))
+        return RowOrigins(np.arange(rows) // 2, calls, np.arange(rows, dtype=np.int32) % 2)
+
+    first, second = grouped(2 * batches), grouped(2 * batches)
+    done = []
+    for partition in range(batches):
+        batch = ProducerBatch(TopicPartition("t", partition), 0, 1)
+        start = 2 * partition
+        later = BatchRows(second, start, start + 2, 2 if partition % 2 else 0)
+        if partition % 2:
+            append_rows(batch, BatchRows(first, start, start + 2, 0))
+        append_rows(batch, later)
+        batch.base_offset = 0
+        done.append(batch)
+    complete_futures(shares_of_calls(done))
+    assert seen == {partition: [0, 1, 2, 3] if partition % 2 else [0, 1] for partition in range(batches)}
+
+
+def test_records_that_were_grouped_together_get_their_outcomes_in_their_order_where_a_batch_ends_among_them() -> None:
+    seen: list[int] = []
+    call = RecordFutures("t")
+    call.describe(np.zeros(5, np.int64), np.zeros(5, np.int32), np.zeros(5, np.int32))
+    call.callbacks |= dict.fromkeys(range(5), (lambda metadata, error: seen.append(metadata.offset),))
+    before, together = RowOrigins(np.arange(2), [call]), RowOrigins(np.arange(2, 5), [call])
+    full, following = (ProducerBatch(TopicPartition("t", 0), 0, 1) for _ in range(2))
+    append_rows(full, BatchRows(before, 0, 2, 0))
+    append_rows(full, BatchRows(together, 0, 1, 2))
+    append_rows(following, BatchRows(together, 1, 3, 0))
+    full.base_offset, following.base_offset = 0, 3
+    complete_futures(shares_of_calls([full, following]))
+    assert seen == [0, 1, 2, 3, 4]
+
+
+def test_records_whose_batch_was_moved_get_their_outcomes_before_the_next_batch_of_their_group() -> None:
+    seen: list[int] = []
+    call = RecordFutures("t")
+    call.describe(np.zeros(5, np.int64), np.zeros(5, np.int32), np.zeros(5, np.int32))
+    call.callbacks |= dict.fromkeys(range(1, 5), (lambda metadata, error: seen.append(metadata.offset),))
+    together = RowOrigins(np.arange(5), [call])
+    of_another_partition = ProducerBatch(TopicPartition("t", 1), 0, 1)
+    moved, following = (ProducerBatch(TopicPartition("t", 0), 0, 1) for _ in range(2))
+    append_rows(of_another_partition, BatchRows(together, 0, 1, 0))
+    append_rows(moved, BatchRows(together, 1, 3, 0))
+    append_rows(following, BatchRows(together, 3, 5, 0))
+    moved.move_to_own_memory()
+    of_another_partition.base_offset, moved.base_offset, following.base_offset = 0, 0, 2
+    complete_futures(shares_of_calls([of_another_partition, moved, following]))
+    assert seen == [0, 1, 2, 3]
+
+
+def test_ranges_of_one_partition_add_up_from_its_first_record_on() -> None:
+    assert OffsetRange(0, 4, 5) + OffsetRange(5, 9, 5) == OffsetRange(0, 9, 10)
+    assert OffsetRange(5, 9, 5) + OffsetRange(-1, -1, 1) + OffsetRange(0, 4, 5) == OffsetRange(0, 9, 11)
