@@ -212,8 +212,11 @@ def _partition_of_key(partitions: int) -> Callable[[Any], Any]:
 
 
 def _shuffle_partitions(session: Any) -> int:
-    """Spark's default where it is no number: Databricks has `auto`."""
-    number = session.conf.get(_SHUFFLE_PARTITIONS, "").strip()
+    """Spark's default where it is no number: Databricks has `auto`.
+
+    `get` has no default here: Spark knows its own, and refuses one that is no number where nothing is set.
+    """
+    number = session.conf.get(_SHUFFLE_PARTITIONS).strip()
     return int(number) if number.isdecimal() else _SHUFFLE_PARTITIONS_DEFAULT
 
 

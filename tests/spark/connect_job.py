@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_kafka_sink.errors import KafkaSinkError
-from tests.spark_session import connect_session
+from tests.spark_session import SMALL, connect_session
 
 
 def main(address: str, bootstrap: str, topic: str, folder: Path) -> None:
@@ -24,7 +24,10 @@ def main(address: str, bootstrap: str, topic: str, folder: Path) -> None:
     frame = spark.range(100).selectExpr("CAST(id AS STRING) AS key", "CAST(id * 2 AS STRING) AS value")
     frame.selectExpr("*", "1 AS VALUE", "2 AS other", "3 AS other").write.format("pykafka").options(**options).save()
     placed = options | {"topic": f"{topic}-placed", "distribution": "partition", "orderBy": "id"}
+    # As in a session whose user has set nothing.
+    spark.conf.unset("spark.sql.shuffle.partitions")
     frame.selectExpr("*", "CAST(key AS INT) AS id").write.format("pykafka").options(**placed).save()
+    spark.conf.set("spark.sql.shuffle.partitions", SMALL["spark.sql.shuffle.partitions"])
     write_streams(frame, options, folder)
     for mode in ("overwrite", "ignore"):
         writer = frame.write.format("pykafka").options(**options).mode(mode)

@@ -37,6 +37,7 @@ from spark_kafka_sink.spark.checks import check_write
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.distribution import Distribution, distributed, planned
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, run_stream, stream_of
+from tests.spark_session import SMALL
 
 PARTITIONS = 10
 ROWS = 2_000
@@ -277,6 +278,22 @@ def test_a_number_of_shuffle_partitions_that_is_none_is_taken_as_sparks_default(
     rows.sparkSession.conf.set("spark.shuffle.partitions.of.databricks", "auto")
     how = dataclasses.replace(asked_of(rows, "partition"), tasks=None, partitions=300)
     assert distributed(rows, how, [0, 1]).rdd.getNumPartitions() == 200
+
+
+@pytest.mark.needs("java")
+def test_a_session_without_a_number_of_shuffle_partitions_distributes_with_sparks_default(rows: DataFrame) -> None:
+    """`conf.get` with a default that is no number fails where the setting was never made."""
+    session = rows.sparkSession
+    session.conf.unset(distribution._SHUFFLE_PARTITIONS)
+    try:
+        how = dataclasses.replace(asked_of(rows, "partition"), tasks=None, partitions=300)
+        assert distributed(rows, how, [0, 1]).rdd.getNumPartitions() == 200
+        with_state = dataclasses.replace(asked_of(rows, "key"), tasks=None)
+        session.conf.set("spark.sql.adaptive.enabled", "false")
+        assert distribution.in_micro_batch(with_state, session).tasks == 2, "as many as run at once"
+    finally:
+        session.conf.unset("spark.sql.adaptive.enabled")
+        session.conf.set(distribution._SHUFFLE_PARTITIONS, SMALL[distribution._SHUFFLE_PARTITIONS])
 
 
 @pytest.mark.needs("java")
