@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.errors import RecordTooLargeError
-from spark_kafka_sink.formats.pieces import with_nulls_of
+from spark_kafka_sink.records.arrays import null_mask, number_array
 
 _BYTES_MAX = 32 << 20
 """Of columns that are encoded in one call: what is made of them must stay below Arrow's limit of 2 GiB for an array."""
@@ -69,4 +70,13 @@ class ColumnsEncoder:
             return self.format.rows(self.names, columns, batch.num_rows, self.header)
         parent = batch.column(self.parent)
         fields = [parent.field(position) for position in self.positions]
-        return with_nulls_of(self.format.rows(self.names, fields, batch.num_rows, self.header), parent)
+        if not parent.null_count:
+            return self.format.rows(self.names, fields, batch.num_rows, self.header)
+        # Spark hands the fields of a null struct over as null, also those that the schema says are never null. So only
+        # the structs that are there are encoded.
+        nulls = null_mask(parent)
+        there = parent.is_valid()
+        rows = self.format.rows(
+            self.names, [field.filter(there) for field in fields], batch.num_rows - parent.null_count, self.header
+        )
+        return rows.take(number_array(np.cumsum(~nulls) - 1, nulls))

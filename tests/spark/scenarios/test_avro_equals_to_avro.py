@@ -33,7 +33,7 @@ COLUMNS = """
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
-    with embedded_broker(topics={"avro": 1}) as broker:
+    with embedded_broker(topics={"avro": 1, "payloads": 1}) as broker:
         yield broker
 
 
@@ -44,3 +44,13 @@ def test_rows_are_the_bytes_of_to_avro(spark: SparkSession, broker: EmbeddedBrok
     actual = spark.createDataFrame(read_topic(broker.bootstrap_servers, "avro")).select("key", "value")
     expected = frame.select(to_avro(struct("id")).alias("key"), to_avro(struct(*frame.columns)).alias("value"))
     assert_df_equality(actual, expected, ignore_row_order=True, ignore_nullable=True)
+
+
+def test_null_structs_whose_fields_are_never_null_are_tombstones(spark: SparkSession, broker: EmbeddedBroker) -> None:
+    payload = "if(id % 2 = 0, NULL, named_struct('id', id, 'name', 'n')) AS payload"
+    frame = spark.range(4).selectExpr("CAST(id AS STRING) AS key", payload)
+    writer = frame.write.format("pykafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    writer.option("topic", "payloads").option("valueFormat", "avro").option("valueColumns", "payload.*").save()
+    rows = read_topic(broker.bootstrap_servers, "payloads").to_pylist()
+    written = {row["key"]: row["value"] for row in rows}
+    assert written == {b"0": None, b"1": b"\x02\x02n", b"2": None, b"3": b"\x06\x02n"}, "no field is a union with null"
